@@ -1,0 +1,83 @@
+# Needs python3 (3.11 or later) and make; everything else goes into .venv.
+
+PYTHON  ?= python3
+WORKERS ?= 2
+VENV    := .venv
+BIN     := $(VENV)/bin
+PIP     := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
+           --constraint constraints.txt
+
+# Pictures are drawn without a display, and nothing is written to the home directory.
+export MPLBACKEND := Agg
+export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
+
+stage = @printf '\n==> %s\n' "$(1)"
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench bench-accounting bench-noise docs clean distclean
+
+help:
+	@echo "make demo               what the accountants say, as pictures in demo-output/"
+	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
+	@echo "make lint               the static part of make test"
+	@echo "make bench              all benchmarks, beside the peers"
+	@echo "make bench-accounting   tightness and speed of the accountants"
+	@echo "make bench-noise        speed of the exact samplers"
+	@echo "make docs               the documentation in site/"
+	@echo "make clean, distclean   remove what was generated, and the environment"
+
+# One environment, one stamp for each set of packages that was installed into it.
+$(VENV)/pyvenv.cfg:
+	$(call stage,environment in $(VENV))
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed-%: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
+	$(call stage,install: $*)
+	$(PIP) --editable '.$(if $(filter-out core,$*),[$*])'
+	@touch $@
+
+demo: $(VENV)/installed-core
+	@mkdir -p demo-output
+	$(call stage,discreet compare)
+	$(BIN)/discreet compare --output demo-output/compare.png
+	$(call stage,discreet explain)
+	$(BIN)/discreet explain --epsilon 1 --delta 1e-6 --prior 0.4 --output demo-output/explain.png
+	@printf '\nPictures: demo-output/compare.png demo-output/explain.png\n'
+
+lint: $(VENV)/installed-test
+	$(call stage,ruff check)
+	$(BIN)/ruff check .
+	$(call stage,ruff format --check)
+	$(BIN)/ruff format --check .
+	$(call stage,mypy)
+	$(BIN)/mypy
+	$(call stage,lint-imports)
+	$(BIN)/lint-imports
+
+test: lint
+	$(call stage,pytest)
+	$(BIN)/pytest -n $(WORKERS)
+
+bench: bench-accounting bench-noise
+
+bench-accounting: $(VENV)/installed-judges
+	$(call stage,benchmarks/accounting.py)
+	$(BIN)/python benchmarks/accounting.py
+
+bench-noise: $(VENV)/installed-judges
+	$(call stage,benchmarks/noise.py)
+	$(BIN)/python benchmarks/noise.py
+
+docs: $(VENV)/installed-docs
+	$(call stage,mkdocs build --strict)
+	$(BIN)/mkdocs build --strict --site-dir site
+
+clean:
+	rm -rf build dist site demo-output .pytest_cache .mypy_cache .ruff_cache \
+	    .import_linter_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf $(VENV)

@@ -1,0 +1,8 @@
+"""``python -m discreet.cli`` is the ``discreet`` command."""
+
+from __future__ import annotations
+
+from discreet.cli.app import main
+
+if __name__ == "__main__":
+    main()

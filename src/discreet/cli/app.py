@@ -1,0 +1,117 @@
+"""The application: its commands, and errors that fit on one line.
+
+Exit codes: 0 for an answer, 2 for a value or an option that cannot be accepted.
+An error is one line on stderr that names the option, the value and what was
+expected; nothing has been computed or written by then.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from discreet import __version__
+from discreet.cli.account import account
+from discreet.cli.calibrate import calibrate
+from discreet.cli.compare import compare
+from discreet.cli.explain import explain
+from discreet.cli.options import shown
+from discreet.errors import DiscreetError, InvalidValue
+
+__all__ = ["app", "main"]
+
+# What the calculus calls an argument, where the option has another name.
+_OPTION_OF_ARGUMENT = {"scale": "laplace_scale"}
+
+# Older releases of typer use click, newer ones a copy of it: the base class is found, not named.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class OneLineErrors(TyperGroup):
+    """A group of commands that reports every refusal as one line and exit code 2."""
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Run the command line and exit."""
+        kwargs["standalone_mode"] = False
+        try:
+            code = super().main(*args, **kwargs)
+        except InvalidValue as error:
+            _refuse(self._option_message(error))
+        except DiscreetError as error:
+            _refuse(f"discreet: {error}")
+        except _UsageError as error:
+            _refuse(_usage_message(error))
+        except typer.Abort:
+            sys.exit(1)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _option_message(self, error: InvalidValue) -> str:
+        name = _OPTION_OF_ARGUMENT.get(error.argument, error.argument)
+        option = "--" + name.replace("_", "-")
+        known = {
+            spelling
+            for command in self.commands.values()
+            for parameter in command.params
+            for spelling in parameter.opts
+        }
+        title = option if option in known else name
+        return f"{title} = {shown(error.value)}: expected {error.expected}"
+
+
+def _usage_message(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    command = "discreet" if context is None else context.command_path
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    return f"{command}: {message.rstrip('.')} (see {command} --help)"
+
+
+def _refuse(message: str) -> NoReturn:
+    print(" ".join(message.split()), file=sys.stderr)
+    sys.exit(2)
+
+
+app = typer.Typer(
+    name="discreet",
+    cls=OneLineErrors,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+@app.callback(invoke_without_command=True)
+def discreet(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    r"""Differential privacy for machine learning, with a certificate.
+
+    A reported epsilon is always an upper bound. Numbers may be written as 0.01, 1e-5 or
+    256/60000. Every command prints JSON with --json and explains itself with --help.
+
+    \b
+    Examples:
+      discreet account --noise-multiplier 1.1 --rate 256/60000 --steps 14062 --delta 1e-5
+      discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --steps 10000
+      discreet compare --output compare.png
+      discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
+    """
+    if version:
+        typer.echo(f"discreet {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command(short_help="What a release costs, by every accountant.")(account)
+app.command(short_help="The noise, steps or rate that meets a target.")(calibrate)
+app.command(short_help="Every accountant over the steps of a run.")(compare)
+app.command(short_help="What a guarantee means for one person.")(explain)
+
+
+def main() -> None:
+    """The console script."""
+    app(prog_name="discreet")

@@ -1,0 +1,427 @@
+"""Budgets for losses that are chosen after seeing earlier answers (S9a).
+
+A composition ``a + b`` is one plan that was declared beforehand. When the next loss depends
+on earlier answers, the sequence that happened to be run says too little: another answer
+would have led to another sequence, and an attacker gains from the mixture. Reading the
+accountant's epsilon of the sequence so far is *not* valid, neither for stopping nor for
+reporting; ``tests/privacy/test_adaptive.py`` holds the counterexample.
+
+Valid are sums that bound every path, with a cap that is fixed in advance:
+
+``basic``
+    sum of epsilon, and of delta; exact rationals.
+``zcdp``
+    sum of rho (Whitehouse, Ramdas, Rogers, Wu 2023, theorem 1; Feldman, Zrnic 2021).
+``gdp``
+    sum of mu^2 (Smith, Thakurta 2022; Koskela, Tobaben, Honkela 2023): every mu-GDP release
+    is computed from a Brownian motion with drift observed for a time mu^2, and whatever is
+    asked in whatever order, it is observed for at most the sum.
+``rdp``
+    sum of the Renyi divergences at an order fixed in advance (Feldman, Zrnic 2021).
+
+**Several at once.** ``kind="basic+zcdp"`` keeps a *lane* for each and admits a charge while at
+least one lane has room; a lane that was passed over once is closed for good. A transcript that
+ends with lane i open has the same probabilities in the process that lane i alone would have
+stopped, so the positive part of P - e^eps Q is at most the sum over the lanes, and the filter is
+valid when the lanes share delta. A ``basic`` lane needs no share. Several Renyi orders are
+lanes in the same way.
+
+Losses that state a delta spend it from ``reserved``, see :mod:`discreet.privacy.charges`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any, final
+
+from discreet import _validate
+from discreet.errors import (
+    BudgetExceeded,
+    InvalidValue,
+    NotApplicable,
+    SchemaError,
+)
+from discreet.privacy import charges, serial, theorems_gaussian, theorems_renyi
+from discreet.privacy.atoms import ApproxDP
+from discreet.privacy.lanes import (
+    FILTER_KINDS,
+    STATE_VERSION,
+    Lane,
+    bounded,
+    check_state,
+    delta_share,
+    joined_kinds,
+    parse_kinds,
+    parse_orders,
+    parse_reserved,
+    read_count,
+    read_lanes,
+    round_down,
+    show,
+    write_lane,
+)
+from discreet.privacy.loss import Loss
+from discreet.privacy.relation import Relation
+
+__all__ = ["FILTER_KINDS", "Filter", "Odometer"]
+
+
+@final
+class Filter:
+    """Stops before a budget is exceeded, however the losses were chosen.
+
+    Everything that was admitted is together (``epsilon``, ``delta``)-DP under ``relation``.
+
+    ``kind`` is one of :data:`FILTER_KINDS` or several joined by ``+`` (see the module). By
+    default it is ``basic`` for a pure budget (or epsilon 0) and ``basic+zcdp`` otherwise: sums
+    of rho are the tightest for many small charges, sums of epsilon for few large ones, and
+    the second lane costs nothing. Choose ``gdp`` for Gaussian noise only (its conversion is
+    exact) and ``rdp`` for sampled Gaussians that are charged step by step.
+
+    ``reserved`` is the part of delta for charges that state or are given a delta: all of it
+    for ``basic``, half of it by default otherwise. ``orders`` are the Renyi orders of ``rdp``,
+    by default the one that suits a Gaussian curve best.
+
+    >>> from discreet.privacy.atoms import PureDP
+    >>> budget = Filter(epsilon=1)
+    >>> for _ in range(10):
+    ...     budget.charge(PureDP(0.1))
+    >>> budget.admits(PureDP(1e-12))
+    False
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: object,
+        delta: object = 0,
+        kind: str | None = None,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        reserved: object = None,
+        orders: Sequence[float] | None = None,
+    ) -> None:
+        self._epsilon = _validate.fraction("epsilon", epsilon, at_least=0, at_most=10**9)
+        self._delta = _validate.fraction("delta", delta, at_least=0, below=1)
+        self._relation = Relation.parse(relation)
+        if kind is None and self._epsilon == 0:
+            kind = "basic"
+        kinds = parse_kinds(kind, self._delta, FILTER_KINDS)
+        self._reserved = parse_reserved(reserved, kinds, self._delta)
+        self._lanes = self._open_lanes(kinds, orders)
+        self._delta_spent = Fraction(0)
+        self._charges = 0
+
+    def _open_lanes(self, kinds: tuple[str, ...], orders: Sequence[float] | None) -> list[Lane]:
+        if orders is not None and "rdp" not in kinds:
+            raise InvalidValue("orders", orders, "no orders unless the kind includes rdp")
+        fixed = None if orders is None else parse_orders(orders)
+        lanes = [Lane("basic", budget=self._epsilon)] if "basic" in kinds else []
+        others = [kind for kind in kinds if kind != "basic"]
+        if not others:
+            return lanes
+        epsilon = round_down(self._epsilon)
+        if epsilon <= 0:
+            raise InvalidValue("epsilon", self._epsilon, f"a positive number for {others[0]}")
+        count = len(others) - ("rdp" in others) + (len(fixed or (1,)) if "rdp" in others else 0)
+        share = delta_share(self._delta - self._reserved, count)
+        if "zcdp" in others:
+            lanes.append(Lane("zcdp", budget=charges.zcdp_budget(epsilon, share)))
+        if "gdp" in others:
+            lanes.append(Lane("gdp", budget=charges.gdp_budget(epsilon, share)))
+        if "rdp" in others:
+            for order in fixed or (charges.zcdp_order(epsilon, share),):
+                room = charges.rdp_budget(epsilon, share, order=order)
+                lanes.append(Lane("rdp", order=order, budget=room))
+        return lanes
+
+    # --- what it is ------------------------------------------------------------------
+
+    @property
+    def guarantee(self) -> ApproxDP:
+        """What everything that was and will be admitted satisfies together."""
+        return ApproxDP(self._epsilon, self._delta, self._relation)
+
+    @property
+    def kind(self) -> str:
+        """The kinds of the lanes, joined by ``+``."""
+        return joined_kinds(self._lanes)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation of the budget and of every charge."""
+        return self._relation
+
+    @property
+    def charges(self) -> int:
+        """How many charges were admitted."""
+        return self._charges
+
+    @property
+    def spent(self) -> dict[str, Fraction]:
+        """The sum in each open lane and of the deltas, exactly."""
+        sums = {lane.name: lane.spent for lane in self._lanes if lane.open}
+        return sums | {"delta": self._delta_spent}
+
+    def remaining(self) -> dict[str, Fraction]:
+        """What is left in each open lane and of the reserved delta, exactly."""
+        room = {
+            lane.name: lane.budget - lane.spent
+            for lane in self._lanes
+            if lane.open and lane.budget is not None
+        }
+        return room | {"delta": self._reserved - self._delta_spent}
+
+    def __repr__(self) -> str:
+        left = ", ".join(f"{name} {show(value)}" for name, value in self.remaining().items())
+        return (
+            f"<Filter {self.kind} of epsilon={show(self._epsilon)}, delta={show(self._delta)}, "
+            f"{self._relation.value}: {self._charges} charges, left {left}>"
+        )
+
+    # --- spending --------------------------------------------------------------------
+
+    def admits(self, loss: Loss, *, delta: object = None) -> bool:
+        """Whether :meth:`charge` would go through; nothing is spent."""
+        try:
+            self._after(loss, delta)
+        except BudgetExceeded:
+            return False
+        return True
+
+    def charge(self, loss: Loss, *, delta: object = None) -> None:
+        """Spend a loss *before* its release, or raise and change nothing.
+
+        ``loss`` may be a whole plan. With ``delta`` it is read by the accountant, which is
+        how a sampled plan such as a training run enters; the delta comes from ``reserved``.
+        Raises ``BudgetExceeded`` with what is left, ``RelationMismatch`` for another
+        relation and ``NotApplicable`` where no theorem covers the loss in any open lane.
+        """
+        self._lanes, self._delta_spent = self._after(loss, delta)
+        self._charges += 1
+
+    def _after(self, loss: Loss, delta: object) -> tuple[list[Lane], Fraction]:
+        good = charges.split(loss, relation=self._relation, delta=delta)
+        total = bounded(self._delta_spent + good.delta)
+        if total > self._reserved:
+            raise BudgetExceeded(
+                f"{loss!r} needs delta {show(good.delta)}, of the reserved "
+                f"{show(self._reserved)} there is {show(self._reserved - self._delta_spent)} left"
+            )
+        steps = [lane.after(good) for lane in self._lanes]
+        if not any(step.lane.open for step in steps):
+            reasons = "; ".join(step.reason for step in steps)
+            if any(step.over_budget for step in steps):
+                raise BudgetExceeded(f"{loss!r} does not fit: {reasons}")
+            raise NotApplicable(f"no lane of this filter can read {loss!r}: {reasons}")
+        return [step.lane for step in steps], total
+
+    # --- persistence -----------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON, exactly; :meth:`from_state` goes on from there."""
+        return {
+            "schema": "discreet.filter",
+            "version": STATE_VERSION,
+            "epsilon": serial.write_fraction(self._epsilon),
+            "delta": serial.write_fraction(self._delta),
+            "reserved": serial.write_fraction(self._reserved),
+            "relation": self._relation.value,
+            "kind": self.kind,
+            "orders": [lane.order for lane in self._lanes if lane.order is not None],
+            "charges": self._charges,
+            "delta_spent": serial.write_fraction(self._delta_spent),
+            "lanes": [write_lane(lane) for lane in self._lanes],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Filter:
+        """Restore what :meth:`state` wrote; anything inconsistent is a ``SchemaError``."""
+        names = (
+            "schema",
+            "version",
+            "epsilon",
+            "delta",
+            "reserved",
+            "relation",
+            "kind",
+            "orders",
+            "charges",
+            "delta_spent",
+            "lanes",
+        )
+        body = check_state(state, "discreet.filter", names)
+        try:
+            filter_ = cls(
+                epsilon=serial.read_fraction(body["epsilon"], "epsilon"),
+                delta=serial.read_fraction(body["delta"], "delta"),
+                kind=body["kind"],
+                relation=body["relation"],
+                reserved=serial.read_fraction(body["reserved"], "reserved"),
+                orders=body["orders"] or None,
+            )
+        except InvalidValue as error:
+            raise SchemaError(f"discreet.filter: {error}") from error
+        filter_._charges = read_count(body["charges"])
+        filter_._delta_spent = serial.read_fraction(body["delta_spent"], "delta_spent")
+        filter_._lanes = read_lanes(body["lanes"], filter_._lanes)
+        if filter_._delta_spent > filter_._reserved:
+            raise SchemaError("discreet.filter: delta_spent is more than was reserved")
+        return filter_
+
+
+@final
+class Odometer:
+    """Says how much was spent so far, at every moment, however the losses were chosen.
+
+    The guarantee: stop whenever you like, and let eps(t) be :meth:`epsilon` at the end of
+    the transcript t. Then the sum over all transcripts with a finite reading of the positive
+    part of P(t) - e^eps(t) Q(t) is at most ``delta``. In particular P(E) <= e^eps Q(E) + delta for
+    any set E of transcripts that end with a reading of at most eps. (For a pure loss this
+    says that the privacy loss never exceeds the reading.)
+
+    ``basic`` reads the sum of epsilon. ``zcdp`` and ``gdp`` read the smallest of a family of
+    filters that is not exceeded yet, with budgets ``start * growth^i`` and shares of delta
+    proportional to 1 / (i + 1)^2 (Rogers, Roth, Ullman, Vadhan 2016; Lecuyer 2021;
+    Whitehouse et al. 2023); a transcript counts for the filter that it ends with, which
+    is why the shares add up. Together (the default) the smaller reading counts.
+
+    >>> from discreet.privacy.atoms import PureDP
+    >>> meter = Odometer(delta=1e-6)
+    >>> meter.charge(PureDP(0.25))
+    >>> meter.epsilon()
+    0.25
+    """
+
+    def __init__(
+        self,
+        *,
+        delta: object = 0,
+        kind: str | None = None,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        reserved: object = None,
+        start: object = "1/10000",
+        growth: object = "3/2",
+    ) -> None:
+        self._delta = _validate.fraction("delta", delta, at_least=0, below=1)
+        self._relation = Relation.parse(relation)
+        kinds = parse_kinds(kind, self._delta, FILTER_KINDS[:3])
+        self._reserved = parse_reserved(reserved, kinds, self._delta)
+        self._start = _validate.fraction("start", start, above=0, at_most=1)
+        self._growth = _validate.fraction("growth", growth, above=1, at_most=16)
+        if self._growth < Fraction(17, 16):
+            raise InvalidValue("growth", growth, "an exact number with 17/16 <= growth <= 16")
+        families = sum(kind != "basic" for kind in kinds)
+        self._share = delta_share(self._delta - self._reserved, families) if families else 0.0
+        self._lanes = [Lane(kind) for kind in kinds]
+        self._delta_spent = Fraction(0)
+        self._charges = 0
+
+    @property
+    def kind(self) -> str:
+        """The kinds of the lanes, joined by ``+``."""
+        return joined_kinds(self._lanes)
+
+    @property
+    def relation(self) -> Relation:
+        """The neighbouring relation of every charge."""
+        return self._relation
+
+    @property
+    def charges(self) -> int:
+        """How many charges were recorded."""
+        return self._charges
+
+    @property
+    def spent(self) -> dict[str, Fraction]:
+        """The sum in each open lane and of the deltas, exactly."""
+        sums = {lane.name: lane.spent for lane in self._lanes if lane.open}
+        return sums | {"delta": self._delta_spent}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Odometer {self.kind} at delta={show(self._delta)}, {self._relation.value}: "
+            f"{self._charges} charges, epsilon {self.epsilon():g}>"
+        )
+
+    def charge(self, loss: Loss, *, delta: object = None) -> None:
+        """Record a loss *before* its release; see :meth:`Filter.charge` for ``delta``."""
+        good = charges.split(loss, relation=self._relation, delta=delta)
+        steps = [lane.after(good) for lane in self._lanes]
+        if not any(step.lane.open for step in steps):
+            reasons = "; ".join(step.reason for step in steps)
+            raise NotApplicable(f"this odometer cannot read {loss!r}: {reasons}")
+        self._lanes = [step.lane for step in steps]
+        self._delta_spent = bounded(self._delta_spent + good.delta)
+        self._charges += 1
+
+    def epsilon(self) -> float:
+        """The reading now; infinite once the charges' own deltas exceed ``reserved``."""
+        if self._delta_spent > self._reserved:
+            return math.inf
+        return min(self._reading(lane) for lane in self._lanes if lane.open)
+
+    def _reading(self, lane: Lane) -> float:
+        if lane.kind == "basic" or lane.spent == 0:
+            return charges.round_up(lane.spent)
+        index, budget = 0, self._start
+        while budget < lane.spent:
+            index, budget = index + 1, budget * self._growth
+        # 0.6079 < 6 / pi^2, so the shares of all i = 0, 1, ... add up to less than one.
+        share = self._share * 0.6079 / (index + 1) ** 2
+        padded = charges.round_up(budget * (1 + Fraction(1, 10**12)))
+        if padded > 1e18:
+            return math.inf
+        if lane.kind == "gdp":
+            return theorems_gaussian.gaussian_epsilon(math.sqrt(padded) * (1.0 + 1e-15), share)
+        return theorems_renyi.zcdp_to_approx_tight(padded, share) * (1.0 + 1e-12)
+
+    def state(self) -> dict[str, Any]:
+        """Everything as JSON, exactly; :meth:`from_state` goes on from there."""
+        return {
+            "schema": "discreet.odometer",
+            "version": STATE_VERSION,
+            "delta": serial.write_fraction(self._delta),
+            "reserved": serial.write_fraction(self._reserved),
+            "relation": self._relation.value,
+            "kind": self.kind,
+            "start": serial.write_fraction(self._start),
+            "growth": serial.write_fraction(self._growth),
+            "charges": self._charges,
+            "delta_spent": serial.write_fraction(self._delta_spent),
+            "lanes": [write_lane(lane) for lane in self._lanes],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Odometer:
+        """Restore what :meth:`state` wrote; anything inconsistent is a ``SchemaError``."""
+        names = (
+            "schema",
+            "version",
+            "delta",
+            "reserved",
+            "relation",
+            "kind",
+            "start",
+            "growth",
+            "charges",
+            "delta_spent",
+            "lanes",
+        )
+        body = check_state(state, "discreet.odometer", names)
+        try:
+            odometer = cls(
+                delta=serial.read_fraction(body["delta"], "delta"),
+                kind=body["kind"],
+                relation=body["relation"],
+                reserved=serial.read_fraction(body["reserved"], "reserved"),
+                start=serial.read_fraction(body["start"], "start"),
+                growth=serial.read_fraction(body["growth"], "growth"),
+            )
+        except InvalidValue as error:
+            raise SchemaError(f"discreet.odometer: {error}") from error
+        odometer._charges = read_count(body["charges"])
+        odometer._delta_spent = serial.read_fraction(body["delta_spent"], "delta_spent")
+        odometer._lanes = read_lanes(body["lanes"], odometer._lanes)
+        return odometer

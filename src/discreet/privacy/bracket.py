@@ -1,0 +1,406 @@
+"""The search for a bracket that is as narrow as was asked for (S9).
+
+Each direction (a unit removed, a unit added) is seen first roughly, to find the tilt at
+which the answer is decided, then through cells that are dense where that tilt puts its
+weight. If the bracket is wider than was asked for, cells and whisper are refined by as
+much as the two errors demand; at the limits of memory the bracket is returned as it
+is, and marked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from discreet.privacy.loss import Bounds, Loss
+from discreet.privacy.pairs import Array, Measure
+from discreet.privacy.spectrum import (
+    Inversion,
+    Part,
+    infinite_mass,
+    tilt_for_delta,
+    tilt_for_epsilon,
+    tilted_moments,
+)
+from discreet.privacy.steps import View, is_symmetric, stacked_gaussians, step
+
+__all__ = ["NO_TIGHT_PAIR", "Plan", "delta_bounds", "delta_upper", "epsilon_bounds"]
+
+RELATIVE_TOLERANCE = 1e-3
+ABSOLUTE_TOLERANCE = 1e-6
+# The default bracket is meant to be a good deal tighter than promised.
+DEFAULT_AIM = 0.1
+COARSE_CELLS = 96
+MOST_CELLS = 24_000
+MOST_NODES = 1_000_000
+MOST_ROUNDS = 5
+SMALLEST_TAIL = 1e-280
+ACCURACY = 1e-8
+NO_TIGHT_PAIR = (
+    "no tight pair is known for a part of this loss, so only the upper bound is certified"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a loss in the form the walk needs.
+
+    ``items`` are distinct losses with counts; Poisson-sampled Gaussians, of which a plan may
+    have thousands, are kept as columns (``rates``, ``mus``, ``counts``) and handled at
+    once; ``fixed`` are measures that stand for losses without a tight pair.
+    """
+
+    items: tuple[tuple[Loss, int], ...]
+    rates: Array
+    mus: Array
+    counts: Array
+    fixed: tuple[tuple[Measure, int], ...]
+
+    @property
+    def steps(self) -> int:
+        total = sum(n for _, n in self.items) + sum(n for _, n in self.fixed)
+        return int(total + self.counts.sum())
+
+    @property
+    def atoms(self) -> int:
+        return len(self.items) + len(self.counts) + len(self.fixed)
+
+    @property
+    def symmetric(self) -> bool:
+        return len(self.counts) == 0 and all(is_symmetric(loss) for loss, _ in self.items)
+
+    def see(self, view: View) -> tuple[list[Part], list[Part], bool]:
+        """Lower and upper parts, and whether the lower ones are certified.
+
+        Where a part has no certified lower measure its upper one stands in: good enough
+        to choose a tilt, not to claim a bound.
+        """
+        lower, upper, tight = [], [], not self.fixed
+        for loss, n in self.items:
+            seen = step(loss, view)
+            tight = tight and seen.lower is not None
+            count = np.array([float(n)])
+            upper.append(Part(seen.upper, count))
+            lower.append(Part(seen.upper if seen.lower is None else seen.lower, count))
+        if len(self.counts):
+            seen = stacked_gaussians(self.rates, self.mus, view)
+            assert seen.lower is not None
+            upper.append(Part(seen.upper, self.counts))
+            lower.append(Part(seen.lower, self.counts))
+        for measure, n in self.fixed:
+            part = Part(measure, np.array([float(n)]))
+            upper.append(part)
+            lower.append(part)
+        return lower, upper, tight
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """Where the answer is decided: the tilt, and rough estimates there."""
+
+    tau: float
+    epsilon: float
+    log_delta: float
+
+
+# --- epsilon at a delta ---------------------------------------------------------------------
+
+
+def epsilon_bounds(plan: Plan, delta: float, tolerance: float | None) -> Bounds:
+    """The bracket of epsilon at ``delta`` > 0, over both directions."""
+    first = _epsilon_one_way(plan, delta, tolerance, swapped=False, below=-1.0)
+    if plan.symmetric:
+        return first
+    second = _epsilon_one_way(plan, delta, tolerance, swapped=True, below=first.lower)
+    return _worst(first, second)
+
+
+def _epsilon_one_way(
+    plan: Plan, delta: float, tolerance: float | None, *, swapped: bool, below: float
+) -> Bounds:
+    """The bracket of one direction; rough where it is certainly below ``below``."""
+    tail = max(SMALLEST_TAIL, 1e-7 * delta / plan.steps)
+    lower, upper, tight = plan.see(View(swapped, 0.0, COARSE_CELLS, tail))
+    if infinite_mass(lower) >= delta:
+        return Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)
+    top = _finite_top(upper)
+    if top <= 0.0:
+        return Bounds(0.0, 0.0)
+    tilt = _tilt_for_delta(lower, math.log(delta), top)
+    cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance), tolerance)
+    if below > 0.0:
+        rough = _epsilon_attempt(plan, delta, tilt, COARSE_CELLS, 2.0 * whisper, swapped, tail)
+        if rough.upper < below:
+            return Bounds(0.0, rough.upper)
+    result = Bounds(0.0, math.inf)
+    for _ in range(MOST_ROUNDS):
+        found = _epsilon_attempt(plan, delta, tilt, cells, whisper, swapped, tail)
+        best = min(result.upper, found.upper)
+        result = Bounds(max(result.lower, min(found.lower, best)), best)
+        if not tight:
+            return _upper_only(result.upper)
+        aim = _aim(result.upper, tolerance)
+        if result.width <= aim:
+            break
+        blur = whisper**2 * (1.0 + tilt.tau)
+        rest = max(result.width - blur, 0.0) if math.isfinite(result.width) else math.inf
+        whisper *= math.sqrt(0.3 * aim / blur) if blur > 0.4 * aim else 1.0
+        if rest > 0.5 * aim:
+            growth = min(4.0, max(1.2, math.sqrt(2.5 * min(rest / aim, 1e6))))
+            cells = min(MOST_CELLS, MOST_NODES // plan.atoms, math.ceil(cells * growth))
+    promised = _promise(result.upper, tolerance)
+    if result.width <= promised:
+        return result
+    note = f"the bracket is {result.width:.3g} wide where {promised:.3g} was asked for"
+    return Bounds(result.lower, result.upper, False, note)
+
+
+def _epsilon_attempt(
+    plan: Plan,
+    delta: float,
+    tilt: Tilt,
+    cells: int,
+    whisper: float,
+    swapped: bool,
+    tail: float,
+) -> Bounds:
+    lower, upper, tight = plan.see(View(swapped, tilt.tau, cells, tail))
+    high = math.inf
+    if infinite_mass(upper) < delta:
+        high = _epsilon_of(upper, delta, tilt, whisper, is_upper=True)
+    low = _epsilon_of(lower, delta, tilt, whisper, is_upper=False) if tight else 0.0
+    return Bounds(low, min(high, _finite_top(upper)) if math.isfinite(high) else high)
+
+
+def _epsilon_of(
+    parts: Sequence[Part], delta: float, tilt: Tilt, whisper: float, *, is_upper: bool
+) -> float:
+    if len(parts) == 1 and parts[0].steps == 1:
+        return _single_epsilon(parts[0].measure, delta, is_upper=is_upper)
+    inversion = Inversion(parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta))
+    return _solve(inversion, delta, tilt.epsilon, is_upper=is_upper)
+
+
+# --- delta at an epsilon --------------------------------------------------------------------
+
+
+def delta_bounds(plan: Plan, epsilon: float) -> Bounds:
+    """The bracket of delta at ``epsilon`` >= 0, over both directions."""
+    first = _delta_one_way(plan, epsilon, swapped=False, below=-1.0, rounds=MOST_ROUNDS)
+    if plan.symmetric:
+        return first
+    below = first.lower
+    return _worst(
+        first, _delta_one_way(plan, epsilon, swapped=True, below=below, rounds=MOST_ROUNDS)
+    )
+
+
+def delta_upper(plan: Plan, epsilon: float) -> float:
+    """An upper bound on delta, good but not refined: for curves that need many points."""
+    first = _delta_one_way(plan, epsilon, swapped=False, below=-1.0, rounds=1).upper
+    if plan.symmetric:
+        return first
+    return max(first, _delta_one_way(plan, epsilon, swapped=True, below=-1.0, rounds=1).upper)
+
+
+def _delta_one_way(
+    plan: Plan, epsilon: float, *, swapped: bool, below: float, rounds: int
+) -> Bounds:
+    lower, upper, tight = plan.see(View(swapped, 0.0, COARSE_CELLS, 1e-40 / plan.steps))
+    if _finite_top(upper) <= 0.0:
+        value = infinite_mass(lower)
+        return Bounds(value, value)
+    tilt = _tilt_for_epsilon(lower, epsilon)
+    aim = 2e-4 * max(epsilon, 1.0 / (tilt.tau + 1.0))
+    cells, whisper = _resolution(plan, tilt, aim, None)
+    tail = max(SMALLEST_TAIL, math.exp(max(tilt.log_delta - 22.0, -640.0)) / plan.steps)
+    result = Bounds(0.0, 1.0)
+    for _ in range(rounds):
+        lower, upper, tight = plan.see(View(swapped, tilt.tau, cells, tail))
+        high = _delta_of(upper, epsilon, tilt, whisper, is_upper=True)
+        low = 0.0
+        if tight and rounds > 1:
+            low = _delta_of(lower, epsilon, tilt, whisper, is_upper=False)
+        best = min(result.upper, high)
+        result = Bounds(max(result.lower, min(low, best)), best)
+        if result.width <= RELATIVE_TOLERANCE * best or best < below:
+            return result
+        if not tight:
+            break
+        cells, whisper = min(MOST_CELLS, MOST_NODES // plan.atoms, 2 * cells), 0.5 * whisper
+    if not tight:
+        return _upper_only(result.upper)
+    met = result.width <= max(0.02 * result.upper, 1e-15)
+    note = "" if met else f"the bracket is {result.width:.3g} wide at delta {result.upper:.3g}"
+    return Bounds(result.lower, result.upper, met, note)
+
+
+def _delta_of(
+    parts: Sequence[Part], epsilon: float, tilt: Tilt, whisper: float, *, is_upper: bool
+) -> float:
+    if len(parts) == 1 and parts[0].steps == 1:
+        return _single_delta(parts[0].measure, epsilon, is_upper=is_upper)
+    log_delta = tilt.log_delta - 5.0
+    inversion = Inversion(parts, tau=tilt.tau, whisper=whisper, log_delta=log_delta)
+    return min(1.0, inversion.upper(epsilon) if is_upper else inversion.lower(epsilon))
+
+
+# --- resolution -----------------------------------------------------------------------------
+
+
+def _tilt_for_delta(parts: Sequence[Part], log_delta: float, top: float) -> Tilt:
+    ceiling = 1e4 * (1.0 - log_delta) / _typical_loss(parts)
+    tau = tilt_for_delta(parts, log_delta, ceiling)
+    tau = max(tau, _least_tilt(parts, ceiling))
+    log_mgf, _, variance = tilted_moments(parts, tau)
+    deviation = math.sqrt(variance)
+    spread = max(tau * (tau + 1.0) * deviation * math.sqrt(2.0 * math.pi), math.e * tau)
+    guess = (log_mgf - log_delta - math.log(spread)) / tau
+    return Tilt(tau, min(max(guess, 0.0), top), log_delta)
+
+
+def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float) -> Tilt:
+    ceiling = 4e5 / _typical_loss(parts)
+    tau = tilt_for_epsilon(parts, epsilon, ceiling)
+    tau = max(tau, _least_tilt(parts, ceiling))
+    log_delta = min(0.0, tilted_moments(parts, tau)[0] - tau * epsilon)
+    return Tilt(tau, epsilon, log_delta)
+
+
+def _least_tilt(parts: Sequence[Part], ceiling: float) -> float:
+    """Flatter tilts are valid too, but their long windows are costly."""
+    deviation = math.sqrt(tilted_moments(parts, 0.0)[2])
+    return min(0.7 / deviation, ceiling) if deviation > 0.0 else ceiling
+
+
+def _typical_loss(parts: Sequence[Part]) -> float:
+    """The scale of the total loss: its maximum, or many deviations where that is absurd."""
+    _, mean, variance = tilted_moments(parts, 0.0)
+    return max(min(_finite_top(parts), abs(mean) + 60.0 * math.sqrt(variance)), 1e-300)
+
+
+def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> tuple[int, float]:
+    """How many cells and how loud a whisper the tolerance allows."""
+    cells = 420 if plan.atoms < 50 else 160
+    if tolerance is not None:
+        cells = math.ceil(cells * max(1.0, math.sqrt(1.2e-4 * tilt.epsilon / aim)))
+    return min(cells, MOST_CELLS, MOST_NODES // plan.atoms), math.sqrt(
+        0.25 * aim / (1.0 + tilt.tau)
+    )
+
+
+def _promise(epsilon: float, tolerance: float | None) -> float:
+    relative = RELATIVE_TOLERANCE if tolerance is None else tolerance
+    absolute = ABSOLUTE_TOLERANCE if tolerance is None else 1e-3 * tolerance
+    return max(relative * epsilon, absolute) if math.isfinite(epsilon) else absolute
+
+
+def _aim(epsilon: float, tolerance: float | None) -> float:
+    return (DEFAULT_AIM if tolerance is None else 1.0) * _promise(epsilon, tolerance)
+
+
+def _upper_only(upper: float) -> Bounds:
+    return Bounds(0.0, upper, False, NO_TIGHT_PAIR)
+
+
+def _worst(first: Bounds, second: Bounds) -> Bounds:
+    """Both directions happen, so both bounds are maxima."""
+    wide = first if first.upper >= second.upper else second
+    return Bounds(max(first.lower, second.lower), wide.upper, wide.tolerance_met, wide.note)
+
+
+def _finite_top(parts: Sequence[Part]) -> float:
+    """The largest finite total loss."""
+    return sum(
+        float(part.counts @ np.maximum(part.measure.loss.max(axis=1), 0.0)) for part in parts
+    )
+
+
+# --- solving --------------------------------------------------------------------------------
+
+
+def _solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:
+    """Where the bound crosses ``target``: rounded up for an upper bound, down for a lower."""
+    bound: Callable[[float], float] = inversion.upper if is_upper else inversion.lower
+    low, high = 0.0, math.inf
+    point = guess
+    for _ in range(60):
+        value = bound(point)
+        if value > target or (value == target and not is_upper):
+            low = max(low, point)
+        else:
+            high = min(high, point)
+            if point == 0.0:
+                break
+            if value <= inversion.infinite:
+                # Far from the tilt the bounds say nothing: come back in growing steps.
+                low, high = _last_resort(bound, target, high, inversion.deviation)
+        if math.isfinite(high) and high - low <= max(ACCURACY * high, 1e-12):
+            break
+        point = _next_point(inversion, point, value, target, low, high)
+    if is_upper:
+        return high
+    return low if low > 0.0 and bound(low) >= target else 0.0
+
+
+def _last_resort(
+    bound: Callable[[float], float], target: float, high: float, deviation: float
+) -> tuple[float, float]:
+    """A bracket of the crossing below ``high``, found in steps of the tilted deviation."""
+    step = 0.05 * deviation
+    while step < high:
+        if bound(high - step) >= target:
+            return high - step, high - 0.5 * step if step > 0.05 * deviation else high
+        step *= 2.0
+    return 0.0, high
+
+
+def _next_point(
+    inversion: Inversion, point: float, value: float, target: float, low: float, high: float
+) -> float:
+    """A Newton step on log delta, pushed just past the root; else bisection."""
+    finite, slope = inversion.value_and_slope(point)
+    excess, wanted = value - inversion.infinite, target - inversion.infinite
+    if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
+        move = math.log(excess / wanted) * finite / -slope
+        fresh = point + move
+        # Once close, overshoot so that both sides of the root are known.
+        if abs(move) < 1e-4 * max(point, 1e-12):
+            nudge = 0.3 * ACCURACY * abs(fresh) + 1e-13
+            fresh += nudge if low >= point else -nudge
+        if low < fresh < high:
+            return fresh
+    if math.isfinite(high):
+        return 0.5 * (low + high)
+    return 2.0 * max(point, low, 1e-9) + inversion.deviation
+
+
+def _single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
+    """epsilon of one step, exactly: delta is linear in exp(epsilon) between losses."""
+    slack = 1.0 + (measure.mass_error if is_upper else -measure.mass_error)
+    order = np.argsort(measure.loss[0])
+    loss, mass = measure.loss[0, order], measure.mass[0, order] * slack
+    anchor = float(loss[-1])
+    p = np.cumsum(mass[::-1])[::-1]
+    q = np.cumsum((mass * np.exp(np.minimum(anchor - loss, 700.0)))[::-1])[::-1]
+    wanted = target - float(measure.infinite[0])
+    # delta just at each loss, decreasing; the root lies below the first that is small enough.
+    at = p - np.exp(loss - anchor) * q
+    index = min(int(np.sum(at > wanted)), len(loss) - 1)
+    if p[index] <= wanted:
+        return 0.0
+    value = anchor + math.log((p[index] - wanted) / q[index])
+    margin = 1e-12 * (1.0 + abs(value))
+    return max(0.0, value + margin if is_upper else value - margin)
+
+
+def _single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
+    """delta of one step, exactly."""
+    above = measure.loss[0] > epsilon
+    value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
+    slack = measure.mass_error + 1e-13
+    value *= 1.0 + slack if is_upper else 1.0 - slack
+    return min(1.0, float(measure.infinite[0]) + value)

@@ -1,0 +1,331 @@
+"""How one adaptive charge is read: as epsilon, rho, mu^2 or a Renyi divergence.
+
+A :class:`~discreet.privacy.Filter` adds up numbers along a path that the analyst chooses, so
+every number here is an upper bound and is kept as an exact rational.
+
+**The part that may fail.** An (epsilon, delta)-DP release equals, for any fixed pair of
+neighbours, an epsilon-DP release with probability 1 - delta and anything at all with
+probability delta (Kairouz, Oh, Viswanath 2015). :func:`split` takes that delta out of a
+charge and leaves the good part. Whatever the analyst does, with P_g and Q_g the measures of
+"no failure on the way", P - e^eps Q <= (P - P_g) + (P_g - e^eps Q_g), so
+
+    delta(eps) of all  <=  sum of the deltas  +  delta(eps) of the good parts,
+
+and a filter for the good parts becomes one for everything once the sum of the deltas is
+capped. It is the argument by which Whitehouse, Ramdas, Rogers and Wu (2023) treat approximate
+zCDP, and it does not depend on how the good parts are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+from discreet import _validate
+from discreet.errors import NotApplicable
+from discreet.privacy import concentrated, theorems_gaussian, theorems_renyi
+from discreet.privacy.atoms import (
+    GDP,
+    ApproxDP,
+    DiscreteLaplace,
+    Exponential,
+    FinitePair,
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+)
+from discreet.privacy.loss import (
+    Composition,
+    Grouped,
+    Loss,
+    PoissonSampled,
+    SampledWithoutReplacement,
+)
+from discreet.privacy.relation import Relation, require_same
+
+__all__ = [
+    "GoodPart",
+    "approx_claim",
+    "gdp_budget",
+    "mu_squared",
+    "pure_epsilon",
+    "rdp_budget",
+    "renyi",
+    "rho",
+    "round_up",
+    "split",
+    "zcdp_budget",
+    "zcdp_order",
+]
+
+# Covers the rounding of single readings (a few units in the last place each).
+_PAD = 1e-12
+# Renyi readings of sampled losses come from numerical integration.
+_RENYI_PAD = 1e-9
+# Nothing is free: what underflows is charged this much.
+_LEAST = 1e-300
+_HINT = ": charge it with delta=..., so that the accountant reads the plan at that delta"
+
+
+class GoodPart(NamedTuple):
+    """A charge without its failures: losses with counts, and the delta set apart."""
+
+    parts: tuple[tuple[Loss, int], ...]
+    delta: Fraction
+
+
+def split(loss: Loss, *, relation: Relation, delta: object = None) -> GoodPart:
+    """Separate a charge into its failure probability and the rest.
+
+    Without ``delta`` only losses that state a delta of their own have one. With ``delta``
+    the whole charge, one plan declared beforehand, is read by the best accountant at that
+    delta and counts as the claim (epsilon, delta).
+    """
+    if not isinstance(loss, Loss):
+        raise NotApplicable(f"a charge is a loss, not {loss!r}")
+    require_same(relation, loss.relation)
+    if delta is not None:
+        given = _validate.fraction("delta", delta, above=0, below=1)
+        epsilon = loss.epsilon(delta=_round_down(given))
+        if not math.isfinite(epsilon):
+            raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {float(given):g}")
+        return GoodPart(((PureDP(Fraction(epsilon), relation), 1),), given)
+    parts: list[tuple[Loss, int]] = []
+    failures = Fraction(0)
+    for part, count in loss.parts if isinstance(loss, Composition) else ((loss, 1),):
+        claim = approx_claim(part)
+        if claim is None or claim[1] == 0:
+            parts.append((part, count))
+        else:
+            parts.append((PureDP(claim[0], relation), count))
+            failures += count * claim[1]
+    return GoodPart(tuple(parts), failures)
+
+
+# --- epsilon -------------------------------------------------------------------------
+
+
+def pure_epsilon(good: GoodPart) -> Fraction:
+    """The sum of the pure epsilons, exact for losses that state their parameters.
+
+    >>> from discreet.privacy.atoms import Laplace
+    >>> pure_epsilon(split(10 * Laplace(scale=10.0), relation=Relation.ADD_REMOVE))
+    Fraction(1, 1)
+    """
+    total = Fraction(0)
+    for part, count in good.parts:
+        claim = approx_claim(part)
+        if claim is None:
+            raise NotApplicable(f"{part!r} has no pure epsilon{_HINT}")
+        total += count * claim[0]
+    return total
+
+
+def approx_claim(loss: Loss) -> tuple[Fraction, Fraction] | None:
+    """The (epsilon, delta) that a loss states by itself, or ``None`` if it states a curve.
+
+    Parameters that the caller wrote as decimals are read as these decimals, like everywhere
+    in the package; whatever has to be computed is rounded up.
+    """
+    if isinstance(loss, PureDP):
+        return loss.pure_epsilon, Fraction(0)
+    if isinstance(loss, ApproxDP):
+        return loss.claimed_epsilon, loss.claimed_delta
+    if isinstance(loss, (RandomizedResponse, Exponential)):
+        return _decimal(loss.pure_epsilon), Fraction(0)
+    if isinstance(loss, (Laplace, DiscreteLaplace)):
+        return _decimal(loss.sensitivity) / _decimal(loss.scale), Fraction(0)
+    if isinstance(loss, FinitePair):
+        if any((a > 0) != (b > 0) for a, b in zip(loss.p, loss.q, strict=True)):
+            return None
+        ratios = [math.log(a) - math.log(b) for a, b in zip(loss.p, loss.q, strict=True)]
+        # The logarithms are at most 745 in size.
+        return Fraction(max(map(abs, ratios))) + Fraction(1e-12), Fraction(0)
+    if isinstance(loss, Composition):
+        return _composed_claim(loss)
+    if isinstance(loss, PoissonSampled):
+        base = approx_claim(loss.base) if loss.records == 1 else None
+        return None if base is None else _amplified(base, _decimal(loss.rate))
+    if isinstance(loss, SampledWithoutReplacement):
+        base = approx_claim(loss.base)
+        return None if base is None else _amplified(base, Fraction(loss.sample, loss.population))
+    if isinstance(loss, Grouped):
+        base = approx_claim(loss.base)
+        return None if base is None else _group_claim(base, loss.size)
+    return None
+
+
+def _composed_claim(loss: Composition) -> tuple[Fraction, Fraction] | None:
+    epsilon = delta = Fraction(0)
+    for part, count in loss.parts:
+        claim = approx_claim(part)
+        if claim is None:
+            return None
+        epsilon += count * claim[0]
+        delta += count * claim[1]
+    return epsilon, min(delta, Fraction(1))
+
+
+def _amplified(claim: tuple[Fraction, Fraction], rate: Fraction) -> tuple[Fraction, Fraction]:
+    """S6: (log(1 + rate (e^eps - 1)), rate delta); never above the claim itself."""
+    epsilon, delta = claim
+    high, share = round_up(epsilon), round_up(rate)
+    if high > 600.0:
+        return epsilon, rate * delta
+    amplified = max(math.log1p(share * math.expm1(high)) * (1.0 + _PAD), _LEAST)
+    return min(epsilon, Fraction(amplified)), rate * delta
+
+
+def _group_claim(claim: tuple[Fraction, Fraction], size: int) -> tuple[Fraction, Fraction]:
+    """S2, tight: (k eps, delta (e^(k eps) - 1) / (e^eps - 1))."""
+    epsilon, delta = claim
+    if delta == 0 or epsilon == 0:
+        return size * epsilon, min(size * delta, Fraction(1))
+    high = round_up(epsilon)
+    if size * high > 600.0:
+        return size * epsilon, Fraction(1)
+    factor = Fraction(math.expm1(size * high) / math.expm1(high) * (1.0 + _PAD))
+    return size * epsilon, min(factor * delta, Fraction(1))
+
+
+# --- rho -----------------------------------------------------------------------------
+
+
+def rho(good: GoodPart) -> Fraction:
+    """The sum of the zCDP parameters (Bun and Steinke 2016)."""
+    return _summed(good, _rho_of)
+
+
+@lru_cache(maxsize=1024)
+def _rho_of(loss: Loss) -> float:
+    claim = approx_claim(loss)
+    bound = math.inf if claim is None else _if_moderate(claim[0], theorems_renyi.zcdp_from_pure)
+    if claim is not None and math.isinf(bound):
+        return math.inf
+    if isinstance(loss, RandomizedResponse) and loss.categories == 2:
+        return bound  # tight, and the general search for it is slow
+    try:
+        return min(bound, concentrated.zcdp_rho(loss))
+    except NotApplicable as reason:
+        if claim is None:
+            raise NotApplicable(f"{reason}{_HINT}") from None
+        return bound
+
+
+@lru_cache(maxsize=1024)
+def zcdp_order(epsilon: float, delta: float) -> float:
+    """The order at which the largest rho-zCDP budget converts to (epsilon, delta)."""
+    low, high = -18.0, 40.0
+    for _ in range(6):
+        step = (high - low) / 200.0
+        best = max((low + k * step for k in range(201)), key=lambda u: _rho_at(u, epsilon, delta))
+        low, high = best - step, best + step
+    return 1.0 + math.exp(0.5 * (low + high))
+
+
+def zcdp_budget(epsilon: float, delta: float) -> Fraction:
+    """The largest rho whose conversion at its best order stays within (epsilon, delta).
+
+    Canonne, Kamath, Steinke 2020, proposition 12. Every order gives a valid budget, so an
+    imperfect maximum is on the safe side.
+
+    >>> from discreet.privacy.theorems_renyi import zcdp_to_approx_tight
+    >>> 0.9999 < zcdp_to_approx_tight(float(zcdp_budget(1.0, 1e-6)), 1e-6) <= 1.0
+    True
+    """
+    order = zcdp_order(epsilon, delta)
+    return Fraction(max(0.0, _rho_at(math.log(order - 1.0), epsilon, delta) * (1.0 - _PAD)))
+
+
+def _rho_at(log_above: float, epsilon: float, delta: float) -> float:
+    order = 1.0 + math.exp(log_above)
+    return _renyi_room(epsilon, delta, order) / order
+
+
+# --- mu^2 ----------------------------------------------------------------------------
+
+
+def mu_squared(good: GoodPart) -> Fraction:
+    """The sum of the squared Gaussian-DP parameters (Dong, Roth, Su 2022)."""
+    return _summed(good, _mu_squared_of)
+
+
+@lru_cache(maxsize=1024)
+def _mu_squared_of(loss: Loss) -> float:
+    if isinstance(loss, (Gaussian, GDP)):
+        return loss.mu * loss.mu
+    claim = approx_claim(loss)
+    if claim is None:
+        raise NotApplicable(f"{loss!r} is not known to be Gaussian-DP{_HINT}")
+    # e^eps-indistinguishable distributions are obtained from N(0, 1) and N(mu, 1) by cutting
+    # at mu/2 (randomized response) and post-processing, for this mu.
+    mu = _if_moderate(claim[0], theorems_renyi.gdp_from_pure)
+    return mu * mu
+
+
+@lru_cache(maxsize=1024)
+def gdp_budget(epsilon: float, delta: float) -> Fraction:
+    """The largest mu^2 for which mu-GDP is (epsilon, delta)-DP."""
+    mu = Fraction(theorems_gaussian.gaussian_mu(epsilon, delta))
+    return mu * mu * (1 - Fraction(_PAD))
+
+
+# --- Renyi ---------------------------------------------------------------------------
+
+
+def renyi(good: GoodPart, *, order: float) -> Fraction:
+    """The sum of the Renyi divergences at one order (Mironov 2017)."""
+    return _summed(good, lambda part: float(part.rdp([order])[0]))
+
+
+def rdp_budget(epsilon: float, delta: float, *, order: float) -> Fraction:
+    """The largest divergence at ``order`` that converts to (epsilon, delta), or 0."""
+    return Fraction(max(0.0, _renyi_room(epsilon, delta, order) * (1.0 - _RENYI_PAD)))
+
+
+def _renyi_room(epsilon: float, delta: float, order: float) -> float:
+    """S8, solved for the divergence: eps - ln((a-1)/a) + (ln delta + ln a) / (a - 1)."""
+    conversion = (math.log(delta) + math.log(order)) / (order - 1.0)
+    return epsilon - math.log1p(-1.0 / order) + conversion
+
+
+def _if_moderate(epsilon: Fraction, convert: Callable[[float], float]) -> float:
+    return math.inf if epsilon > 10**9 else convert(round_up(epsilon))
+
+
+# --- rounding ------------------------------------------------------------------------
+
+
+def round_up(value: Fraction) -> float:
+    """The smallest float that is not below an exact number."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def _round_down(value: Fraction) -> float:
+    near = float(value)
+    return near if Fraction(near) <= value else math.nextafter(near, 0.0)
+
+
+def _decimal(value: float) -> Fraction:
+    return Fraction(repr(value))
+
+
+def _summed(good: GoodPart, of: Callable[[Loss], float]) -> Fraction:
+    total = Fraction(0)
+    for part, count in good.parts:
+        try:
+            value = max(of(part), _LEAST)
+        except OverflowError:
+            value = math.inf
+        if not math.isfinite(value):
+            raise NotApplicable(f"{part!r} has no finite reading of this kind")
+        total += count * Fraction(value)
+    return total

@@ -1,0 +1,189 @@
+"""Certified privacy-loss distributions: brackets for a whole plan (S9).
+
+The caller asks for a tolerance, never for a grid. This module turns a loss into a plan that
+:mod:`discreet.privacy.bracket` can search: Gaussians are merged into one, losses without a
+tight pair become measures that dominate them, and what has a closed form gets it.
+
+Cost: the number of steps enters only as an exponent, so it does not matter; distinct
+atoms cost in proportion to their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from discreet.privacy import bracket, curves, moments, theorems
+from discreet.privacy.atoms import GDP, ZCDP, Exponential, Gaussian, PureDP, RenyiDP
+from discreet.privacy.bracket import NO_TIGHT_PAIR, Plan
+from discreet.privacy.largest import largest_loss
+from discreet.privacy.loss import (
+    Bounds,
+    Composition,
+    Grouped,
+    Loss,
+    PoissonSampled,
+    SampledWithoutReplacement,
+)
+from discreet.privacy.pairs import Measure
+from discreet.privacy.relation import Relation
+
+__all__ = ["delta_bracket", "epsilon_bracket"]
+
+CLOSED_FORM_ERROR = 1e-9
+
+
+def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
+    """Lower and upper epsilon at ``delta`` (0 <= delta < 1)."""
+    if delta == 0.0:
+        return _pure_bracket(loss)
+    mu = gaussian_mu(loss)
+    if mu is not None:
+        upper = theorems.gaussian_epsilon(mu, delta)
+        return Bounds(max(0.0, upper * (1.0 - CLOSED_FORM_ERROR) - 1e-12), upper)
+    if isinstance(loss, Grouped):
+        return Bounds(0.0, _grouped_epsilon(loss, delta), False, NO_TIGHT_PAIR)
+    plan = make_plan(loss, 1e-4 * delta)
+    return bracket.epsilon_bounds(plan, delta, tolerance) if plan.atoms else Bounds(0.0, 0.0)
+
+
+def delta_bracket(loss: Loss, epsilon: float) -> Bounds:
+    """Lower and upper delta at ``epsilon`` >= 0."""
+    mu = gaussian_mu(loss)
+    if mu is not None:
+        value = theorems.gaussian_delta(mu, epsilon)
+        upper = min(1.0, value * (1.0 + CLOSED_FORM_ERROR))
+        return Bounds(value * (1.0 - CLOSED_FORM_ERROR), upper)
+    if isinstance(loss, Grouped):
+        return Bounds(0.0, _grouped_delta(loss, epsilon), False, NO_TIGHT_PAIR)
+    plan = make_plan(loss, 1e-12)
+    return bracket.delta_bounds(plan, epsilon) if plan.atoms else Bounds(0.0, 0.0)
+
+
+def _pure_bracket(loss: Loss) -> Bounds:
+    """At delta 0 epsilon is the largest loss."""
+    top = largest_loss(loss)
+    parts = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    loose = (Grouped, SampledWithoutReplacement, Exponential, ZCDP, RenyiDP)
+    if any(isinstance(part, loose) for part, _ in parts):
+        return Bounds(0.0, top, False, NO_TIGHT_PAIR)
+    return Bounds(top, top)
+
+
+def gaussian_mu(loss: Loss) -> float | None:
+    """mu if the whole loss is one Gaussian (compositions of Gaussians are), else None."""
+    parts = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    total = 0.0
+    for part, n in parts:
+        if isinstance(part, Gaussian | GDP):
+            total += n * part.mu**2
+        else:
+            return None
+    return math.sqrt(total) * (1.0 + 4e-16 * len(parts))
+
+
+def make_plan(loss: Loss, smallest: float) -> Plan:
+    """Merge Gaussians, pool Renyi curves, expand generic groups.
+
+    ``smallest`` is a delta that is negligible for the question at hand.
+    """
+    parts = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    square = 0.0
+    items: list[tuple[Loss, int]] = []
+    sampled: list[tuple[float, float, float]] = []
+    renyi: list[tuple[Loss, int]] = []
+    fixed: list[tuple[Measure, int]] = []
+    for part, n in parts:
+        if isinstance(part, Gaussian | GDP):
+            square += n * part.mu**2
+        elif (
+            isinstance(part, PoissonSampled)
+            and isinstance(part.base, Gaussian)
+            and part.records == 1
+        ):
+            sampled.append((part.rate, part.base.mu, float(n)))
+        elif isinstance(part, ZCDP | RenyiDP):
+            renyi.append((part, n))
+        elif isinstance(part, Grouped):
+            fixed.append((_grouped_measure(part, smallest), n))
+        elif not (isinstance(part, PureDP) and part.pure_epsilon == 0):
+            items.append((part, n))
+    if square > 0.0:
+        changes = 2.0 if loss.relation is Relation.REPLACE else 1.0
+        items.append((Gaussian(changes / math.sqrt(square), loss.relation), 1))
+    if renyi:
+        fixed.append((_renyi_measure(renyi), 1))
+    columns = np.array(sampled).reshape(-1, 3)
+    return Plan(tuple(items), columns[:, 0], columns[:, 1], columns[:, 2], tuple(fixed))
+
+
+# --- losses without a tight pair --------------------------------------------------------------
+
+
+def _delta_upper(loss: Loss, epsilon: float) -> float:
+    """A quick upper bound on delta, for searches that need many."""
+    if largest_loss(loss) <= epsilon:
+        return 0.0
+    mu = gaussian_mu(loss)
+    if mu is not None:
+        return theorems.gaussian_delta(mu, epsilon) * (1.0 + CLOSED_FORM_ERROR)
+    if isinstance(loss, Grouped):
+        return _grouped_delta(loss, epsilon)
+    plan = make_plan(loss, 1e-12)
+    return bracket.delta_upper(plan, epsilon) if plan.atoms else 0.0
+
+
+def _grouped_delta(loss: Grouped, epsilon: float) -> float:
+    """delta of a group: (e^{k e} - 1) / (e^e - 1) times delta(e) at e = epsilon / k (S2)."""
+    part = epsilon / loss.size
+    factor = math.fsum(math.exp(min(j * part, 700.0)) for j in range(loss.size))
+    return min(1.0, factor * _delta_upper(loss.base, part) * (1.0 + 1e-12))
+
+
+def _grouped_epsilon(loss: Grouped, delta: float) -> float:
+    """The smallest epsilon, nearly, at which the group bound is at most ``delta``."""
+    low, high = 0.0, loss.size * max(1e-6, epsilon_bracket(loss.base, delta).upper)
+    if not math.isfinite(high):
+        return high
+    while _grouped_delta(loss, high) > delta:
+        low, high = high, 1.3 * high
+        if high > 1e5:
+            return math.inf
+    while high - low > 2e-5 * high:
+        middle = 0.5 * (low + high)
+        if _grouped_delta(loss, middle) <= delta:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def _grouped_measure(loss: Grouped, smallest: float) -> Measure:
+    """A dominating measure of a generic group, from its profile at many points."""
+    top = _grouped_epsilon(loss, smallest)
+    if not math.isfinite(top):
+        return curves.symmetric_measure(np.zeros(1), np.ones(1))
+    grid = np.linspace(0.0, top, 97)
+    return curves.symmetric_measure(grid, np.array([_grouped_delta(loss, e) for e in grid]))
+
+
+def _renyi_measure(items: Sequence[tuple[Loss, int]]) -> Measure:
+    """All Renyi curves of a plan add up order by order; then one profile stands for them."""
+    orders = 1.0 + np.geomspace(1e-3, 1e6, 600)
+    total = np.zeros(len(orders))
+    for loss, n in items:
+        total += n * moments.rdp(loss, orders)
+    usable = np.isfinite(total)
+    orders, total = orders[usable], total[usable]
+    # Where even the best order needs this epsilon, delta is far below any question.
+    top = float(np.min(total + 60.0 * math.log(10.0) / (orders - 1.0)))
+    grid = np.linspace(0.0, top, 1201)
+    log_delta = np.min(
+        (orders - 1.0) * (total - grid[:, None])
+        - np.log(orders)
+        + (orders - 1.0) * np.log1p(-1.0 / orders),
+        axis=1,
+    )
+    return curves.symmetric_measure(grid, np.exp(np.minimum(log_delta, 0.0)))

@@ -1,0 +1,107 @@
+"""The largest privacy loss of a release: its pure epsilon, rounded up (S1, S2, S6)."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import singledispatch
+
+from discreet.privacy.atoms import (
+    ApproxDP,
+    DiscreteLaplace,
+    Exponential,
+    FinitePair,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+)
+from discreet.privacy.loss import (
+    Composition,
+    Grouped,
+    Loss,
+    PoissonSampled,
+    SampledWithoutReplacement,
+)
+
+__all__ = ["largest_loss"]
+
+
+def largest_loss(loss: Loss) -> float:
+    """The smallest known epsilon at delta 0; infinite where the loss is unbounded.
+
+    >>> from discreet.privacy import PureDP
+    >>> largest_loss(10 * PureDP(0.1))
+    1.0
+    """
+    exact = _largest(loss)
+    if isinstance(exact, float):
+        return exact
+    rounded = float(exact)
+    return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
+
+
+@singledispatch
+def _largest(loss: Loss) -> Fraction | float:  # noqa: ARG001 - the handlers need it
+    """The largest loss as an exact rational, or infinity."""
+    return math.inf
+
+
+@_largest.register
+def _(loss: Composition) -> Fraction | float:
+    total = Fraction(0)
+    for part, n in loss.parts:
+        value = _largest(part)
+        if isinstance(value, float):
+            return value
+        total += n * value
+    return total
+
+
+@_largest.register
+def _(loss: Grouped) -> Fraction | float:
+    return loss.size * _largest(loss.base)
+
+
+@_largest.register
+def _(loss: PureDP) -> Fraction | float:
+    return loss.pure_epsilon
+
+
+@_largest.register
+def _(loss: ApproxDP) -> Fraction | float:
+    return loss.claimed_epsilon if loss.claimed_delta == 0 else math.inf
+
+
+@_largest.register(Laplace)
+@_largest.register(DiscreteLaplace)
+def _(loss: Laplace | DiscreteLaplace) -> Fraction | float:
+    return Fraction(loss.sensitivity) / Fraction(loss.scale)
+
+
+@_largest.register(RandomizedResponse)
+@_largest.register(Exponential)
+def _(loss: RandomizedResponse | Exponential) -> Fraction | float:
+    return Fraction(loss.pure_epsilon)
+
+
+@_largest.register
+def _(loss: FinitePair) -> Fraction | float:
+    if 0.0 in loss.p or 0.0 in loss.q:
+        return math.inf
+    most = max(abs(math.log(a / b)) for a, b in zip(loss.p, loss.q, strict=True))
+    return Fraction(most * (1.0 + 1e-15) + 1e-15)
+
+
+@_largest.register(PoissonSampled)
+@_largest.register(SampledWithoutReplacement)
+def _(loss: PoissonSampled | SampledWithoutReplacement) -> Fraction | float:
+    if isinstance(loss, PoissonSampled) and loss.records > 1:
+        return math.inf
+    base = largest_loss(loss.base)
+    if not math.isfinite(base):
+        return math.inf
+    if base < 30.0:
+        value = math.log1p(loss.rate * math.expm1(base))
+    else:
+        value = base + math.log(loss.rate + (1.0 - loss.rate) * math.exp(-base))
+    return Fraction(value * (1.0 + 1e-14))

@@ -1,0 +1,292 @@
+"""Every loss of the algebra as a measure of one step: the handler table of the PLD walk.
+
+``step(loss, view)`` returns the measures of :mod:`discreet.privacy.pairs`. ``lower`` is
+``None`` where the loss has no tight pair and only upper bounds can be certified (S9).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import singledispatch
+
+import numpy as np
+from scipy import special
+
+from discreet.errors import NotApplicable
+from discreet.privacy import curves
+from discreet.privacy.atoms import (
+    GDP,
+    ApproxDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    FinitePair,
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+)
+from discreet.privacy.loss import Loss, PoissonSampled, SampledWithoutReplacement
+from discreet.privacy.pairs import (
+    Array,
+    Cells,
+    Measure,
+    gaussian_cells,
+    gaussian_edges,
+    laplace_cells,
+    oriented,
+    point_cells,
+)
+from discreet.privacy.relation import Relation
+
+__all__ = ["Step", "View", "is_symmetric", "stacked_gaussians", "step"]
+
+MOST_POINTS = 4096
+LARGE_STDDEV = 2.0e4
+
+
+@dataclass(frozen=True)
+class View:
+    """How finely, and around which tilt, a step is to be seen.
+
+    ``swapped`` exchanges the pair (a unit added instead of removed), ``tail`` is the mass
+    that may be moved to loss +infinity, ``rate`` the Poisson rate in force.
+    """
+
+    swapped: bool
+    tau: float
+    cells: int
+    tail: float
+    rate: float = 1.0
+    records: int = 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """The measures of one step, below and above its pair."""
+
+    lower: Measure | None
+    upper: Measure
+
+
+def is_symmetric(loss: Loss) -> bool:
+    """Whether the pair and the exchanged pair have the same measure."""
+    if isinstance(loss, FinitePair):
+        return loss.relation is Relation.REPLACE or sorted(
+            zip(loss.p, loss.q, strict=True)
+        ) == sorted(zip(loss.q, loss.p, strict=True))
+    return not isinstance(loss, PoissonSampled)
+
+
+@singledispatch
+def step(loss: Loss, view: View) -> Step:
+    """The measures of one step; raises ``NotApplicable`` for a loss without any."""
+    return _exact(_cells(loss, view))
+
+
+def _exact(cells: Cells) -> Step:
+    return Step(cells.lower(), cells.upper())
+
+
+@step.register
+def _(loss: PoissonSampled, view: View) -> Step:
+    return step(loss.base, replace(view, rate=view.rate * loss.rate, records=loss.records))
+
+
+@step.register
+def _(loss: Exponential, view: View) -> Step:
+    measure = curves.bounded_range_measure(loss.pure_epsilon, max(view.cells, 64))
+    if view.rate == 1.0:
+        return Step(None, measure)
+    point, mass = measure.loss[0], measure.mass[0]
+    sampled = oriented(
+        mass, mass * np.exp(-point), point, point, point, rate=view.rate, swapped=view.swapped
+    )
+    return Step(None, replace(sampled.upper(), mass_error=measure.mass_error))
+
+
+@step.register
+def _(loss: FinitePair, view: View) -> Step:
+    p, q = np.array(loss.p), np.array(loss.q)
+    exact = _exact(point_cells(p, q, rate=view.rate, swapped=view.swapped))
+    if loss.relation is Relation.ADD_REMOVE or is_symmetric(loss):
+        return exact
+    # Under replace either data set may come first in every step: take the larger profile.
+    forward, backward = exact.upper, point_cells(q, p, rate=view.rate).upper()
+    ends = np.concatenate([forward.loss[0], backward.loss[0], [0.0]])
+    grid = np.unique(ends[ends >= 0.0])
+    worst = np.maximum(curves.profile(forward, grid), curves.profile(backward, grid))
+    return Step(exact.lower, curves.symmetric_measure(grid, worst))
+
+
+@step.register
+def _(loss: SampledWithoutReplacement, view: View) -> Step:
+    """The profile at eps >= 0 is that of ((1 - r) Q + r P, Q); it holds in both directions."""
+    one_sided = step(loss.base, replace(view, rate=view.rate * loss.rate, swapped=False)).upper
+    symmetric = curves.mirrored(one_sided)
+    if symmetric is None:
+        losses = one_sided.loss[0]
+        grid = np.unique(np.append(losses[losses >= 0.0], 0.0))
+        symmetric = curves.symmetric_measure(grid, curves.profile(one_sided, grid))
+    return Step(None, symmetric)
+
+
+@singledispatch
+def _cells(loss: Loss, view: View) -> Cells:  # noqa: ARG001 - the handlers need it
+    raise NotApplicable(
+        f"{loss!r} has no privacy-loss distribution here; nothing is assumed about it"
+    )
+
+
+@_cells.register
+def _(loss: Gaussian, view: View) -> Cells:
+    return _gaussian(loss.mu, view)
+
+
+@_cells.register
+def _(loss: GDP, view: View) -> Cells:
+    return _gaussian(loss.mu, view)
+
+
+def _gaussian(mu: float, view: View) -> Cells:
+    weights, shifts, dropped = _binomial_shifts(mu, view)
+    cells = _normal_cells(weights[None, :], shifts[None, :], view)
+    if dropped == 0.0:
+        return cells
+    # The dropped shifts' mass stands at shift 0; in the role of P it is also counted at
+    # infinity, in the role of Q it changes the density by a factor close to 1.
+    if view.swapped:
+        return replace(cells, average_slack=cells.average_slack + dropped / float(weights[0]))
+    return replace(cells, high_tail=cells.high_tail + dropped)
+
+
+def _normal_cells(weights: Array, shifts: Array, view: View) -> Cells:
+    reach = float(-special.ndtri(view.tail))
+    edge = gaussian_edges(
+        weights, shifts, tau=view.tau, cells=view.cells, reach=reach, swapped=view.swapped
+    )
+    return gaussian_cells(weights, shifts, edge=edge, swapped=view.swapped)
+
+
+def stacked_gaussians(rates: Array, mus: Array, view: View) -> Step:
+    """Many Poisson-sampled Gaussians at once, one row each."""
+    weights = np.stack([1.0 - rates, rates], axis=1)
+    shifts = np.stack([np.zeros_like(mus), mus], axis=1)
+    return _exact(_normal_cells(weights, shifts, view))
+
+
+def _binomial_shifts(mu: float, view: View) -> tuple[Array, Array, float]:
+    """Weights and shifts when each of ``records`` is drawn with ``rate``; the mass left out."""
+    if view.rate == 1.0:
+        return np.array([1.0]), np.array([mu * view.records]), 0.0
+    if view.records == 1:
+        return np.array([1.0 - view.rate, view.rate]), np.array([0.0, mu]), 0.0
+    k = np.arange(view.records + 1)
+    beyond = special.bdtrc(k, view.records, view.rate)
+    last = int(np.argmax(beyond <= view.tail))
+    k = k[: last + 1]
+    log_weight = (
+        special.gammaln(view.records + 1)
+        - special.gammaln(k + 1)
+        - special.gammaln(view.records - k + 1)
+        + k * math.log(view.rate)
+        + (view.records - k) * math.log1p(-view.rate)
+    )
+    return np.exp(log_weight), mu * k, float(beyond[last])
+
+
+@_cells.register
+def _(loss: Laplace, view: View) -> Cells:
+    return laplace_cells(
+        loss.pure_epsilon, rate=view.rate, count=max(view.cells, 16), swapped=view.swapped
+    )
+
+
+@_cells.register
+def _(loss: DiscreteLaplace, view: View) -> Cells:
+    """Runs of consecutive integers between the two centres; geometric sums are exact."""
+    inner = loss.sensitivity - 1
+    runs = min(inner, max(view.cells, 16)) if inner > MOST_POINTS else inner
+    bounds = np.unique(np.round(np.linspace(0, inner, runs + 1))) if inner else np.zeros(1)
+    first, last = bounds[:-1] + 1, bounds[1:]
+    size, scale = float(loss.sensitivity), loss.scale
+    norm = 1.0 + math.exp(-1.0 / scale)
+    run = -np.expm1(-(last - first + 1) / scale)
+    p = np.concatenate([[math.exp(-size / scale)], np.exp(-(size - last) / scale) * run, [1.0]])
+    q = np.concatenate([[1.0], np.exp(-first / scale) * run, [math.exp(-size / scale)]])
+    edge = loss.pure_epsilon
+    low = np.concatenate([[-edge], (2 * first - size) / scale, [edge]])
+    high = np.concatenate([[-edge], (2 * last - size) / scale, [edge]])
+    average = np.concatenate([[-edge], (first + last - size) / scale, [edge]])
+    return oriented(p / norm, q / norm, average, low, high, rate=view.rate, swapped=view.swapped)
+
+
+@_cells.register
+def _(loss: DiscreteGaussian, view: View) -> Cells:
+    """Exact sums over integers; for huge deviations midpoint sums with their error bound."""
+    sigma, shift = loss.stddev, loss.sensitivity
+    reach = float(-special.ndtri(view.tail)) + 1.0
+    if sigma > LARGE_STDDEV:
+        cells = _gaussian(shift / sigma, view)
+        # Euler-Maclaurin: a run of integers against the integral over it.
+        error = (6.0 + reach**2) / sigma**2
+        return replace(
+            cells,
+            mass_slack=cells.mass_slack + error,
+            average_slack=cells.average_slack + error,
+        )
+    bottom, top = -math.ceil(reach * sigma), shift + math.ceil(reach * sigma)
+    x = np.arange(bottom, top + 1, dtype=float)
+    q = np.exp(-0.5 * (x / sigma) ** 2)
+    p = np.exp(-0.5 * ((x - shift) / sigma) ** 2)
+    total = float(q.sum())
+    p, q = p / total, q / total
+    loss_at = (shift * x - 0.5 * shift**2) / sigma**2
+    size = max(1, len(x) // max(MOST_POINTS, 4 * view.cells))
+    starts = np.arange(0, len(x), size)
+    ends = np.append(starts[1:], len(x)) - 1
+    p, q = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
+    low, high = loss_at[starts], loss_at[ends]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        average = np.where((p > 0) & (q > 0), np.log(p / q), low)
+    if size == 1:
+        average = low
+    cells = oriented(
+        p, q, np.clip(average, low, high), low, high, rate=view.rate, swapped=view.swapped
+    )
+    tail = float(special.ndtr(-(reach - 1.0)))
+    return replace(cells, high_tail=tail, low_tail=tail, mass_slack=1e-13)
+
+
+@_cells.register
+def _(loss: PureDP, view: View) -> Cells:
+    return _two_points(float(loss.pure_epsilon), 0.0, 1.0, view)
+
+
+@_cells.register
+def _(loss: RandomizedResponse, view: View) -> Cells:
+    truth = loss.truth_probability
+    share = truth * (1.0 + math.exp(-loss.pure_epsilon))
+    return _two_points(loss.pure_epsilon, 0.0, min(share, 1.0), view)
+
+
+@_cells.register
+def _(loss: ApproxDP, view: View) -> Cells:
+    return _two_points(float(loss.claimed_epsilon), float(loss.claimed_delta), 1.0, view)
+
+
+def _two_points(epsilon: float, delta: float, share: float, view: View) -> Cells:
+    """Randomized response on a ``share`` of outcomes, nothing on the rest, delta for free."""
+    inside = (1.0 - delta) * share
+    yes = inside / (1.0 + math.exp(-epsilon))
+    no = inside * math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
+    p, q = np.array([no, yes]), np.array([yes, no])
+    loss = np.array([-epsilon, epsilon])
+    if share < 1.0:
+        rest = (1.0 - delta) * (1.0 - share)
+        p, q = np.append(p, rest), np.append(q, rest)
+        loss = np.append(loss, 0.0)
+    return oriented(
+        p, q, loss, loss, loss, rate=view.rate, swapped=view.swapped, only_p=delta, only_q=delta
+    )

@@ -1,0 +1,67 @@
+"""``discreet explain`` (S1)."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from discreet.cli.explain_picture import draw_explanation
+from discreet.privacy import meaning
+
+
+def answer(run: Any, *arguments: str) -> dict[str, Any]:
+    result = run("explain", *arguments, "--json")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    document = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
+    assert isinstance(document, dict)
+    return document
+
+
+def test_a_pure_guarantee_bounds_annas_belief(run: Any) -> None:
+    document = answer(run, "--epsilon", "1", "--prior", "2/5")
+    e = math.e
+    assert document["posterior_lower"] == pytest.approx(0.4 / (0.4 + e * 0.6), rel=1e-12)
+    assert document["posterior_upper"] == pytest.approx(0.4 * e / (0.4 * e + 0.6), rel=1e-12)
+
+
+def test_with_delta_the_numbers_are_those_of_the_calculus(run: Any) -> None:
+    document = answer(run, "--epsilon", "1", "--delta", "1e-6", "--prior", "0.4")
+    expected = meaning.explain(1.0, 1e-6, prior=0.4).to_json()
+    assert document == {**json.loads(json.dumps(expected)), "picture": None}
+    assert document["posterior_upper"] is None
+
+
+def test_the_text_is_the_sentences_one_a_line(run: Any) -> None:
+    result = run("explain", "--epsilon", "1", "--delta", "1e-6", "--prior", "0.4")
+    assert result.exit_code == 0
+    expected = meaning.explain(1.0, 1e-6, prior=0.4).sentences()
+    assert result.stdout.splitlines() == list(expected)
+
+
+def test_an_epsilon_beyond_the_floats_is_explained(run: Any) -> None:
+    assert answer(run, "--epsilon", "1e4")["odds_factor"] is None
+
+
+def test_png_and_svg_are_what_they_claim_to_be(run: Any, tmp_path: Path) -> None:
+    png, svg = tmp_path / "explain.png", tmp_path / "explain.svg"
+    common = ["--epsilon", "1", "--delta", "1e-6", "--prior", "0.4"]
+    assert answer(run, *common, "--output", str(png))["picture"] == str(png)
+    text = run("explain", *common, "--output", str(svg)).stdout
+    assert text.splitlines()[-1] == f"picture: {svg}"
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert ET.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 8.0, 1e4])
+@pytest.mark.parametrize("delta", [0.0, 0.3])
+@pytest.mark.parametrize("prior", [0.0, 0.05, 0.5, 1.0])
+def test_every_corner_can_be_drawn(
+    tmp_path: Path, epsilon: float, delta: float, prior: float
+) -> None:
+    place = tmp_path / "a.svg"
+    draw_explanation(meaning.explain(epsilon, delta, prior=prior), place)
+    assert ET.parse(place).getroot().tag.endswith("svg")

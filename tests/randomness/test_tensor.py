@@ -1,0 +1,157 @@
+"""The tensor stream: its law, its keystream, threads, keys, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+import discreet.randomness.tensor as tensor_module
+from discreet.errors import InvalidValue
+from discreet.randomness import NormalStream, source
+from randomness.goodness import REJECT
+from randomness.scripted_source import ScriptedSource
+
+
+def slow_normals(key: bytes, count: int, stddev: float) -> list[float]:
+    """Box-Muller from the same keystream, number by number, in double precision (one block)."""
+    pairs = (count + 1) // 2
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(16 * pairs))
+    cosines, sines = [], []
+    for at in range(pairs):
+        u = (int.from_bytes(stream[8 * at : 8 * at + 8], "little") + 0.5) / 2.0**64
+        offset = 8 * pairs + 8 * at
+        turn = int.from_bytes(stream[offset : offset + 8], "little", signed=True)
+        angle = turn * math.pi / 2.0**63
+        radius = stddev * math.sqrt(-2 * math.log(u))
+        cosines.append(radius * math.cos(angle))
+        sines.append(radius * math.sin(angle))
+    return (cosines + sines)[:count]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
+def test_against_slow_box_muller(count: int) -> None:
+    key = bytes(range(32))
+    fast = NormalStream(source=ScriptedSource(key)).array(count, stddev=1.5)
+    assert fast == pytest.approx(slow_normals(key, count, 1.5), rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normal_law(dtype: type) -> None:
+    values = NormalStream(source=source(insecure_seed=1)).array(400_001, dtype=dtype, stddev=2)
+    assert values.dtype == dtype
+    assert np.isfinite(values).all()
+    scaled = values.astype(float) / 2
+    assert stats.kstest(scaled, "norm").pvalue > REJECT
+    n = scaled.size
+    assert abs(scaled.mean()) < 6 / math.sqrt(n)
+    assert abs((scaled**2).mean() - 1) < 6 * math.sqrt(2 / n)
+    assert abs((scaled**3).mean()) < 6 * math.sqrt(15 / n)
+    assert abs((scaled**4).mean() - 3) < 6 * math.sqrt(96 / n)
+    for bound in (3, 4):
+        hits = int((np.abs(scaled) > bound).sum())
+        assert stats.binomtest(hits, n, 2 * stats.norm.sf(bound)).pvalue > REJECT
+
+
+def test_neighbours_and_halves_are_uncorrelated() -> None:
+    """The cosine and the sine of one pair sit half a block apart."""
+    block = 2 * tensor_module._PAIRS
+    values = NormalStream(source=source(insecure_seed=2)).array(block)
+    for first, second in (
+        (values[:-1], values[1:]),
+        (values[: block // 2], values[block // 2 :]),
+        (values[: block // 2] ** 2, values[block // 2 :] ** 2),
+    ):
+        correlation = float(np.corrcoef(first, second)[0, 1])
+        assert abs(correlation) < 6 / math.sqrt(first.size)
+
+
+@pytest.mark.parametrize("factor", [0.95, 1.05])
+def test_a_wrong_scale_is_rejected(factor: float) -> None:
+    values = NormalStream(source=source(insecure_seed=3)).array(400_000, stddev=factor)
+    assert stats.kstest(values, "norm").pvalue < REJECT
+
+
+def test_the_tail_goes_beyond_a_32_bit_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest radius word gives 9.4 standard deviations, the largest gives zero or less."""
+
+    class Fixed:
+        def __init__(self, byte: int) -> None:
+            self.byte = byte
+
+        def update_into(self, data: memoryview, buffer: bytearray) -> None:
+            buffer[: len(data)] = bytes([self.byte]) * len(data)
+
+    for byte, reach in ((0, math.sqrt(2 * math.log(2.0**65))), (255, 0.0)):
+        monkeypatch.setattr(tensor_module, "_keystream", lambda key, b=byte: Fixed(b))
+        values = NormalStream().array(2)
+        assert float(np.hypot(*values)) == pytest.approx(reach, abs=1e-8)
+    assert math.sqrt(2 * math.log(2.0**65)) > 9.4
+
+
+def test_tensors_of_every_floating_type() -> None:
+    stream = NormalStream()
+    assert stream.tensor((3, 4)).dtype == torch.get_default_dtype()
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+        made = stream.tensor((3, 4), dtype=dtype, device="cpu")
+        assert made.dtype == dtype
+        assert tuple(made.shape) == (3, 4)
+    one = stream.tensor(5)
+    one += 1  # the memory is the caller's own and can be written
+    assert tuple(one.shape) == (5,)
+    assert stream.tensor(()).shape == ()
+    assert stream.tensor((0, 3)).numel() == 0
+    assert not stream.tensor(100, stddev=0).any()
+
+
+def test_reproducible_only_by_the_insecure_seed() -> None:
+    seeded = [NormalStream(source=source(insecure_seed=4)) for _ in range(2)]
+    assert seeded[0].array(10).tolist() == seeded[1].array(10).tolist()
+    assert "INSECURE seed 4" in seeded[0].provenance["randomness"]
+    free = [NormalStream() for _ in range(2)]
+    assert free[0].array(10).tolist() != free[1].array(10).tolist()
+    numbers = free[0].array(100_000)
+    assert np.unique(numbers).size == numbers.size
+
+
+def test_the_key_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_module, "_REKEY_AFTER", 64)
+    keys = ScriptedSource(bytes(range(96)))
+    stream = NormalStream(source=keys)
+    assert keys.used == 0, "no key before it is needed"
+    stream.array(4)
+    assert keys.used == 32
+    stream.array(4)
+    assert keys.used == 32
+    stream.array(4)
+    assert keys.used == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "options"),
+    [
+        ("shape", -1, {}),
+        ("shape", (2, 1.5), {}),
+        ("shape", (True,), {}),
+        ("stddev", 3, {"stddev": -1.0}),
+        ("stddev", 3, {"stddev": math.nan}),
+        ("stddev", 3, {"stddev": math.inf}),
+        ("stddev", 3, {"stddev": True}),
+        ("dtype", 3, {"dtype": np.int64}),
+        ("dtype", 3, {"dtype": np.float16}),
+    ],
+)
+def test_bad_input_draws_nothing(name: str, shape: object, options: dict[str, object]) -> None:
+    script = ScriptedSource()
+    with pytest.raises(InvalidValue, match=name):
+        NormalStream(source=script).array(shape, **options)
+    assert script.used == 0
+
+
+def test_bad_torch_dtype() -> None:
+    with pytest.raises(InvalidValue, match="dtype"):
+        NormalStream().tensor(3, dtype=torch.int64)

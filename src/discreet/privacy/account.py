@@ -29,7 +29,7 @@ from discreet import _validate
 from discreet.errors import NotApplicable
 from discreet.privacy import distribution, moments
 from discreet.privacy.atoms import ApproxDP, PureDP
-from discreet.privacy.largest import largest_loss
+from discreet.privacy.largest import basic_epsilon, largest_loss
 from discreet.privacy.loss import ACCOUNTANTS, Bounds, Composition, Loss, compose
 from discreet.privacy.meaning import PosteriorBounds, posterior_interval
 
@@ -56,7 +56,7 @@ def epsilon_bounds(loss: Loss, *, delta: float, tolerance: float | None = None) 
     if tolerance is not None:
         tolerance = _validate.real("tolerance", tolerance, above=0, below=1)
     bracket = distribution.epsilon_bracket(loss, target, tolerance)
-    pure = largest_loss(loss)
+    pure = basic_epsilon(loss, target)
     if pure < bracket.upper:
         return Bounds(min(bracket.lower, pure), pure, bracket.tolerance_met, bracket.note)
     return bracket
@@ -126,6 +126,8 @@ def posterior(loss: Loss, *, prior: float, failure_probability: float = 1e-6) ->
     best = min(
         epsilon(loss, delta=0.5 * chance * -math.expm1(-gap)) + gap for gap in (0.05, 0.2, 0.5, 1.0)
     )
+    if not math.isfinite(best):
+        return PosteriorBounds(0.0, 1.0, chance)
     return posterior_interval(belief, best)._replace(failure_probability=chance)
 
 

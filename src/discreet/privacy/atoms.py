@@ -96,7 +96,7 @@ class Gaussian(Atom):
     def __post_init__(self) -> None:
         self._set(
             noise_multiplier=_validate.real(
-                "noise_multiplier", self.noise_multiplier, at_least=1e-9, at_most=1e15
+                "noise_multiplier", self.noise_multiplier, at_least=1e-150, at_most=1e150
             ),
             relation=Relation.parse(self.relation),
         )
@@ -337,7 +337,7 @@ class GDP(Atom):
 
     def __post_init__(self) -> None:
         self._set(
-            mu=_validate.real("mu", self.mu, at_least=2e-15, at_most=1e9),
+            mu=_validate.real("mu", self.mu, at_least=1e-150, at_most=1e150),
             relation=Relation.parse(self.relation),
         )
 

@@ -50,7 +50,8 @@ class Plan:
 
     ``items`` are distinct losses with counts; Poisson-sampled Gaussians, of which a plan may
     have thousands, are kept as columns (``rates``, ``mus``, ``counts``) and handled at
-    once; ``fixed`` are measures that stand for losses without a tight pair.
+    once; ``fixed`` are measures that stand for losses without a tight pair; ``tight`` is
+    false where a part was replaced by one that dominates it.
     """
 
     items: tuple[tuple[Loss, int], ...]
@@ -58,6 +59,7 @@ class Plan:
     mus: Array
     counts: Array
     fixed: tuple[tuple[Measure, int], ...]
+    tight: bool
 
     @property
     def steps(self) -> int:
@@ -78,7 +80,7 @@ class Plan:
         Where a part has no certified lower measure its upper one stands in: good enough
         to choose a tilt, not to claim a bound.
         """
-        lower, upper, tight = [], [], not self.fixed
+        lower, upper, tight = [], [], self.tight and not self.fixed
         for loss, n in self.items:
             seen = step(loss, view)
             tight = tight and seen.lower is not None
@@ -181,7 +183,8 @@ def _epsilon_of(
     if len(parts) == 1 and parts[0].steps == 1:
         return _single_epsilon(parts[0].measure, delta, is_upper=is_upper)
     inversion = Inversion(parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta))
-    return _solve(inversion, delta, tilt.epsilon, is_upper=is_upper)
+    guess = _rough_epsilon(inversion.log_mgf, inversion.deviation, tilt.tau, math.log(delta))
+    return _solve(inversion, delta, guess, is_upper=is_upper)
 
 
 # --- delta at an epsilon --------------------------------------------------------------------
@@ -256,10 +259,14 @@ def _tilt_for_delta(parts: Sequence[Part], log_delta: float, top: float) -> Tilt
     tau = tilt_for_delta(parts, log_delta, ceiling)
     tau = max(tau, _least_tilt(parts, ceiling))
     log_mgf, _, variance = tilted_moments(parts, tau)
-    deviation = math.sqrt(variance)
+    guess = _rough_epsilon(log_mgf, math.sqrt(variance), tau, log_delta)
+    return Tilt(tau, min(guess, top), log_delta)
+
+
+def _rough_epsilon(log_mgf: float, deviation: float, tau: float, log_delta: float) -> float:
+    """The saddle-point estimate of epsilon at a tilt."""
     spread = max(tau * (tau + 1.0) * deviation * math.sqrt(2.0 * math.pi), math.e * tau)
-    guess = (log_mgf - log_delta - math.log(spread)) / tau
-    return Tilt(tau, min(max(guess, 0.0), top), log_delta)
+    return max(0.0, (log_mgf - log_delta - math.log(spread)) / tau)
 
 
 def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float) -> Tilt:
@@ -273,7 +280,15 @@ def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float) -> Tilt:
 def _least_tilt(parts: Sequence[Part], ceiling: float) -> float:
     """Flatter tilts are valid too, but their long windows are costly."""
     deviation = math.sqrt(tilted_moments(parts, 0.0)[2])
-    return min(0.7 / deviation, ceiling) if deviation > 0.0 else ceiling
+    tau = min(0.7 / deviation, ceiling) if deviation > 0.0 else ceiling
+    # Where rare large losses set the deviation's scale aside, a tilt of that size would
+    # select them alone: its divergence from the plain measure must stay moderate.
+    for _ in range(60):
+        log_mgf, mean, _ = tilted_moments(parts, tau)
+        if tau * mean - log_mgf <= 1.0:
+            break
+        tau *= 0.6
+    return tau
 
 
 def _typical_loss(parts: Sequence[Part]) -> float:
@@ -287,9 +302,10 @@ def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> 
     cells = 420 if plan.atoms < 50 else 160
     if tolerance is not None:
         cells = math.ceil(cells * max(1.0, math.sqrt(1.2e-4 * tilt.epsilon / aim)))
-    return min(cells, MOST_CELLS, MOST_NODES // plan.atoms), math.sqrt(
-        0.25 * aim / (1.0 + tilt.tau)
-    )
+    # An epsilon far below the tolerance has a steep tilt; a whisper longer than its scale
+    # would not be a small effect any more.
+    whisper = min(math.sqrt(0.25 * aim / (1.0 + tilt.tau)), 1.0 / tilt.tau)
+    return min(cells, MOST_CELLS, MOST_NODES // plan.atoms), whisper
 
 
 def _promise(epsilon: float, tolerance: float | None) -> float:

@@ -84,7 +84,7 @@ def mirrored(measure: Measure) -> Measure | None:
     positive = measure.loss[0] > 0
     loss, mass = measure.loss[0, positive], measure.mass[0, positive]
     other = mass * np.exp(-loss)
-    rest = 1.0 - math.fsum(mass) - math.fsum(other) - 2.0 * float(measure.infinite[0])
+    rest = 1.0 - math.fsum(mass) - math.fsum(other) - float(measure.infinite[0])
     if rest < 0.0:
         return None
     return Measure.single(

@@ -11,12 +11,21 @@ atoms cost in proportion to their number.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from discreet.privacy import bracket, curves, moments, theorems
-from discreet.privacy.atoms import GDP, ZCDP, Exponential, Gaussian, PureDP, RenyiDP
+from discreet.privacy.atoms import (
+    GDP,
+    ZCDP,
+    DiscreteGaussian,
+    Exponential,
+    Gaussian,
+    PureDP,
+    RenyiDP,
+)
 from discreet.privacy.bracket import NO_TIGHT_PAIR, Plan
 from discreet.privacy.largest import largest_loss
 from discreet.privacy.loss import (
@@ -33,13 +42,41 @@ from discreet.privacy.relation import Relation
 __all__ = ["delta_bracket", "epsilon_bracket"]
 
 CLOSED_FORM_ERROR = 1e-9
+SMALLEST_MU = 1e-9
+SMALLEST_RATE = 1e-12
+LARGEST_SAMPLED_MU = 40.0
+LARGEST_MU = 1e9
+OUT_OF_RANGE = "the numbers leave the range of floating point, so nothing is certified"
 
 
 def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
     """Lower and upper epsilon at ``delta`` (0 <= delta < 1)."""
+    return _or_nothing(lambda: _epsilon_bracket(loss, delta, tolerance), math.inf)
+
+
+def delta_bracket(loss: Loss, epsilon: float) -> Bounds:
+    """Lower and upper delta at ``epsilon`` >= 0."""
+    return _or_nothing(lambda: _delta_bracket(loss, epsilon), 1.0)
+
+
+def _or_nothing(search: Callable[[], Bounds], worst: float) -> Bounds:
+    """The bracket, or a trivial and marked one where the numbers leave the range of floats."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            found = search()
+    except (OverflowError, ZeroDivisionError, ValueError):
+        return Bounds(0.0, worst, False, OUT_OF_RANGE)
+    if not 0.0 <= found.lower <= found.upper:
+        return Bounds(0.0, worst, False, OUT_OF_RANGE)
+    return found
+
+
+def _epsilon_bracket(loss: Loss, delta: float, tolerance: float | None) -> Bounds:
     if delta == 0.0:
         return _pure_bracket(loss)
     mu = gaussian_mu(loss)
+    if mu is not None and mu > LARGEST_MU:
+        return Bounds(0.0, math.inf, False, "epsilon is beyond all reason")
     if mu is not None:
         upper = theorems.gaussian_epsilon(mu, delta)
         return Bounds(max(0.0, upper * (1.0 - CLOSED_FORM_ERROR) - 1e-12), upper)
@@ -49,11 +86,10 @@ def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) ->
     return bracket.epsilon_bounds(plan, delta, tolerance) if plan.atoms else Bounds(0.0, 0.0)
 
 
-def delta_bracket(loss: Loss, epsilon: float) -> Bounds:
-    """Lower and upper delta at ``epsilon`` >= 0."""
+def _delta_bracket(loss: Loss, epsilon: float) -> Bounds:
     mu = gaussian_mu(loss)
     if mu is not None:
-        value = theorems.gaussian_delta(mu, epsilon)
+        value = theorems.gaussian_delta(mu, epsilon) if mu <= LARGEST_MU else 1.0
         upper = min(1.0, value * (1.0 + CLOSED_FORM_ERROR))
         return Bounds(value * (1.0 - CLOSED_FORM_ERROR), upper)
     if isinstance(loss, Grouped):
@@ -81,7 +117,30 @@ def gaussian_mu(loss: Loss) -> float | None:
             total += n * part.mu**2
         else:
             return None
-    return math.sqrt(total) * (1.0 + 4e-16 * len(parts))
+    return max(math.sqrt(total) * (1.0 + 4e-16 * len(parts)), SMALLEST_MU)
+
+
+def tamed(loss: Loss) -> Loss:
+    """The loss itself, or beyond the range of the numerics one that dominates it.
+
+    Noise can be so small that a density underflows at the other mean, or so large that a
+    loss is lost in rounding. More noise and less sampling only help, so smaller noise and a
+    larger rate dominate.
+    """
+    base = loss.base if isinstance(loss, PoissonSampled | SampledWithoutReplacement) else loss
+    if isinstance(base, DiscreteGaussian):
+        mu = base.sensitivity / base.stddev
+        if mu > LARGEST_SAMPLED_MU:
+            return ZCDP(0.5 * mu * mu * (1.0 + 1e-15), base.relation)
+    if not isinstance(loss, PoissonSampled):
+        return loss
+    if isinstance(base, Gaussian):
+        if base.mu > LARGEST_SAMPLED_MU:
+            return base.group(loss.records)
+        if base.mu < SMALLEST_MU:
+            base = Gaussian(1.0 / SMALLEST_MU)
+    rate = max(loss.rate, SMALLEST_RATE)
+    return loss if (base, rate) == (loss.base, loss.rate) else replace(loss, base=base, rate=rate)
 
 
 def make_plan(loss: Loss, smallest: float) -> Plan:
@@ -95,7 +154,10 @@ def make_plan(loss: Loss, smallest: float) -> Plan:
     sampled: list[tuple[float, float, float]] = []
     renyi: list[tuple[Loss, int]] = []
     fixed: list[tuple[Measure, int]] = []
-    for part, n in parts:
+    tight = True
+    for given, n in parts:
+        part = tamed(given)
+        tight = tight and part is given
         if isinstance(part, Gaussian | GDP):
             square += n * part.mu**2
         elif (
@@ -112,11 +174,12 @@ def make_plan(loss: Loss, smallest: float) -> Plan:
             items.append((part, n))
     if square > 0.0:
         changes = 2.0 if loss.relation is Relation.REPLACE else 1.0
-        items.append((Gaussian(changes / math.sqrt(square), loss.relation), 1))
+        mu = max(math.sqrt(square), SMALLEST_MU)
+        items.append((Gaussian(changes / mu, loss.relation), 1))
     if renyi:
         fixed.append((_renyi_measure(renyi), 1))
     columns = np.array(sampled).reshape(-1, 3)
-    return Plan(tuple(items), columns[:, 0], columns[:, 1], columns[:, 2], tuple(fixed))
+    return Plan(tuple(items), columns[:, 0], columns[:, 1], columns[:, 2], tuple(fixed), tight)
 
 
 # --- losses without a tight pair --------------------------------------------------------------
@@ -126,9 +189,8 @@ def _delta_upper(loss: Loss, epsilon: float) -> float:
     """A quick upper bound on delta, for searches that need many."""
     if largest_loss(loss) <= epsilon:
         return 0.0
-    mu = gaussian_mu(loss)
-    if mu is not None:
-        return theorems.gaussian_delta(mu, epsilon) * (1.0 + CLOSED_FORM_ERROR)
+    if gaussian_mu(loss) is not None:
+        return delta_bracket(loss, epsilon).upper
     if isinstance(loss, Grouped):
         return _grouped_delta(loss, epsilon)
     plan = make_plan(loss, 1e-12)
@@ -138,7 +200,9 @@ def _delta_upper(loss: Loss, epsilon: float) -> float:
 def _grouped_delta(loss: Grouped, epsilon: float) -> float:
     """delta of a group: (e^{k e} - 1) / (e^e - 1) times delta(e) at e = epsilon / k (S2)."""
     part = epsilon / loss.size
-    factor = math.fsum(math.exp(min(j * part, 700.0)) for j in range(loss.size))
+    if loss.size * part > 700.0 and largest_loss(loss.base) > part:
+        return 1.0
+    factor = math.fsum(math.exp(j * part) for j in range(loss.size))
     return min(1.0, factor * _delta_upper(loss.base, part) * (1.0 + 1e-12))
 
 

@@ -6,6 +6,7 @@ import math
 from fractions import Fraction
 from functools import singledispatch
 
+from discreet import _validate
 from discreet.privacy.atoms import (
     ApproxDP,
     DiscreteLaplace,
@@ -21,9 +22,10 @@ from discreet.privacy.loss import (
     Loss,
     PoissonSampled,
     SampledWithoutReplacement,
+    compose,
 )
 
-__all__ = ["largest_loss"]
+__all__ = ["basic_epsilon", "largest_loss"]
 
 
 def largest_loss(loss: Loss) -> float:
@@ -38,6 +40,29 @@ def largest_loss(loss: Loss) -> float:
         return exact
     rounded = float(exact)
     return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
+
+
+def basic_epsilon(loss: Loss, delta: float) -> float:
+    """The sum of the largest losses where the claimed deltas sum to at most ``delta`` (S5).
+
+    Both sums are exact, so a claim holds at its own delta:
+
+    >>> from discreet.privacy import ApproxDP
+    >>> basic_epsilon(ApproxDP(epsilon=1, delta=1e-5), 1e-5)
+    1.0
+    """
+    parts = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    claims = [n * part.claimed_delta for part, n in parts if isinstance(part, ApproxDP)]
+    if not claims:
+        return largest_loss(loss)
+    if sum(claims) > _validate.fraction("delta", delta):
+        return math.inf
+    return largest_loss(
+        compose(
+            (PureDP(part.claimed_epsilon, part.relation) if isinstance(part, ApproxDP) else part, n)
+            for part, n in parts
+        )
+    )
 
 
 @singledispatch

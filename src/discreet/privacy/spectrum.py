@@ -65,7 +65,8 @@ class Part:
 def _tilted(measure: Measure, tau: float) -> tuple[Array, Array]:
     """The masses tilted by exp(tau loss), each row normalised, and the log of the norms."""
     exponent = tau * measure.loss
-    largest = exponent.max(axis=1, keepdims=True)
+    # Nodes without mass must not set the scale, or everything else would underflow.
+    largest = np.where(measure.mass > 0, exponent, -math.inf).max(axis=1, keepdims=True)
     weight = measure.mass * np.exp(exponent - largest)
     norm = weight.sum(axis=1, keepdims=True)
     return weight / norm, (largest + np.log(norm))[:, 0]
@@ -306,7 +307,7 @@ class Inversion:
         factor = kappa**2 * math.exp(kappa**2 / 8.0)
         net = value - self.call_error - factor * (bump + self.density_error)
         net -= self._copies(epsilon)
-        scale = self._scale(epsilon)
+        scale = self._scale(epsilon, -1.0)
         return self.infinite + scale * max(net, 0.0) * math.exp(-self.mass_pad)
 
     def value_and_slope(self, epsilon: float) -> tuple[float, float]:
@@ -319,9 +320,11 @@ class Inversion:
     def _phase(self, epsilon: float) -> Array:
         return np.asarray(np.exp(1j * (self.t * (self.mean - epsilon))))
 
-    def _scale(self, epsilon: float) -> float:
+    def _scale(self, epsilon: float, side: float = 1.0) -> float:
+        """exp(K - tau eps), rounded up for ``side`` 1 and down for -1."""
         exponent = self.log_mgf - self.tau * epsilon
-        return math.exp(min(exponent, 700.0)) * (1.0 + 8 * UNIT * (1.0 + abs(exponent)))
+        rounding = 8 * UNIT * (1.0 + abs(self.log_mgf) + abs(exponent))
+        return math.exp(min(exponent, 700.0)) * (1.0 + side * min(rounding, 0.5))
 
     def _copies(self, epsilon: float) -> float:
         """The tilted integrand's copies at epsilon + k W, k != 0, bounded from above."""

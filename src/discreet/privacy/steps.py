@@ -149,9 +149,9 @@ def _(loss: GDP, view: View) -> Cells:
     return _gaussian(loss.mu, view)
 
 
-def _gaussian(mu: float, view: View) -> Cells:
+def _gaussian(mu: float, view: View, *, lattice: float | None = None) -> Cells:
     weights, shifts, dropped = _binomial_shifts(mu, view)
-    cells = _normal_cells(weights[None, :], shifts[None, :], view)
+    cells = _normal_cells(weights[None, :], shifts[None, :], view, lattice=lattice)
     if dropped == 0.0:
         return cells
     # The dropped shifts' mass stands at shift 0; in the role of P it is also counted at
@@ -161,11 +161,16 @@ def _gaussian(mu: float, view: View) -> Cells:
     return replace(cells, high_tail=cells.high_tail + dropped)
 
 
-def _normal_cells(weights: Array, shifts: Array, view: View) -> Cells:
+def _normal_cells(
+    weights: Array, shifts: Array, view: View, *, lattice: float | None = None
+) -> Cells:
     reach = float(-special.ndtri(view.tail))
     edge = gaussian_edges(
         weights, shifts, tau=view.tau, cells=view.cells, reach=reach, swapped=view.swapped
     )
+    if lattice is not None:
+        # Cells of integers end halfway between two of them.
+        edge = (np.floor(edge * lattice) + 0.5) / lattice
     return gaussian_cells(weights, shifts, edge=edge, swapped=view.swapped)
 
 
@@ -228,7 +233,7 @@ def _(loss: DiscreteGaussian, view: View) -> Cells:
     sigma, shift = loss.stddev, loss.sensitivity
     reach = float(-special.ndtri(view.tail)) + 1.0
     if sigma > LARGE_STDDEV:
-        cells = _gaussian(shift / sigma, view)
+        cells = _gaussian(shift / sigma, view, lattice=sigma)
         # Euler-Maclaurin: a run of integers against the integral over it.
         error = (6.0 + reach**2) / sigma**2
         return replace(
@@ -256,7 +261,8 @@ def _(loss: DiscreteGaussian, view: View) -> Cells:
         p, q, np.clip(average, low, high), low, high, rate=view.rate, swapped=view.swapped
     )
     tail = float(special.ndtr(-(reach - 1.0)))
-    return replace(cells, high_tail=tail, low_tail=tail, mass_slack=1e-13)
+    # Dividing by the truncated sum made every mass larger by up to twice the tail.
+    return replace(cells, high_tail=tail, low_tail=tail, mass_slack=1e-13 + 4.0 * tail)
 
 
 @_cells.register

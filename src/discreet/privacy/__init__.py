@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from discreet.privacy.adaptive import FILTER_KINDS, Filter, Odometer
+from typing import TYPE_CHECKING, Any
+
 from discreet.privacy.atoms import (
     GDP,
     ZCDP,
@@ -29,7 +30,10 @@ from discreet.privacy.loss import (
     SampledWithoutReplacement,
 )
 from discreet.privacy.relation import Relation
-from discreet.privacy.serial import from_json, to_json
+
+if TYPE_CHECKING:
+    from discreet.privacy.adaptive import FILTER_KINDS, Filter, Odometer
+    from discreet.privacy.serial import from_json, to_json
 
 __all__ = [
     "ACCOUNTANTS",
@@ -60,3 +64,22 @@ __all__ = [
     "from_pair",
     "to_json",
 ]
+
+# Read on first use, so that describing a loss does not wait for what spends or stores it.
+_LATER = {
+    "FILTER_KINDS": "adaptive",
+    "Filter": "adaptive",
+    "Odometer": "adaptive",
+    "from_json": "serial",
+    "to_json": "serial",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value

@@ -177,16 +177,31 @@ def gaussian_cells(weights: Array, shifts: Array, *, edge: Array, swapped: bool)
 
 
 def gaussian_edges(
-    weights: Array, shifts: Array, *, tau: float, cells: int, reach: float, swapped: bool
+    weights: Array,
+    shifts: Array,
+    *,
+    tau: float,
+    cells: int,
+    tail: float,
+    swapped: bool,
+    focus: float = math.inf,
 ) -> Array:
     """Cell boundaries, dense where the tilted measure has its variance.
 
     A cell adds an error proportional to its tilted mass times the square of its loss
-    width, so a density of boundaries like the cube root of that weight is best. Any
+    width, so a density of boundaries like the cube root of that weight is best. A
+    loss beyond the epsilon of interest (``focus``) decides alone, and there the curvature
+    exp(-loss) counts. About ``tail`` of the mass of P is left out at each end. Any
     boundaries are valid; these are good.
     """
     rows = len(shifts)
-    top = np.full(rows, reach) if swapped else shifts.max(axis=1) + reach
+    reach = float(-special.ndtri(tail))
+    if swapped:
+        top = np.full(rows, reach)
+    else:
+        # Each shift reaches as far as its own share of the tail.
+        share = np.minimum(tail / np.maximum(weights, tail), 0.5)
+        top = np.max(shifts - special.ndtri(share), axis=1)
     points = 257 if rows < 20 else 97
     unit = np.linspace(0.0, 1.0, points)
     x = -reach + unit * (top + reach)[:, None]
@@ -194,7 +209,9 @@ def gaussian_edges(
     slope = np.diff(loss, axis=1) / np.diff(x, axis=1)
     middle = 0.5 * (x[:, 1:] + x[:, :-1])
     at = 0.5 * (loss[:, 1:] + loss[:, :-1])
-    exponent = -0.5 * middle * middle + ((-tau) * at if swapped else (1.0 + tau) * at)
+    under_p, worth = (np.zeros_like(at), -at) if swapped else (at, at)
+    beyond = np.maximum(worth - focus, 0.0)
+    exponent = -0.5 * middle * middle + under_p + tau * (worth - beyond) - beyond
     exponent -= exponent.max(axis=1, keepdims=True)
     weight = np.exp(exponent / 3.0) * np.maximum(slope, 0.0) ** (2.0 / 3.0)
     # Before the tilt is known, nowhere may be left out.

@@ -42,11 +42,18 @@ __all__ = [
     "tilt_for_delta",
     "tilt_for_epsilon",
     "tilted_moments",
+    "window",
 ]
 
 UNIT = 2.0**-52
 MOST_FREQUENCIES = 60_000
+# Frequencies times nodes: what one transform may cost (about half a second).
+MOST_WORK = 100_000_000
 CHUNK = 4_000_000
+# In units of 1 / whisper: there the blur has fallen to exp(-30).
+LAST_FREQUENCY = math.sqrt(2.0 * 30.0)
+# In units of 1 / deviation: where Chernoff bounds of far copies are tried.
+FURTHER_TILTS = (1.0, 2.0, 4.0, 6.0, 9.0, 14.0)
 
 
 @dataclass(frozen=True)
@@ -139,11 +146,36 @@ def _increasing_root(function: Callable[[float], float], ceiling: float) -> floa
     return math.exp(0.5 * (a + b))
 
 
+def window(
+    parts: Sequence[Part], tau: float, *, log_delta: float, around: float, whisper: float
+) -> float:
+    """A period W such that the copies of the trapezoidal rule near ``around`` are negligible."""
+    log_norm, mean, variance = tilted_moments(parts, tau)
+    deviation = math.sqrt(variance + whisper**2)
+    anchor = min(mean, around)
+    ahead = math.inf
+    for factor in FURTHER_TILTS:
+        shift = factor / deviation
+        other = tau + shift
+        excess = log_mgf(parts, other) - log_norm - shift * anchor
+        # Relative to the value at the anchor, which is about exp(-tau (anchor - mean)) high.
+        excess = max(excess, 0.0) + 20.0 + 0.5 * (shift * whisper) ** 2
+        ahead = min(ahead, excess / shift)
+    behind = (16.0 - log_delta) / tau
+    return max(behind, ahead + 4.0 * deviation, 12.0 * deviation)
+
+
 class Inversion:
     """delta(eps) of a composition near one tilt, with bounds on every numerical error."""
 
     def __init__(
-        self, parts: Sequence[Part], *, tau: float, whisper: float, log_delta: float
+        self,
+        parts: Sequence[Part],
+        *,
+        tau: float,
+        whisper: float,
+        log_delta: float,
+        around: float = math.inf,
     ) -> None:
         self.parts = parts
         self.tau = tau
@@ -153,33 +185,26 @@ class Inversion:
         self.log_mgf, self.mean, variance = tilted_moments(parts, tau)
         self.deviation = math.sqrt(variance + whisper**2)
         self.mass_pad = mass_pad(parts)
-        self.window = self._window(log_delta)
+        self.window = window(parts, tau, log_delta=log_delta, around=around, whisper=whisper)
+        nodes = sum(part.measure.loss.size for part in parts)
+        self.most = max(2_000, min(MOST_FREQUENCIES, MOST_WORK // nodes))
+        # Where the frequencies do not suffice for the whisper asked for, speak up: a louder
+        # whisper is wider but valid, a truncated transform says nothing. Beyond a few
+        # lengths of the tilt it would drown everything.
+        loud = LAST_FREQUENCY * self.window / (2.0 * math.pi * (self.most - 2))
+        loud = min(loud, 5.0 / tau)
+        if loud > whisper:
+            self.whisper = loud
+            self.deviation = math.sqrt(variance + loud**2)
         self._transform()
 
     # --- the characteristic function ---------------------------------------------------
 
-    def _window(self, log_delta: float) -> float:
-        """A period W such that the copies of the trapezoidal rule are negligible."""
-        margin = -log_delta + 16.0
-        left = margin / self.tau
-        here = self.log_mgf - self.tau * self.mean
-        best = math.inf
-        spread = 1.0 / self.deviation
-        for factor in (1.0, 2.0, 4.0, 6.0, 9.0, 14.0):
-            other = self.tau + factor * spread
-            excess = log_mgf(self.parts, other) - other * self.mean - here
-            best = min(
-                best,
-                (max(excess, 0.0) + 20.0 + 0.5 * (factor * spread * self.whisper) ** 2)
-                / (other - self.tau),
-            )
-        return max(left, best + 4.0 * self.deviation, 12.0 * self.deviation)
-
     def _transform(self) -> None:
         tau, kappa = self.tau, self.whisper
         step = 2.0 * math.pi / self.window
-        last = math.sqrt(2.0 * 30.0) / kappa
-        wanted = min(MOST_FREQUENCIES, math.ceil(last / step) + 1)
+        last = LAST_FREQUENCY / kappa
+        wanted = min(self.most, math.ceil(last / step) + 1)
         count = min(wanted, 2 + math.ceil(9.0 / self.deviation / step))
         while True:
             log_x, noise = self._log_characteristic(count, step)
@@ -331,7 +356,7 @@ class Inversion:
         behind = math.exp(min(self.tau * (epsilon - self.window) - self.log_mgf, 700.0))
         behind /= -math.expm1(-self.tau * self.window)
         ahead = math.inf
-        for factor in (1.0, 2.0, 4.0, 6.0, 9.0, 14.0):
+        for factor in FURTHER_TILTS:
             other = self.tau + factor / self.deviation
             shift = other - self.tau
             blur = 0.5 * self.whisper**2 * (other * other + other)

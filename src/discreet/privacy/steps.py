@@ -51,13 +51,15 @@ class View:
     """How finely, and around which tilt, a step is to be seen.
 
     ``swapped`` exchanges the pair (a unit added instead of removed), ``tail`` is the mass
-    that may be moved to loss +infinity, ``rate`` the Poisson rate in force.
+    that may be moved to loss +infinity, ``focus`` the epsilon of interest, ``rate`` the
+    Poisson rate in force.
     """
 
     swapped: bool
     tau: float
     cells: int
     tail: float
+    focus: float = math.inf
     rate: float = 1.0
     records: int = 1
 
@@ -164,9 +166,14 @@ def _gaussian(mu: float, view: View, *, lattice: float | None = None) -> Cells:
 def _normal_cells(
     weights: Array, shifts: Array, view: View, *, lattice: float | None = None
 ) -> Cells:
-    reach = float(-special.ndtri(view.tail))
     edge = gaussian_edges(
-        weights, shifts, tau=view.tau, cells=view.cells, reach=reach, swapped=view.swapped
+        weights,
+        shifts,
+        tau=view.tau,
+        cells=view.cells,
+        tail=view.tail,
+        focus=view.focus,
+        swapped=view.swapped,
     )
     if lattice is not None:
         # Cells of integers end halfway between two of them.

@@ -16,7 +16,8 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-accounting bench-noise docs clean distclean
+.PHONY: help demo test lint bench bench-accounting bench-noise reproduce-detection stress-ledger \
+        docs clean distclean
 
 help:
 	@echo "make demo               what the accountants say, as pictures in demo-output/"
@@ -25,6 +26,8 @@ help:
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
 	@echo "make bench-noise        speed of the exact samplers"
+	@echo "make reproduce-detection  broken mechanisms against the auditor"
+	@echo "make stress-ledger      races, kills and growth of the ledger"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
 
@@ -61,6 +64,15 @@ test: lint
 	$(BIN)/pytest -n $(WORKERS)
 
 bench: bench-accounting bench-noise
+
+# What the auditor finds in the zoo of broken mechanisms; writes the table into the docs.
+reproduce-detection: $(VENV)/installed-test
+	$(call stage,benchmarks/detection_table.py)
+	$(BIN)/python benchmarks/detection_table.py
+
+stress-ledger: $(VENV)/installed-test
+	$(call stage,benchmarks/stress_ledger.py)
+	$(BIN)/python benchmarks/stress_ledger.py
 
 bench-accounting: $(VENV)/installed-judges
 	$(call stage,benchmarks/accounting.py)

@@ -39,6 +39,8 @@ def test_help_has_examples_that_name_the_command(run: Any, command: list[str]) -
     examples = result.stdout.partition("Examples:")[2]
     assert f"discreet {command[0] if command else 'account'} --" in examples
     assert "\b" not in result.stdout
+    assert "\\b" not in result.stdout
+    assert any(line.strip().startswith("discreet ") for line in examples.splitlines())
 
 
 def test_the_bare_command_prints_its_help(run: Any) -> None:

@@ -6,6 +6,7 @@ outcome by outcome, and a composition is what it is by definition.
 
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import lru_cache
 
 from mpmath import mp, mpf
 
@@ -54,9 +55,13 @@ def pair_delta(
     pairs: Sequence[tuple[Sequence[float], Sequence[float], int]], epsilon: float
 ) -> mpf:
     """delta of a composition of finite pairs, over both directions."""
-    return max(
-        outcomes_delta(composed_pairs(pairs, swapped=swapped), epsilon) for swapped in (False, True)
-    )
+    frozen = tuple((tuple(p), tuple(q), count) for p, q, count in pairs)
+    return max(outcomes_delta(_composed(frozen, swapped), epsilon) for swapped in (False, True))
+
+
+@lru_cache(maxsize=64)
+def _composed(pairs: tuple, swapped: bool) -> Outcomes:
+    return composed_pairs(pairs, swapped=swapped)
 
 
 def response_delta(epsilon_step: float, count: int, epsilon: float, *, categories: int = 2) -> mpf:

@@ -79,7 +79,7 @@ def grid_delta(
     """
     whole, start, infinite = np.array([1.0]), 0, 0.0
     for noise, rate, count, swapped in steps:
-        mass, first, lost = _grid_step(noise, rate, swapped, interval, up)
+        mass, first, lost = grid_step(noise, rate, swapped, interval, up)
         size = count * (len(mass) - 1) + 1
         power = 1 << (size - 1).bit_length()
         spectrum = np.fft.rfft(mass, power) ** count
@@ -95,9 +95,10 @@ def grid_delta(
     return value + (infinite if up else -infinite)
 
 
-def _grid_step(
+def grid_step(
     noise: float, rate: float, swapped: bool, interval: float, up: bool
 ) -> tuple[np.ndarray, int, float]:
+    """Masses of one step on the grid, the index of the first, and the mass beyond."""
     mu, reach = 1.0 / noise, 7.0
 
     def loss_at(x: float) -> float:

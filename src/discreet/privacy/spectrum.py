@@ -104,9 +104,18 @@ def infinite_mass(parts: Sequence[Part]) -> float:
     return -math.expm1(sum(float(part.counts @ np.log1p(-part.measure.infinite)) for part in parts))
 
 
-def mass_pad(parts: Sequence[Part]) -> float:
-    """A bound on the relative floating error of the masses that all steps accumulate."""
-    return sum(part.steps * part.measure.mass_error for part in parts)
+def mass_pad(parts: Sequence[Part], tau: float) -> float:
+    """A bound on the relative floating error that the norms of all steps accumulate.
+
+    Each norm is a sum over the nodes, and its logarithm may be a small difference of a
+    large exponent and a large logarithm.
+    """
+    total = 0.0
+    for part in parts:
+        nodes = part.measure.loss.shape[1]
+        largest = tau * float(np.abs(part.measure.loss).max())
+        total += part.steps * (part.measure.mass_error + UNIT * (0.5 * nodes + 8.0 + largest))
+    return total
 
 
 def tilt_for_delta(parts: Sequence[Part], log_delta: float, ceiling: float) -> float:
@@ -184,7 +193,7 @@ class Inversion:
         self._centred_parts: list[tuple[Part, Array, Array]] | None = None
         self.log_mgf, self.mean, variance = tilted_moments(parts, tau)
         self.deviation = math.sqrt(variance + whisper**2)
-        self.mass_pad = mass_pad(parts)
+        self.mass_pad = mass_pad(parts, tau)
         self.window = window(parts, tau, log_delta=log_delta, around=around, whisper=whisper)
         nodes = sum(part.measure.loss.size for part in parts)
         self.most = max(2_000, min(MOST_FREQUENCIES, MOST_WORK // nodes))
@@ -268,7 +277,7 @@ class Inversion:
                 outer = _powers(loss * (step * columns), rows) * weight[:, None, :]
                 x = (outer @ inner.transpose(0, 2, 1)).reshape(len(loss), -1)[:, :count]
                 extent = np.abs(loss).max(axis=1, keepdims=True)
-                error = UNIT * (2.0 * (rows + columns) + 16.0 + t * extent)
+                error = UNIT * (2.0 * (rows + columns) + 0.5 * loss.shape[1] + 16.0 + t * extent)
                 size = np.maximum(np.abs(x), 1e-290)
                 total += counts @ np.log(np.where(x == 0, 1e-290, x))
                 noise += counts @ np.log1p(error / size)

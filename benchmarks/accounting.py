@@ -1,0 +1,304 @@
+"""Tightness and speed of the accountants beside their peers, in one process.
+
+    python benchmarks/accounting.py [--quick] [--results DIRECTORY]
+
+All libraries are single-threaded and take turns, round after round, so that a slow spell of
+the machine hits all of them; the median counts. A peer that gives no finite epsilon within
+its allowance is recorded as no answer. Prints measured beside target, writes
+accounting.json and accounting.png to benchmarks/results, and exits with 1 if a target is
+missed.
+"""
+
+# ruff: noqa: E402 - the number of threads must be set before numpy is imported
+from __future__ import annotations
+
+import os
+
+for _library in ("OMP", "OPENBLAS", "MKL"):
+    os.environ[f"{_library}_NUM_THREADS"] = "1"
+
+import argparse
+import json
+import math
+import platform
+import statistics
+import subprocess
+import sys
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import accountants
+import accounting_picture
+import accounting_table
+from accountants import OPTIMISTIC, OURS, PEER
+from accounting_rows import CALIBRATIONS, CORNERS, STEP_CURVES, USUAL, Row, mixed_atoms
+from accounting_targets import exit_code, judge, usable
+from side_by_side import Timing, compare
+
+RESULTS = Path(__file__).resolve().parent / "results"
+PACKAGES = ("numpy", "scipy", "dp-accounting", "prv_accountant", "opacus", "torch")
+BASE_IMPORT = "numpy, scipy.special"
+QUICK_PEERS = (OURS, PEER, OPTIMISTIC)
+
+
+def limits(seconds: float) -> dict[str, float]:
+    """Seconds that each may take; the peer that the targets name gets the most."""
+    return {
+        name: seconds if name in (OURS, PEER) else seconds / 3 for name in accountants.LIBRARIES
+    }
+
+
+def finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def described(timing: Timing) -> dict[str, Any]:
+    """Bounds and seconds of one contestant, or why there are none."""
+    lower, upper = timing.answer if timing.answer is not None else (None, None)
+    failure = timing.failure
+    if failure is None and finite(upper) is None and finite(lower) is None:
+        failure = f"answers {upper}"
+    return {
+        "lower": None if failure else finite(lower),
+        "upper": None if failure else finite(upper),
+        "seconds": None if failure else timing.median,
+        "calls": len(timing.seconds),
+        "failure": failure,
+    }
+
+
+def measure_row(label: str, queries: dict[str, Any], rounds: int, limit: float) -> dict[str, Any]:
+    timings = compare(queries, rounds=rounds, limits=limits(limit))
+    answers = {name: described(timing) for name, timing in timings.items()}
+    row = {"row": label, "answers": answers}
+    certified = answers[OURS]["lower"]
+    row["below_the_certified_lower_bound"] = [
+        name
+        for name, answer in answers.items()
+        if answer["upper"] is not None
+        and certified is not None
+        and answer["upper"] < certified * (1.0 - 1e-9) - 1e-9
+    ]
+    print(line(row), flush=True)
+    return row
+
+
+def line(row: dict[str, Any]) -> str:
+    ours = row["answers"][OURS]
+    text = f"{row['row']:32s}"
+    if not usable(ours):
+        return f"{text} discreet: {ours['failure']}"
+    text += f" [{ours['lower']:.6g}, {ours['upper']:.6g}] {ours['seconds']:.4f} s"
+    for name, answer in row["answers"].items():
+        if name == OURS:
+            continue
+        if answer["seconds"] is None:
+            text += f"\n    {name}: {answer['failure']}"
+            continue
+        bound = answer["upper"] if answer["upper"] is not None else answer["lower"]
+        ratio = answer["seconds"] / ours["seconds"]
+        text += f"\n    {name}: {bound:.6g} in {answer['seconds']:.3f} s, {ratio:.1f} times ours"
+    return text
+
+
+def measure_calibration(
+    settings: tuple[Any, ...], taking_part: tuple[str, ...] | None, rounds: int, limit: float
+) -> dict[str, Any]:
+    """A search for the noise, counted in queries at the noise that it finds."""
+    epsilon, delta, rate, steps = settings
+    searches = {
+        name: search
+        for name, search in accountants.calibrations(epsilon, delta, rate, steps).items()
+        if name in (taking_part or (OURS,))
+    }
+    noise = searches[OURS]()
+    query = partial(accountants.ours, Row(noise, rate, steps, delta))
+    searches["one query"] = query
+    allowed = limits(limit) | {"one query": limit}
+    timings = compare(searches, rounds=rounds, limits=allowed)
+    one, ours = timings["one query"].median, timings[OURS].median
+    entry = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "rate": rate,
+        "steps": steps,
+        "queries": None if one is None or ours is None else ours / one,
+        "answers": {
+            name: {"noise": timing.answer, "seconds": timing.median, "failure": timing.failure}
+            for name, timing in timings.items()
+            if name != "one query"
+        },
+    }
+    shown = ", ".join(
+        f"{name} {answer['noise']:.4f} in {answer['seconds']:.3f} s"
+        if answer["seconds"] is not None
+        else f"{name}: {answer['failure']}"
+        for name, answer in entry["answers"].items()
+    )
+    print(f"epsilon {epsilon:g}, rate {rate:.4g}, steps {steps}: {shown}", flush=True)
+    return entry
+
+
+def measure_steps(noise: float, rate: float, decades: int, rounds: int) -> dict[str, Any]:
+    """Seconds for 1, 10, ... 10^decades steps, all points in turn."""
+    counts = [10**k for k in range(decades + 1)]
+    names = [name for name in (OURS, PEER) if accountants.installed(name)]
+    calls = {
+        f"{name} {steps}": accountants.queries(Row(noise, rate, steps, 1e-6))[name]
+        for name in names
+        for steps in counts
+    }
+    allowed = {key: 60.0 if key.startswith(OURS) else 5.0 for key in calls}
+    timings = compare(calls, rounds=rounds, limits=allowed)
+    points = [
+        {"steps": steps, "seconds": {name: timings[f"{name} {steps}"].median for name in names}}
+        for steps in counts
+    ]
+    ours = [point["seconds"][OURS] or allowed[f"{OURS} 1"] for point in points]
+    # A single step needs no inversion and is left out of the fit.
+    slope = np.polyfit(np.log(counts[1:]), np.log(ours[1:]), 1)[0] if decades > 1 else 0.0
+    return {
+        "curve": f"noise {noise:g}, rate {rate:g}",
+        "points": points,
+        "slope": float(slope),
+        "slowest_over_fastest": max(ours) / min(ours[1:]),
+    }
+
+
+def import_seconds(rounds: int, *, slow_ones: bool) -> dict[str, Any]:
+    """Seconds of an import in a fresh process, in turn; the ratio is that of neighbours."""
+    modules = [BASE_IMPORT, "discreet.privacy"]
+    modules += [
+        accountants.LIBRARIES[name]
+        for name in (PEER, accountants.PRV, accountants.OPACUS_PRV)
+        if slow_ones and accountants.installed(name)
+    ]
+    seconds: dict[str, list[float]] = {module: [] for module in modules}
+    for number in range(rounds):
+        # The slow ones only now and then; the first round warms the file cache.
+        for module in modules[: 2 if number % 5 else None]:
+            program = (
+                "import time; start = time.perf_counter()\n"
+                f"import {module}\nprint(time.perf_counter() - start)"
+            )
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-c", program],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            seconds[module].append(float(done.stdout.split()[-1]))
+    pairs = list(zip(seconds["discreet.privacy"], seconds[BASE_IMPORT], strict=True))
+    return {
+        "medians": {module: statistics.median(values) for module, values in seconds.items()},
+        "fastest": {module: min(values) for module, values in seconds.items()},
+        "ratio": statistics.median(ours / base for ours, base in pairs[rounds > 1 :]),
+    }
+
+
+def environment() -> dict[str, Any]:
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "threads_used": 1,
+        "versions": versions,
+    }
+
+
+def measure(*, quick: bool) -> dict[str, Any]:
+    """All measurements; a quick run has few rows, peers and repeats: it tries the machinery."""
+    rounds, limit = (1, 20.0) if quick else (5, 30.0)
+    taking_part = QUICK_PEERS if quick else tuple(accountants.LIBRARIES)
+    rows = (USUAL[8], CORNERS[12]) if quick else USUAL + CORNERS
+    mixtures = (
+        (mixed_atoms(10, 2.0),) if quick else (mixed_atoms(1000, 1.0), mixed_atoms(1000, 0.6))
+    )
+
+    def only(queries: dict[str, Any]) -> dict[str, Any]:
+        return {name: query for name, query in queries.items() if name in taking_part}
+
+    accountants.warm_up(taking_part)
+    results: dict[str, Any] = {"quick": quick, "environment": environment()}
+    results["rows"] = [
+        measure_row(row.label, only(accountants.queries(row)), rounds, limit) for row in rows
+    ]
+    results["mixtures"] = [
+        measure_row(
+            f"{len(atoms)} distinct steps, noise {atoms[0][0]:g} ..",
+            only(accountants.mixture_queries(atoms, 1e-5)),
+            rounds,
+            limit,
+        )
+        for atoms in mixtures
+    ]
+    results["calibration"] = [
+        measure_calibration(settings, None if quick else taking_part, rounds, limit)
+        for settings in (CALIBRATIONS[-1:] if quick else CALIBRATIONS)
+    ]
+    results["steps_curves"] = [
+        measure_steps(*curve, 2 if quick else 7, rounds)
+        for curve in (STEP_CURVES[:1] if quick else STEP_CURVES)
+    ]
+    results["import_seconds"] = import_seconds(2 if quick else 21, slow_ones=not quick)
+    results["targets"] = judge(results)
+    return results
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Targets beside what was measured, and the figures that surround them."""
+    medians = results["import_seconds"]["medians"]
+    lines = ["import: " + ", ".join(f"{name} {took:.3f} s" for name, took in medians.items())]
+    looser = [
+        row["answers"][OURS]["upper"] / row["answers"][PEER]["upper"] - 1.0
+        for row in results["rows"]
+        if usable(row["answers"].get(PEER)) and row["answers"][PEER]["upper"] > 1e-3
+    ]
+    if looser:
+        lines.append(f"our upper bound over that of {PEER}: at most {max(looser):+.2e} relative")
+    for entry in results["targets"]:
+        verdict = "met" if entry["met"] else "MISSED"
+        lines.append(
+            f"{verdict:6s} {entry['what']}: {entry['measured']:.3g}"
+            f" (target {entry['target']}; {entry['where']})"
+        )
+    return "\n".join(lines)
+
+
+def jsonable(value: Any) -> Any:
+    """The same with infinities, which JSON does not know, as words."""
+    if isinstance(value, dict):
+        return {key: jsonable(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [jsonable(entry) for entry in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rows and repeats")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
+    options = parser.parse_args(arguments)
+    results = measure(quick=options.quick)
+    options.results.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(jsonable(results), indent=2, allow_nan=False) + "\n"
+    (options.results / "accounting.json").write_text(text, encoding="utf-8")
+    accounting_picture.draw(results, options.results / "accounting.png")
+    if options.results == RESULTS and not options.quick:
+        accounting_table.update()
+    print(summary(results))
+    return exit_code(results["targets"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The table of docs/accounting.md, quoted from benchmarks/results/accounting.json.
+
+    python benchmarks/accounting_table.py
+
+puts it between the two markers of the page; a full run of accounting.py does the same.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from accountants import OPACUS_PRV, OPACUS_RDP, OPTIMISTIC, OURS, PEER, PRV
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "accounting.md"
+RESULTS = ROOT / "benchmarks" / "results" / "accounting.json"
+BEGIN, END = "<!-- begin accounting.json -->", "<!-- end accounting.json -->"
+
+
+def table(results: dict[str, Any]) -> str:
+    """Rows, targets and surroundings as Markdown."""
+    head = (
+        "| noise, rate, steps, delta | Discreet: lower, upper (s)"
+        " | dp-accounting 1e-4: optimistic, pessimistic (s)"
+        " | prv_accountant (s) | Opacus PRV (s) | Opacus RDP (s) |"
+    )
+    lines = [head, "|---|---|---|---|---|---|"]
+    for row in results["rows"] + results["mixtures"]:
+        answers = row["answers"]
+        cells = [row["row"], bracket(answers.get(OURS))]
+        cells.append(peer_bracket(answers.get(PEER), answers.get(OPTIMISTIC)))
+        cells.append(bracket(answers.get(PRV)))
+        cells += [upper_only(answers.get(name)) for name in (OPACUS_PRV, OPACUS_RDP)]
+        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["", "| target | measured | decided by | met |", "|---|---|---|---|"]
+    for entry in results["targets"]:
+        measured = entry["measured"]
+        shown = measured if isinstance(measured, str) else f"{measured:.3g}"
+        verdict = "yes" if entry["met"] else "**no**"
+        lines.append(
+            f"| {entry['what']}: {entry['target']} | {shown} | {entry['where']} | {verdict} |"
+        )
+    return "\n".join(lines)
+
+
+def bracket(answer: dict[str, Any] | None) -> str:
+    if silent(answer):
+        return "–"
+    return f"{answer['lower']:.5g}, {answer['upper']:.5g} ({took(answer)})"
+
+
+def peer_bracket(upper: dict[str, Any] | None, lower: dict[str, Any] | None) -> str:
+    if silent(upper):
+        return "–"
+    known = lower is not None and lower["lower"] is not None
+    least = f"{lower['lower']:.5g}" if known else "–"
+    return f"{least}, {upper['upper']:.5g} ({took(upper)})"
+
+
+def upper_only(answer: dict[str, Any] | None) -> str:
+    return "–" if silent(answer) else f"{answer['upper']:.5g} ({took(answer)})"
+
+
+def silent(answer: dict[str, Any] | None) -> bool:
+    return answer is None or answer["seconds"] is None or answer["upper"] is None
+
+
+def took(answer: dict[str, Any]) -> str:
+    return f"{answer['seconds']:.2g}"
+
+
+def with_table(page: str, results: dict[str, Any]) -> str:
+    """The page with the part between the markers replaced."""
+    before, rest = page.split(BEGIN)
+    after = rest.split(END)[1]
+    return f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}"
+
+
+def update() -> None:
+    """Bring the page's table and picture up to date."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    shutil.copy(RESULTS.with_suffix(".png"), PAGE.parent / "images" / "accounting.png")
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    update()

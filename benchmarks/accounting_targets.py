@@ -1,0 +1,144 @@
+"""What the accountants must reach, judged on the measured results."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from typing import Any
+
+from accountants import OPTIMISTIC, OURS, PEER
+
+TIMES_FASTER = 5.0
+SLOWEST_ROW_SECONDS = 1.0
+CALIBRATION_QUERIES = 12.0
+IMPORT_RATIO = 1.2
+# Over seven decades of steps, a cost that is flat or logarithmic has a log-log slope near 0
+# (a square root would have 0.5) and grows by no more than the number of decades does.
+STEPS_SLOPE = 0.1
+STEPS_RATIO = 8.0
+
+
+def judge(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each target beside what was measured; ``where`` names the deciding row."""
+    rows = results["rows"] + results["mixtures"]
+    answered = [row for row in rows if usable(row["answers"].get(PEER))]
+    targets = []
+    if answered:
+        speed = min(answered, key=times_faster)
+        targets.append(
+            target("least speed-up over " + PEER, times_faster(speed), TIMES_FASTER, speed["row"])
+        )
+        with_bracket = [row for row in answered if peer_width(row) is not None]
+        loose = max(with_bracket, key=relative_width, default=None)
+        if loose is not None:
+            targets.append(
+                target(
+                    "widest bracket as a share of that of " + PEER,
+                    relative_width(loose),
+                    1.0,
+                    loose["row"],
+                    at_most=True,
+                )
+            )
+    slow = max(rows, key=our_seconds)
+    targets.append(
+        target(
+            "slowest row, seconds",
+            our_seconds(slow),
+            SLOWEST_ROW_SECONDS,
+            slow["row"],
+            at_most=True,
+        )
+    )
+    queries = [entry["queries"] or math.inf for entry in results["calibration"]]
+    targets.append(
+        target(
+            "calibration in queries, median",
+            statistics.median(queries),
+            CALIBRATION_QUERIES,
+            f"{len(queries)} settings, most {max(queries):.1f}",
+            at_most=True,
+        )
+    )
+    targets.append(
+        target(
+            "import discreet.privacy over import numpy, scipy.special",
+            results["import_seconds"]["ratio"],
+            IMPORT_RATIO,
+            "fresh processes",
+            at_most=True,
+        )
+    )
+    for curve in results["steps_curves"]:
+        targets.append(
+            target(
+                "log-log slope of seconds over steps",
+                curve["slope"],
+                STEPS_SLOPE,
+                curve["curve"],
+                at_most=True,
+            )
+        )
+        targets.append(
+            target(
+                "slowest over fastest number of steps",
+                curve["slowest_over_fastest"],
+                STEPS_RATIO,
+                curve["curve"],
+                at_most=True,
+            )
+        )
+    return targets
+
+
+def target(
+    what: str, measured: float, limit: float, where: str, *, at_most: bool = False
+) -> dict[str, Any]:
+    met = measured <= limit if at_most else measured >= limit
+    return {
+        "what": what,
+        "measured": measured,
+        "target": f"{'at most' if at_most else 'at least'} {limit:g}",
+        "where": where,
+        "met": bool(met),
+    }
+
+
+def exit_code(targets: list[dict[str, Any]]) -> int:
+    return 0 if targets and all(entry["met"] for entry in targets) else 1
+
+
+def usable(answer: dict[str, Any] | None) -> bool:
+    """A finite epsilon within the time allowed is an answer."""
+    return answer is not None and answer["seconds"] is not None and answer["upper"] is not None
+
+
+def our_seconds(row: dict[str, Any]) -> float:
+    seconds = row["answers"][OURS]["seconds"]
+    return math.inf if seconds is None else float(seconds)
+
+
+def times_faster(row: dict[str, Any]) -> float:
+    return float(row["answers"][PEER]["seconds"]) / our_seconds(row)
+
+
+def our_width(row: dict[str, Any]) -> float:
+    ours = row["answers"][OURS]
+    return float(ours["upper"] - ours["lower"]) if usable(ours) else math.inf
+
+
+def peer_width(row: dict[str, Any]) -> float | None:
+    """From the peer's optimistic to its pessimistic estimate; None if it has no lower one."""
+    optimistic = row["answers"].get(OPTIMISTIC)
+    if optimistic is None or optimistic["lower"] is None:
+        return None
+    return float(row["answers"][PEER]["upper"] - optimistic["lower"])
+
+
+def relative_width(row: dict[str, Any]) -> float:
+    """Our bracket over the peer's; 1 where both are as tight as a millionth."""
+    width, theirs = our_width(row), peer_width(row)
+    assert theirs is not None
+    if width <= 1e-6 and theirs <= 1e-6:
+        return min(1.0, width / theirs) if theirs > 0.0 else 1.0
+    return width / theirs if theirs > 0.0 else math.inf

@@ -1,0 +1,237 @@
+"""The accounting benchmark: its clock, its verdicts, and one quick run of all of it."""
+
+import copy
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+MODULES = (
+    "accounting_rows",
+    "accountants",
+    "accounting_targets",
+    "accounting_table",
+    "side_by_side",
+)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[SimpleNamespace]:
+    """The benchmark's modules, which import one another as the script does."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+        for name in MODULES:
+            sys.modules.pop(name, None)
+
+
+def answer(lower: float | None, upper: float | None, seconds: float | None) -> dict[str, Any]:
+    return {"lower": lower, "upper": upper, "seconds": seconds, "failure": None, "calls": 1}
+
+
+def good_results(bench: SimpleNamespace) -> dict[str, Any]:
+    """Measurements that meet every target with little room."""
+    names = bench.accountants
+    row = {
+        "row": "a row",
+        "answers": {
+            names.OURS: answer(1.0, 1.01, 0.01),
+            names.PEER: answer(None, 1.015, 0.06),
+            names.OPTIMISTIC: answer(1.0, None, 0.06),
+        },
+    }
+    silent = {"row": "the peer is silent", "answers": {names.OURS: answer(1.0, 1.1, 0.9)}}
+    return {
+        "rows": [row, silent],
+        "mixtures": [{"row": "mixture", "answers": {names.OURS: answer(1.0, 1.1, 0.5)}}],
+        "calibration": [{"queries": 11.0}, {"queries": 5.0}, {"queries": 30.0}],
+        "import_seconds": {"ratio": 1.19},
+        "steps_curves": [{"curve": "c", "slope": 0.09, "slowest_over_fastest": 7.0}],
+    }
+
+
+def test_results_that_meet_every_target_pass(bench: SimpleNamespace) -> None:
+    targets = bench.accounting_targets.judge(good_results(bench))
+    assert len(targets) == 7
+    assert all(entry["met"] for entry in targets)
+    assert bench.accounting_targets.exit_code(targets) == 0
+    assert bench.accounting_targets.exit_code([]) == 1
+
+
+def plant_slow_row(results: dict[str, Any]) -> None:
+    results["rows"][0]["answers"]["discreet"]["seconds"] = 0.0121
+
+
+def plant_wide_bracket(results: dict[str, Any]) -> None:
+    results["rows"][0]["answers"]["discreet"]["upper"] = 1.016
+
+
+def plant_slow_silent_row(results: dict[str, Any]) -> None:
+    results["rows"][1]["answers"]["discreet"]["seconds"] = 1.01
+
+
+def plant_missing_answer(results: dict[str, Any]) -> None:
+    results["mixtures"][0]["answers"]["discreet"] = answer(None, None, None)
+
+
+def plant_slow_calibration(results: dict[str, Any]) -> None:
+    results["calibration"][1]["queries"] = 12.5
+    results["calibration"][0]["queries"] = 12.5
+
+
+def plant_failed_calibration(results: dict[str, Any]) -> None:
+    for entry in results["calibration"]:
+        entry["queries"] = None
+
+
+def plant_slow_import(results: dict[str, Any]) -> None:
+    results["import_seconds"]["ratio"] = 1.21
+
+
+def plant_growth(results: dict[str, Any]) -> None:
+    results["steps_curves"][0]["slope"] = 0.5
+
+
+def plant_spread(results: dict[str, Any]) -> None:
+    results["steps_curves"][0]["slowest_over_fastest"] = 8.5
+
+
+@pytest.mark.parametrize(
+    ("plant", "what"),
+    [
+        (plant_slow_row, "least speed-up"),
+        (plant_wide_bracket, "widest bracket"),
+        (plant_slow_silent_row, "slowest row"),
+        (plant_missing_answer, "slowest row"),
+        (plant_slow_calibration, "calibration"),
+        (plant_failed_calibration, "calibration"),
+        (plant_slow_import, "import"),
+        (plant_growth, "log-log slope"),
+        (plant_spread, "slowest over fastest"),
+    ],
+)
+def test_one_planted_miss_is_found_and_fails_the_run(
+    bench: SimpleNamespace, plant: Any, what: str
+) -> None:
+    results = copy.deepcopy(good_results(bench))
+    plant(results)
+    targets = bench.accounting_targets.judge(results)
+    missed = [entry["what"] for entry in targets if not entry["met"]]
+    assert len(missed) == 1
+    assert missed[0].startswith(what)
+    assert bench.accounting_targets.exit_code(targets) == 1
+
+
+def test_a_call_is_stopped_when_its_time_is_up(bench: SimpleNamespace) -> None:
+    timing = bench.side_by_side.Timing()
+    start = time.monotonic()
+    bench.side_by_side.call(lambda: time.sleep(30), timing, limit=0.05)
+    assert time.monotonic() - start < 10
+    assert timing.failure == "no answer in 0.05 s"
+    assert timing.median is None
+
+
+def test_a_call_that_takes_too_much_memory_or_raises_is_no_answer(bench: SimpleNamespace) -> None:
+    greedy, wrong = bench.side_by_side.Timing(), bench.side_by_side.Timing()
+    bench.side_by_side.call(lambda: bytearray(2**35), greedy, limit=5.0)
+    bench.side_by_side.call(lambda: math.sqrt(-1), wrong, limit=5.0)
+    assert greedy.failure == "needs more than 6 GB"
+    assert wrong.failure is not None
+    assert wrong.failure.startswith("ValueError: ")
+
+
+def test_contestants_take_turns_and_the_slow_ones_fewer(bench: SimpleNamespace) -> None:
+    order: list[str] = []
+
+    def contestant(name: str, seconds: float) -> Any:
+        def run() -> str:
+            order.append(name)
+            time.sleep(seconds)
+            return name
+
+        return run
+
+    timings = bench.side_by_side.compare(
+        {"a": contestant("a", 0.06), "b": contestant("b", 0.06)},
+        rounds=2,
+        limits={"a": 5.0, "b": 5.0},
+    )
+    assert order == ["a", "b", "a", "b"]
+    assert timings["a"].answer == "a"
+    assert len(timings["a"].seconds) == 2
+    assert 0.05 < timings["b"].median < 5.0
+    assert [bench.side_by_side.repeats(first, 5) for first in (0.1, 1.0, 20.0)] == [5, 3, 1]
+
+
+def test_rows_cover_the_range(bench: SimpleNamespace) -> None:
+    rows = bench.accounting_rows.USUAL + bench.accounting_rows.CORNERS
+    assert len(rows) == len(set(rows)) >= 27
+    for name, least, most in (
+        ("steps", 1, 10**7),
+        ("rate", 1e-6, 1.0),
+        ("noise", 0.2, 1e3),
+        ("delta", 1e-15, 0.5),
+    ):
+        values = [getattr(row, name) for row in rows]
+        assert (min(values), max(values)) == (least, most)
+    assert len(set(bench.accounting_rows.mixed_atoms(1000, 0.6))) == 1000
+
+
+def test_quick_run_writes_results_and_exits_by_its_targets(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "accounting.py"), "--quick", "--results", str(tmp_path)],
+        check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    text = (tmp_path / "accounting.json").read_text(encoding="utf-8")
+    results = json.loads(text)
+    assert done.returncode == (0 if all(entry["met"] for entry in results["targets"]) else 1)
+    assert set(results) == {
+        "quick",
+        "environment",
+        "rows",
+        "mixtures",
+        "calibration",
+        "steps_curves",
+        "import_seconds",
+        "targets",
+    }
+    for row in results["rows"] + results["mixtures"]:
+        ours = row["answers"]["discreet"]
+        assert ours["failure"] is None
+        assert 0.0 <= ours["lower"] <= ours["upper"]
+        assert ours["seconds"] > 0.0
+    # The sampled Gaussian of the lectures: a known answer at the end of the whole chain.
+    first = results["rows"][0]["answers"]["discreet"]
+    assert first["lower"] < 0.94687 < first["upper"]
+    for entry in results["targets"]:
+        assert set(entry) == {"what", "measured", "target", "where", "met"}
+        assert f"{entry['what']}: " in done.stdout
+    assert (tmp_path / "accounting.png").read_bytes().startswith(b"\x89PNG")
+    assert str(Path.home()) not in text
+    assert str(ROOT) not in text
+
+
+def test_the_page_quotes_the_stored_results(bench: SimpleNamespace) -> None:
+    results = json.loads((BENCHMARKS / "results" / "accounting.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
+    assert bench.accounting_table.with_table(page, results) == page
+    assert bench.accounting_table.table(results).count("\n| ") > len(results["rows"])
+    results["rows"][0]["answers"]["discreet"]["upper"] += 1.0
+    assert bench.accounting_table.with_table(page, results) != page

@@ -1,0 +1,224 @@
+"""S9 over its whole range: never negative, never NaN, always an end, always honest."""
+
+import itertools
+import math
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from discreet.errors import NotApplicable
+from discreet.privacy import (
+    GDP,
+    ZCDP,
+    ApproxDP,
+    Bounds,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Laplace,
+    Loss,
+    PureDP,
+    RandomizedResponse,
+    from_pair,
+    theorems,
+)
+
+STEPS, RATES, NOISES, DELTAS = (1, 10**7), (1e-6, 1.0), (0.2, 1e3), (1e-15, 0.5)
+CORNERS = list(itertools.product(STEPS, RATES, NOISES, DELTAS))
+INSIDE = [
+    (2, 1e-6, 0.2, 1e-6),
+    (2, 0.01, 1.0, 0.5),
+    (1000, 1e-6, 1.0, 1e-15),
+    (1000, 0.01, 0.2, 1e-6),
+    (10**7, 1e-6, 1.0, 1e-6),
+    (10**7, 1e-4, 3.0, 1e-15),
+    (10**7, 0.5, 1e3, 1e-6),
+    (10**5, 0.9, 50.0, 1e-9),
+]
+
+
+def honest(bounds: Bounds) -> None:
+    """A bracket that can be read without fear."""
+    assert 0.0 <= bounds.lower <= bounds.upper
+    assert not math.isnan(bounds.upper)
+    if bounds.tolerance_met:
+        assert bounds.width <= max(1e-3 * bounds.upper, 1e-6) or bounds.lower == math.inf
+        assert bounds.note == ""
+    else:
+        assert bounds.note
+
+
+def sgd(steps: int, rate: float, noise: float) -> Loss:
+    return steps * Gaussian(noise).poisson(rate=rate)
+
+
+def random_settings(number: int) -> list[tuple[int, float, float, float]]:
+    rng = np.random.default_rng(7)
+
+    def between(low: float, high: float) -> float:
+        return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+    return [
+        (
+            round(between(1, 1e7)),
+            between(1e-6, 1.0),
+            between(0.2, 1e3),
+            between(1e-15, 0.5),
+        )
+        for _ in range(number)
+    ]
+
+
+@pytest.mark.parametrize(("steps", "rate", "noise", "delta"), CORNERS + INSIDE)
+def test_corners_of_the_range(steps, rate, noise, delta):
+    loss = sgd(steps, rate, noise)
+    bounds = loss.epsilon_bounds(delta=delta)
+    honest(bounds)
+    # Whatever the bracket, other theorems cannot be contradicted.
+    rdp = loss.epsilon(delta=delta, accountant="rdp")
+    assert bounds.lower <= rdp * (1 + 1e-9)
+    if rate < 1.0:
+        unsampled = theorems.gaussian_epsilon(math.sqrt(steps) / noise, delta)
+        assert bounds.lower <= unsampled * (1 + 1e-9)
+    # "best" is never worse than either.
+    assert 0.0 <= loss.epsilon(delta=delta) <= min(bounds.upper, rdp * (1 + 1e-9) + 1e-6)
+
+
+def test_random_settings_of_the_whole_range():
+    unmet = 0
+    for steps, rate, noise, delta in random_settings(25):
+        loss = sgd(steps, rate, noise)
+        bounds = loss.epsilon_bounds(delta=delta)
+        honest(bounds)
+        unmet += not bounds.tolerance_met
+        assert bounds.lower <= loss.epsilon(delta=delta, accountant="rdp") * (1 + 1e-9)
+    # Rare large losses at tiny rates are hard; most settings are not.
+    assert unmet <= 8
+
+
+def test_delta_over_the_whole_range_of_epsilon():
+    for (steps, rate, noise, _), epsilon in zip(
+        random_settings(20), np.geomspace(1e-4, 1e3, 20), strict=True
+    ):
+        bounds = sgd(steps, rate, noise).delta_bounds(epsilon=float(epsilon))
+        assert 0.0 <= bounds.lower <= bounds.upper <= 1.0
+        assert bounds.tolerance_met or bounds.note
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 0.5])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        Laplace(1e-3),
+        10**7 * Laplace(1e6),
+        10**6 * RandomizedResponse(1e-4),
+        3 * RandomizedResponse(40.0),
+        10**5 * PureDP("1e-3"),
+        PureDP(0),
+        10**4 * ApproxDP("1e-3", "1e-18"),
+        1000 * DiscreteLaplace(100.0, 5000),
+        7 * DiscreteGaussian(0.2),
+        10**6 * DiscreteGaussian(1e5),
+        100 * Exponential(1e-3),
+        5 * Exponential(20.0),
+        10**5 * Laplace(1.0).poisson(rate=1e-4),
+        10**6 * GDP(1e-4),
+        50 * ZCDP(1e-3),
+        2 * from_pair([1.0, 0.0], [0.5, 0.5]),
+        9 * from_pair([1e-12, 1.0 - 1e-12], [1e-3, 1.0 - 1e-3]),
+        20 * Gaussian(2.0).poisson(rate=1e-3).group(100),
+        1000
+        * Gaussian(2.0, relation="replace").sample_without_replacement(sample=1, population=10**6),
+    ],
+    ids=repr,
+)
+def test_extreme_atoms(loss, delta):
+    bounds = loss.epsilon_bounds(delta=delta)
+    honest(bounds)
+    assert loss.epsilon(delta=delta) >= 0.0
+    if math.isfinite(bounds.upper):
+        at = loss.delta_bounds(epsilon=bounds.upper)
+        assert 0.0 <= at.lower <= delta * (1 + 1e-9)
+
+
+def test_losses_without_a_pair_on_one_common_sample_are_refused():
+    with pytest.raises(NotApplicable):
+        (2 * Laplace(1.0)).poisson(rate=0.1)
+    both = 2 * Laplace(1.0, relation="replace")
+    with pytest.raises(NotApplicable):
+        both.sample_without_replacement(sample=1, population=9).epsilon(delta=1e-5)
+
+
+def test_the_cost_does_not_grow_with_the_steps():
+    def seconds(steps: int) -> float:
+        noise = 1.0 * (steps / 1000) ** 0.5
+        times = []
+        for shift in range(3):
+            start = time.process_time()
+            sgd(steps, 0.01, noise * (1 + 1e-3 * shift)).epsilon_bounds(delta=1e-6)
+            times.append(time.process_time() - start)
+        return min(times)
+
+    sgd(1000, 0.01, 1.0).epsilon_bounds(delta=1e-5)
+    assert seconds(10**7) <= 20 * seconds(10**3) + 0.05
+
+
+HETEROGENEOUS = """
+import resource
+import numpy as np
+from discreet.privacy import DiscreteLaplace, Gaussian, Laplace, PureDP, from_pair
+
+rng = np.random.default_rng(3)
+parts = []
+for i in range(1000):
+    x = float(rng.uniform(0.1, 1.0))
+    parts.append(
+        [
+            Gaussian(1 + 10 * x).poisson(rate=0.05 * x),
+            Laplace(20 + 100 * x),
+            PureDP(round(0.01 * x, 9)),
+            DiscreteLaplace(50 + 100 * x, 2),
+            from_pair([0.5 + 0.01 * x, 0.5 - 0.01 * x], [0.5, 0.5]),
+        ][i % 5]
+    )
+plan = sum(parts, start=0)
+assert len(plan.parts) == 1000
+bounds = plan.epsilon_bounds(delta=1e-6)
+assert 0 < bounds.lower <= bounds.upper
+assert bounds.width <= 1e-2 * bounds.upper or not bounds.tolerance_met
+# Each part alone is cheaper, and basic composition dearer.
+assert bounds.upper >= max(part.epsilon_bounds(delta=1e-6).lower for part in parts[:20])
+assert bounds.lower <= plan.epsilon(delta=1e-6, accountant="naive")
+assert bounds.lower <= plan.epsilon(delta=1e-6, accountant="rdp")
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+LARGE = """
+import resource
+from discreet.privacy import Gaussian
+plan = 10**7 * Gaussian(1.0).poisson(rate=1e-5)
+print(plan.epsilon_bounds(delta=1e-15, tolerance=1e-6).upper)
+for index in range(1000):
+    step = Gaussian(2.0 + index / 100).poisson(rate=0.01)
+    whole = step if index == 0 else whole + step
+print(whole.epsilon_bounds(delta=1e-9).upper)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("program", [HETEROGENEOUS, LARGE], ids=["heterogeneous", "large"])
+def test_a_thousand_distinct_atoms_fit_into_a_gigabyte(program):
+    ran = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    kilobytes = int(ran.stdout.split()[-1])
+    assert kilobytes < 1_000_000

@@ -34,6 +34,7 @@ ABSOLUTE_TOLERANCE = 1e-6
 # The default bracket is meant to be a good deal tighter than promised.
 DEFAULT_AIM = 0.1
 COARSE_CELLS = 96
+MANY = 50
 MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
@@ -104,11 +105,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Tilt:
-    """Where the answer is decided: the tilt, and rough estimates there."""
+    """Where the answer is decided: the tilt, and rough estimates there.
+
+    ``heavy`` says that the tilt is felt by rare large losses more than by the rest.
+    """
 
     tau: float
     epsilon: float
     log_delta: float
+    heavy: bool = False
 
 
 # --- epsilon at a delta ---------------------------------------------------------------------
@@ -116,42 +121,59 @@ class Tilt:
 
 def epsilon_bounds(plan: Plan, delta: float, tolerance: float | None) -> Bounds:
     """The bracket of epsilon at ``delta`` > 0, over both directions."""
-    first = _epsilon_one_way(plan, delta, tolerance, swapped=False, below=-1.0)
+    first, tilt = _epsilon_one_way(plan, delta, tolerance, swapped=False)
     if plan.symmetric:
         return first
-    second = _epsilon_one_way(plan, delta, tolerance, swapped=True, below=first.lower)
+    second, _ = _epsilon_one_way(plan, delta, tolerance, swapped=True, known=(first.lower, tilt))
     return _worst(first, second)
 
 
 def _epsilon_one_way(
-    plan: Plan, delta: float, tolerance: float | None, *, swapped: bool, below: float
-) -> Bounds:
-    """The bracket of one direction; rough where it is certainly below ``below``."""
+    plan: Plan,
+    delta: float,
+    tolerance: float | None,
+    *,
+    swapped: bool,
+    known: tuple[float, Tilt | None] = (-1.0, None),
+) -> tuple[Bounds, Tilt | None]:
+    """The bracket of one direction, and its tilt.
+
+    ``known`` is the lower bound and the tilt of the other direction: a bracket that is
+    certainly below stays rough.
+    """
+    below, start = known
     tail = max(SMALLEST_TAIL, TAIL_SHARE * delta / plan.steps)
-    lower, upper, tight = plan.see(View(swapped, 0.0, COARSE_CELLS, tail))
+    log_delta = math.log(delta)
+    first_look = View(swapped, 0.0, COARSE_CELLS, tail)
+    if start is not None:
+        first_look = View(swapped, start.tau, 2 * COARSE_CELLS, tail, start.epsilon)
+    lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
-        return Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)
+        return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
     top = _finite_top(upper)
     if top <= 0.0:
-        return Bounds(0.0, 0.0)
-    log_delta = math.log(delta)
+        return Bounds(0.0, 0.0), None
 
-    def focus(parts: Sequence[Part]) -> Tilt:
-        return _tilt_for_delta(parts, log_delta, top)
+    def focus(parts: Sequence[Part], near: float) -> Tilt:
+        return _tilt_for_delta(parts, log_delta, top, near)
 
-    tilt = focus(lower)
-    # Few cells say little about rare large losses: look again through more of them.
-    view = View(swapped, tilt.tau, 2 * COARSE_CELLS, tail, tilt.epsilon)
-    tilt, lower, upper = _focused(plan, view, tilt, focus)
-    cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance), tolerance)
+    tilt = focus(lower, first_look.tau)
+    if tilt.heavy or start is not None:
+        # Few cells say little about rare large losses: look again through more of them.
+        view = View(swapped, tilt.tau, 2 * COARSE_CELLS, tail, tilt.epsilon)
+        seen = None
+        if start is not None and 0.8 < tilt.tau / start.tau < 1.25:
+            view, seen = first_look, (lower, upper)
+        tilt, lower, upper = _focused(plan, view, tilt, focus, seen)
+    cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance, plan), tolerance)
     if tilt.epsilon == 0.0:
         rough = _epsilon_attempt(lower, upper, delta, tilt, 0.1 / tilt.tau, tight=False)
         if rough.upper == 0.0:
-            return rough if tight else _upper_only(0.0)
+            return (rough if tight else _upper_only(0.0)), tilt
     if below > 0.0:
         rough = _epsilon_attempt(lower, upper, delta, tilt, 2.0 * whisper, tight=False)
         if rough.upper < below:
-            return Bounds(0.0, rough.upper)
+            return Bounds(0.0, rough.upper), tilt
     result = Bounds(0.0, math.inf)
     last = math.inf
     for _ in range(MOST_ROUNDS):
@@ -161,8 +183,8 @@ def _epsilon_one_way(
         best = min(result.upper, found.upper)
         result = Bounds(max(result.lower, min(found.lower, best)), best)
         if not tight:
-            return _upper_only(result.upper)
-        aim = _aim(result.upper, tolerance)
+            return _upper_only(result.upper), tilt
+        aim = _aim(result.upper, tolerance, plan)
         if result.width <= aim or found.width > 0.8 * last:
             # Narrow enough, or at the limit of the frequencies: more cells do not help.
             break
@@ -175,13 +197,17 @@ def _epsilon_one_way(
             cells = min(MOST_CELLS, MOST_NODES // plan.atoms, math.ceil(cells * growth))
     promised = _promise(result.upper, tolerance)
     if result.width <= promised:
-        return result
+        return result, tilt
     note = f"the bracket is {result.width:.3g} wide where {promised:.3g} was asked for"
-    return Bounds(result.lower, result.upper, False, note)
+    return Bounds(result.lower, result.upper, False, note), tilt
 
 
 def _focused(
-    plan: Plan, view: View, tilt: Tilt, focus: Callable[[Sequence[Part]], Tilt]
+    plan: Plan,
+    view: View,
+    tilt: Tilt,
+    focus: Callable[[Sequence[Part], float], Tilt],
+    seen: tuple[list[Part], list[Part]] | None = None,
 ) -> tuple[Tilt, list[Part], list[Part]]:
     """See the plan where the tilt puts its weight, and correct the tilt by what is seen.
 
@@ -190,8 +216,9 @@ def _focused(
     heavier tails, so their tilt serves both.
     """
     while True:
-        lower, upper, _ = plan.see(view)
-        fresh = focus(upper)
+        lower, upper = plan.see(view)[:2] if seen is None else seen
+        seen = None
+        fresh = focus(upper, view.tau)
         settled = 0.8 < fresh.tau / view.tau < 1.25
         if settled or fresh.tau > view.tau:
             return (fresh if settled else tilt), lower, upper
@@ -255,10 +282,10 @@ def _delta_one_way(
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what the view cut off is among them.
         return Bounds(infinite_mass(lower) if tight else 0.0, infinite_mass(upper))
-    tilt = _tilt_for_epsilon(lower, epsilon)
+    tilt = _tilt_for_epsilon(lower, epsilon, 0.0)
 
-    def focus(parts: Sequence[Part]) -> Tilt:
-        return _tilt_for_epsilon(parts, epsilon)
+    def focus(parts: Sequence[Part], near: float) -> Tilt:
+        return _tilt_for_epsilon(parts, epsilon, near)
 
     aim = 2e-4 * max(epsilon, 1.0 / (tilt.tau + 1.0))
     cells, whisper = _resolution(plan, tilt, aim, None)
@@ -302,13 +329,16 @@ def _delta_of(
 # --- resolution -----------------------------------------------------------------------------
 
 
-def _tilt_for_delta(parts: Sequence[Part], log_delta: float, top: float) -> Tilt:
-    ceiling = 1e4 * (1.0 - log_delta) / _typical_loss(parts)
-    tau = tilt_for_delta(parts, log_delta, ceiling)
-    tau = max(tau, _least_tilt(parts, ceiling))
+def _tilt_for_delta(parts: Sequence[Part], log_delta: float, top: float, near: float) -> Tilt:
+    """The tilt for a delta; ``near`` is a first guess, or 0."""
+    plain = tilted_moments(parts, 0.0)
+    ceiling = 1e4 * (1.0 - log_delta) / _typical_loss(parts, plain)
+    start = near if near > 0.0 else math.sqrt(2.0 * (1.0 - log_delta) / max(plain[2], 1e-300))
+    tau = tilt_for_delta(parts, log_delta, ceiling=ceiling, start=start)
+    tau = _not_too_flat(parts, tau, ceiling, plain[2])
     log_mgf, _, variance = tilted_moments(parts, tau)
     guess = _rough_epsilon(log_mgf, math.sqrt(variance), tau, log_delta)
-    return Tilt(tau, min(guess, top), log_delta)
+    return Tilt(tau, min(guess, top), log_delta, variance > 1.5 * plain[2])
 
 
 def _rough_epsilon(log_mgf: float, deviation: float, tau: float, log_delta: float) -> float:
@@ -317,35 +347,35 @@ def _rough_epsilon(log_mgf: float, deviation: float, tau: float, log_delta: floa
     return max(0.0, (log_mgf - log_delta - math.log(spread)) / tau)
 
 
-def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float) -> Tilt:
-    ceiling = 4e5 / _typical_loss(parts)
-    tau = tilt_for_epsilon(parts, epsilon, ceiling)
-    tau = max(tau, _least_tilt(parts, ceiling))
-    log_delta = min(0.0, tilted_moments(parts, tau)[0] - tau * epsilon)
-    return Tilt(tau, epsilon, log_delta)
+def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float, near: float) -> Tilt:
+    """The tilt for an epsilon; ``near`` is a first guess, or 0."""
+    plain = tilted_moments(parts, 0.0)
+    ceiling = 4e5 / _typical_loss(parts, plain)
+    start = near if near > 0.0 else max(epsilon - plain[1], 1e-6) / max(plain[2], 1e-300)
+    tau = tilt_for_epsilon(parts, epsilon, ceiling=ceiling, start=start)
+    tau = _not_too_flat(parts, tau, ceiling, plain[2])
+    log_mgf, _, variance = tilted_moments(parts, tau)
+    return Tilt(tau, epsilon, min(0.0, log_mgf - tau * epsilon), variance > 1.5 * plain[2])
 
 
-def _least_tilt(parts: Sequence[Part], ceiling: float) -> float:
+def _not_too_flat(parts: Sequence[Part], tau: float, ceiling: float, variance: float) -> float:
     """Flatter tilts are valid too, but their long windows are costly."""
-    deviation = math.sqrt(tilted_moments(parts, 0.0)[2])
-    tau = min(0.7 / deviation, ceiling) if deviation > 0.0 else ceiling
+    least = min(0.7 / math.sqrt(variance), ceiling) if variance > 0.0 else ceiling
     # Rare large losses must not be singled out by a tilt that only serves a short window.
-    for _ in range(60):
-        if tilted_moments(parts, tau)[2] <= 2.0 * deviation**2:
-            break
-        tau *= 0.6
-    return tau
+    while tau < least and tilted_moments(parts, least)[2] > 2.0 * variance:
+        least *= 0.6
+    return max(tau, least)
 
 
-def _typical_loss(parts: Sequence[Part]) -> float:
+def _typical_loss(parts: Sequence[Part], plain: tuple[float, float, float]) -> float:
     """The scale of the total loss: its maximum, or many deviations where that is absurd."""
-    _, mean, variance = tilted_moments(parts, 0.0)
+    _, mean, variance = plain
     return max(min(_finite_top(parts), abs(mean) + 60.0 * math.sqrt(variance)), 1e-300)
 
 
 def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> tuple[int, float]:
     """How many cells and how loud a whisper the tolerance allows."""
-    cells = 420 if plan.atoms < 50 else 160
+    cells = 420 if plan.atoms < MANY else 160
     if tolerance is not None:
         cells = math.ceil(cells * max(1.0, math.sqrt(1.2e-4 * tilt.epsilon / aim)))
     # An epsilon far below the tolerance has a steep tilt; a whisper longer than its scale
@@ -360,8 +390,10 @@ def _promise(epsilon: float, tolerance: float | None) -> float:
     return max(relative * epsilon, absolute) if math.isfinite(epsilon) else absolute
 
 
-def _aim(epsilon: float, tolerance: float | None) -> float:
-    return (DEFAULT_AIM if tolerance is None else 1.0) * _promise(epsilon, tolerance)
+def _aim(epsilon: float, tolerance: float | None, plan: Plan) -> float:
+    """The width to try for: by default well below the promise, where that is cheap."""
+    share = 1.0 if tolerance is not None else DEFAULT_AIM if plan.atoms < MANY else 0.5
+    return share * _promise(epsilon, tolerance)
 
 
 def _upper_only(upper: float) -> Bounds:

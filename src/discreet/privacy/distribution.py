@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
@@ -49,6 +50,11 @@ LARGEST_MU = 1e9
 OUT_OF_RANGE = "the numbers leave the range of floating point, so nothing is certified"
 
 
+class _SampledGaussian(Protocol):
+    base: Gaussian
+    rate: float
+
+
 def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
     """Lower and upper epsilon at ``delta`` (0 <= delta < 1)."""
     return _or_nothing(lambda: _epsilon_bracket(loss, delta, tolerance), math.inf)
@@ -82,6 +88,8 @@ def _epsilon_bracket(loss: Loss, delta: float, tolerance: float | None) -> Bound
         return Bounds(max(0.0, upper * (1.0 - CLOSED_FORM_ERROR) - 1e-12), upper)
     if isinstance(loss, Grouped):
         return Bounds(0.0, _grouped_epsilon(loss, delta), False, NO_TIGHT_PAIR)
+    if _is_one_sampled_gaussian(loss):
+        return _one_sampled_gaussian(loss.base.mu, loss.rate, delta)
     plan = make_plan(loss, 1e-4 * delta)
     return bracket.epsilon_bounds(plan, delta, tolerance) if plan.atoms else Bounds(0.0, 0.0)
 
@@ -96,6 +104,33 @@ def _delta_bracket(loss: Loss, epsilon: float) -> Bounds:
         return Bounds(0.0, _grouped_delta(loss, epsilon), False, NO_TIGHT_PAIR)
     plan = make_plan(loss, 1e-12)
     return bracket.delta_bounds(plan, epsilon) if plan.atoms else Bounds(0.0, 0.0)
+
+
+def _is_one_sampled_gaussian(loss: Loss) -> TypeGuard[_SampledGaussian]:
+    return (
+        isinstance(loss, PoissonSampled)
+        and isinstance(loss.base, Gaussian)
+        and loss.records == 1
+        and SMALLEST_MU <= loss.base.mu <= LARGEST_SAMPLED_MU
+    )
+
+
+def _one_sampled_gaussian(mu: float, rate: float, delta: float) -> Bounds:
+    """One step has a closed form (S6).
+
+    With a unit removed delta(log(1 + q (e^eps - 1))) is exactly q times the Gaussian's delta at
+    eps, and with a unit added it is at most that (Balle, Barthe and Gaboardi 2018).
+    """
+    share = delta / rate
+    if share >= 1.0:
+        return Bounds(0.0, 0.0)
+    inner = theorems.gaussian_epsilon(mu, share * (1.0 - 1e-15))
+    if inner > 500.0:
+        upper = inner + math.log(rate + (1.0 - rate) * math.exp(-inner))
+    else:
+        upper = math.log1p(rate * math.expm1(inner))
+    error = CLOSED_FORM_ERROR * upper + 1e-12 * rate
+    return Bounds(max(0.0, upper - error), upper * (1.0 + 1e-14))
 
 
 def _pure_bracket(loss: Loss) -> Bounds:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy import special
@@ -58,6 +59,11 @@ class Measure:
     mass: Array
     infinite: Array
     mass_error: float = 1e-15
+
+    @cached_property
+    def everywhere(self) -> bool:
+        """Whether every node has mass."""
+        return bool(np.all(self.mass > 0))
 
     @classmethod
     def single(

@@ -53,7 +53,7 @@ CHUNK = 4_000_000
 # In units of 1 / whisper: there the blur has fallen to exp(-30).
 LAST_FREQUENCY = math.sqrt(2.0 * 30.0)
 # In units of 1 / deviation: where Chernoff bounds of far copies are tried.
-FURTHER_TILTS = (1.0, 2.0, 4.0, 6.0, 9.0, 14.0)
+FURTHER_TILTS = (6.0, 4.0, 9.0, 2.0, 14.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ def _tilted(measure: Measure, tau: float) -> tuple[Array, Array]:
     """The masses tilted by exp(tau loss), each row normalised, and the log of the norms."""
     exponent = tau * measure.loss
     # Nodes without mass must not set the scale, or everything else would underflow.
-    largest = np.where(measure.mass > 0, exponent, -math.inf).max(axis=1, keepdims=True)
+    seen = exponent if measure.everywhere else np.where(measure.mass > 0, exponent, -math.inf)
+    largest = seen.max(axis=1, keepdims=True)
     weight = measure.mass * np.exp(exponent - largest)
     norm = weight.sum(axis=1, keepdims=True)
     return weight / norm, (largest + np.log(norm))[:, 0]
@@ -118,41 +119,68 @@ def mass_pad(parts: Sequence[Part], tau: float) -> float:
     return total
 
 
-def tilt_for_delta(parts: Sequence[Part], log_delta: float, ceiling: float) -> float:
+def tilt_for_delta(
+    parts: Sequence[Part], log_delta: float, *, ceiling: float, start: float
+) -> float:
     """The tau that minimises (K(tau) + c(tau) - log delta) / tau, a Chernoff bound on epsilon.
 
     c(tau) is the log of the maximum over v of exp(-tau v) (1 - exp(-v)); it keeps tau finite
     where the largest loss has positive mass.
     """
 
-    def slope(tau: float) -> float:
+    def slope(tau: float) -> tuple[float, float]:
         # The sign of the derivative; this grows with tau.
-        total, mean, _ = tilted_moments(parts, tau)
-        return tau * mean - total + math.log1p(tau) + log_delta
+        total, mean, variance = tilted_moments(parts, tau)
+        value = tau * mean - total + math.log1p(tau) + log_delta
+        return value, tau * variance + 1.0 / (1.0 + tau)
 
-    return _increasing_root(slope, ceiling)
+    return _increasing_root(slope, ceiling, start)
 
 
-def tilt_for_epsilon(parts: Sequence[Part], epsilon: float, ceiling: float) -> float:
+def tilt_for_epsilon(
+    parts: Sequence[Part], epsilon: float, *, ceiling: float, start: float
+) -> float:
     """The tau that minimises K(tau) + c(tau) - tau epsilon, the same bound on log delta."""
-    return _increasing_root(
-        lambda tau: tilted_moments(parts, tau)[1] - math.log1p(1.0 / tau) - epsilon, ceiling
-    )
+
+    def slope(tau: float) -> tuple[float, float]:
+        _, mean, variance = tilted_moments(parts, tau)
+        return mean - math.log1p(1.0 / tau) - epsilon, variance + 1.0 / (tau * (1.0 + tau))
+
+    return _increasing_root(slope, ceiling, start)
 
 
-def _increasing_root(function: Callable[[float], float], ceiling: float) -> float:
-    """A rough root on a logarithmic scale; every positive tau is valid, so rough is enough."""
-    low, high = ceiling * 2.0**-60, ceiling
-    if function(high) <= 0:
-        return high
-    a, b = math.log(low), math.log(high)
-    while b - a > 0.03:
-        middle = 0.5 * (a + b)
-        if function(math.exp(middle)) > 0:
-            b = middle
+def _increasing_root(
+    function: Callable[[float], tuple[float, float]], ceiling: float, start: float
+) -> float:
+    """A rough root, by Newton's steps in a bracket.
+
+    Every positive tau is valid, so rough is enough. ``function`` returns a value that grows
+    with tau, and its derivative.
+    """
+    least = ceiling * 2.0**-60
+    low, high = least, ceiling
+    point = min(max(start, low), high)
+    for _ in range(60):
+        value, slope = function(point)
+        if value > 0.0:
+            high = point
+        elif point >= ceiling:
+            return ceiling
         else:
-            a = middle
-    return math.exp(0.5 * (a + b))
+            low = point
+        fresh = point - value / slope if slope > 0.0 else math.nan
+        if abs(fresh - point) < 0.02 * point and abs(value) < 0.5:
+            return min(max(fresh, low), high)
+        if high <= 1.03 * low:
+            return low
+        if abs(value) > 5.0 or not low < fresh < high:
+            # Where a moment explodes Newton's steps are tiny, or wild: halve instead.
+            if value > 0.0:
+                fresh = math.sqrt(low * high) if low > least else 0.4 * point
+            else:
+                fresh = math.sqrt(low * high) if high < ceiling else min(4.0 * point, ceiling)
+        point = fresh
+    return point
 
 
 def window(
@@ -162,16 +190,17 @@ def window(
     log_norm, mean, variance = tilted_moments(parts, tau)
     deviation = math.sqrt(variance + whisper**2)
     anchor = min(mean, around)
+    shortest = max((16.0 - log_delta) / tau, 12.0 * deviation)
     ahead = math.inf
     for factor in FURTHER_TILTS:
         shift = factor / deviation
-        other = tau + shift
-        excess = log_mgf(parts, other) - log_norm - shift * anchor
+        excess = log_mgf(parts, tau + shift) - log_norm - shift * anchor
         # Relative to the value at the anchor, which is about exp(-tau (anchor - mean)) high.
         excess = max(excess, 0.0) + 20.0 + 0.5 * (shift * whisper) ** 2
         ahead = min(ahead, excess / shift)
-    behind = (16.0 - log_delta) / tau
-    return max(behind, ahead + 4.0 * deviation, 12.0 * deviation)
+        if ahead + 4.0 * deviation <= shortest:
+            break
+    return max(shortest, ahead + 4.0 * deviation)
 
 
 class Inversion:
@@ -214,7 +243,7 @@ class Inversion:
         step = 2.0 * math.pi / self.window
         last = LAST_FREQUENCY / kappa
         wanted = min(self.most, math.ceil(last / step) + 1)
-        count = min(wanted, 2 + math.ceil(9.0 / self.deviation / step))
+        count = min(wanted, 2 + math.ceil(10.0 / self.deviation / step))
         while True:
             log_x, noise = self._log_characteristic(count, step)
             tail = self._tail_bound(count, wanted, step, log_x)
@@ -294,19 +323,23 @@ class Inversion:
             return 0.0
         if log_x[-1].real > -28.0:
             return None
+        # Merged nodes are quick and mostly enough.
+        bound = self._tail_of_runs(count, wanted, step, 8)
+        few = all(len(part.counts) < 20 for part in self.parts)
+        return self._tail_of_runs(count, wanted, step, 1) if bound is None and few else bound
+
+    def _tail_of_runs(self, count: int, wanted: int, step: float, run: int) -> float | None:
         start, end = (count - 1) * step, wanted * step
         parts = [
-            (part, *_bulk(weight, loss, 1 if len(loss) < 20 else 8))
+            (part, *_bulk(weight, loss, run if loss.shape[1] > 8 * run else 1))
             for part, weight, loss in self._centred()
         ]
         steps = sum(part.steps for part in self.parts)
         total = sum(float(part.counts @ variance) for part, _, _, variance, _, _ in parts)
         coarse = 0.35 / math.sqrt(total / steps)
-        points = [start]
-        while points[-1] < end:
-            points.append(points[-1] + min(max(points[-1] / 5.0, step), max(coarse, step)))
-            if len(points) > 500:
-                return None
+        points = _growing_points(start, end, step, max(coarse, step))
+        if points is None:
+            return None
         t = np.array(points)
         gap = np.diff(t)
         log_size = np.zeros(len(gap))
@@ -371,6 +404,8 @@ class Inversion:
             blur = 0.5 * self.whisper**2 * (other * other + other)
             log_first = self._mgf(other) - self.log_mgf - shift * (epsilon + self.window) + blur
             ahead = min(ahead, math.exp(min(log_first, 700.0)) / -math.expm1(-shift * self.window))
+            if ahead < self.call_error:
+                break
         return behind + ahead
 
     def _mgf(self, tau: float) -> float:
@@ -392,19 +427,37 @@ def _powers(angle: Array, count: int) -> Array:
     return rows
 
 
+def _growing_points(start: float, end: float, least: float, most: float) -> list[float] | None:
+    """Points from ``start`` past ``end`` in steps of a fifth of the way, within limits."""
+    points = [start]
+    while points[-1] < end:
+        gap = max(points[-1] / 5.0, least)
+        if gap >= most:
+            last = points[-1]
+            count = math.ceil((end - last) / most)
+            if len(points) + count > 500:
+                return None
+            return points + [last + most * j for j in range(1, count + 1)]
+        points.append(points[-1] + gap)
+    return points
+
+
 def _bulk(weight: Array, loss: Array, size: int) -> tuple[Array, Array, Array, Array, Array]:
     """The bulk of each row: weights, losses, variance, variance within runs, mass left out.
 
     Runs of ``size`` neighbouring nodes are merged into their means.
     """
     square = weight * loss * loss
-    near = np.ones(loss.shape, dtype=bool)
-    for _ in range(3):
-        scale = np.sqrt(np.sum(square * near, axis=1, keepdims=True))
-        near = np.abs(loss) <= 8.0 * scale
-    rare = np.sum(weight * ~near, axis=1)
-    weight = weight * near
-    variance = np.sum(square * near, axis=1)
+    variance = np.sum(square, axis=1)
+    rare = np.zeros(len(loss))
+    if float((np.abs(loss).max(axis=1) ** 2 / variance).max()) > 150.0:
+        near = np.ones(loss.shape, dtype=bool)
+        for _ in range(3):
+            scale = np.sqrt(np.sum(square * near, axis=1, keepdims=True))
+            near = np.abs(loss) <= 8.0 * scale
+        rare = np.sum(weight * ~near, axis=1)
+        weight = weight * near
+        variance = np.sum(square * near, axis=1)
     if size == 1:
         return weight, loss, variance, np.zeros(len(loss)), rare
     order = np.argsort(loss[0], kind="stable")

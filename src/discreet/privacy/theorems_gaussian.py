@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, log_ndtr, ndtr
 
 from discreet import _validate
 from discreet.errors import NotApplicable
@@ -158,7 +158,31 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * math.sqrt(-2.0 * math.log(delta)) + 0.5 * mu * mu
     while not holds(high):
         high *= 1.0 + 2.0**-20
-    return least_satisfying(holds, low=0.0, high=high)
+    low, high = _narrowed(holds, _newton_epsilon(mu, target, high), high)
+    return least_satisfying(holds, low=low, high=high)
+
+
+def _newton_epsilon(mu: float, target: float, start: float) -> float:
+    """Where log delta meets ``target``, nearly: Newton's method from above."""
+    point = start
+    for _ in range(20):
+        log_delta = _log_delta(mu, point)
+        slope = -math.exp(point + float(log_ndtr(-point / mu - 0.5 * mu)) - log_delta)
+        if slope >= 0.0:
+            break
+        step = (log_delta - target) / slope
+        point = max(point - step, 0.0)
+        if abs(step) <= 1e-13 * point:
+            break
+    return point
+
+
+def _narrowed(holds: Callable[[float], bool], guess: float, high: float) -> tuple[float, float]:
+    """A small bracket around a good guess, or all of it around a bad one."""
+    below, above = guess * (1.0 - 1e-12), guess * (1.0 + 1e-12)
+    if not below < above < high or not holds(above):
+        return 0.0, high
+    return (0.0 if holds(below) else below), above
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

@@ -34,7 +34,9 @@ ABSOLUTE_TOLERANCE = 1e-6
 # The default bracket is meant to be a good deal tighter than promised.
 DEFAULT_AIM = 0.1
 COARSE_CELLS = 96
+CELLS = 420
 MANY = 50
+FEWER_CELLS = 160
 MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
@@ -46,6 +48,19 @@ ACCURACY = 1e-8
 NO_TIGHT_PAIR = (
     "no tight pair is known for a part of this loss, so only the upper bound is certified"
 )
+
+
+@dataclass(frozen=True)
+class Tilt:
+    """Where the answer is decided: the tilt, and rough estimates there.
+
+    ``heavy`` says that the tilt is felt by rare large losses more than by the rest.
+    """
+
+    tau: float
+    epsilon: float
+    log_delta: float
+    heavy: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,16 @@ class Plan:
     def symmetric(self) -> bool:
         return len(self.counts) == 0 and all(is_symmetric(loss) for loss, _ in self.items)
 
+    def expected_tilt(self, log_delta: float) -> Tilt | None:
+        """The tilt by the central limit theorem, where the plan is plain enough for it."""
+        if self.items or self.fixed or not len(self.mus) or float(self.mus.max()) > 1.2:
+            return None
+        variance = float(self.counts @ (self.rates**2 * np.expm1(self.mus**2)))
+        tau = math.sqrt(-2.0 * log_delta / variance)
+        for _ in range(3):
+            tau = math.sqrt(2.0 * max(0.1, -log_delta - math.log1p(tau)) / variance)
+        return Tilt(tau, (tau + 0.5) * variance, log_delta)
+
     def see(self, view: View) -> tuple[list[Part], list[Part], bool]:
         """Lower and upper parts, and whether the lower ones are certified.
 
@@ -101,19 +126,6 @@ class Plan:
             upper.append(part)
             lower.append(part)
         return lower, upper, tight
-
-
-@dataclass(frozen=True)
-class Tilt:
-    """Where the answer is decided: the tilt, and rough estimates there.
-
-    ``heavy`` says that the tilt is felt by rare large losses more than by the rest.
-    """
-
-    tau: float
-    epsilon: float
-    log_delta: float
-    heavy: bool = False
 
 
 # --- epsilon at a delta ---------------------------------------------------------------------
@@ -147,6 +159,9 @@ def _epsilon_one_way(
     first_look = View(swapped, 0.0, COARSE_CELLS, tail)
     if start is not None:
         first_look = View(swapped, start.tau, 2 * COARSE_CELLS, tail, start.epsilon)
+    elif (expected := plan.expected_tilt(log_delta)) is not None:
+        cells = CELLS if plan.atoms < MANY else FEWER_CELLS
+        first_look = View(swapped, expected.tau, cells, tail, expected.epsilon)
     lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
         return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
@@ -158,13 +173,11 @@ def _epsilon_one_way(
         return _tilt_for_delta(parts, log_delta, top, near)
 
     tilt = focus(lower, first_look.tau)
-    if tilt.heavy or start is not None:
+    good = first_look.tau > 0.0 and 0.8 < tilt.tau / first_look.tau < 1.25
+    if tilt.heavy or not (good or start is None):
         # Few cells say little about rare large losses: look again through more of them.
         view = View(swapped, tilt.tau, 2 * COARSE_CELLS, tail, tilt.epsilon)
-        seen = None
-        if start is not None and 0.8 < tilt.tau / start.tau < 1.25:
-            view, seen = first_look, (lower, upper)
-        tilt, lower, upper = _focused(plan, view, tilt, focus, seen)
+        tilt, lower, upper = _focused(plan, view, tilt, focus)
     cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance, plan), tolerance)
     if tilt.epsilon == 0.0:
         rough = _epsilon_attempt(lower, upper, delta, tilt, 0.1 / tilt.tau, tight=False)
@@ -176,9 +189,10 @@ def _epsilon_one_way(
             return Bounds(0.0, rough.upper), tilt
     result = Bounds(0.0, math.inf)
     last = math.inf
-    for _ in range(MOST_ROUNDS):
-        view = View(swapped, tilt.tau, cells, tail, tilt.epsilon)
-        tilt, lower, upper = _focused(plan, view, tilt, focus)
+    for turn in range(MOST_ROUNDS):
+        if turn > 0 or tilt.heavy or not good or first_look.cells != cells:
+            view = View(swapped, tilt.tau, cells, tail, tilt.epsilon)
+            tilt, lower, upper = _focused(plan, view, tilt, focus)
         found = _epsilon_attempt(lower, upper, delta, tilt, whisper, tight=tight)
         best = min(result.upper, found.upper)
         result = Bounds(max(result.lower, min(found.lower, best)), best)
@@ -187,6 +201,9 @@ def _epsilon_one_way(
         aim = _aim(result.upper, tolerance, plan)
         if result.width <= aim or found.width > 0.8 * last:
             # Narrow enough, or at the limit of the frequencies: more cells do not help.
+            break
+        if tilt.heavy and result.width <= _promise(result.upper, tolerance):
+            # Rare large losses make further rounds dear; what was promised is enough.
             break
         last = found.width
         blur = whisper**2 * (1.0 + tilt.tau)
@@ -207,7 +224,6 @@ def _focused(
     view: View,
     tilt: Tilt,
     focus: Callable[[Sequence[Part], float], Tilt],
-    seen: tuple[list[Part], list[Part]] | None = None,
 ) -> tuple[Tilt, list[Part], list[Part]]:
     """See the plan where the tilt puts its weight, and correct the tilt by what is seen.
 
@@ -216,8 +232,7 @@ def _focused(
     heavier tails, so their tilt serves both.
     """
     while True:
-        lower, upper = plan.see(view)[:2] if seen is None else seen
-        seen = None
+        lower, upper, _ = plan.see(view)
         fresh = focus(upper, view.tau)
         settled = 0.8 < fresh.tau / view.tau < 1.25
         if settled or fresh.tau > view.tau:
@@ -375,7 +390,7 @@ def _typical_loss(parts: Sequence[Part], plain: tuple[float, float, float]) -> f
 
 def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> tuple[int, float]:
     """How many cells and how loud a whisper the tolerance allows."""
-    cells = 420 if plan.atoms < MANY else 160
+    cells = CELLS if plan.atoms < MANY else FEWER_CELLS
     if tolerance is not None:
         cells = math.ceil(cells * max(1.0, math.sqrt(1.2e-4 * tilt.epsilon / aim)))
     # An epsilon far below the tolerance has a steep tilt; a whisper longer than its scale

@@ -54,13 +54,15 @@ NO_TIGHT_PAIR = (
 class Tilt:
     """Where the answer is decided: the tilt, and rough estimates there.
 
-    ``heavy`` says that the tilt is felt by rare large losses more than by the rest.
+    ``heavy`` says that the tilt is felt by rare large losses more than by the rest, ``sure``
+    that it needs no second look.
     """
 
     tau: float
     epsilon: float
     log_delta: float
     heavy: bool = False
+    sure: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,9 @@ class Plan:
         tau = math.sqrt(-2.0 * log_delta / variance)
         for _ in range(3):
             tau = math.sqrt(2.0 * max(0.1, -log_delta - math.log1p(tau)) / variance)
-        return Tilt(tau, (tau + 0.5) * variance, log_delta)
+        # With small shifts every step is nearly Gaussian, and so is the sum.
+        sure = float(self.mus.max()) < 0.3 and -log_delta - math.log1p(tau) > 3.0
+        return Tilt(tau, (tau + 0.5) * variance, log_delta, sure=sure)
 
     def see(self, view: View) -> tuple[list[Part], list[Part], bool]:
         """Lower and upper parts, and whether the lower ones are certified.
@@ -157,10 +161,10 @@ def _epsilon_one_way(
     tail = max(SMALLEST_TAIL, TAIL_SHARE * delta / plan.steps)
     log_delta = math.log(delta)
     first_look = View(swapped, 0.0, COARSE_CELLS, tail)
-    if start is not None:
-        first_look = View(swapped, start.tau, 2 * COARSE_CELLS, tail, start.epsilon)
-    elif (expected := plan.expected_tilt(log_delta)) is not None:
+    expected = plan.expected_tilt(log_delta) if start is None else start
+    if expected is not None:
         cells = CELLS if plan.atoms < MANY else FEWER_CELLS
+        cells = cells if start is None else 2 * COARSE_CELLS
         first_look = View(swapped, expected.tau, cells, tail, expected.epsilon)
     lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
@@ -172,7 +176,7 @@ def _epsilon_one_way(
     def focus(parts: Sequence[Part], near: float) -> Tilt:
         return _tilt_for_delta(parts, log_delta, top, near)
 
-    tilt = focus(lower, first_look.tau)
+    tilt = expected if expected is not None and expected.sure else focus(lower, first_look.tau)
     good = first_look.tau > 0.0 and 0.8 < tilt.tau / first_look.tau < 1.25
     if tilt.heavy or not (good or start is None):
         # Few cells say little about rare large losses: look again through more of them.

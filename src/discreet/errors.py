@@ -7,7 +7,18 @@
     ├── RelationMismatch (ValueError)  two losses speak of different neighbours
     ├── NotApplicable (TypeError)      a theorem does not cover this loss
     ├── SchemaError (ValueError)       a serialised loss cannot be read
-    └── BudgetExceeded (RuntimeError)  a charge would pass the budget
+    ├── BudgetExceeded (RuntimeError)  a charge would pass the budget
+    └── LedgerError (RuntimeError)     a ledger cannot do what was asked
+        ├── LedgerMissing (LookupError)    no such ledger, dataset or entry
+        ├── LedgerExists                   there is one of that name already
+        ├── LedgerCorrupt                  the file is damaged or is not a ledger
+        ├── LedgerTooNew                   written by a newer version
+        ├── LedgerReadOnly                 it may be read but not charged
+        ├── LedgerFull                     no room left on the disk
+        ├── LedgerBusy                     others held it for too long
+        ├── LedgerUnconfirmed              spent, but not known to be on the disk
+        ├── KeyConflict                    one idempotency key, two requests
+        └── AlreadyCharged                 the body of this charge has had its run
 
 Every class also derives from a built-in exception, so callers that know
 nothing of Discreet can still catch it.
@@ -15,10 +26,24 @@ nothing of Discreet can still catch it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from fractions import Fraction
+
 __all__ = [
+    "AlreadyCharged",
     "BudgetExceeded",
     "DiscreetError",
     "InvalidValue",
+    "KeyConflict",
+    "LedgerBusy",
+    "LedgerCorrupt",
+    "LedgerError",
+    "LedgerExists",
+    "LedgerFull",
+    "LedgerMissing",
+    "LedgerReadOnly",
+    "LedgerTooNew",
+    "LedgerUnconfirmed",
     "NotApplicable",
     "RelationMismatch",
     "SchemaError",
@@ -59,4 +84,68 @@ class SchemaError(DiscreetError, ValueError):
 
 
 class BudgetExceeded(DiscreetError, RuntimeError):
-    """A charge would exceed the budget; nothing was charged."""
+    """A charge would exceed the budget; nothing was charged.
+
+    Raised by a ledger, ``budget`` names the one that is short (``"dataset"`` or, for example,
+    ``"analyst:ann"``) and ``remaining`` is what is left of it, exactly.
+    """
+
+    def __init__(
+        self, message: str, *, budget: str = "", remaining: Mapping[str, Fraction] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.budget = budget
+        self.remaining = dict(remaining or {})
+
+
+class LedgerError(DiscreetError, RuntimeError):
+    """A ledger cannot do what was asked."""
+
+
+class LedgerMissing(LedgerError, LookupError):
+    """There is no such ledger, dataset, budget or entry; nothing was made up."""
+
+
+class LedgerExists(LedgerError):
+    """There is a ledger, dataset or budget of that name already."""
+
+
+class LedgerCorrupt(LedgerError):
+    """The file is damaged, or is not a ledger; nothing was charged."""
+
+
+class LedgerTooNew(LedgerError):
+    """A newer version wrote this ledger; this one must not touch it."""
+
+
+class LedgerReadOnly(LedgerError):
+    """The ledger can be read but not charged; nothing was charged."""
+
+
+class LedgerFull(LedgerError):
+    """There is no room left on the disk; nothing was charged."""
+
+
+class LedgerBusy(LedgerError):
+    """Others held the ledger for longer than the timeout; nothing was charged."""
+
+
+class LedgerUnconfirmed(LedgerError):
+    """The disk did not confirm a charge: it may count as spent, and its body must not run."""
+
+
+class KeyConflict(LedgerError):
+    """An idempotency key came back with another request; nothing was charged."""
+
+
+class AlreadyCharged(LedgerError):
+    """A charge was found by its key, so its body does not run a second time.
+
+    ``outcome`` is ``"completed"``, ``"failed"`` or ``"open"`` and ``result`` is what the body
+    recorded.
+    """
+
+    def __init__(self, message: str, *, outcome: str = "open", result: object = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.result = result

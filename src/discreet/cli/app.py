@@ -19,6 +19,7 @@ from discreet.cli.audit_mechanism import audit_mechanism
 from discreet.cli.calibrate import calibrate
 from discreet.cli.compare import compare
 from discreet.cli.explain import explain
+from discreet.cli.ledger import ledger
 from discreet.cli.options import shown
 from discreet.cli.release import release
 from discreet.errors import DiscreetError, InvalidValue
@@ -112,6 +113,7 @@ def discreet(
       discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --steps 10000
       discreet compare --output compare.png
       discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
+      discreet ledger create study.ledger census --epsilon 1 --delta 1e-6
     """
     if version:
         typer.echo(f"discreet {__version__}")
@@ -125,6 +127,7 @@ app.command(short_help="Every accountant over the steps of a run.")(compare)
 app.command(short_help="What a guarantee means for one person.")(explain)
 app.add_typer(release, short_help="One private answer, its loss and its error bars.")
 app.command(short_help="Try to refute a mechanism.")(audit_mechanism)
+app.add_typer(ledger, name="ledger", short_help="Budgets that survive crashes and races.")
 
 
 def main() -> None:

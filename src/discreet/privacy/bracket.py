@@ -44,7 +44,7 @@ SMALLEST_TAIL = 1e-280
 # How much of delta may go to losses that are counted as infinite: it moves epsilon by a
 # hundred thousandth, and heavy tails are cheaper for it.
 TAIL_SHARE = 2e-5
-ACCURACY = 1e-8
+ACCURACY = 1e-7
 NO_TIGHT_PAIR = (
     "no tight pair is known for a part of this loss, so only the upper bound is certified"
 )

@@ -208,7 +208,7 @@ def gaussian_edges(
         # Each shift reaches as far as its own share of the tail.
         share = np.minimum(tail / np.maximum(weights, tail), 0.5)
         top = np.max(shifts - special.ndtri(share), axis=1)
-    points = 257 if rows < 20 else 97
+    points = 161 if rows < 20 else 97
     unit = np.linspace(0.0, 1.0, points)
     x = -reach + unit * (top + reach)[:, None]
     loss = _mixture_loss(x, weights, shifts)

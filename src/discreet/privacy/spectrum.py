@@ -324,7 +324,7 @@ class Inversion:
         if log_x[-1].real > -28.0:
             return None
         # Merged nodes are quick and mostly enough.
-        bound = self._tail_of_runs(count, wanted, step, 8)
+        bound = self._tail_of_runs(count, wanted, step, 12)
         few = all(len(part.counts) < 20 for part in self.parts)
         return self._tail_of_runs(count, wanted, step, 1) if bound is None and few else bound
 

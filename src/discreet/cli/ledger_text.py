@@ -1,0 +1,113 @@
+"""Ledgers in words and numbers: the rows of tables, and JSON with exact amounts."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from discreet.cli.tables import at_least, at_most
+
+if TYPE_CHECKING:
+    from discreet.ledger import BudgetView, DatasetView, HistoryRow
+
+__all__ = ["budget_rows", "budgets_as_json", "history_as_json", "history_rows", "share_used"]
+
+_LONGEST_LOSS = 60
+_SUMS = {"basic": "epsilon", "zcdp": "rho", "gdp": "mu^2"}
+
+
+def budget_rows(view: DatasetView) -> list[tuple[str, ...]]:
+    """One row for each sum of each budget; what a budget has once is printed once."""
+    rows: list[tuple[str, ...]] = []
+    for budget in view.budgets:
+        head = (
+            budget.label,
+            at_least(_down(budget.epsilon)),
+            at_least(_down(budget.delta)),
+            str(budget.charges),
+        )
+        for name, spent in budget.spent.items():
+            if name == "delta" and budget.delta == 0:
+                continue
+            amounts = at_most(_up(spent)), at_least(_down(budget.remaining[name]))
+            rows.append((*head, _SUMS.get(name, name), *amounts))
+            head = ("", "", "", "")
+    return rows
+
+
+def history_rows(view: DatasetView, rows: list[HistoryRow]) -> list[tuple[str, ...]]:
+    """One row for each charge; ``used`` is the share of the dataset's budget after it."""
+    from discreet.privacy.serial import from_json
+
+    shown: list[tuple[str, ...]] = []
+    for row in rows:
+        loss = repr(from_json(row.loss))
+        short = loss if len(loss) <= _LONGEST_LOSS else loss[: _LONGEST_LOSS - 3] + "..."
+        names = [name for name in (row.purpose, row.analyst, row.project) if name is not None]
+        used = f"{100 * share_used(view.budget, row.spent['dataset']):.1f} %"
+        shown.append((str(row.seq), row.at[:19], short, ", ".join(names), used, row.outcome))
+    return shown
+
+
+def share_used(budget: BudgetView, spent: Any) -> float:
+    """The share of a budget that sums leave behind, by the sum with the most room."""
+    shares = []
+    for name, text in spent.items():
+        if name != "delta" and name in budget.spent:
+            cap = budget.spent[name] + budget.remaining[name]
+            shares.append(float(Fraction(text) / cap) if cap else 1.0)
+    return min(shares, default=1.0)
+
+
+def budgets_as_json(view: DatasetView) -> dict[str, Any]:
+    """A dataset with exact amounts as text such as ``9/10``."""
+    return {
+        "name": view.name,
+        "unit": view.unit,
+        "relation": view.relation.value,
+        "required": list(view.required),
+        "entries": view.entries,
+        "head": view.head,
+        "genesis": view.genesis,
+        "budgets": [
+            {
+                "label": budget.label,
+                "epsilon": str(budget.epsilon),
+                "delta": str(budget.delta),
+                "kind": budget.kind,
+                "charges": budget.charges,
+                "spent": {name: str(value) for name, value in budget.spent.items()},
+                "remaining": {name: str(value) for name, value in budget.remaining.items()},
+            }
+            for budget in view.budgets
+        ],
+    }
+
+
+def history_as_json(row: HistoryRow) -> dict[str, Any]:
+    """A charge with everything that its entry says."""
+    return {
+        "entry": row.seq,
+        "at": row.at,
+        "loss": row.loss,
+        "delta": row.delta,
+        "read_as": row.read_as,
+        "analyst": row.analyst,
+        "project": row.project,
+        "purpose": row.purpose,
+        "key": row.key,
+        "outcome": row.outcome,
+        "spent": row.spent,
+        "hash": row.hash,
+    }
+
+
+def _up(value: Fraction) -> float:
+    near = float(value)
+    return near if Fraction(repr(near)) >= value else math.nextafter(near, math.inf)
+
+
+def _down(value: Fraction) -> float:
+    near = float(value)
+    return near if Fraction(repr(near)) <= value else math.nextafter(near, 0.0)

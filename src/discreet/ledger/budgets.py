@@ -1,0 +1,132 @@
+"""Budgets of a dataset: one for all of it, and one for each analyst, project or purpose named.
+
+Every budget is a :class:`~discreet.privacy.adaptive.Filter`, which is valid however the charges
+are chosen (S9a). A charge goes through when *all* the budgets that it touches admit it, so
+analysts who pool their shares still meet the cap of the dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from discreet import _validate
+from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
+from discreet.ledger.entries import canonical, name_of
+from discreet.privacy.adaptive import Filter
+from discreet.privacy.atoms import ApproxDP
+from discreet.privacy.loss import Loss
+from discreet.privacy.serial import to_json, write_fraction
+
+__all__ = [
+    "DATASET",
+    "SCOPES",
+    "Request",
+    "charge_all",
+    "label_of",
+    "read_plan",
+    "scope_of",
+    "spent_of",
+]
+
+DATASET = "dataset"
+SCOPES = ("analyst", "project", "purpose")
+
+
+def label_of(scope: str, name: str) -> str:
+    """How a budget is called: ``dataset``, ``analyst:ann``."""
+    return DATASET if scope == DATASET else f"{scope}:{name}"
+
+
+def scope_of(**names: str | None) -> tuple[str, str]:
+    """The one scope that was named, with the name."""
+    given = [(scope, name) for scope, name in names.items() if name is not None]
+    if len(given) != 1:
+        raise InvalidValue(
+            "budget", [scope for scope, _ in given], "exactly one of " + ", ".join(SCOPES)
+        )
+    scope, name = given[0]
+    return scope, name_of(scope, name)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a charge asks for, checked, and as JSON."""
+
+    loss: Loss
+    delta: Fraction | None
+    names: Mapping[str, str | None]
+    key: str | None
+
+    @classmethod
+    def build(
+        cls, loss: object, *, delta: object, names: Mapping[str, str | None], key: str | None
+    ) -> Request:
+        """Check every argument of a charge before anything happens."""
+        if not isinstance(loss, Loss):
+            raise InvalidValue("loss", loss, "a loss from discreet.privacy")
+        exact = None if delta is None else _validate.fraction("delta", delta, above=0, below=1)
+        for scope, name in names.items():
+            if name is not None:
+                name_of(scope, name)
+        return cls(loss, exact, dict(names), None if key is None else name_of("key", key))
+
+    def labels(self) -> list[tuple[str, str]]:
+        """The budgets that the charge touches, if they exist."""
+        named = [(scope, name) for scope, name in self.names.items() if name is not None]
+        return [(DATASET, ""), *named]
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields that an entry keeps; two requests are the same if these are."""
+        return {
+            "loss": to_json(self.loss),
+            "delta": None if self.delta is None else write_fraction(self.delta),
+            "key": self.key,
+            **self.names,
+        }
+
+    def same_as(self, content: Mapping[str, Any]) -> bool:
+        """Whether an entry answers this very request."""
+        mine = self.as_json()
+        return canonical(mine) == canonical({name: content.get(name) for name in mine})
+
+
+def read_plan(loss: Loss, delta: Fraction) -> ApproxDP:
+    """What the accountant certifies for a plan declared beforehand, as a claim to spend.
+
+    This may take a while, so a ledger does it before it asks for its turn.
+    """
+    low = float(delta)
+    if Fraction(low) > delta:
+        low = math.nextafter(low, 0.0)
+    epsilon = loss.epsilon(delta=low)
+    if not math.isfinite(epsilon):
+        raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {low:g}")
+    return ApproxDP(Fraction(epsilon), delta, loss.relation)
+
+
+def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss) -> None:
+    """Charge every filter, or raise for the first that refuses.
+
+    The filters are private copies: when one refuses, the caller drops them all.
+    """
+    for label, budget in budgets:
+        try:
+            budget.charge(loss)
+        except BudgetExceeded as error:
+            left = budget.remaining()
+            amounts = ", ".join(f"{name} {float(value):.6g}" for name, value in left.items())
+            raise BudgetExceeded(
+                f"the budget {label!r} cannot pay for this charge, nothing was charged: {error} "
+                f"(left: {amounts})",
+                budget=label,
+                remaining=left,
+            ) from None
+
+
+def spent_of(budget: Filter) -> dict[str, str]:
+    """The running sums of a filter as an entry keeps them: open lanes and delta, exactly."""
+    return {name: write_fraction(value) for name, value in budget.spent.items()}

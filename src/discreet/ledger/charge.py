@@ -1,0 +1,128 @@
+"""A charge: spent when it exists, and the frame in which its release runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, final
+
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerError
+from discreet.ledger.entries import Entry, canonical
+from discreet.ledger.receipts import receipt_of
+
+__all__ = ["Charge"]
+
+_LONGEST_RESULT = 65_536
+
+
+@final
+class Charge:
+    """A charge that is on the disk; made by :meth:`discreet.ledger.Ledger.charge`.
+
+    As a context manager it runs the body *once* and appends what became of it: ``completed``, or
+    ``failed`` with the name of the exception (never its text, which may hold private data).
+    There is no refund: whether a body fails may itself depend on the data. A process that dies
+    leaves the outcome ``open``; the charge is spent all the same.
+
+    A charge that was found by its idempotency key is ``replayed``: ``outcome`` and ``result``
+    are what was recorded, and entering it raises ``AlreadyCharged``, because a second run of the
+    body would be a second release.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        *,
+        outcome: Mapping[str, Any] | None,
+        replayed: bool,
+        append_outcome: Callable[[int, Mapping[str, Any]], None],
+    ) -> None:
+        self._entry = entry
+        self._append_outcome = append_outcome
+        self._entered_by: int | None = None
+        self._result: object = None if outcome is None else outcome["result"]
+        self._outcome = "open" if outcome is None else str(outcome["outcome"])
+        self.replayed = replayed
+
+    @property
+    def dataset(self) -> str:
+        """The dataset that was charged."""
+        return self._entry.dataset
+
+    @property
+    def seq(self) -> int:
+        """The position on the chain of the dataset."""
+        return self._entry.seq
+
+    @property
+    def hash(self) -> str:
+        """The hash of the entry."""
+        return self._entry.hash
+
+    @property
+    def outcome(self) -> str:
+        """``open``, ``completed`` or ``failed``."""
+        return self._outcome
+
+    @property
+    def result(self) -> object:
+        """What the body recorded, or ``None``."""
+        return self._result
+
+    def receipt(self) -> dict[str, Any]:
+        """The entry as a JSON object for :func:`discreet.ledger.check_receipt`."""
+        return receipt_of(self._entry)
+
+    def record(self, result: object) -> None:
+        """Keep a released value (as JSON) for whoever comes with the same key."""
+        if self._entered_by is None or self._outcome != "open":
+            raise LedgerError("a result is recorded inside the body of its charge")
+        try:
+            text = canonical(result)
+        except (TypeError, ValueError, RecursionError):
+            text = ""
+        if not 0 < len(text) <= _LONGEST_RESULT:
+            raise InvalidValue(
+                "result", type(result).__name__, f"JSON of at most {_LONGEST_RESULT} characters"
+            )
+        self._result = result
+
+    def __enter__(self) -> Charge:
+        if self.replayed:
+            raise AlreadyCharged(
+                f"entry {self.seq} of {self.dataset!r} was charged under this key already "
+                f"(outcome: {self._outcome}): its body does not run again",
+                outcome=self._outcome,
+                result=self._result,
+            )
+        if self._entered_by is not None:
+            raise LedgerError("the body of a charge runs once")
+        self._entered_by = os.getpid()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A child that was forked inside the body leaves the outcome to its parent.
+        if os.getpid() != self._entered_by:
+            return
+        self._outcome = "completed" if kind is None else "failed"
+        content = {
+            "charge": self.seq,
+            "outcome": self._outcome,
+            "error": None if kind is None else kind.__name__,
+            "result": self._result,
+        }
+        try:
+            self._append_outcome(self.seq, content)
+        except LedgerError as reason:
+            if error is None:
+                raise
+            error.add_note(f"and the outcome could not be recorded: {reason}")
+
+    def __repr__(self) -> str:
+        return f"<Charge {self.seq} of {self.dataset!r}: {self._outcome}>"

@@ -1,0 +1,466 @@
+"""The ledger: datasets with budgets, and charges that are on the disk before a release runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, final
+
+from discreet import _validate
+from discreet.errors import (
+    BudgetExceeded,
+    InvalidValue,
+    KeyConflict,
+    LedgerError,
+    LedgerExists,
+    SchemaError,
+)
+from discreet.ledger import records
+from discreet.ledger.budgets import (
+    DATASET,
+    SCOPES,
+    Request,
+    charge_all,
+    label_of,
+    read_plan,
+    scope_of,
+    spent_of,
+)
+from discreet.ledger.charge import Charge
+from discreet.ledger.entries import NO_HASH, Entry, Head, name_of, parse_entry
+from discreet.ledger.receipts import export_of, receipt_of
+from discreet.ledger.store import Session, Store
+from discreet.ledger.verification import Verification, verify_store
+from discreet.ledger.views import BudgetView, DatasetView, HistoryRow, history_of, view_budget
+from discreet.privacy.adaptive import Filter
+from discreet.privacy.loss import Loss
+from discreet.privacy.relation import Relation
+from discreet.privacy.serial import to_json
+
+__all__ = ["Ledger"]
+
+
+@final
+class Ledger:
+    """Budgets that survive crashes and races.
+
+    >>> import tempfile
+    >>> from discreet.privacy import PureDP
+    >>> ledger = Ledger.create(tempfile.mkdtemp() + "/study.ledger")
+    >>> ledger.create_dataset("census", epsilon=1, unit="person")
+    >>> with ledger.charge("census", PureDP("0.1"), purpose="median age") as charge:
+    ...     charge.record({"median": 41})
+    >>> ledger.show("census").budget.remaining["basic"]
+    Fraction(9, 10)
+    >>> ledger.verify().ok
+    True
+    >>> ledger.close()
+
+    The guarantee: for every dataset, all releases made inside charges are together
+    (epsilon, delta)-DP for one unit under the dataset's relation, however analysts chose them,
+    whatever crashed (S9a). It holds because a charge is durable before its body runs, is never
+    refunded, and is admitted by a filter inside one serial transaction.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], datetime] | None = None) -> None:
+        self._store = store
+        self._clock = clock or (lambda: datetime.now(UTC))
+        self._tried: set[tuple[str, Loss]] = set()
+        self._required: dict[str, tuple[str, ...]] = {}
+
+    # --- opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(
+        cls,
+        place: str | Path,
+        *,
+        timeout: float = 60.0,
+        clock: Callable[[], datetime] | None = None,
+    ) -> Ledger:
+        """Make a new ledger at a path or a ``postgresql://`` URL; an existing one is refused."""
+        wait = _validate.real("timeout", timeout, above=0)
+        ledger = secrets.token_hex(16)
+        return cls(_create_store(place, timeout=wait, ledger=ledger), clock=clock)
+
+    @classmethod
+    def open(
+        cls,
+        place: str | Path,
+        *,
+        timeout: float = 60.0,
+        read_only: bool = False,
+        clock: Callable[[], datetime] | None = None,
+    ) -> Ledger:
+        """Open an existing ledger; an older one is migrated, a newer one refused.
+
+        A place where there is none is an error: a mistyped name must not be a fresh budget.
+        ``clock`` only dates the entries.
+        """
+        wait = _validate.real("timeout", timeout, above=0)
+        return cls(_open_store(place, timeout=wait, read_only=read_only), clock=clock)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._store.close()
+
+    def __enter__(self) -> Ledger:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Ledger {self._store.place}>"
+
+    # --- datasets and budgets ----------------------------------------------------------
+
+    def create_dataset(
+        self,
+        name: str,
+        *,
+        epsilon: object,
+        delta: object = 0,
+        unit: str = "record",
+        relation: Relation | str = Relation.ADD_REMOVE,
+        kind: str | None = None,
+        reserved: object = None,
+        orders: Sequence[float] | None = None,
+        required: Sequence[str] = (),
+    ) -> None:
+        """Open the budget of a dataset, once and for all.
+
+        ``unit`` says whose privacy is bounded. ``kind``, ``reserved`` and ``orders`` choose the
+        filter (:class:`~discreet.privacy.adaptive.Filter`); the default is the tightest valid
+        one. Scopes in ``required`` must be named in every charge and have a budget of their own.
+        """
+        name_of("name", name)
+        name_of("unit", unit)
+        if isinstance(required, str) or not set(required) <= set(SCOPES):
+            raise InvalidValue("required", required, "scopes among " + ", ".join(SCOPES))
+        budget = Filter(
+            epsilon=epsilon,
+            delta=delta,
+            kind=kind,
+            relation=relation,
+            reserved=reserved,
+            orders=orders,
+        )
+        with self._store.writing() as session:
+            ledger = records.ledger_id(session, lock=self._store.row_lock)
+            taken = {row[1]: row[0] for row in records.dataset_rows(session)}
+            if name in taken:
+                raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
+            number = max(taken.values(), default=0) + 1
+            content = {
+                "number": number,
+                "unit": unit,
+                "relation": budget.relation.value,
+                "required": sorted(set(required)),
+                "opened": budget.state(),
+            }
+            start = Head(ledger, name, NO_HASH, -1, NO_HASH)
+            entry = self._entry(start, "genesis", content)
+            session.run(
+                "INSERT INTO datasets (number, name, genesis, seq, hash) VALUES (?, ?, ?, ?, ?)",
+                (number, name, entry.hash, 0, entry.hash),
+            )
+            records.append(session, number, entry)
+            records.save_budget(session, number, (DATASET, ""), budget, new=True)
+
+    def create_budget(
+        self,
+        dataset: str,
+        *,
+        analyst: str | None = None,
+        project: str | None = None,
+        purpose: str | None = None,
+        epsilon: object,
+        delta: object = 0,
+        kind: str | None = None,
+        reserved: object = None,
+        orders: Sequence[float] | None = None,
+    ) -> None:
+        """Open a further budget for one analyst, project or purpose; it counts from now on.
+
+        It restricts and never adds: the budget of the dataset holds as before.
+        """
+        label = scope_of(analyst=analyst, project=project, purpose=purpose)
+        with self._store.writing() as session:
+            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            existing = records.budgets(session, found.number, [(DATASET, ""), label])
+            if label in existing:
+                raise LedgerExists(f"there is a budget {label_of(*label)!r} already")
+            budget = Filter(
+                epsilon=epsilon,
+                delta=delta,
+                kind=kind,
+                relation=existing[DATASET, ""].relation,
+                reserved=reserved,
+                orders=orders,
+            )
+            content = {"scope": label[0], "name": label[1], "opened": budget.state()}
+            records.append(session, found.number, self._entry(found.head, "budget", content))
+            records.save_budget(session, found.number, label, budget, new=True)
+
+    # --- charging ----------------------------------------------------------------------
+
+    def charge(
+        self,
+        dataset: str,
+        loss: Loss,
+        *,
+        purpose: str | None = None,
+        analyst: str | None = None,
+        project: str | None = None,
+        delta: object = None,
+        key: str | None = None,
+    ) -> Charge:
+        """Spend a loss, so that its release may run in ``with ledger.charge(...) as charge:``.
+
+        When this returns, the charge is on the disk. It raises ``BudgetExceeded`` with what is
+        left, and changes nothing, if any budget that it touches refuses. With ``delta`` the
+        loss is one plan declared beforehand, read by the accountant at that delta.
+
+        With ``key`` the request is idempotent: the same request under the same key is charged
+        once and comes back ``replayed``, with the recorded outcome; another request under the
+        key raises ``KeyConflict``.
+        """
+        names = {"analyst": analyst, "project": project, "purpose": purpose}
+        request = Request.build(loss, delta=delta, names=names, key=key)
+        fields = request.as_json()
+        known = self._find(dataset, request)
+        if known is not None:
+            return known
+        spent_as = loss if request.delta is None else read_plan(loss, request.delta)
+        self._try_first(dataset, request, spent_as)
+        with self._store.writing() as session:
+            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            known = self._by_key(session, found, request)
+            if known is None:
+                budgets = self._charged(session, found, request, spent_as)
+                content = {
+                    **fields,
+                    "read_as": None if spent_as is loss else to_json(spent_as),
+                    "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
+                }
+                entry = self._entry(found.head, "charge", content)
+                records.append(session, found.number, entry, key=key)
+                for label, budget in budgets.items():
+                    records.save_budget(session, found.number, label, budget)
+                known = self._as_charge(found.number, entry, None, replayed=False)
+        return known
+
+    def _find(self, dataset: str, request: Request) -> Charge | None:
+        """A charge made earlier under the same key; it is settled before it is shown."""
+        if request.key is None:
+            return None
+        with self._store.reading() as session:
+            known = self._by_key(session, records.dataset(session, dataset), request)
+        if known is not None:
+            self._store.settle()
+        return known
+
+    def _by_key(
+        self, session: Session, found: records.StoredDataset, request: Request
+    ) -> Charge | None:
+        if request.key is None:
+            return None
+        entry = records.entry_by_key(session, found.number, request.key)
+        if entry is None:
+            return None
+        if not request.same_as(entry.content):
+            raise KeyConflict(
+                f"the key {request.key!r} was used for another request (entry {entry.seq} of "
+                f"{found.name!r}); nothing was charged"
+            )
+        outcome = records.outcome_of(session, found.number, entry.seq)
+        return self._as_charge(found.number, entry, outcome, replayed=True)
+
+    def _try_first(self, dataset: str, request: Request, loss: Loss) -> None:
+        """Read a loss for the first time without holding up others.
+
+        Readings can be slow and are remembered. A refusal here is final, because sums only
+        grow and closed sums never open again.
+        """
+        if (dataset, loss) in self._tried:
+            return
+        try:
+            with self._store.reading() as session:
+                self._charged(session, records.dataset(session, dataset), request, loss)
+        except BudgetExceeded:
+            if request.key is None:
+                raise
+            return  # the same key may have been charged meanwhile: the transaction will tell
+        if len(self._tried) > 4096:
+            self._tried.clear()
+        self._tried.add((dataset, loss))
+
+    def _charged(
+        self, session: Session, found: records.StoredDataset, request: Request, loss: Loss
+    ) -> dict[tuple[str, str], Filter]:
+        """Private copies of the budgets that are touched, after the charge."""
+        budgets = records.budgets(session, found.number, request.labels())
+        self._check_required(session, found, budgets)
+        charge_all([(label_of(*label), budget) for label, budget in budgets.items()], loss)
+        return budgets
+
+    def _check_required(
+        self,
+        session: Session,
+        found: records.StoredDataset,
+        budgets: Mapping[tuple[str, str], Filter],
+    ) -> None:
+        genesis = found.head.genesis
+        if genesis not in self._required:  # what an entry says never changes
+            opened = records.one_entry(session, found.number, 0)
+            self._required[genesis] = tuple(opened.content["required"])
+        for scope in self._required[genesis]:
+            if scope not in {touched for touched, _ in budgets}:
+                raise BudgetExceeded(
+                    f"{found.name!r} asks every charge to name a{'n' * (scope == 'analyst')} "
+                    f"{scope} with a budget; nothing was charged",
+                    budget=scope,
+                )
+
+    def _as_charge(
+        self, number: int, entry: Entry, outcome: Mapping[str, Any] | None, *, replayed: bool
+    ) -> Charge:
+        def append_outcome(_seq: int, content: Mapping[str, Any]) -> None:
+            # Losing an outcome is harmless unless somebody may ask for its result.
+            with self._store.writing(durable=content["result"] is not None) as session:
+                found = records.dataset(session, entry.dataset, lock=self._store.row_lock)
+                following = self._entry(found.head, "outcome", content)
+                records.append(session, number, following)
+
+        return Charge(entry, outcome=outcome, replayed=replayed, append_outcome=append_outcome)
+
+    def _entry(self, head: Head, kind: str, content: Mapping[str, Any]) -> Entry:
+        at = self._clock().astimezone(UTC).isoformat(timespec="microseconds")
+        return Entry.follow(head, kind=kind, at=at, content=content)
+
+    # --- looking -----------------------------------------------------------------------
+
+    def datasets(self) -> list[str]:
+        """The names of all datasets, in the order in which they were opened."""
+        with self._store.reading() as session:
+            return [row[1] for row in records.dataset_rows(session)]
+
+    def show(self, dataset: str) -> DatasetView:
+        """A dataset and its budgets as they stand."""
+        with self._store.reading() as session:
+            found = records.dataset(session, dataset)
+            opened = records.one_entry(session, found.number, 0).content
+            rows = session.rows(
+                "SELECT scope, name FROM budgets WHERE dataset = ?", (found.number,)
+            )
+            # The dataset first, then the others by name.
+            labels = sorted(((scope, name) for scope, name in rows), key=_dataset_first)
+            budgets = records.budgets(session, found.number, labels)
+        views = tuple(view_budget(label_of(*label), budget) for label, budget in budgets.items())
+        return DatasetView(
+            name=dataset,
+            unit=opened["unit"],
+            relation=Relation.parse(opened["relation"]),
+            required=tuple(opened["required"]),
+            budgets=views,
+            entries=found.head.seq + 1,
+            head=found.head.hash,
+            genesis=found.head.genesis,
+        )
+
+    def remaining(self, dataset: str, **names: str) -> BudgetView:
+        """One budget as it stands: the dataset's, or that of ``analyst="ann"`` and so on."""
+        label = label_of(*scope_of(**names)) if names else DATASET
+        for view in self.show(dataset).budgets:
+            if view.label == label:
+                return view
+        raise InvalidValue("budget", label, f"a budget of {dataset!r}")
+
+    def history(self, dataset: str) -> list[HistoryRow]:
+        """Every charge of a dataset, with its outcome and the sums after it."""
+        try:
+            return history_of(parse_entry(text) for text, _ in self._chain(dataset))
+        except SchemaError as error:
+            raise LedgerError(f"{dataset!r} cannot be read, run verify: {error}") from error
+
+    def _chain(self, dataset: str) -> list[tuple[str, str]]:
+        with self._store.reading() as session:
+            number = records.dataset(session, dataset).number
+            return [(row.text, row.hash) for row in records.entry_rows(session, number)]
+
+    # --- proving -----------------------------------------------------------------------
+
+    def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
+        """Replay every chain with fresh budgets and report whatever does not fit.
+
+        Finds entries that were changed, removed, moved or added, sums that were tampered with
+        and any budget that was exceeded. A chain that was cut off at its end together with
+        the ledger's memory of it shows only against ``receipts`` that were kept elsewhere.
+        """
+        return verify_store(self._store, receipts=receipts)
+
+    def receipt(self, dataset: str, seq: int) -> dict[str, Any]:
+        """One entry as JSON, to be kept elsewhere; it is on the disk when this returns."""
+        position = _validate.integer("seq", seq, at_least=0)
+        self._store.settle()
+        with self._store.reading() as session:
+            number = records.dataset(session, dataset).number
+            return receipt_of(records.one_entry(session, number, position))
+
+    def export(self, dataset: str) -> dict[str, Any]:
+        """The whole chain of a dataset as JSON, to be checked without the ledger."""
+        chain = self._chain(dataset)
+        self._store.settle()
+        return export_of(dataset, chain)
+
+    def backup(self, target: str | Path) -> None:
+        """Copy a SQLite ledger while it is in use; a plain copy of the file may be torn."""
+        from discreet.ledger.sqlite_store import SqliteStore
+
+        if not isinstance(self._store, SqliteStore):
+            raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
+        self._store.backup(Path(target))
+
+
+def _dataset_first(label: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+    return label[0] != DATASET, label
+
+
+def _create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
+    if _is_url(place):
+        from discreet.ledger.postgres_store import PostgresStore
+
+        return PostgresStore.create(str(place), timeout=timeout, ledger=ledger)
+    from discreet.ledger.sqlite_store import SqliteStore
+
+    return SqliteStore.create(_path(place), timeout=timeout, ledger=ledger)
+
+
+def _open_store(place: str | Path, *, timeout: float, read_only: bool) -> Store:
+    if _is_url(place):
+        from discreet.ledger.postgres_store import PostgresStore
+
+        return PostgresStore.open(str(place), timeout=timeout, read_only=read_only)
+    from discreet.ledger.sqlite_store import SqliteStore
+
+    return SqliteStore.open(_path(place), timeout=timeout, read_only=read_only)
+
+
+def _is_url(place: str | Path) -> bool:
+    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
+
+
+def _path(place: str | Path) -> Path:
+    text = str(place)
+    if not text or "://" in text:
+        raise InvalidValue("place", place, "the path of a file or a postgresql:// URL")
+    return Path(text)

@@ -1,0 +1,301 @@
+"""A ledger in a PostgreSQL database, for teams: ``postgresql://user@host/database?ledger=name``.
+
+Each ledger has a schema of its own (``discreet_name``; without ``ledger=`` it is ``discreet``). A
+charge locks the row of its dataset, so charges of one dataset are serial and datasets do not wait
+for one another. Commits are synchronous; a server that runs with ``fsync = off`` is refused.
+The driver is ``psycopg`` (the extra ``postgres``), imported on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from discreet.errors import (
+    InvalidValue,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerExists,
+    LedgerFull,
+    LedgerMissing,
+    LedgerReadOnly,
+    LedgerUnconfirmed,
+)
+from discreet.ledger import schema
+
+__all__ = ["PostgresStore"]
+
+# Connections that a child inherited: to close them would end the parent's sessions.
+_INHERITED: list[object] = []
+_CREATION = 0x4453434C  # the advisory lock under which ledgers are made
+
+
+class PostgresStore:
+    """See the module; made by :meth:`create` and :meth:`open`."""
+
+    row_lock = " FOR UPDATE"
+
+    def __init__(self, url: str, *, timeout: float, read_only: bool) -> None:
+        self._driver = _load_driver()
+        self._conninfo, self._schema, self._place = _parse(url)
+        self._timeout = timeout
+        self._read_only = read_only
+        self._closed = False
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        self._process = os.getpid()
+        self._guard = threading.Lock()
+        self._idle: list[_Link] = []
+
+    # --- opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, url: str, *, timeout: float, ledger: str) -> PostgresStore:
+        """Make the schema and its tables; an existing one is refused."""
+        store = cls(url, timeout=timeout, read_only=False)
+        with store._closing_on_error(), store._link() as link, store._transaction(link):
+            link.rows("SELECT pg_advisory_xact_lock(?)", (_CREATION,))
+            if link.exists("SELECT 1 FROM pg_namespace WHERE nspname = ?", store._schema):
+                raise LedgerExists(f"{store.place} exists already; nothing was changed")
+            link.run(f"CREATE SCHEMA {store._schema}")
+            schema.migrate(link, "postgres", start=0)
+            link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
+        return store
+
+    @classmethod
+    def open(cls, url: str, *, timeout: float, read_only: bool = False) -> PostgresStore:
+        """Open an existing ledger, and bring an older one up to date."""
+        store = cls(url, timeout=timeout, read_only=read_only)
+        with store._closing_on_error(), store._link() as link:
+            with store._translated():
+                found = link.exists("SELECT to_regclass(?)::text", f"{store._schema}.meta")
+            if not found:
+                raise LedgerMissing(
+                    f"{store.place}: there is no such ledger (a new one is made by "
+                    "Ledger.create, so that a mistyped name is not a fresh budget)"
+                )
+            with store._transaction(link):
+                outdated = schema.check_version(link, store.place) < schema.LATEST
+            if outdated and read_only:
+                raise LedgerReadOnly(f"{store.place} has an older schema and cannot be written")
+            if outdated:
+                with store._transaction(link):
+                    link.rows("SELECT value FROM meta WHERE name = 'schema' FOR UPDATE")
+                    # Somebody else may have done it while we waited.
+                    start = schema.check_version(link, store.place)
+                    schema.migrate(link, "postgres", start=start)
+        return store
+
+    # --- transactions ------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    @contextmanager
+    def reading(self) -> Iterator[_Link]:
+        """One snapshot for all queries; never waits for writers."""
+        with (
+            self._link() as link,
+            self._transaction(link, "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
+        ):
+            schema.check_version(link, self.place)
+            yield link
+
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[_Link]:
+        """A transaction whose commit returns when the server has flushed it."""
+        if self._read_only:
+            raise LedgerReadOnly(f"{self.place} was opened for reading; nothing was charged")
+        with self._link() as link, self._transaction(link, "ISOLATION LEVEL READ COMMITTED"):
+            link.run(f"SET LOCAL synchronous_commit TO {'on' if durable else 'off'}")
+            schema.check_version(link, self.place)
+            yield link
+
+    def settle(self) -> None:
+        """A synchronous commit flushes every commit before it."""
+        if not self._read_only:
+            with self.writing() as link:
+                link.run("UPDATE meta SET value = value WHERE name = 'schema'")
+
+    def faults(self) -> list[str]:
+        """Damage shows when the entries are read; the server keeps its own checks."""
+        return []
+
+    @contextmanager
+    def _transaction(self, link: _Link, mode: str = "") -> Iterator[None]:
+        ending = False
+        try:
+            with self._translated():
+                link.run(f"BEGIN {mode}")
+                yield
+                ending = True
+                link.run("COMMIT")
+        except BaseException as error:
+            with suppress(self._driver.Error):
+                link.run("ROLLBACK")
+            if ending and isinstance(error, LedgerError) and link.broken:
+                raise LedgerUnconfirmed(
+                    f"{self.place}: the server did not confirm a charge: it may be spent, and "
+                    "its body must not run"
+                ) from error
+            raise
+
+    # --- connections -------------------------------------------------------------------
+
+    @contextmanager
+    def _link(self) -> Iterator[_Link]:
+        if os.getpid() != self._process:
+            _INHERITED.extend(self._idle)
+            self._start_afresh()
+        if self._closed:
+            raise LedgerError(f"{self.place}: this ledger was closed")
+        with self._guard:
+            link = self._idle.pop() if self._idle else None
+        link = link or self._connect()
+        owner = os.getpid()
+        try:
+            yield link
+        finally:
+            if os.getpid() != owner:
+                _INHERITED.append(link)
+            else:
+                self._give_back(link)
+
+    def _connect(self) -> _Link:
+        with self._translated():
+            connection = self._driver.connect(
+                self._conninfo, autocommit=True, connect_timeout=max(2, int(self._timeout))
+            )
+        link = _Link(connection)
+        try:
+            with self._translated():
+                link.run(f"SET search_path TO {self._schema}")
+                link.run(f"SET lock_timeout TO {max(1, int(1000 * self._timeout))}")
+                if link.rows("SHOW fsync") != [("on",)]:
+                    raise LedgerError(f"{self.place}: the server runs with fsync = off")
+        except BaseException:
+            link.close()
+            raise
+        return link
+
+    def _give_back(self, link: _Link) -> None:
+        with self._guard:
+            keep = not (self._closed or link.broken)
+            if keep:
+                self._idle.append(link)
+        if not keep:
+            link.close()
+
+    @contextmanager
+    def _closing_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections that are idle; those in use follow when they are done."""
+        if os.getpid() != self._process:
+            _INHERITED.extend(self._idle)
+            self._start_afresh()
+        with self._guard:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_guard"):
+            self.close()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The driver's errors in the words of a ledger."""
+        try:
+            yield
+        except self._driver.Error as error:
+            for code, kind, meaning in _MEANINGS:
+                if (error.sqlstate or "").startswith(code):
+                    raise kind(f"{self.place}: {meaning} ({_first_line(error)})") from error
+            raise LedgerError(f"{self.place}: {_first_line(error)}") from error
+
+
+class _Link:
+    """One session of the server."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._execute(statement, values).fetchall()
+        return found
+
+    def run(self, statement: str, values: Sequence[object] = ()) -> int:
+        return int(self._execute(statement, values).rowcount)
+
+    def exists(self, statement: str, value: str) -> bool:
+        """Whether a query finds anything but NULL."""
+        return any(row[0] is not None for row in self.rows(statement, (value,)))
+
+    def _execute(self, statement: str, values: Sequence[object]) -> Any:
+        return self._connection.execute(statement.replace("?", "%s"), tuple(values) or None)
+
+    @property
+    def broken(self) -> bool:
+        """Whether the session is gone, or stuck in a transaction."""
+        # 0 is the status of a session outside of any transaction.
+        return bool(self._connection.closed or self._connection.info.transaction_status != 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _load_driver() -> Any:
+    try:
+        return import_module("psycopg")
+    except ImportError as error:
+        raise LedgerError(
+            f"ledgers in PostgreSQL need psycopg: pip install 'discreet[postgres]' ({error})"
+        ) from error
+
+
+def _parse(url: str) -> tuple[str, str, str]:
+    """What the driver connects to, the schema, and a text without the password."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    name = options.pop("ledger", "")
+    if not re.fullmatch(r"[a-z0-9_]{0,50}", name):
+        raise InvalidValue("ledger", name, "a name of small letters, digits and _ in the URL")
+    query = f"?{urlencode(options)}" if options else ""
+    conninfo = f"postgresql://{parts.netloc}{parts.path}{query}"
+    user = f"{parts.username}@" if parts.username else ""
+    host = parts.hostname or options.get("host", "")
+    shown = f"postgresql://{user}{host}{parts.path}" + (f"?ledger={name}" if name else "")
+    return conninfo, f"discreet_{name}" if name else "discreet", shown
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+# By SQLSTATE (PostgreSQL, appendix A), the most particular first.
+_MEANINGS: tuple[tuple[str, type[LedgerError], str], ...] = (
+    ("55P03", LedgerBusy, "others held the dataset for too long, nothing was charged"),
+    ("40", LedgerBusy, "others were in the way, nothing was charged"),
+    ("53100", LedgerFull, "the disk of the server is full, nothing was charged"),
+    ("25006", LedgerReadOnly, "the database cannot be written, nothing was charged"),
+    ("42501", LedgerReadOnly, "this role may not write, nothing was charged"),
+    ("42P01", LedgerCorrupt, "the tables are not those of a ledger"),
+    ("42703", LedgerCorrupt, "the tables are not those of a ledger"),
+    ("XX00", LedgerCorrupt, "the database is damaged; restore a backup"),
+)

@@ -1,0 +1,121 @@
+"""Receipts: entries that leave the ledger, to be checked without it.
+
+A *receipt* holds one entry. Whoever keeps it can later ask the ledger, or an export of it,
+whether that very entry is still on the chain (``Ledger.verify(receipts=[...])``), which also
+finds a chain that was cut off at the end. An *export* holds the whole chain of a dataset and is
+replayed by :func:`check_receipt` alone, without the ledger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from discreet.errors import SchemaError
+from discreet.ledger.entries import Entry, canonical, parse_entry, parse_json
+from discreet.ledger.replay import Problem, Replay
+
+__all__ = [
+    "check_receipt",
+    "export_of",
+    "missing_from_chain",
+    "read_document",
+    "receipt_of",
+]
+
+RECEIPT = "discreet.ledger.receipt"
+EXPORT = "discreet.ledger.export"
+_VERSION = 1
+
+
+def receipt_of(entry: Entry) -> dict[str, Any]:
+    """One entry as a JSON object."""
+    return {
+        "schema": RECEIPT,
+        "version": _VERSION,
+        "hash": entry.hash,
+        "entry": json.loads(entry.text),
+    }
+
+
+def export_of(dataset: str, entries: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """A whole chain as a JSON object; ``entries`` are texts with their hashes."""
+    chain = [{"hash": hash_, "entry": json.loads(text)} for text, hash_ in entries]
+    return {"schema": EXPORT, "version": _VERSION, "dataset": dataset, "chain": chain}
+
+
+def read_document(text: str) -> Mapping[str, Any]:
+    """Read a receipt or an export strictly, or raise ``SchemaError``."""
+    document = parse_json(text, "receipt")
+    if not isinstance(document, dict):
+        raise SchemaError("receipt: expected an object")
+    return document
+
+
+def check_receipt(
+    document: Mapping[str, Any] | str, *, receipts: Iterable[Mapping[str, Any]] = ()
+) -> list[Problem]:
+    """What is wrong with a receipt or an export, found offline; nothing if the list is empty.
+
+    For an export this replays the chain with fresh budgets, and asks that every one of
+    ``receipts`` is on it. For a receipt it compares the entry with its hash. A document of
+    another kind is a ``SchemaError``.
+    """
+    body = read_document(document) if isinstance(document, str) else document
+    schema, fields = body.get("schema"), set(body)
+    if body.get("version") != _VERSION or schema not in (RECEIPT, EXPORT):
+        raise SchemaError(f"schema {schema!r}, version {body.get('version')!r}: not a receipt")
+    if schema == RECEIPT:
+        if fields != {"schema", "version", "hash", "entry"}:
+            raise SchemaError("receipt: the fields are not those of a receipt")
+        return _check_entry(body)
+    if fields != {"schema", "version", "dataset", "chain"} or not isinstance(body["chain"], list):
+        raise SchemaError("receipt: the fields are not those of an export")
+    replay = Replay(str(body["dataset"]))
+    for position, link in enumerate(body["chain"]):
+        if not isinstance(link, Mapping) or set(link) != {"hash", "entry"}:
+            raise SchemaError(f"receipt: chain[{position}] is not an entry with its hash")
+        try:
+            text = canonical(link["entry"])
+        except (TypeError, ValueError) as error:
+            raise SchemaError(f"receipt: chain[{position}] is not JSON: {error}") from None
+        replay.feed(text, str(link["hash"]), position=position)
+    if replay.genesis is None:
+        return [Problem(replay.dataset, None, "the chain is empty")]
+    return replay.problems + missing_from_chain(replay, receipts)
+
+
+def _check_entry(receipt: Mapping[str, Any]) -> list[Problem]:
+    try:
+        entry = parse_entry(canonical(receipt["entry"]))
+    except (SchemaError, TypeError, ValueError) as error:
+        return [Problem("receipt", None, f"the entry cannot be read: {error}")]
+    if entry.hash == receipt["hash"]:
+        return []
+    return [Problem(entry.dataset, entry.seq, "the entry does not have the hash of the receipt")]
+
+
+def missing_from_chain(replay: Replay, receipts: Iterable[Mapping[str, Any]]) -> list[Problem]:
+    """Receipts for this chain that are not on it."""
+    problems = []
+    for receipt in receipts:
+        faults = check_receipt(receipt)
+        if receipt.get("schema") != RECEIPT:
+            raise SchemaError("receipt: expected the receipt of one entry")
+        entry = None if faults else parse_entry(canonical(receipt["entry"]))
+        if entry is None:
+            problems += faults
+        elif replay.genesis is None or entry.ledger != replay.genesis.ledger:
+            problems.append(
+                Problem(entry.dataset, entry.seq, "the receipt was issued by another ledger")
+            )
+        elif entry.dataset != replay.dataset:
+            problems.append(Problem(entry.dataset, entry.seq, "the receipt is of another dataset"))
+        elif entry.seq >= len(replay.hashes) or replay.hashes[entry.seq] != entry.hash:
+            what = (
+                "the receipt is intact, but its entry is no longer on the chain: "
+                f"entries were removed or replaced (the chain has {len(replay.hashes)})"
+            )
+            problems.append(Problem(entry.dataset, entry.seq, what))
+    return problems

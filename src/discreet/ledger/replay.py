@@ -1,0 +1,196 @@
+"""Replaying a chain: every hash, every position, every budget, from the first entry on.
+
+Nothing that the store remembers beside the entries is believed. The replay opens fresh filters
+from the settings on the chain and spends every charge again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+from discreet.errors import BudgetExceeded, DiscreetError, SchemaError
+from discreet.ledger.budgets import DATASET, SCOPES, label_of
+from discreet.ledger.entries import NO_HASH, Entry, hash_of, parse_entry
+from discreet.privacy.adaptive import Filter
+from discreet.privacy.atoms import ApproxDP
+from discreet.privacy.loss import Loss
+from discreet.privacy.serial import from_json, read_fraction
+
+__all__ = ["Problem", "Replay"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong, and where; ``seq`` is ``None`` where no single entry is to blame."""
+
+    dataset: str
+    seq: int | None
+    what: str
+
+    def __str__(self) -> str:
+        where = "" if self.seq is None else f", entry {self.seq}"
+        return f"{self.dataset}{where}: {self.what}"
+
+
+class Replay:
+    """Feed it the texts of one chain in order; read ``problems`` and ``notes`` at the end."""
+
+    def __init__(self, dataset: str) -> None:
+        self.dataset = dataset
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+        self.hashes: list[str] = []
+        self.genesis: Entry | None = None
+        self.last: Entry | None = None
+        self.spent: dict[str, dict[str, str]] = {}
+        self.keys: dict[str, int] = {}
+        self._filters: dict[str, Filter] = {}
+        self._open_charges: set[int] = set()
+        self._charges: set[int] = set()
+
+    def feed(self, text: str, stored_hash: str, *, position: int) -> Entry | None:
+        """Take the next entry; ``position`` is where the store or the export has it."""
+        if position > len(self.hashes):
+            self._problem(position, f"entries {len(self.hashes)} to {position - 1} are missing")
+            self.hashes += [NO_HASH] * (position - len(self.hashes))
+        try:
+            entry = parse_entry(text)
+        except (SchemaError, UnicodeEncodeError) as error:
+            self._problem(position, f"cannot be read: {error}")
+            self.hashes.append(hash_of(text) if text.isascii() else NO_HASH)
+            return None
+        self.hashes.append(entry.hash)
+        if entry.hash != stored_hash:
+            self._problem(position, "was changed: its text does not have the hash stored for it")
+        self._check_place(entry, position)
+        try:
+            getattr(self, f"_take_{entry.kind}")(entry)
+        except (DiscreetError, KeyError, TypeError, ValueError, AttributeError) as error:
+            self._problem(entry.seq, f"does not make sense: {type(error).__name__}: {error}")
+        self.last = entry
+        return entry
+
+    def _problem(self, seq: int | None, what: str) -> None:
+        self.problems.append(Problem(self.dataset, seq, what))
+
+    def _check_place(self, entry: Entry, position: int) -> None:
+        if entry.seq != position:
+            self._problem(position, f"was moved here from position {entry.seq}")
+        if entry.dataset != self.dataset:
+            self._problem(position, f"belongs to the dataset {entry.dataset!r}")
+        if self.genesis is None:
+            if entry.kind != "genesis" or entry.previous != NO_HASH or entry.genesis != NO_HASH:
+                self._problem(position, "the chain does not begin here")
+            self.genesis = entry
+            return
+        if entry.kind == "genesis":
+            self._problem(position, "the chain begins a second time")
+        if entry.ledger != self.genesis.ledger or entry.genesis != self.genesis.hash:
+            self._problem(position, "belongs to another chain")
+        if self.last is None or entry.previous != self.last.hash:
+            self._problem(position, "does not follow the entry before it")
+
+    # --- what entries mean -------------------------------------------------------------
+
+    def _take_genesis(self, entry: Entry) -> None:
+        opened = Filter.from_state(entry.content["opened"])
+        if opened.relation.value != entry.content["relation"] or opened.charges:
+            self._problem(entry.seq, "the budget was not opened as a new one")
+        self._filters[DATASET] = opened
+
+    def _take_budget(self, entry: Entry) -> None:
+        scope, name = entry.content["scope"], entry.content["name"]
+        label = label_of(scope, name)
+        if scope not in SCOPES or label in self._filters:
+            self._problem(entry.seq, f"the budget {label!r} cannot be opened here")
+        opened = Filter.from_state(entry.content["opened"])
+        if opened.charges or opened.relation is not self._filters[DATASET].relation:
+            self._problem(entry.seq, f"the budget {label!r} was not opened as a new one")
+        self._filters[label] = opened
+
+    def _take_charge(self, entry: Entry) -> None:
+        content = entry.content
+        self._charges.add(entry.seq)
+        self._open_charges.add(entry.seq)
+        key = content.get("key")  # the first version had none
+        if key is not None:
+            if key in self.keys:
+                self._problem(entry.seq, f"the key {key!r} was charged before")
+            self.keys[key] = entry.seq
+        self._check_required(entry)
+        loss = from_json(content["loss"])
+        if content["delta"] is not None:
+            loss = self._claim(entry, loss, read_fraction(content["delta"], "delta"))
+        labels = [DATASET] + [
+            label_of(scope, content[scope]) for scope in SCOPES if content[scope] is not None
+        ]
+        touched = [label for label in labels if label in self._filters]
+        if sorted(content["spent"]) != sorted(touched):
+            self._problem(entry.seq, "does not name the budgets that it had to charge")
+        for label in touched:
+            try:
+                self._filters[label].charge(loss)
+            except BudgetExceeded as error:
+                self._problem(entry.seq, f"the budget {label!r} was exceeded: {error}")
+            self._compare(entry, label, content["spent"].get(label, {}))
+        self.spent.update(content["spent"])
+
+    def _take_outcome(self, entry: Entry) -> None:
+        charge = entry.content["charge"]
+        if entry.content["outcome"] not in ("completed", "failed"):
+            self._problem(entry.seq, "is neither completed nor failed")
+        if charge not in self._charges:
+            self._problem(entry.seq, f"is the outcome of entry {charge}, which is no charge")
+        elif charge not in self._open_charges:
+            self._problem(entry.seq, f"is a second outcome of entry {charge}")
+        self._open_charges.discard(charge)
+
+    def _check_required(self, entry: Entry) -> None:
+        required = self.genesis.content.get("required", []) if self.genesis else []
+        for scope in required:
+            name = entry.content[scope]
+            if name is None or label_of(scope, name) not in self._filters:
+                self._problem(entry.seq, f"was charged without the required budget of its {scope}")
+
+    def _claim(self, entry: Entry, loss: Loss, delta: Fraction) -> Loss:
+        """What a plan was read as; never below what can be proved of it today."""
+        claim = from_json(entry.content["read_as"])
+        if (
+            not isinstance(claim, ApproxDP)
+            or claim.claimed_delta != delta
+            or claim.relation is not loss.relation
+        ):
+            self._problem(entry.seq, "the plan was not read at its own delta")
+        elif claim.claimed_epsilon < Fraction(_certified_lower(loss, float(delta))):
+            self._problem(entry.seq, "the plan costs more than it was charged")
+        return claim
+
+    def _compare(self, entry: Entry, label: str, noted: Mapping[str, Any]) -> None:
+        now = self._filters[label].spent
+        then = {name: read_fraction(text, label) for name, text in noted.items()}
+        if then == now:
+            return
+        if then.keys() <= now.keys() and all(then[name] >= now[name] for name in then):
+            what = f"was charged to {label!r} at more than this version asks"
+            self.notes.append(Problem(self.dataset, entry.seq, what))
+        else:
+            self._problem(entry.seq, f"the sums of {label!r} are below what was spent")
+
+    def finished_spent(self) -> dict[str, dict[str, str]]:
+        """The last sums that the chain notes for every budget it opened."""
+        zero = {label: dict.fromkeys(budget.spent, "0") for label, budget in self._filters.items()}
+        return zero | self.spent
+
+    @property
+    def budgets(self) -> dict[str, Filter]:
+        """The replayed budgets, by label."""
+        return self._filters
+
+
+@lru_cache(maxsize=256)
+def _certified_lower(loss: Loss, delta: float) -> float:
+    return loss.epsilon_bounds(delta=delta).lower

@@ -1,0 +1,463 @@
+"""A ledger in one SQLite file: write-ahead log, full synchronisation, immediate transactions.
+
+**Durable before the body runs.** A flush to the disk takes milliseconds and serves every commit
+before it, so writers share it. A writer with nobody behind it commits with
+``synchronous=FULL``. One with others in the queue commits with ``synchronous=NORMAL``, which
+keeps the file consistent but does not wait for the disk, and then returns only when the row of
+``commits`` says that a later FULL commit covered it. That row is written in the FULL commit
+itself, and SQLite shows a commit to others after the flush; the first who waits too long makes
+the FULL commit. So nobody depends on another process staying alive.
+
+**Threads and fork.** Connections are leased from a pool, one per running transaction. SQLite keeps
+its locks in memory of the process, and a fork copies that memory but not the locks. So a fork
+waits until no transaction runs and closes the connections first; parent and child open new ones.
+Where that cannot be done, the child is refused the file.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from discreet.errors import (
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerExists,
+    LedgerFull,
+    LedgerMissing,
+    LedgerReadOnly,
+    LedgerUnconfirmed,
+)
+from discreet.ledger import schema
+from discreet.ledger.turns import Turns
+
+__all__ = ["SqliteStore"]
+
+_APPLICATION = 0x4453434C  # "DSCL"
+_LONGEST_GATHERING = 0.02  # seconds to wait for somebody else's flush
+_LOOK_AGAIN = 0.003
+_FORK_PATIENCE = 10.0  # seconds that a fork waits for transactions of other threads
+_STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+
+
+class SqliteStore:
+    """See the module; made by :meth:`create` and :meth:`open`."""
+
+    row_lock = ""  # a transaction that writes has the whole file
+
+    def __init__(self, path: Path, *, timeout: float, read_only: bool) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._read_only = read_only
+        self._closed = False
+        self._start_afresh()
+        _STORES.add(self)
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Condition()
+        self._leased: dict[_Link, int] = {}  # with the thread that has it
+        self._idle: list[_Link] = []
+        self._forking = False
+
+    # --- opening -----------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, *, timeout: float, ledger: str) -> SqliteStore:
+        """Make a new file; an existing one is refused, an empty one is filled."""
+        if not path.parent.is_dir():
+            raise LedgerMissing(f"{path}: there is no directory {str(path.parent)!r}")
+        store = cls(path, timeout=timeout, read_only=False)
+        try:
+            store._fill(ledger)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _fill(self, ledger: str) -> None:
+        with self._link(fresh=True) as link, _translated(self._path):
+            with link.turns.mine():
+                link.begin(full=True)
+                try:
+                    if link.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+                        raise LedgerExists(f"{self._path} exists already; nothing was changed")
+                    link.run(f"PRAGMA application_id = {_APPLICATION}")
+                    schema.migrate(link, "sqlite", start=0)
+                    link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
+                    link.run("COMMIT")
+                except BaseException:
+                    link.roll_back()
+                    raise
+            link.check()
+
+    @classmethod
+    def open(cls, path: Path, *, timeout: float, read_only: bool = False) -> SqliteStore:
+        """Open an existing file, and bring an older one up to date."""
+        if not path.is_file():
+            raise LedgerMissing(
+                f"{path}: there is no such ledger (a new one is made by Ledger.create, so that "
+                "a mistyped name is not a fresh budget)"
+            )
+        store = cls(path, timeout=timeout, read_only=read_only or not os.access(path, os.W_OK))
+        try:
+            with store._link() as link, _translated(path):
+                outdated = link.version < schema.LATEST
+            if outdated:
+                store._update()
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _update(self) -> None:
+        if self._read_only:
+            raise LedgerReadOnly(f"{self._path} has an older schema and cannot be written")
+        with self._link() as link, _translated(self._path), link.turns.mine():
+            link.begin(full=True)
+            try:
+                # Somebody else may have done it while we waited.
+                start = schema.check_version(link, str(self._path))
+                schema.migrate(link, "sqlite", start=start)
+                link.run("COMMIT")
+            except BaseException:
+                link.roll_back()
+                raise
+            link.version = schema.LATEST
+
+    # --- transactions ------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        return str(self._path)
+
+    @contextmanager
+    def reading(self) -> Iterator[_Link]:
+        """A consistent view; never waits for writers."""
+        with self._link() as link, _translated(self._path):
+            link.run("BEGIN")
+            try:
+                schema.check_version(link, self.place)
+                yield link
+            finally:
+                link.roll_back()
+
+    @contextmanager
+    def writing(self, *, durable: bool = True) -> Iterator[_Link]:
+        """One immediate transaction, on the disk when the block has ended."""
+        if self._read_only:
+            raise LedgerReadOnly(f"{self._path} can be read but not written; nothing was charged")
+        with self._link() as link:
+            with _translated(self._path), link.turns.mine() as alone:
+                full = durable and alone
+                link.begin(full=full)
+                try:
+                    schema.check_version(link, self.place)
+                    yield link
+                    flushed = ", durable = made + 1" if full else ""
+                    link.run(f"UPDATE commits SET made = made + 1{flushed}")
+                    [(number,)] = link.rows("SELECT made FROM commits")
+                    link.run("COMMIT")
+                except BaseException:
+                    link.roll_back()
+                    raise
+            if durable and not full:
+                self._await_flush(link, number)
+
+    def settle(self) -> None:
+        """Return when everything that can be seen now is on the disk."""
+        if self._read_only:
+            return
+        with self._link() as link:
+            with _translated(self._path):
+                [(made, durable)] = link.rows("SELECT made, durable FROM commits")
+            if durable < made:
+                self._await_flush(link, made)
+
+    def _await_flush(self, link: _Link, number: int) -> None:
+        """Return when a commit is on the disk; see to it if nobody else does."""
+        end = time.monotonic() + _LONGEST_GATHERING
+        try:
+            with _translated(self._path):
+                while link.rows("SELECT durable FROM commits")[0][0] < number:
+                    with link.turns.watch() as watching:
+                        if watching and (time.monotonic() > end or link.turns.nobody_waits()):
+                            self._flush_all(link)
+                            return
+                    time.sleep(_LOOK_AGAIN)
+        except LedgerError as error:
+            link.roll_back()
+            raise LedgerUnconfirmed(
+                f"{self._path}: a charge was recorded, but the disk did not confirm it: {error}; "
+                "it counts as spent and its body must not run"
+            ) from error
+
+    def _flush_all(self, link: _Link) -> None:
+        with link.turns.mine():
+            link.begin(full=True)
+            link.run("UPDATE commits SET durable = made")
+            link.run("COMMIT")
+
+    def faults(self) -> list[str]:
+        """What SQLite finds wrong with the pages of the file."""
+        with self._link() as link:
+            try:
+                found = [str(row[0]) for row in link.rows("PRAGMA integrity_check(20)")]
+            except sqlite3.DatabaseError as error:
+                return [str(error)]
+        return [] if found == ["ok"] else found
+
+    def backup(self, target: Path) -> None:
+        """A consistent copy while others go on charging; complete or absent.
+
+        The copy is a ledger of its own with the same identity: charging both spends the budget
+        twice, so a copy is for reading and for restoring.
+        """
+        if target.exists():
+            raise LedgerExists(f"{target} exists already; nothing was copied")
+        draft = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        try:
+            with self._link() as link, _translated(target):
+                with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+                    link.connection.backup(copy)
+                    # One file without a log beside it; it becomes durable like any other file.
+                    copy.execute("PRAGMA journal_mode = DELETE").fetchall()
+                _flush(draft)
+                os.link(draft, target)  # refuses to replace a file that came in between
+                _flush(target.parent)
+        except FileExistsError:
+            raise LedgerExists(f"{target} exists already; nothing was copied") from None
+        except OSError as error:
+            raise LedgerError(f"{target}: cannot be written ({error.strerror})") from None
+        finally:
+            draft.unlink(missing_ok=True)
+
+    # --- connections -------------------------------------------------------------------
+
+    @contextmanager
+    def _link(self, *, fresh: bool = False) -> Iterator[_Link]:
+        link = self._lease(fresh=fresh)
+        owner = os.getpid()
+        try:
+            yield link
+        finally:
+            if os.getpid() == owner:
+                self._give_back(link)
+
+    def _lease(self, *, fresh: bool) -> _Link:
+        # A new connection is made under the guard, so that no fork comes in between.
+        with self._guard:
+            while self._forking:
+                self._guard.wait()
+            if self._closed:
+                raise LedgerError(f"{self._path}: this ledger was closed")
+            link = self._idle.pop() if self._idle else self._connect(fresh=fresh)
+            self._leased[link] = threading.get_ident()
+            return link
+
+    def _connect(self, *, fresh: bool) -> _Link:
+        if os.path.realpath(self._path) in _REFUSED:
+            raise LedgerError(
+                f"{self._path}: this process was forked while its parent wrote to the ledger; "
+                "start it anew, or fork outside of transactions"
+            )
+        mode = "ro" if self._read_only else "rwc" if fresh else "rw"
+        with _translated(self._path):
+            link = _Link(self._path, timeout=self._timeout, mode=mode)
+            try:
+                link.prepare(fresh=fresh)
+            except BaseException:
+                link.close()
+                raise
+        return link
+
+    def _give_back(self, link: _Link) -> None:
+        with self._guard:
+            del self._leased[link]
+            keep = not (self._closed or link.connection.in_transaction)
+            if keep:
+                self._idle.append(link)
+            else:
+                link.close()
+            self._guard.notify_all()
+
+    def close(self) -> None:
+        """Close the connections that are idle; those in use follow when they are done."""
+        with self._guard:
+            self._closed = True
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_guard"):
+            self.close()
+
+    # --- fork --------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        """Wait for the transactions of other threads, then let go of the file."""
+        self._guard.acquire()
+        self._forking = True
+        me, end = threading.get_ident(), time.monotonic() + _FORK_PATIENCE
+        while set(self._leased.values()) - {me} and time.monotonic() < end:
+            self._guard.wait(0.05)
+        self._close_idle()
+
+    def _after_fork_in_parent(self) -> None:
+        self._forking = False
+        self._guard.notify_all()
+        self._guard.release()
+
+    def _after_fork_in_child(self) -> None:
+        for link in self._leased:
+            # To close the connection here could harm the parent: it is kept and never used.
+            link.turns.close()
+            _REFUSED[os.path.realpath(self._path)] = link
+        self._start_afresh()
+
+
+# Files that this process must not open, with a connection that it inherited in use.
+_REFUSED: dict[str, _Link] = {}
+
+
+class _Forks:
+    """One fork at a time, with all stores at rest."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.stores: list[SqliteStore] = []
+
+    def before(self) -> None:
+        self.lock.acquire()
+        self.stores = list(_STORES)
+        for store in self.stores:
+            store._before_fork()
+
+    def in_parent(self) -> None:
+        for store in self.stores:
+            store._after_fork_in_parent()
+        self.stores = []
+        self.lock.release()
+
+    def in_child(self) -> None:
+        for store in self.stores:
+            store._after_fork_in_child()
+        self.stores = []
+        self.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    _forks = _Forks()
+    os.register_at_fork(
+        before=_forks.before,
+        after_in_parent=_forks.in_parent,
+        after_in_child=_forks.in_child,
+    )
+
+
+class _Link:
+    """A connection with its place in the queue."""
+
+    def __init__(self, path: Path, *, timeout: float, mode: str) -> None:
+        self._path = path
+        self._read_only = mode == "ro"
+        self.version = 0
+        self.connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode={mode}",
+            uri=True,
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        self.turns = Turns(path, timeout=timeout)
+        self._full: bool | None = None
+
+    def prepare(self, *, fresh: bool) -> None:
+        """Set what a connection has to be told, and look at the file."""
+        if not fresh:
+            self.check()
+        elif self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
+            raise LedgerExists(f"{self._path} exists already; nothing was changed")
+        if not self._read_only:
+            [(mode,)] = self.rows("PRAGMA journal_mode = WAL")
+            if mode != "wal":
+                raise LedgerError(f"{self._path}: no write-ahead log can be kept here")
+            self.run("PRAGMA wal_autocheckpoint = 4000")
+            self.run("PRAGMA fullfsync = 1")
+            self.run("PRAGMA checkpoint_fullfsync = 1")
+
+    def check(self) -> None:
+        """Refuse what is not a ledger, or a newer one, before anything is written."""
+        [(application,)] = self.rows("PRAGMA application_id")
+        if application != _APPLICATION:
+            raise LedgerCorrupt(f"{self._path} is not a ledger")
+        self.version = schema.check_version(self, str(self._path))
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement, tuple(values)).fetchall()
+
+    def run(self, statement: str, values: Sequence[object] = ()) -> int:
+        return self.connection.execute(statement, tuple(values)).rowcount
+
+    def begin(self, *, full: bool) -> None:
+        """Start a transaction that has the write lock from its first moment."""
+        if full is not self._full:
+            self.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
+            self._full = full
+        self.run("BEGIN IMMEDIATE")
+
+    def roll_back(self) -> None:
+        """End a transaction without a trace, if one is open."""
+        if self.connection.in_transaction:
+            with suppress(sqlite3.Error):
+                self.run("ROLLBACK")
+
+    def close(self) -> None:
+        self.roll_back()
+        self.connection.close()
+        self.turns.close()
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _translated(path: Path) -> Iterator[None]:
+    """SQLite's errors in the words of a ledger."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "")
+        for prefix, kind, meaning in _MEANINGS:
+            if name.startswith(prefix):
+                raise kind(f"{path}: {meaning} ({error})") from error
+        if isinstance(error, sqlite3.IntegrityError):
+            raise
+        raise LedgerError(f"{path}: {error}") from error
+
+
+_MEANINGS: tuple[tuple[str, type[LedgerError], str], ...] = (
+    ("SQLITE_FULL", LedgerFull, "the disk is full, nothing was charged"),
+    ("SQLITE_BUSY", LedgerBusy, "others held the ledger for too long, nothing was charged"),
+    ("SQLITE_READONLY", LedgerReadOnly, "the ledger cannot be written, nothing was charged"),
+    ("SQLITE_NOTADB", LedgerCorrupt, "this is not a ledger"),
+    ("SQLITE_CORRUPT", LedgerCorrupt, "the file is damaged; restore a backup"),
+    ("SQLITE_CANTOPEN", LedgerError, "the file cannot be opened"),
+    ("SQLITE_IOERR", LedgerUnconfirmed, "the disk failed, a charge under way may be spent"),
+    ("SQLITE_ERROR", LedgerCorrupt, "the tables are not those of a ledger"),
+)

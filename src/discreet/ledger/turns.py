@@ -1,0 +1,122 @@
+"""Whose turn it is to write: a queue of processes and threads beside a SQLite file.
+
+SQLite alone keeps writers apart; this queue makes them share the slow part, the flush to the
+disk. Whoever writes first says so (a shared lock on ``-queue``), then takes its turn (an
+exclusive lock on ``-turn``). A writer that sees others in the queue may leave the flush to them.
+
+The locks are ``flock`` locks on empty files: the system drops them when a process dies, and
+nothing is lost if the files are deleted. Where there is no ``flock`` everyone flushes alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from discreet.errors import LedgerBusy
+
+try:
+    import fcntl
+except ImportError:
+    _HAS_FLOCK = False
+else:
+    _HAS_FLOCK = True
+
+__all__ = ["SIDE_FILES", "Turns"]
+
+SIDE_FILES = ("-queue", "-turn", "-sync")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.001
+
+
+class Turns:
+    """The queue as one connection sees it: its own descriptors of the three files."""
+
+    def __init__(self, path: Path, *, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._queue, self._turn, self._sync = (self._open(suffix) for suffix in SIDE_FILES)
+
+    def _open(self, suffix: str) -> int | None:
+        if not _HAS_FLOCK:
+            return None
+        try:
+            return os.open(f"{self._path}{suffix}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:  # a directory that cannot be written: no queue, and SQLite will say why
+            return None
+
+    @property
+    def available(self) -> bool:
+        """Whether there is a queue at all."""
+        return None not in (self._queue, self._turn, self._sync)
+
+    def close(self) -> None:
+        """Drop the descriptors, and with them every lock that only they hold."""
+        for descriptor in (self._queue, self._turn, self._sync):
+            if descriptor is not None:
+                with suppress(OSError):
+                    os.close(descriptor)
+        self._queue = self._turn = self._sync = None
+
+    @contextmanager
+    def mine(self) -> Iterator[bool]:
+        """Wait for a turn; the value says whether nobody else is in the queue."""
+        if self._queue is None or self._turn is None:
+            yield True
+            return
+        try:
+            self._acquire(self._queue, fcntl.LOCK_SH)
+            self._acquire(self._turn, fcntl.LOCK_EX)
+            try:
+                yield self.nobody_waits()
+            finally:
+                fcntl.flock(self._turn, fcntl.LOCK_UN)
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+
+    @contextmanager
+    def watch(self) -> Iterator[bool]:
+        """Try to be the one who sees to the flush; the value says whether we are."""
+        if self._sync is None:
+            yield True
+            return
+        try:
+            fcntl.flock(self._sync, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(self._sync, fcntl.LOCK_UN)
+
+    def nobody_waits(self) -> bool:
+        """Leave the queue, and say whether it is empty now."""
+        if self._queue is None:
+            return True
+        try:
+            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+            return False
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return True
+
+    def _acquire(self, descriptor: int, kind: int) -> None:
+        """A lock that is asked for again and again, so that waiting has an end."""
+        end, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
+        while True:
+            try:
+                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise LedgerBusy(
+                        f"{self._path}: another process has held the ledger for more than "
+                        f"{self._timeout:g} s; nothing was charged"
+                    ) from None
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                return

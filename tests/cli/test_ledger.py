@@ -1,0 +1,206 @@
+"""``discreet ledger``: every command, its tables, its JSON, its picture and its refusals."""
+
+import json
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from discreet.ledger import Ledger, check_receipt
+from discreet.privacy import Gaussian, PureDP, from_json, to_json
+
+
+@pytest.fixture
+def place(tmp_path: Path, run: Any) -> str:
+    """A ledger with a dataset and the budget of an analyst, made by the command line."""
+    path = str(tmp_path / "study.ledger")
+    first = ["create", path, "census", "--epsilon", "1", "--delta", "1e-6", "--unit", "person"]
+    assert run("ledger", *first).exit_code == 0
+    assert (
+        run("ledger", "create", path, "census", "--epsilon", "0.3", "--analyst", "ann").exit_code
+        == 0
+    )
+    return path
+
+
+def answer(run: Any, *arguments: str, code: int = 0) -> Any:
+    result = run("ledger", *arguments, "--json")
+    assert result.exit_code == code, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+def refusal(run: Any, *arguments: str) -> str:
+    result = run("ledger", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    return str(result.stderr)
+
+
+def test_create_and_show(run: Any, place: str) -> None:
+    shown = answer(run, "show", place)
+    [dataset] = shown["datasets"]
+    assert (dataset["name"], dataset["unit"], dataset["entries"]) == ("census", "person", 2)
+    labels = {budget["label"]: budget for budget in dataset["budgets"]}
+    assert labels["dataset"]["epsilon"] == "1"
+    assert labels["dataset"]["kind"] == "basic+zcdp"
+    assert labels["analyst:ann"]["remaining"] == {"basic": "3/10", "delta": "0"}
+    table = run("ledger", "show", place, "census").stdout
+    assert "unit person, relation add_remove" in table
+    assert "analyst:ann" in table
+    assert "rho" in table
+
+
+def test_the_filter_of_a_budget_can_be_chosen(run: Any, tmp_path: Path) -> None:
+    settings = ["--epsilon", "2", "--delta", "1e-5", "--kind", "rdp", "--reserved", "1e-6"]
+    orders = ["--order", "16", "--order", "8"]
+    asked = ["create", str(tmp_path / "x"), "d", *settings, *orders, "--require", "analyst"]
+    [dataset] = answer(run, *asked)["datasets"]
+    assert dataset["required"] == ["analyst"]
+    assert dataset["budgets"][0]["remaining"].keys() == {"rdp@8.0", "rdp@16.0", "delta"}
+    assert dataset["budgets"][0]["remaining"]["delta"] == "1/1000000"
+
+
+def test_charge_spends_exactly_and_refuses_on_one_line(run: Any, place: str) -> None:
+    for _ in range(3):
+        made = answer(run, "charge", place, "census", "--epsilon", "0.1", "--analyst", "ann")
+        assert made["outcome"] == "open"
+        assert check_receipt(made["receipt"]) == []
+    line = refusal(run, "charge", place, "census", "--epsilon", "1e-9", "--analyst", "ann")
+    assert "the budget 'analyst:ann' cannot pay for this charge, nothing was charged" in line
+    with Ledger.open(place) as ledger:
+        assert ledger.show("census").budget.charges == 3
+
+
+def test_charge_takes_every_kind_of_loss(run: Any, place: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps(to_json(Gaussian(90.0))), encoding="utf-8")
+    for options in (
+        ["--epsilon", "1/20", "--delta", "1e-9"],
+        ["--laplace-scale", "50"],
+        ["--noise-multiplier", "80", "--steps", "2"],
+        ["--noise-multiplier", "30", "--rate", "0.01", "--steps", "10", "--delta", "1e-8"],
+        ["--loss", str(plan)],
+    ):
+        answer(run, "charge", place, "census", *options)
+    rows = answer(run, "history", place, "census")["charges"]
+    assert [repr(from_json(row["loss"])) for row in rows][1:3] == [
+        "Laplace(scale=50.0)",
+        "2 * Gaussian(noise_multiplier=80.0)",
+    ]
+    assert rows[3]["delta"] == "1/100000000"
+    assert answer(run, "verify", place)["ok"] is True
+
+
+def test_charge_runs_a_command_after_the_charge_and_keeps_failures(
+    run: Any, spawn: Any, place: str
+) -> None:
+    command = [sys.executable, "-c", "print('released')"]
+    done = spawn("ledger", "charge", place, "census", "--epsilon", "0.1", "--", *command)
+    assert done.returncode == 0
+    assert "released" in done.stdout
+    failing = [sys.executable, "-c", "raise SystemExit(7)"]
+    result = run("ledger", "charge", place, "census", "--epsilon", "0.1", "--", *failing)
+    assert result.exit_code == 7
+    assert "no-such-program" in refusal(
+        run, "charge", place, "census", "--epsilon", "0.1", "--", "no-such-program"
+    )
+    rows = answer(run, "history", place, "census")["charges"]
+    assert [row["outcome"] for row in rows] == ["completed", "failed", "failed"]
+
+
+def test_a_command_never_runs_without_its_charge_nor_twice_under_a_key(
+    run: Any, place: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    command = [sys.executable, "-c", f"open({str(mark)!r}, 'a').write('x')"]
+    refusal(run, "charge", place, "census", "--epsilon", "9", "--", *command)
+    assert not mark.exists()
+    for expected in (False, True):
+        ask = ["--epsilon", "0.1", "--key", "k"]
+        made = run("ledger", "charge", place, "census", *ask, "--json", "--", *command)
+        assert json.loads(made.stdout)["replayed"] is expected
+    assert mark.read_text() == "x"
+    assert "was used for another request" in refusal(
+        run, "charge", place, "census", "--epsilon", "0.2", "--key", "k"
+    )
+
+
+def test_history_draws_the_budget_over_time(run: Any, place: str, tmp_path: Path) -> None:
+    assert run("ledger", "history", place, "census").stdout == "no charges yet\n"
+    empty = tmp_path / "empty.svg"
+    assert run("ledger", "history", place, "census", "--output", str(empty)).exit_code == 0
+    assert empty.read_text(encoding="utf-8").startswith("<?xml")
+    with Ledger.open(place) as ledger:
+        for number in range(5):
+            with ledger.charge("census", PureDP("1/50"), analyst="ann", purpose=f"q{number}"):
+                pass
+        with pytest.raises(OSError, match="no"), ledger.charge("census", Gaussian(60.0)):
+            raise OSError("no")
+    picture = tmp_path / "budget.png"
+    result = run("ledger", "history", place, "census", "--output", str(picture))
+    assert result.exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    lines = result.stdout.splitlines()
+    assert sum("completed" in line for line in lines) == 5
+    assert sum("failed" in line for line in lines) == 1
+    assert "q4, ann" in result.stdout
+
+
+def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
+    run("ledger", "charge", place, "census", "--epsilon", "0.1")
+    receipt, chain = tmp_path / "receipt.json", tmp_path / "chain.json"
+    receipt.write_text(run("ledger", "export", place, "census", "--entry", "2").stdout)
+    assert run("ledger", "export", place, "census", "--output", str(chain)).exit_code == 0
+    for what in ([place], [str(chain)], [str(receipt)], [place, "--receipt", str(receipt)]):
+        assert "everything fits" in run("ledger", "verify", *what).stdout
+    with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER entries_no_update")
+        connection.execute("UPDATE entries SET text = replace(text, '1/10', '1/90') WHERE seq = 2")
+    verdict = answer(run, "verify", place, "--receipt", str(receipt), code=1)
+    assert verdict["ok"] is False
+    assert verdict["problems"][0]["entry"] == 2
+    result = run("ledger", "verify", place)
+    assert result.exit_code == 1
+    assert "census, entry 2: was changed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["show", "{nowhere}"], "there is no such ledger"),
+        (["show", "{place}", "nothing"], "there is no dataset 'nothing'"),
+        (["create", "{new}", "d", "--epsilon", "x"], "--epsilon = x: expected an exact number"),
+        (["create", "{new}", "d", "--epsilon", "1", "--kind", "gdp"], "--kind = gdp: expected"),
+        (["create", "{place}", "census", "--epsilon", "5"], "a dataset 'census' already"),
+        (
+            ["create", "{place}", "census", "--epsilon", "1", "--analyst", "b", "--unit", "p"],
+            "--unit = p: expected only for",
+        ),
+        (
+            ["create", "{new}", "d", "--epsilon", "1", "--order", "1"],
+            "--order = 1: expected a number with 1 < order",
+        ),
+        (["charge", "{place}", "census"], "mechanism = none: expected one of"),
+        (
+            ["charge", "{place}", "census", "--epsilon", "1", "--steps", "3"],
+            "--epsilon = 1: expected only without",
+        ),
+        (["charge", "{place}", "census", "--epsilon", "0.1", "--relation", "replace"], "relation"),
+        (["export", "{place}", "census", "--entry", "99"], "there is no entry 99"),
+        (["export", "{place}", "census", "-o", "{nowhere}/x"], "--output = "),
+        (["history", "{place}", "census", "-o", "x.pdf"], "--output = x.pdf"),
+        (["verify", "{place}", "--receipt", "{nowhere}"], "--receipt = "),
+        (["verify", "{nowhere}.json"], "a readable file"),
+    ],
+)
+def test_refusals_are_one_line_and_make_nothing(
+    run: Any, place: str, tmp_path: Path, arguments: list[str], line: str
+) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    names = {"place": place, "new": str(tmp_path / "new"), "nowhere": str(tmp_path / "no" / "x")}
+    assert line in refusal(run, *(word.format(**names) for word in arguments))
+    assert sorted(path.name for path in tmp_path.iterdir()) == before

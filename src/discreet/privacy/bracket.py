@@ -36,7 +36,7 @@ DEFAULT_AIM = 0.1
 COARSE_CELLS = 96
 CELLS = 420
 MANY = 50
-FEWER_CELLS = 160
+FEWER_CELLS = 190
 MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
@@ -193,7 +193,8 @@ def _epsilon_one_way(
             return Bounds(0.0, rough.upper), tilt
     result = Bounds(0.0, math.inf)
     last = math.inf
-    for turn in range(MOST_ROUNDS):
+    # Very many distinct steps are dear: they are seen once.
+    for turn in range(MOST_ROUNDS if plan.atoms < MANY else 1):
         if turn > 0 or tilt.heavy or not good or first_look.cells != cells:
             view = View(swapped, tilt.tau, cells, tail, tilt.epsilon)
             tilt, lower, upper = _focused(plan, view, tilt, focus)

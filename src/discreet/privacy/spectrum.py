@@ -50,6 +50,7 @@ MOST_FREQUENCIES = 60_000
 # Frequencies times nodes: what one transform may cost (about half a second).
 MOST_WORK = 100_000_000
 CHUNK = 4_000_000
+MANY_NODES = 50_000
 # In units of 1 / whisper: there the blur has fallen to exp(-30).
 LAST_FREQUENCY = math.sqrt(2.0 * 30.0)
 # In units of 1 / deviation: where Chernoff bounds of far copies are tried.
@@ -226,6 +227,8 @@ class Inversion:
         self.window = window(parts, tau, log_delta=log_delta, around=around, whisper=whisper)
         nodes = sum(part.measure.loss.size for part in parts)
         self.most = max(2_000, min(MOST_FREQUENCIES, MOST_WORK // nodes))
+        if nodes > MANY_NODES and self._transform(limit=max(300, MOST_WORK // (2 * nodes))):
+            return
         # Where the frequencies do not suffice for the whisper asked for, speak up: a louder
         # whisper is wider but valid, a truncated transform says nothing. Beyond a few
         # lengths of the tilt it would drown everything.
@@ -238,18 +241,30 @@ class Inversion:
 
     # --- the characteristic function ---------------------------------------------------
 
-    def _transform(self) -> None:
+    def _transform(self, limit: int | None = None) -> bool:
+        """Compute the integrand; false if more than ``limit`` frequencies would be needed.
+
+        Many steps of many kinds decay quickly: then a few frequencies suffice, whatever the
+        whisper would need by itself.
+        """
         tau, kappa = self.tau, self.whisper
         step = 2.0 * math.pi / self.window
-        last = LAST_FREQUENCY / kappa
-        wanted = min(self.most, math.ceil(last / step) + 1)
-        count = min(wanted, 2 + math.ceil(10.0 / self.deviation / step))
+        wanted = math.ceil(LAST_FREQUENCY / kappa / step) + 1
+        deviation = self.deviation
+        if limit is None:
+            wanted = limit = min(self.most, wanted)
+        else:
+            bulk = sum(float(p.counts @ _bulk(w, x, 1)[2]) for p, w, x in self._centred())
+            deviation = math.sqrt(bulk + kappa**2)
+        count = min(wanted, limit, 2 + math.ceil(10.0 / deviation / step))
         while True:
             log_x, noise = self._log_characteristic(count, step)
             tail = self._tail_bound(count, wanted, step, log_x)
             if tail is not None:
                 break
-            count = min(wanted, 3 * count)
+            if count >= limit:
+                return False
+            count = min(limit, 3 * count)
         t = step * np.arange(count)
         z = tau + 1j * t
         blur = np.exp(0.5 * kappa**2 * (z * z + z))
@@ -278,6 +293,7 @@ class Inversion:
             beyond = decay / (math.pi * kappa**2 * end) + step * decay / math.pi
             self.density_error += tail * lift + beyond
             self.call_error += (tail * lift) / reach**2 + beyond / end**2
+        return True
 
     def _centred(self) -> list[tuple[Part, Array, Array]]:
         """Each part with its tilted weights and its losses around the tilted mean."""

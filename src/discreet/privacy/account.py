@@ -92,8 +92,9 @@ def tradeoff(loss: Loss, fpr: float | np.ndarray) -> Any:
         _validate.real("fpr", float("nan"), at_least=0, at_most=1)
     points, deltas = _profile(loss)
     flat = level.reshape(-1, 1)
-    steep = np.exp(points) * flat + deltas
+    steep = np.exp(np.minimum(points, 700.0)) * flat + deltas
     shallow = 1.0 - np.exp(-points) * (1.0 - flat - deltas)
+    steep[:, points > 700.0] = 1.0
     best = np.minimum(np.minimum(steep, shallow).min(axis=1), 1.0).reshape(level.shape)
     return float(best) if level.ndim == 0 else best
 
@@ -103,7 +104,8 @@ def _profile(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     top = largest_loss(loss)
     reach = min(epsilon(loss, delta=1e-9), top)
     if not math.isfinite(reach):
-        reach = epsilon(loss, delta=0.5 * (1.0 + delta_bounds(loss, epsilon=700.0).upper))
+        floor = delta_bounds(loss, epsilon=700.0).upper
+        reach = epsilon(loss, delta=0.5 * (1.0 + floor)) if floor < 1.0 else 0.0
     points = np.append(np.linspace(0.0, reach, 48), reach * 1.2)
     if math.isfinite(top):
         points = np.append(points[points < top], top)

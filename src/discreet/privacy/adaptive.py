@@ -32,6 +32,7 @@ Losses that state a delta spend it from ``reserved``, see :mod:`discreet.privacy
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any, final
@@ -66,6 +67,9 @@ from discreet.privacy.loss import Loss
 from discreet.privacy.relation import Relation
 
 __all__ = ["FILTER_KINDS", "Filter", "Odometer"]
+
+# Reading what is left and spending it is one act, whichever thread does it.
+_CHARGING = threading.RLock()
 
 
 @final
@@ -198,8 +202,9 @@ class Filter:
         Raises ``BudgetExceeded`` with what is left, ``RelationMismatch`` for another
         relation and ``NotApplicable`` where no theorem covers the loss in any open lane.
         """
-        self._lanes, self._delta_spent = self._after(loss, delta)
-        self._charges += 1
+        with _CHARGING:
+            self._lanes, self._delta_spent = self._after(loss, delta)
+            self._charges += 1
 
     def _after(self, loss: Loss, delta: object) -> tuple[list[Lane], Fraction]:
         good = charges.split(loss, relation=self._relation, delta=delta)
@@ -347,14 +352,15 @@ class Odometer:
 
     def charge(self, loss: Loss, *, delta: object = None) -> None:
         """Record a loss *before* its release; see :meth:`Filter.charge` for ``delta``."""
-        good = charges.split(loss, relation=self._relation, delta=delta)
-        steps = [lane.after(good) for lane in self._lanes]
-        if not any(step.lane.open for step in steps):
-            reasons = "; ".join(step.reason for step in steps)
-            raise NotApplicable(f"this odometer cannot read {loss!r}: {reasons}")
-        self._lanes = [step.lane for step in steps]
-        self._delta_spent = bounded(self._delta_spent + good.delta)
-        self._charges += 1
+        with _CHARGING:
+            good = charges.split(loss, relation=self._relation, delta=delta)
+            steps = [lane.after(good) for lane in self._lanes]
+            if not any(step.lane.open for step in steps):
+                reasons = "; ".join(step.reason for step in steps)
+                raise NotApplicable(f"this odometer cannot read {loss!r}: {reasons}")
+            self._lanes = [step.lane for step in steps]
+            self._delta_spent = bounded(self._delta_spent + good.delta)
+            self._charges += 1
 
     def epsilon(self) -> float:
         """The reading now; infinite once the charges' own deltas exceed ``reserved``."""

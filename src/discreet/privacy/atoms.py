@@ -379,7 +379,9 @@ class RenyiDP(Atom):
 class FinitePair(Atom):
     """The pair of output distributions of one mechanism on two neighbours.
 
-    Both directions count. The caller asserts that no other neighbours are worse.
+    Both directions count, and P may belong to the data set with the unit or to the one
+    without it: where that matters (sampling, other parts with an order) the worse is taken.
+    The caller asserts that no other neighbours are worse.
     """
 
     p: tuple[float, ...]

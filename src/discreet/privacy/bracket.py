@@ -114,6 +114,8 @@ class Plan:
         to choose a tilt, not to claim a bound.
         """
         lower, upper, tight = [], [], self.tight and not self.fixed
+        ordered = sum(not is_symmetric(loss) for loss, _ in self.items) + len(self.counts)
+        view = replace(view, oriented=ordered <= 1)
         for loss, n in self.items:
             seen = step(loss, view)
             tight = tight and seen.lower is not None
@@ -517,4 +519,4 @@ def _single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
     value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
     slack = measure.mass_error + 1e-13
     value *= 1.0 + slack if is_upper else 1.0 - slack
-    return min(1.0, float(measure.infinite[0]) + value)
+    return min(1.0, max(0.0, float(measure.infinite[0]) + value))

@@ -142,17 +142,33 @@ def gaussian_cells(weights: Array, shifts: Array, *, edge: Array, swapped: bool)
         gain += weights[:, j : j + 1] * (_normal_mass(edge - shifts[:, j : j + 1]) - null)
     boundary = _mixture_loss(edge, weights, shifts)
     with np.errstate(divide="ignore", invalid="ignore"):
-        average = np.where(null > 0, np.log1p(gain / null), boundary[:, :-1])
-        # Differences of normal distribution functions, in units in the last place: the mass
-        # is small beside the functions that it is a difference of.
-        inner = np.minimum(np.abs(edge[:, 1:]), np.abs(edge[:, :-1]))
-        relative = 1e-15 * (1.0 + 2.0 * special.ndtr(-inner) / null)
-        relative = np.where(null > 0, np.minimum(relative, 1.0), 1.0)
-    average = np.clip(average, boundary[:, :-1], boundary[:, 1:])
+        average = np.log1p(gain / null)
+        relative = _relative_error(edge, null)
     # The same error seen by log1p(gain / null): only the moved share of P carries it.
     part = weights[:, moved.start :].sum(axis=1, keepdims=True)
     grown = np.exp(np.minimum(boundary[:, 1:], 700.0))
     slack = relative * np.minimum(1.0, 2.0 * part + np.maximum(grown - 1.0, 0.0))
+    present = np.maximum(null + gain, 0.0)
+    thin = gain < -0.5 * null
+    if np.any(thin):
+        # P is small beside Q: the difference says nothing, its own mass does.
+        total, loss_of_digits = np.zeros_like(null), relative
+        for j in range(shifts.shape[1]):
+            moved_edge = edge - shifts[:, j : j + 1]
+            mass = _normal_mass(moved_edge)
+            total = total + weights[:, j : j + 1] * mass
+            with np.errstate(divide="ignore", invalid="ignore"):
+                loss_of_digits = np.maximum(loss_of_digits, _relative_error(moved_edge, mass))
+        present = np.where(thin, total, present)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            average = np.where(thin, np.log(total) - np.log(null), average)
+        slack = np.where(thin, 2.0 * loss_of_digits + 4e-16 * np.abs(boundary[:, :-1]), slack)
+        relative = np.where(thin, loss_of_digits, relative)
+    # Where a mass is too small to be known, only the range of the loss is.
+    unknown = ~np.isfinite(average) | (relative >= 1e-3)
+    average = np.where(unknown, boundary[:, :-1], average)
+    slack = np.where(unknown, boundary[:, 1:] - boundary[:, :-1], slack)
+    average = np.clip(average, boundary[:, :-1], boundary[:, 1:])
     none = np.zeros(len(edge))
     if swapped:
         # High losses lie on the left now.
@@ -169,7 +185,7 @@ def gaussian_cells(weights: Array, shifts: Array, *, edge: Array, swapped: bool)
             touching=True,
         )
     return Cells(
-        p=np.maximum(null + gain, 0.0),
+        p=present,
         average=average,
         low=boundary[:, :-1],
         high=boundary[:, 1:],
@@ -238,6 +254,13 @@ def _normal_mass(edge: Array) -> Array:
     if np.any(across):
         inside = np.where(across, 1.0 - left[:, 1:] - left[:, :-1], inside)
     return np.asarray(inside)
+
+
+def _relative_error(edge: Array, mass: Array) -> Array:
+    """What a difference of normal distribution functions may lose, relative to it."""
+    inner = np.minimum(np.abs(edge[:, 1:]), np.abs(edge[:, :-1]))
+    lost = 1e-15 * (1.0 + 2.0 * special.ndtr(-inner) / mass)
+    return np.where(mass > 0, np.minimum(lost, 1.0), 1.0)
 
 
 def _mixture_loss(x: Array, weights: Array, shifts: Array) -> Array:

@@ -52,7 +52,8 @@ class View:
 
     ``swapped`` exchanges the pair (a unit added instead of removed), ``tail`` is the mass
     that may be moved to loss +infinity, ``focus`` the epsilon of interest, ``rate`` the
-    Poisson rate in force.
+    Poisson rate in force. ``oriented`` is false where other parts of the plan have an order
+    of their own, so that either member of a finite pair may belong to either data set.
     """
 
     swapped: bool
@@ -62,6 +63,7 @@ class View:
     focus: float = math.inf
     rate: float = 1.0
     records: int = 1
+    oriented: bool = True
 
 
 @dataclass(frozen=True)
@@ -112,13 +114,18 @@ def _(loss: Exponential, view: View) -> Step:
 def _(loss: FinitePair, view: View) -> Step:
     p, q = np.array(loss.p), np.array(loss.q)
     exact = _exact(point_cells(p, q, rate=view.rate, swapped=view.swapped))
-    if loss.relation is Relation.ADD_REMOVE or is_symmetric(loss):
+    certain = loss.relation is Relation.ADD_REMOVE and view.oriented and view.rate == 1.0
+    if is_symmetric(loss) or certain:
         return exact
-    # Under replace either data set may come first in every step: take the larger profile.
-    forward, backward = exact.upper, point_cells(q, p, rate=view.rate).upper()
-    ends = np.concatenate([forward.loss[0], backward.loss[0], [0.0]])
+    # Either data set may be the one with the unit: take the largest of all profiles.
+    every = [
+        point_cells(first, second, rate=view.rate, swapped=swapped).upper()
+        for first, second in ((p, q), (q, p))
+        for swapped in (False, True)
+    ]
+    ends = np.concatenate([*(measure.loss[0] for measure in every), [0.0]])
     grid = np.unique(ends[ends >= 0.0])
-    worst = np.maximum(curves.profile(forward, grid), curves.profile(backward, grid))
+    worst = np.max([curves.profile(measure, grid) for measure in every], axis=0)
     return Step(exact.lower, curves.symmetric_measure(grid, worst))
 
 

@@ -37,6 +37,7 @@ COARSE_CELLS = 96
 CELLS = 420
 MANY = 50
 FEWER_CELLS = 190
+MORE_CELLS = 540
 MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
@@ -94,6 +95,12 @@ class Plan:
     @property
     def symmetric(self) -> bool:
         return len(self.counts) == 0 and all(is_symmetric(loss) for loss, _ in self.items)
+
+    def cells(self, tilt: Tilt) -> int:
+        """How many cells each distinct step gets at first."""
+        if self.atoms >= MANY:
+            return FEWER_CELLS
+        return CELLS if tilt.sure else MORE_CELLS
 
     def expected_tilt(self, log_delta: float) -> Tilt | None:
         """The tilt by the central limit theorem, where the plan is plain enough for it."""
@@ -165,8 +172,7 @@ def _epsilon_one_way(
     first_look = View(swapped, 0.0, COARSE_CELLS, tail)
     expected = plan.expected_tilt(log_delta) if start is None else start
     if expected is not None:
-        cells = CELLS if plan.atoms < MANY else FEWER_CELLS
-        cells = cells if start is None else 2 * COARSE_CELLS
+        cells = plan.cells(expected) if start is None else 2 * COARSE_CELLS
         first_look = View(swapped, expected.tau, cells, tail, expected.epsilon)
     lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
@@ -397,12 +403,12 @@ def _typical_loss(parts: Sequence[Part], plain: tuple[float, float, float]) -> f
 
 def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> tuple[int, float]:
     """How many cells and how loud a whisper the tolerance allows."""
-    cells = CELLS if plan.atoms < MANY else FEWER_CELLS
+    cells = plan.cells(tilt)
     if tolerance is not None:
         cells = math.ceil(cells * max(1.0, math.sqrt(1.2e-4 * tilt.epsilon / aim)))
     # An epsilon far below the tolerance has a steep tilt; a whisper longer than its scale
     # would not be a small effect any more.
-    whisper = min(math.sqrt(0.25 * aim / (1.0 + tilt.tau)), 1.0 / tilt.tau)
+    whisper = min(math.sqrt(0.15 * aim / (1.0 + tilt.tau)), 1.0 / tilt.tau)
     return min(cells, MOST_CELLS, MOST_NODES // plan.atoms), whisper
 
 

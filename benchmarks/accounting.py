@@ -24,6 +24,7 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -159,14 +160,19 @@ def measure_steps(noise: float, rate: float, decades: int, rounds: int) -> dict[
         for steps in counts
     ]
     ours = [point["seconds"][OURS] or allowed[f"{OURS} 1"] for point in points]
-    # A single step needs no inversion and is left out of the fit.
+    # A single step needs no inversion and is left out.
     slope = np.polyfit(np.log(counts[1:]), np.log(ours[1:]), 1)[0] if decades > 1 else 0.0
     return {
         "curve": f"noise {noise:g}, rate {rate:g}",
         "points": points,
         "slope": float(slope),
-        "slowest_over_fastest": max(ours) / min(ours[1:]),
+        "most_growth": most_growth(ours[1:]),
     }
+
+
+def most_growth(seconds: Sequence[float]) -> float:
+    """The most by which more steps cost more than fewer: 1 if cost never grows."""
+    return max(later / min(seconds[: i + 1]) for i, later in enumerate(seconds))
 
 
 def import_seconds(rounds: int, *, slow_ones: bool) -> dict[str, Any]:

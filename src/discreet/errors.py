@@ -54,6 +54,14 @@ class DiscreetError(Exception):
     """Base of everything this package raises on purpose."""
 
 
+def _shown(value: object) -> str:
+    """``repr``, which Python refuses for integers of very many digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"<{type(value).__name__} of too many digits>"
+
+
 class InvalidValue(DiscreetError, ValueError):
     """An argument is outside its domain.
 
@@ -62,7 +70,7 @@ class InvalidValue(DiscreetError, ValueError):
     """
 
     def __init__(self, argument: str, value: object, expected: str) -> None:
-        super().__init__(f"{argument} = {value!r}: expected {expected}")
+        super().__init__(f"{argument} = {_shown(value)}: expected {expected}")
         self.argument = argument
         self.value = value
         self.expected = expected

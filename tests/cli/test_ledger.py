@@ -1,7 +1,9 @@
 """``discreet ledger``: every command, its tables, its JSON, its picture and its refusals."""
 
 import json
+import os
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -162,7 +164,8 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
         connection.execute("UPDATE entries SET text = replace(text, '1/10', '1/90') WHERE seq = 2")
     verdict = answer(run, "verify", place, "--receipt", str(receipt), code=1)
     assert verdict["ok"] is False
-    assert verdict["problems"][0]["entry"] == 2
+    assert "the trigger 'entries_no_update' is missing" in verdict["problems"][0]["what"]
+    assert verdict["problems"][1]["entry"] == 2
     result = run("ledger", "verify", place)
     assert result.exit_code == 1
     assert "census, entry 2: was changed" in result.stdout
@@ -191,6 +194,22 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
         ),
         (["charge", "{place}", "census", "--epsilon", "0.1", "--relation", "replace"], "relation"),
         (["export", "{place}", "census", "--entry", "99"], "there is no entry 99"),
+        (["export", "{place}", "census", "--entry", str(10**23)], "--entry = 1000000000000"),
+        (["export", "{place}", "census", "--entry", "1e23"], "--entry = 1e23: expected an integer"),
+        (["export", "{place}", "census", "-o", "{pipe}"], "expected the name of a file"),
+        (["export", "{place}", "census", "-o", "x" * 300], "--output = "),
+        (["export", "{place}", "census", "-o", ""], "--output = '': expected the name of a file"),
+        (["show", "{place}", "x" * 300], "dataset = xxx"),
+        (["show", "{place}", "\udcff"], "dataset = '\\udcff': expected a printable name"),
+        (["charge", "{place}", "census", "--epsilon", "0.1", "--key", "\udcff"], "--key = "),
+        (["create", "{place}", "\udcff", "--epsilon", "1"], "name = '\\udcff': expected"),
+        (["show", "{long}"], "cannot be looked at (File name too long)"),
+        (["create", "{long}", "d", "--epsilon", "1"], "cannot be looked at (File name too long)"),
+        (["show", "postgresql://[bad/x"], "place = postgresql://: expected a URL"),
+        (["create", "postgresql://[bad/x", "d", "--epsilon", "1"], "expected a URL such as"),
+        (["show", "postgresql://\udcff/x"], "expected a URL such as"),
+        (["verify", "{long}"], "File name too long"),
+        (["verify", "{place}", "--receipt", "{long}"], "--receipt = "),
         (["export", "{place}", "census", "-o", "{nowhere}/x"], "--output = "),
         (["history", "{place}", "census", "-o", "x.pdf"], "--output = x.pdf"),
         (["verify", "{place}", "--receipt", "{nowhere}"], "--receipt = "),
@@ -200,7 +219,62 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
 def test_refusals_are_one_line_and_make_nothing(
     run: Any, place: str, tmp_path: Path, arguments: list[str], line: str
 ) -> None:
+    # Neither a file nor a directory, as a device is; a device itself is nothing to try this on.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
     before = sorted(path.name for path in tmp_path.iterdir())
     names = {"place": place, "new": str(tmp_path / "new"), "nowhere": str(tmp_path / "no" / "x")}
+    names |= {"long": str(tmp_path / ("x" * 300)), "pipe": str(pipe)}
     assert line in refusal(run, *(word.format(**names) for word in arguments))
     assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert pipe.is_fifo()
+
+
+def test_export_takes_json_like_every_other_command(run: Any, place: str, tmp_path: Path) -> None:
+    plain = run("ledger", "export", place, "census").stdout
+    assert json.loads(plain) == answer(run, "export", place, "census")
+    target = str(tmp_path / "chain.json")
+    assert answer(run, "export", place, "census", "-o", target) == {"written": target}
+    assert check_receipt(Path(target).read_text(encoding="utf-8")) == []
+
+
+def test_a_file_whose_name_is_not_utf_8(run: Any, spawn: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "\udcff.ledger")
+    assert run("ledger", "create", path, "census", "--epsilon", "1").exit_code == 0
+    verdict = spawn("ledger", "verify", path)
+    assert (verdict.returncode, verdict.stderr) == (0, "")
+    assert "\\udcff.ledger': 1 entries, everything fits" in verdict.stdout
+    assert "there is no such ledger" in refusal(run, "show", path + "2")
+
+
+@pytest.mark.parametrize("command", [["show"], ["export", "census"]], ids=["show", "export"])
+def test_output_that_cannot_be_written_is_one_line_and_no_success(
+    place: str, command: list[str]
+) -> None:
+    name, *options = command
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "discreet.cli", "ledger", name, place, *options],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "discreet: the output cannot be written (No space left on device)\n"
+
+
+def test_a_ledger_with_a_foreign_guard_is_verified_and_not_charged(run: Any, place: str) -> None:
+    with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+        connection.execute(
+            "CREATE TRIGGER thief AFTER UPDATE ON budgets BEGIN UPDATE budgets"
+            " SET state = OLD.state WHERE rowid = OLD.rowid; END"
+        )
+    assert "'thief' is not part of a ledger" in refusal(
+        run, "charge", place, "census", "--epsilon", "0.1"
+    )
+    verdict = answer(run, "verify", place, code=1)
+    assert [problem["what"] for problem in verdict["problems"]] == [
+        "the trigger 'thief' is not part of a ledger"
+    ]

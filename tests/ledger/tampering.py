@@ -1,4 +1,4 @@
-"""Going behind the ledger's back: SQL on its tables, with the guards taken down first."""
+"""Going behind the ledger's back: SQL on its tables, with the guards taken down meanwhile."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -26,12 +26,33 @@ def query(place: str, statement: str) -> list[tuple[Any, ...]]:
         return list(connection.execute(statement).fetchall())
 
 
-def tamper(place: str, *statements: str) -> None:
+def execute(place: str, *statements: str) -> None:
+    """Run statements with the guards up."""
+    with connected(place) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+@contextmanager
+def unguarded(place: str) -> Iterator[Any]:
+    """A connection without the guards of the entries, which are put back at the end."""
     with connected(place) as connection:
         if "://" in place:
-            connection.execute("DROP TRIGGER IF EXISTS entries_no_change ON entries")
-        else:
-            for event in ("update", "delete", "replace"):
-                connection.execute(f"DROP TRIGGER IF EXISTS entries_no_{event}")
+            connection.execute("ALTER TABLE entries DISABLE TRIGGER entries_no_change")
+            yield connection
+            if connection.execute("SELECT to_regclass('entries')").fetchone() != (None,):
+                connection.execute("ALTER TABLE entries ENABLE TRIGGER entries_no_change")
+            return
+        rows = "SELECT name, sql FROM sqlite_master WHERE type = 'trigger' AND name LIKE '%_no_%'"
+        guards = connection.execute(rows).fetchall()
+        for name, _ in guards:
+            connection.execute(f"DROP TRIGGER {name}")
+        yield connection
+        for _, sql in guards:
+            connection.execute(sql)
+
+
+def tamper(place: str, *statements: str) -> None:
+    with unguarded(place) as connection:
         for statement in statements:
             connection.execute(statement)

@@ -9,7 +9,7 @@ import pytest
 
 from discreet.errors import LedgerCorrupt, SchemaError
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger.entries import Entry, Head, canonical, hash_of, parse_entry
+from discreet.ledger.entries import EMPTY_ROLL, Entry, Head, Roll, canonical, hash_of, parse_entry
 from discreet.privacy import Filter, Gaussian, PureDP
 from ledger.tampering import query, tamper
 
@@ -56,7 +56,7 @@ def problems(ledger: Ledger, **kwargs: Any) -> str:
         ("UPDATE datasets SET seq = 7 WHERE number = 1", "the ledger remembers 7"),
         ("UPDATE datasets SET hash = 'beef' WHERE number = 1", "entries were removed or added"),
         ("DELETE FROM budgets WHERE scope = 'analyst'", "budgets are not those of the chain"),
-        ("UPDATE budgets SET state = '{}'", "the budget 'analyst:ann': "),
+        ("UPDATE budgets SET state = '{}'", "the budget 'analyst:ann'"),
         ("DELETE FROM datasets WHERE number = 1", "dataset number 1 was removed"),
         ("DELETE FROM datasets WHERE number = 2", "a dataset number 2 are orphans"),
         ("UPDATE meta SET value = 'beef' WHERE name = 'ledger'", "made by another ledger"),
@@ -115,7 +115,10 @@ def forged(place: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
     for item in chain:
         ledger, dataset = item["ledger"], item["dataset"]
         head = entry.head if entry else Head(ledger, dataset, "", -1, "")
-        entry = Entry.follow(head, kind=item["kind"], at=item["at"], content=item["content"])
+        roll = Roll.parse(item["roll"])
+        entry = Entry.follow(
+            head, kind=item["kind"], at=item["at"], content=item["content"], roll=roll
+        )
         genesis = genesis or entry.hash
         key, refers = item["content"].get("key"), item["content"].get("charge")
         statements.append(
@@ -332,7 +335,8 @@ def test_empty_documents_prove_nothing() -> None:
 
 def test_an_entry_has_one_text() -> None:
     head = Head("l", "d", "g", 4, "p")
-    entry = Entry.follow(head, kind="charge", at="now", content={"b": 1, "a": "é"})
+    content = {"b": 1, "a": "é"}
+    entry = Entry.follow(head, kind="charge", at="now", content=content, roll=EMPTY_ROLL)
     assert parse_entry(entry.text) == entry
     assert entry.seq == 5
     for other in (entry.text.replace(":5", ": 5"), entry.text + " ", entry.text[:-1], "[]"):

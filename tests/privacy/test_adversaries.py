@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+from fractions import Fraction
 
 import pytest
 
-from discreet.errors import BudgetExceeded
+from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.privacy import ApproxDP, Filter, Gaussian, PureDP, from_pair
+from discreet.privacy.calibrate import noise_multiplier
+from discreet.privacy.loss import compose
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.2266, 0.14, 0.05, 0.03])
@@ -72,3 +76,48 @@ def test_threads_cannot_overdraw_a_filter():
 )
 def test_tradeoffs_of_worthless_guarantees_are_one(loss):
     assert 0.1 <= loss.tradeoff(0.1) <= 1.0
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.0249, 0.025, 0.03])
+@pytest.mark.parametrize("rate", [0.01])
+@pytest.mark.parametrize("steps", [2, 1000])
+def test_next_to_no_noise_is_never_called_private(noise: float, rate: float, steps: int) -> None:
+    # One step of rate 0.01 reveals a member with almost that probability, whatever the rest.
+    loss = steps * Gaussian(noise).poisson(rate=rate)
+    assert loss.epsilon_bounds(delta=1e-5).upper > 100.0
+    assert loss.epsilon(delta=1e-5) > 100.0
+    assert loss.delta_bounds(epsilon=1.0).upper >= 0.009
+
+
+def test_calibration_far_out_of_range_comes_to_an_end() -> None:
+    noise = noise_multiplier(epsilon=10_000, delta=1e-5, rate=0.01, steps=1000)
+    assert (1000 * Gaussian(noise).poisson(rate=0.01)).epsilon(delta=1e-5) <= 10_000
+
+
+def test_a_claim_beyond_floating_point_is_an_infinite_epsilon() -> None:
+    claim = PureDP(Fraction(10**400, 3))
+    assert claim.epsilon(delta=1e-6) == math.inf
+    assert claim.epsilon(delta=0) == math.inf
+    assert claim.delta(epsilon=1.0) == 1.0
+
+
+@pytest.mark.parametrize("least_noise", [1.0, 0.6])
+def test_a_thousand_distinct_steps_meet_the_tolerance(least_noise: float) -> None:
+    steps = [
+        Gaussian(least_noise + 3 * i / 1000).poisson(rate=1e-4 + 1e-5 * ((37 * i) % 1000))
+        for i in range(1000)
+    ]
+    bounds = compose((step, 1) for step in steps).epsilon_bounds(delta=1e-5)
+    assert bounds.tolerance_met
+    assert bounds.upper - bounds.lower <= 1e-3 * bounds.upper
+
+
+@pytest.mark.parametrize("steps", [2, 10, 1000])
+def test_rare_losses_at_tiny_deltas_have_a_useful_lower_bound(steps: int) -> None:
+    bounds = (steps * Gaussian(1.0).poisson(rate=1e-6)).epsilon_bounds(delta=1e-15)
+    assert 0.9 * bounds.upper < bounds.lower <= bounds.upper
+
+
+def test_an_integer_of_very_many_digits_is_refused_in_words() -> None:
+    with pytest.raises(InvalidValue, match=r"steps = <int of too many digits>"):
+        raise InvalidValue("steps", 10**10_000, "fewer digits")

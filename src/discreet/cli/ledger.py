@@ -12,8 +12,9 @@ import typer
 from discreet.cli.files import Output, picture_file
 from discreet.cli.ledger_charge import charge
 from discreet.cli.ledger_export import export
+from discreet.cli.ledger_group import LedgerGroup
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
-from discreet.cli.options import Json, RelationName, real
+from discreet.cli.options import Json, RelationName, real, shown
 from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue, SchemaError
 
@@ -28,6 +29,7 @@ Name = Annotated[str | None, typer.Option(metavar="NAME", help="A budget for thi
 
 ledger = typer.Typer(
     name="ledger",
+    cls=LedgerGroup,
     rich_markup_mode=None,
     no_args_is_help=True,
     help="Budgets that survive crashes and races: every charge is on the disk before a release.",
@@ -214,7 +216,7 @@ def history(
         numeric = (True, False, False, False, True, False)
         print_table(headings, history_rows(view, rows), numeric=numeric)
     if output is not None and not as_json:
-        print_lines(["", f"picture: {output}"])
+        print_lines(["", f"picture: {shown(output)}"])
 
 
 @ledger.command(short_help="Replay everything and look for tampering.")
@@ -231,15 +233,16 @@ def verify(
 ) -> None:
     r"""Replay every chain with fresh budgets; exit code 1 if anything is wrong.
 
-    Finds changed, removed, moved and added entries, altered sums and exceeded budgets. A
-    chain that was cut off at its end shows only against a receipt kept elsewhere.
+    Finds changed, removed, moved and added entries, removed datasets, altered sums, tables
+    and guards that are not those of a ledger, and exceeded budgets. A chain that was cut
+    off at its end shows only against a receipt kept elsewhere.
 
     \b
     Examples:
       discreet ledger verify study.ledger --receipt receipt-17.json
       discreet ledger verify census.json
     """
-    from discreet.ledger import Ledger, check_receipt
+    from discreet.ledger import check_receipt
 
     receipts = [_document("receipt", name) for name in receipt or ()]
     no_notes: tuple[Problem, ...] = ()
@@ -249,7 +252,7 @@ def verify(
             problems = tuple(check_receipt(document, receipts=receipts))
             entries, notes = len(document.get("chain", (document,))), no_notes
         else:
-            with Ledger.open(place) as book:
+            with _open_to_verify(place) as book:
                 verdict = book.verify(receipts=receipts)
             problems, entries, notes = verdict.problems, verdict.entries, verdict.notes
     except SchemaError as error:
@@ -257,6 +260,17 @@ def verify(
     _print_verdict(place, entries, problems, notes, as_json=as_json)
     if problems:
         raise typer.Exit(1)
+
+
+def _open_to_verify(place: str) -> Any:
+    """Whoever only reads may open what a writer refuses, and say all that is wrong with it."""
+    from discreet.errors import LedgerReadOnly
+    from discreet.ledger import Ledger
+
+    try:
+        return Ledger.open(place, read_only=True)
+    except LedgerReadOnly:  # an older schema is brought up to date first
+        return Ledger.open(place)
 
 
 def _print_verdict(
@@ -276,7 +290,7 @@ def _print_verdict(
         print_json({"ledger": place, "ok": not problems, "entries": entries, **listed})
         return
     verdict = "everything fits" if not problems else f"{len(problems)} problems"
-    print_lines([f"{place}: {entries} entries, {verdict}", *(f"  {p}" for p in problems)])
+    print_lines([f"{shown(place)}: {entries} entries, {verdict}", *(f"  {p}" for p in problems)])
     print_lines(f"  note: {note}" for note in notes)
 
 
@@ -289,7 +303,8 @@ def _document(argument: str, name: str) -> Mapping[str, Any]:
     except OSError as error:
         raise InvalidValue(argument, name, f"a readable file ({error.strerror})") from None
     except ValueError as error:
-        raise InvalidValue(argument, name, f"a receipt in JSON ({error})") from None
+        reason = " ".join(str(error).split())[:200]
+        raise InvalidValue(argument, name, f"a receipt in JSON ({reason})") from None
 
 
 ledger.command(short_help="Spend a loss, and run a command if it fits.")(charge)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from discreet.cli.options import count
+from discreet.cli.options import Json, count, shown
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
 
@@ -29,6 +30,7 @@ def export(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write to a file instead of stdout."),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     r"""Print the chain of a dataset, or the receipt of one entry, as JSON.
 
@@ -42,21 +44,29 @@ def export(
     """
     from discreet.ledger import Ledger
 
-    number = None if entry is None else count("entry", entry, at_least=0)
+    number = None if entry is None else count("entry", entry, at_least=0, at_most=2**63 - 1)
     with Ledger.open(place) as book:
         document = book.export(dataset) if number is None else book.receipt(dataset, number)
     if output is None:
         print_json(document)
         return
     _write(output, json.dumps(document, indent=2, allow_nan=False) + "\n")
-    print_lines([f"written: {output}"])
+    if as_json:
+        print_json({"written": output})
+    else:
+        print_lines([f"written: {shown(output)}"])
 
 
 def _write(output: str, text: str) -> None:
     """Replace a file at once, or leave it as it was."""
+    if "\0" in output or not Path(output).name:
+        raise InvalidValue("output", output, "the name of a file")
     target = Path(output)
     draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
+        if target.exists() and not target.is_file():
+            # To replace a device by a file would be worse than to refuse it.
+            raise InvalidValue("output", output, "the name of a file")
         with draft.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
@@ -66,4 +76,5 @@ def _write(output: str, text: str) -> None:
         reason = error.strerror or type(error).__name__
         raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)

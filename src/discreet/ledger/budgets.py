@@ -15,7 +15,7 @@ from typing import Any
 
 from discreet import _validate
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
-from discreet.ledger.entries import canonical, name_of
+from discreet.ledger.entries import canonical, name_of, printable
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss
@@ -67,7 +67,7 @@ class Request:
     ) -> Request:
         """Check every argument of a charge before anything happens."""
         if not isinstance(loss, Loss):
-            raise InvalidValue("loss", loss, "a loss from discreet.privacy")
+            raise InvalidValue("loss", printable(loss), "a loss from discreet.privacy")
         exact = None if delta is None else _validate.fraction("delta", delta, above=0, below=1)
         for scope, name in names.items():
             if name is not None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
-from discreet.errors import AlreadyCharged, InvalidValue, LedgerError
-from discreet.ledger.entries import Entry, canonical
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerError, SchemaError
+from discreet.ledger.entries import Entry, canonical, parse_json
 from discreet.ledger.receipts import receipt_of
 
 __all__ = ["Charge"]
@@ -27,7 +28,8 @@ class Charge:
 
     A charge that was found by its idempotency key is ``replayed``: ``outcome`` and ``result``
     are what was recorded, and entering it raises ``AlreadyCharged``, because a second run of the
-    body would be a second release.
+    body would be a second release. For the same reason a charge cannot be copied or pickled, and
+    only the process that made it may run the body.
     """
 
     def __init__(
@@ -40,8 +42,11 @@ class Charge:
     ) -> None:
         self._entry = entry
         self._append_outcome = append_outcome
-        self._entered_by: int | None = None
-        self._result: object = None if outcome is None else outcome["result"]
+        self._made_by = os.getpid()
+        self._once = threading.Lock()
+        self._entered = False
+        # The text, not the object: whoever has the object could change it later.
+        self._result = canonical(None if outcome is None else outcome["result"])
         self._outcome = "open" if outcome is None else str(outcome["outcome"])
         self.replayed = replayed
 
@@ -68,7 +73,7 @@ class Charge:
     @property
     def result(self) -> object:
         """What the body recorded, or ``None``."""
-        return self._result
+        return parse_json(self._result, "result")
 
     def receipt(self) -> dict[str, Any]:
         """The entry as a JSON object for :func:`discreet.ledger.check_receipt`."""
@@ -76,17 +81,18 @@ class Charge:
 
     def record(self, result: object) -> None:
         """Keep a released value (as JSON) for whoever comes with the same key."""
-        if self._entered_by is None or self._outcome != "open":
+        if not self._entered or self._outcome != "open" or os.getpid() != self._made_by:
             raise LedgerError("a result is recorded inside the body of its charge")
         try:
             text = canonical(result)
-        except (TypeError, ValueError, RecursionError):
+            if len(text) <= _LONGEST_RESULT:
+                parse_json(text, "result")  # what cannot be read, or has a name twice, is not kept
+        except (TypeError, ValueError, RecursionError, SchemaError):
             text = ""
         if not 0 < len(text) <= _LONGEST_RESULT:
-            raise InvalidValue(
-                "result", type(result).__name__, f"JSON of at most {_LONGEST_RESULT} characters"
-            )
-        self._result = result
+            expected = f"JSON of at most {_LONGEST_RESULT} characters, no name twice"
+            raise InvalidValue("result", type(result).__name__, expected)
+        self._result = text
 
     def __enter__(self) -> Charge:
         if self.replayed:
@@ -94,11 +100,13 @@ class Charge:
                 f"entry {self.seq} of {self.dataset!r} was charged under this key already "
                 f"(outcome: {self._outcome}): its body does not run again",
                 outcome=self._outcome,
-                result=self._result,
+                result=self.result,
             )
-        if self._entered_by is not None:
+        if os.getpid() != self._made_by:
+            raise LedgerError("the body of a charge runs in the process that charged")
+        if not self._once.acquire(blocking=False):
             raise LedgerError("the body of a charge runs once")
-        self._entered_by = os.getpid()
+        self._entered = True
         return self
 
     def __exit__(
@@ -108,14 +116,14 @@ class Charge:
         trace: TracebackType | None,
     ) -> None:
         # A child that was forked inside the body leaves the outcome to its parent.
-        if os.getpid() != self._entered_by:
+        if os.getpid() != self._made_by:
             return
         self._outcome = "completed" if kind is None else "failed"
         content = {
             "charge": self.seq,
             "outcome": self._outcome,
             "error": None if kind is None else kind.__name__,
-            "result": self._result,
+            "result": self.result,
         }
         try:
             self._append_outcome(self.seq, content)
@@ -123,6 +131,15 @@ class Charge:
             if error is None:
                 raise
             error.add_note(f"and the outcome could not be recorded: {reason}")
+
+    def __copy__(self) -> NoReturn:
+        raise LedgerError("a charge cannot be copied: its body would run twice")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise LedgerError("a charge cannot be pickled: its body would run twice; keep a receipt")
 
     def __repr__(self) -> str:
         return f"<Charge {self.seq} of {self.dataset!r}: {self._outcome}>"

@@ -2,14 +2,19 @@
 
 The hash of an entry is the SHA-256 of its text. The text names the ledger, the dataset, the
 hash of the dataset's first entry (its *genesis*), the position and the previous hash, so an
-entry cannot be changed, moved, removed or carried to another dataset unnoticed. Time is noted
-but never decides anything: the order of a chain is its sequence, whatever the clock did.
+entry cannot be changed, moved, removed or carried to another dataset unnoticed. It also names
+the *roll* of the ledger, a chain over the first entries of all datasets, so a dataset cannot be
+removed while others have grown since it was opened. Time is noted but never decides anything:
+the order of a chain is its sequence, whatever the clock did.
+
+Entries of version 1 have no roll; they stay valid where they are.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,26 +22,31 @@ from typing import Any, NoReturn
 from discreet.errors import InvalidValue, SchemaError
 
 __all__ = [
+    "EMPTY_ROLL",
     "ENTRY_SCHEMA",
     "KINDS",
     "NO_HASH",
     "Entry",
     "Head",
+    "Roll",
     "canonical",
     "hash_of",
     "name_of",
     "parse_entry",
     "parse_json",
+    "printable",
 ]
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
 KINDS = ("genesis", "budget", "charge", "outcome")
 NO_HASH = ""
-_VERSION = 1
+_VERSION = 2
 _FIELDS = frozenset(
     ("schema", "version", "ledger", "dataset", "genesis", "seq", "previous", "kind", "at")
 ) | {"content"}
 _LONGEST_NAME = 200
+_LARGEST_PRINTED = 10_000  # bits; Python prints at most 4,300 digits
+_ROLL = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64}|)")
 
 
 def canonical(value: object) -> str:
@@ -76,6 +86,33 @@ def parse_json(text: str, where: str) -> Any:
 
 
 @dataclass(frozen=True)
+class Roll:
+    """How many datasets a ledger has opened, and a hash over their first entries in order."""
+
+    count: int
+    hash: str
+
+    def after(self, genesis: str) -> Roll:
+        """The roll when one more dataset has been opened, whose first entry has this hash."""
+        return Roll(self.count + 1, hash_of(f"{self.hash}:{genesis}"))
+
+    def as_text(self) -> str:
+        """The roll as entries and the ledger keep it."""
+        return f"{self.count}:{self.hash}"
+
+    @classmethod
+    def parse(cls, text: object) -> Roll:
+        """Read what :meth:`as_text` wrote, or raise ``SchemaError``."""
+        match = _ROLL.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise SchemaError("the roll of the datasets cannot be read")
+        return cls(int(match[1]), match[2])
+
+
+EMPTY_ROLL = Roll(0, NO_HASH)
+
+
+@dataclass(frozen=True)
 class Head:
     """Where a chain ends: what the next entry has to know."""
 
@@ -98,12 +135,15 @@ class Entry:
     kind: str
     at: str
     content: Mapping[str, Any]
+    roll: Roll | None
     text: str
     hash: str
 
     @classmethod
-    def follow(cls, head: Head, *, kind: str, at: str, content: Mapping[str, Any]) -> Entry:
-        """The entry that comes after ``head``."""
+    def follow(
+        cls, head: Head, *, kind: str, at: str, content: Mapping[str, Any], roll: Roll
+    ) -> Entry:
+        """The entry that comes after ``head``, when the ledger's roll is ``roll``."""
         fields: dict[str, Any] = {
             "ledger": head.ledger,
             "dataset": head.dataset,
@@ -114,8 +154,9 @@ class Entry:
             "at": at,
             "content": dict(content),
         }
-        text = canonical({"schema": ENTRY_SCHEMA, "version": _VERSION, **fields})
-        return cls(**fields, text=text, hash=hash_of(text))
+        head_of_text = {"schema": ENTRY_SCHEMA, "version": _VERSION, "roll": roll.as_text()}
+        text = canonical({**head_of_text, **fields})
+        return cls(**fields, roll=roll, text=text, hash=hash_of(text))
 
     @property
     def head(self) -> Head:
@@ -127,22 +168,31 @@ class Entry:
 def parse_entry(text: str) -> Entry:
     """Read the text of an entry, or raise ``SchemaError``."""
     fields = parse_json(text, "entry")
-    if not isinstance(fields, dict) or set(fields) != _FIELDS:
+    if not isinstance(fields, dict) or set(fields) - {"roll"} != _FIELDS:
         raise SchemaError("entry: the fields are not those of an entry")
-    if fields["schema"] != ENTRY_SCHEMA or fields["version"] != _VERSION:
-        raise SchemaError(f"entry: schema {fields['schema']!r}, version {fields['version']!r}")
+    version = fields["version"]
+    if fields["schema"] != ENTRY_SCHEMA or type(version) is not int or not 1 <= version <= _VERSION:
+        raise SchemaError(f"entry: schema {fields['schema']!r}, version {version!r}")
+    if ("roll" in fields) is not (version > 1):
+        raise SchemaError("entry: the roll belongs to version 2")
     words = ("ledger", "dataset", "genesis", "previous", "at")
     if (
         not all(isinstance(fields[name], str) for name in words)
         or type(fields["seq"]) is not int
+        or not isinstance(fields["kind"], str)
         or fields["kind"] not in KINDS
         or not isinstance(fields["content"], dict)
     ):
         raise SchemaError("entry: a field has the wrong type")
-    if canonical(fields) != text:
+    roll = Roll.parse(fields["roll"]) if version > 1 else None
+    try:
+        exact = canonical(fields) == text
+    except (ValueError, RecursionError):  # a number such as 1e999 is read and cannot be written
+        exact = False
+    if not exact:
         raise SchemaError("entry: the text is not in canonical form")
     named = {name: fields[name] for name in (*words, "seq", "kind", "content")}
-    return Entry(**named, text=text, hash=hash_of(text))
+    return Entry(**named, roll=roll, text=text, hash=hash_of(text))
 
 
 def name_of(argument: str, value: object) -> str:
@@ -154,7 +204,13 @@ def name_of(argument: str, value: object) -> str:
         or not value.isprintable()
         or len(value) > _LONGEST_NAME
     ):
-        raise InvalidValue(
-            argument, value, f"a printable name of 1 to {_LONGEST_NAME} characters without margins"
-        )
+        expected = f"a printable name of 1 to {_LONGEST_NAME} characters without margins"
+        raise InvalidValue(argument, printable(value), expected)
+    return value
+
+
+def printable(value: object) -> object:
+    """The value itself, or words for it where Python refuses to print so large a number."""
+    if isinstance(value, int) and value.bit_length() > _LARGEST_PRINTED:
+        return f"an integer of {value.bit_length()} bits"
     return value

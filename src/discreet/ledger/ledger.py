@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, final
+from typing import Any, cast, final
 
 from discreet import _validate
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
+    LedgerCorrupt,
     LedgerError,
     LedgerExists,
-    SchemaError,
 )
-from discreet.ledger import records
+from discreet.ledger import arguments, records
 from discreet.ledger.budgets import (
     DATASET,
-    SCOPES,
     Request,
     charge_all,
     label_of,
@@ -30,11 +29,18 @@ from discreet.ledger.budgets import (
     spent_of,
 )
 from discreet.ledger.charge import Charge
-from discreet.ledger.entries import NO_HASH, Entry, Head, name_of, parse_entry
+from discreet.ledger.entries import NO_HASH, Entry, Head, Roll, name_of, printable
 from discreet.ledger.receipts import export_of, receipt_of
 from discreet.ledger.store import Session, Store
 from discreet.ledger.verification import Verification, verify_store
-from discreet.ledger.views import BudgetView, DatasetView, HistoryRow, history_of, view_budget
+from discreet.ledger.views import (
+    BudgetView,
+    DatasetView,
+    HistoryRow,
+    history_of,
+    opening_of,
+    view_budget,
+)
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.loss import Loss
 from discreet.privacy.relation import Relation
@@ -66,8 +72,12 @@ class Ledger:
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], datetime] | None = None) -> None:
+        if not hasattr(store, "writing"):
+            raise InvalidValue(
+                "store", printable(store), "Ledger.create or Ledger.open, which do it"
+            )
         self._store = store
-        self._clock = clock or (lambda: datetime.now(UTC))
+        self._clock = arguments.clock_of(clock)
         self._tried: set[tuple[str, Loss]] = set()
         self._required: dict[str, tuple[str, ...]] = {}
 
@@ -82,7 +92,8 @@ class Ledger:
         clock: Callable[[], datetime] | None = None,
     ) -> Ledger:
         """Make a new ledger at a path or a ``postgresql://`` URL; an existing one is refused."""
-        wait = _validate.real("timeout", timeout, above=0)
+        wait = arguments.timeout_of(timeout)
+        arguments.clock_of(clock)
         ledger = secrets.token_hex(16)
         return cls(_create_store(place, timeout=wait, ledger=ledger), clock=clock)
 
@@ -100,7 +111,9 @@ class Ledger:
         A place where there is none is an error: a mistyped name must not be a fresh budget.
         ``clock`` only dates the entries.
         """
-        wait = _validate.real("timeout", timeout, above=0)
+        wait = arguments.timeout_of(timeout)
+        arguments.flag("read_only", read_only)
+        arguments.clock_of(clock)
         return cls(_open_store(place, timeout=wait, read_only=read_only), clock=clock)
 
     def close(self) -> None:
@@ -144,9 +157,8 @@ class Ledger:
         """
         name_of("name", name)
         name_of("unit", unit)
-        if isinstance(required, str) or not set(required) <= set(SCOPES):
-            raise InvalidValue("required", required, "scopes among " + ", ".join(SCOPES))
-        budget = Filter(
+        scopes = arguments.required_of(required)
+        budget = _new_filter(
             epsilon=epsilon,
             delta=delta,
             kind=kind,
@@ -155,25 +167,26 @@ class Ledger:
             orders=orders,
         )
         with self._store.writing() as session:
-            ledger = records.ledger_id(session, lock=self._store.row_lock)
-            taken = {row[1]: row[0] for row in records.dataset_rows(session)}
+            ledger, roll = records.identity(session, lock=self._store.row_lock)
+            taken = {row.name: row.number for row in records.dataset_rows(session)}
             if name in taken:
                 raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
-            number = max(taken.values(), default=0) + 1
+            number = roll.count + 1
+            if len(taken) != roll.count or set(taken.values()) != set(range(1, len(taken) + 1)):
+                raise LedgerCorrupt(
+                    f"the ledger has opened {roll.count} datasets and holds {len(taken)}; nothing "
+                    "was changed, run verify"
+                )
             content = {
                 "number": number,
                 "unit": unit,
                 "relation": budget.relation.value,
-                "required": sorted(set(required)),
+                "required": scopes,
                 "opened": budget.state(),
             }
             start = Head(ledger, name, NO_HASH, -1, NO_HASH)
-            entry = self._entry(start, "genesis", content)
-            session.run(
-                "INSERT INTO datasets (number, name, genesis, seq, hash) VALUES (?, ?, ?, ?, ?)",
-                (number, name, entry.hash, 0, entry.hash),
-            )
-            records.append(session, number, entry)
+            entry = self._entry(start, "genesis", content, roll)
+            records.save_dataset(session, number, entry, roll.after(entry.hash))
             records.save_budget(session, number, (DATASET, ""), budget, new=True)
 
     def create_budget(
@@ -193,13 +206,14 @@ class Ledger:
 
         It restricts and never adds: the budget of the dataset holds as before.
         """
+        name_of("dataset", dataset)
         label = scope_of(analyst=analyst, project=project, purpose=purpose)
         with self._store.writing() as session:
             found = records.dataset(session, dataset, lock=self._store.row_lock)
-            existing = records.budgets(session, found.number, [(DATASET, ""), label])
+            existing = self._budgets(session, found, [(DATASET, ""), label])
             if label in existing:
                 raise LedgerExists(f"there is a budget {label_of(*label)!r} already")
-            budget = Filter(
+            budget = _new_filter(
                 epsilon=epsilon,
                 delta=delta,
                 kind=kind,
@@ -208,7 +222,8 @@ class Ledger:
                 orders=orders,
             )
             content = {"scope": label[0], "name": label[1], "opened": budget.state()}
-            records.append(session, found.number, self._entry(found.head, "budget", content))
+            entry = self._entry(found.head, "budget", content, found.roll)
+            records.append(session, found.number, entry)
             records.save_budget(session, found.number, label, budget, new=True)
 
     # --- charging ----------------------------------------------------------------------
@@ -234,7 +249,10 @@ class Ledger:
         once and comes back ``replayed``, with the recorded outcome; another request under the
         key raises ``KeyConflict``.
         """
+        name_of("dataset", dataset)
         names = {"analyst": analyst, "project": project, "purpose": purpose}
+        if delta is not None:
+            arguments.amount("delta", delta)
         request = Request.build(loss, delta=delta, names=names, key=key)
         fields = request.as_json()
         known = self._find(dataset, request)
@@ -252,7 +270,7 @@ class Ledger:
                     "read_as": None if spent_as is loss else to_json(spent_as),
                     "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
                 }
-                entry = self._entry(found.head, "charge", content)
+                entry = self._entry(found.head, "charge", content, found.roll)
                 records.append(session, found.number, entry, key=key)
                 for label, budget in budgets.items():
                     records.save_budget(session, found.number, label, budget)
@@ -274,7 +292,7 @@ class Ledger:
     ) -> Charge | None:
         if request.key is None:
             return None
-        entry = records.entry_by_key(session, found.number, request.key)
+        entry = records.entry_by_key(session, found, request.key)
         if entry is None:
             return None
         if not request.same_as(entry.content):
@@ -282,7 +300,7 @@ class Ledger:
                 f"the key {request.key!r} was used for another request (entry {entry.seq} of "
                 f"{found.name!r}); nothing was charged"
             )
-        outcome = records.outcome_of(session, found.number, entry.seq)
+        outcome = records.outcome_of(session, found, entry.seq)
         return self._as_charge(found.number, entry, outcome, replayed=True)
 
     def _try_first(self, dataset: str, request: Request, loss: Loss) -> None:
@@ -308,9 +326,17 @@ class Ledger:
         self, session: Session, found: records.StoredDataset, request: Request, loss: Loss
     ) -> dict[tuple[str, str], Filter]:
         """Private copies of the budgets that are touched, after the charge."""
-        budgets = records.budgets(session, found.number, request.labels())
+        budgets = self._budgets(session, found, request.labels())
         self._check_required(session, found, budgets)
         charge_all([(label_of(*label), budget) for label, budget in budgets.items()], loss)
+        return budgets
+
+    def _budgets(
+        self, session: Session, found: records.StoredDataset, labels: Sequence[tuple[str, str]]
+    ) -> dict[tuple[str, str], Filter]:
+        budgets = records.budgets(session, found.number, labels)
+        if (DATASET, "") not in budgets:
+            raise LedgerCorrupt(f"{found.name!r} has lost its budget; nothing was charged")
         return budgets
 
     def _check_required(
@@ -321,8 +347,8 @@ class Ledger:
     ) -> None:
         genesis = found.head.genesis
         if genesis not in self._required:  # what an entry says never changes
-            opened = records.one_entry(session, found.number, 0)
-            self._required[genesis] = tuple(opened.content["required"])
+            opened = opening_of(records.one_entry(session, found, 0))
+            self._required[genesis] = opened.required
         for scope in self._required[genesis]:
             if scope not in {touched for touched, _ in budgets}:
                 raise BudgetExceeded(
@@ -338,48 +364,58 @@ class Ledger:
             # Losing an outcome is harmless unless somebody may ask for its result.
             with self._store.writing(durable=content["result"] is not None) as session:
                 found = records.dataset(session, entry.dataset, lock=self._store.row_lock)
-                following = self._entry(found.head, "outcome", content)
+                following = self._entry(found.head, "outcome", content, found.roll)
                 records.append(session, number, following)
 
         return Charge(entry, outcome=outcome, replayed=replayed, append_outcome=append_outcome)
 
-    def _entry(self, head: Head, kind: str, content: Mapping[str, Any]) -> Entry:
-        at = self._clock().astimezone(UTC).isoformat(timespec="microseconds")
-        return Entry.follow(head, kind=kind, at=at, content=content)
+    def _entry(self, head: Head, kind: str, content: Mapping[str, Any], roll: Roll) -> Entry:
+        at = arguments.date_of(self._clock())
+        return Entry.follow(head, kind=kind, at=at, content=content, roll=roll)
 
     # --- looking -----------------------------------------------------------------------
 
     def datasets(self) -> list[str]:
         """The names of all datasets, in the order in which they were opened."""
         with self._store.reading() as session:
-            return [row[1] for row in records.dataset_rows(session)]
+            return [row.name for row in records.dataset_rows(session)]
 
     def show(self, dataset: str) -> DatasetView:
         """A dataset and its budgets as they stand."""
+        name_of("dataset", dataset)
         with self._store.reading() as session:
             found = records.dataset(session, dataset)
-            opened = records.one_entry(session, found.number, 0).content
+            opened = opening_of(records.one_entry(session, found, 0))
             rows = session.rows(
                 "SELECT scope, name FROM budgets WHERE dataset = ?", (found.number,)
             )
             # The dataset first, then the others by name.
-            labels = sorted(((scope, name) for scope, name in rows), key=_dataset_first)
-            budgets = records.budgets(session, found.number, labels)
+            labels = sorted(((str(scope), str(name)) for scope, name in rows), key=_dataset_first)
+            budgets = self._budgets(session, found, labels or [(DATASET, "")])
         views = tuple(view_budget(label_of(*label), budget) for label, budget in budgets.items())
         return DatasetView(
             name=dataset,
-            unit=opened["unit"],
-            relation=Relation.parse(opened["relation"]),
-            required=tuple(opened["required"]),
+            unit=opened.unit,
+            relation=opened.relation,
+            required=opened.required,
             budgets=views,
             entries=found.head.seq + 1,
             head=found.head.hash,
             genesis=found.head.genesis,
         )
 
-    def remaining(self, dataset: str, **names: str) -> BudgetView:
+    def remaining(
+        self,
+        dataset: str,
+        *,
+        analyst: str | None = None,
+        project: str | None = None,
+        purpose: str | None = None,
+    ) -> BudgetView:
         """One budget as it stands: the dataset's, or that of ``analyst="ann"`` and so on."""
-        label = label_of(*scope_of(**names)) if names else DATASET
+        label = DATASET
+        if not (analyst is None and project is None and purpose is None):
+            label = label_of(*scope_of(analyst=analyst, project=project, purpose=purpose))
         for view in self.show(dataset).budgets:
             if view.label == label:
                 return view
@@ -387,12 +423,10 @@ class Ledger:
 
     def history(self, dataset: str) -> list[HistoryRow]:
         """Every charge of a dataset, with its outcome and the sums after it."""
-        try:
-            return history_of(parse_entry(text) for text, _ in self._chain(dataset))
-        except SchemaError as error:
-            raise LedgerError(f"{dataset!r} cannot be read, run verify: {error}") from error
+        return history_of(dataset, self._chain(dataset))
 
     def _chain(self, dataset: str) -> list[tuple[str, str]]:
+        name_of("dataset", dataset)
         with self._store.reading() as session:
             number = records.dataset(session, dataset).number
             return [(row.text, row.hash) for row in records.entry_rows(session, number)]
@@ -402,19 +436,23 @@ class Ledger:
     def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
         """Replay every chain with fresh budgets and report whatever does not fit.
 
-        Finds entries that were changed, removed, moved or added, sums that were tampered with
+        Finds entries that were changed, removed, moved or added, sums that were tampered with,
+        datasets that were removed, tables, indexes and guards that are not those of a ledger,
         and any budget that was exceeded. A chain that was cut off at its end together with
         the ledger's memory of it shows only against ``receipts`` that were kept elsewhere.
         """
-        return verify_store(self._store, receipts=receipts)
+        return verify_store(self._store, receipts=arguments.receipts_of(receipts))
 
     def receipt(self, dataset: str, seq: int) -> dict[str, Any]:
         """One entry as JSON, to be kept elsewhere; it is on the disk when this returns."""
-        position = _validate.integer("seq", seq, at_least=0)
+        name_of("dataset", dataset)
+        position = _validate.integer(
+            "seq", printable(seq), at_least=0, at_most=arguments.LARGEST_SEQ
+        )
         self._store.settle()
         with self._store.reading() as session:
-            number = records.dataset(session, dataset).number
-            return receipt_of(records.one_entry(session, number, position))
+            found = records.dataset(session, dataset)
+            return receipt_of(records.one_entry(session, found, position))
 
     def export(self, dataset: str) -> dict[str, Any]:
         """The whole chain of a dataset as JSON, to be checked without the ledger."""
@@ -426,41 +464,54 @@ class Ledger:
         """Copy a SQLite ledger while it is in use; a plain copy of the file may be torn."""
         from discreet.ledger.sqlite_store import SqliteStore
 
+        path = arguments.path_of("target", target)
         if not isinstance(self._store, SqliteStore):
             raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
-        self._store.backup(Path(target))
+        self._store.backup(path)
 
 
 def _dataset_first(label: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
     return label[0] != DATASET, label
 
 
+def _new_filter(
+    *,
+    epsilon: object,
+    delta: object,
+    kind: object,
+    relation: object,
+    reserved: object,
+    orders: object,
+) -> Filter:
+    return Filter(
+        epsilon=arguments.amount("epsilon", epsilon),
+        delta=arguments.amount("delta", delta),
+        kind=cast("str | None", printable(kind)),
+        relation=cast("str", printable(relation)),
+        reserved=None if reserved is None else arguments.amount("reserved", reserved),
+        orders=arguments.orders_of(orders),
+    )
+
+
 def _create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
-    if _is_url(place):
+    url = arguments.url_of(place)
+    if url is not None:
         from discreet.ledger.postgres_store import PostgresStore
 
-        return PostgresStore.create(str(place), timeout=timeout, ledger=ledger)
+        return PostgresStore.create(url, timeout=timeout, ledger=ledger)
     from discreet.ledger.sqlite_store import SqliteStore
 
-    return SqliteStore.create(_path(place), timeout=timeout, ledger=ledger)
+    path = arguments.path_of("place", place)
+    return SqliteStore.create(path, timeout=timeout, ledger=ledger)
 
 
 def _open_store(place: str | Path, *, timeout: float, read_only: bool) -> Store:
-    if _is_url(place):
+    url = arguments.url_of(place)
+    if url is not None:
         from discreet.ledger.postgres_store import PostgresStore
 
-        return PostgresStore.open(str(place), timeout=timeout, read_only=read_only)
+        return PostgresStore.open(url, timeout=timeout, read_only=read_only)
     from discreet.ledger.sqlite_store import SqliteStore
 
-    return SqliteStore.open(_path(place), timeout=timeout, read_only=read_only)
-
-
-def _is_url(place: str | Path) -> bool:
-    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
-
-
-def _path(place: str | Path) -> Path:
-    text = str(place)
-    if not text or "://" in text:
-        raise InvalidValue("place", place, "the path of a file or a postgresql:// URL")
-    return Path(text)
+    path = arguments.path_of("place", place)
+    return SqliteStore.open(path, timeout=timeout, read_only=read_only)

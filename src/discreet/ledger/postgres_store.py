@@ -28,7 +28,8 @@ from discreet.errors import (
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema
+from discreet.ledger import schema, shape
+from discreet.ledger.store import Meanings, Session, in_words
 
 __all__ = ["PostgresStore"]
 
@@ -68,6 +69,7 @@ class PostgresStore:
             link.run(f"CREATE SCHEMA {store._schema}")
             schema.migrate(link, "postgres", start=0)
             link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
+            store._check_shape(link)
         return store
 
     @classmethod
@@ -88,11 +90,20 @@ class PostgresStore:
                 raise LedgerReadOnly(f"{store.place} has an older schema and cannot be written")
             if outdated:
                 with store._transaction(link):
-                    link.rows("SELECT value FROM meta WHERE name = 'schema' FOR UPDATE")
+                    # Nobody opens a dataset or charges one meanwhile.
+                    link.run("LOCK TABLE meta, datasets, budgets, entries")
                     # Somebody else may have done it while we waited.
                     start = schema.check_version(link, store.place)
                     schema.migrate(link, "postgres", start=start)
+            if not read_only:
+                with store._transaction(link):
+                    store._check_shape(link)
         return store
+
+    def _check_shape(self, link: _Link) -> None:
+        odd = shape.postgres_oddities(link, self._schema)
+        if odd:
+            raise LedgerCorrupt(f"{self.place}: {odd[0]}; nothing was charged, run verify")
 
     # --- transactions ------------------------------------------------------------------
 
@@ -124,11 +135,17 @@ class PostgresStore:
         """A synchronous commit flushes every commit before it."""
         if not self._read_only:
             with self.writing() as link:
-                link.run("UPDATE meta SET value = value WHERE name = 'schema'")
+                changed = link.run("UPDATE meta SET value = value WHERE name = 'schema'")
+                if changed != 1:
+                    raise LedgerCorrupt(f"{self.place} has lost its version; run verify")
 
     def faults(self) -> list[str]:
         """Damage shows when the entries are read; the server keeps its own checks."""
         return []
+
+    def oddities(self, session: Session) -> list[str]:
+        """Tables, indexes and guards that are not those of a ledger."""
+        return shape.postgres_oddities(session, self._schema)
 
     @contextmanager
     def _transaction(self, link: _Link, mode: str = "") -> Iterator[None]:
@@ -224,10 +241,8 @@ class PostgresStore:
         try:
             yield
         except self._driver.Error as error:
-            for code, kind, meaning in _MEANINGS:
-                if (error.sqlstate or "").startswith(code):
-                    raise kind(f"{self.place}: {meaning} ({_first_line(error)})") from error
-            raise LedgerError(f"{self.place}: {_first_line(error)}") from error
+            code = error.sqlstate or ""
+            raise in_words(self.place, code, _first_line(error), _MEANINGS) from error
 
 
 class _Link:
@@ -271,17 +286,27 @@ def _load_driver() -> Any:
 
 def _parse(url: str) -> tuple[str, str, str]:
     """What the driver connects to, the schema, and a text without the password."""
-    parts = urlsplit(url)
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    try:
+        if not url.isprintable():
+            raise ValueError(url)
+        parts = urlsplit(url)
+        host_in_url = parts.hostname
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    except ValueError:
+        # The whole text may hold a password, and is not shown.
+        raise InvalidValue("place", url.partition("://")[0] + "://", _EXPECTED_URL) from None
     name = options.pop("ledger", "")
     if not re.fullmatch(r"[a-z0-9_]{0,50}", name):
         raise InvalidValue("ledger", name, "a name of small letters, digits and _ in the URL")
     query = f"?{urlencode(options)}" if options else ""
     conninfo = f"postgresql://{parts.netloc}{parts.path}{query}"
     user = f"{parts.username}@" if parts.username else ""
-    host = parts.hostname or options.get("host", "")
+    host = host_in_url or options.get("host", "")
     shown = f"postgresql://{user}{host}{parts.path}" + (f"?ledger={name}" if name else "")
     return conninfo, f"discreet_{name}" if name else "discreet", shown
+
+
+_EXPECTED_URL = "a URL such as postgresql://user@host/database?ledger=name"
 
 
 def _first_line(error: Exception) -> str:
@@ -289,12 +314,15 @@ def _first_line(error: Exception) -> str:
 
 
 # By SQLSTATE (PostgreSQL, appendix A), the most particular first.
-_MEANINGS: tuple[tuple[str, type[LedgerError], str], ...] = (
+_MEANINGS: Meanings = (
     ("55P03", LedgerBusy, "others held the dataset for too long, nothing was charged"),
     ("40", LedgerBusy, "others were in the way, nothing was charged"),
     ("53100", LedgerFull, "the disk of the server is full, nothing was charged"),
     ("25006", LedgerReadOnly, "the database cannot be written, nothing was charged"),
     ("42501", LedgerReadOnly, "this role may not write, nothing was charged"),
+    ("23", LedgerCorrupt, "the tables refuse this, nothing was charged, run verify"),
+    ("P0001", LedgerCorrupt, "the tables refuse this, nothing was charged, run verify"),
+    ("22", LedgerCorrupt, "the tables hold what they cannot, run verify"),
     ("42P01", LedgerCorrupt, "the tables are not those of a ledger"),
     ("42703", LedgerCorrupt, "the tables are not those of a ledger"),
     ("XX00", LedgerCorrupt, "the database is damaged; restore a backup"),

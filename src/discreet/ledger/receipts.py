@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from discreet.errors import SchemaError
-from discreet.ledger.entries import Entry, canonical, parse_entry, parse_json
+from discreet.errors import InvalidValue, SchemaError
+from discreet.ledger.entries import Entry, canonical, parse_entry, parse_json, printable
 from discreet.ledger.replay import Problem, Replay
 
 __all__ = [
@@ -63,6 +63,8 @@ def check_receipt(
     another kind is a ``SchemaError``.
     """
     body = read_document(document) if isinstance(document, str) else document
+    if not isinstance(body, Mapping):
+        raise InvalidValue("document", printable(document), "a receipt or an export, as JSON")
     schema, fields = body.get("schema"), set(body)
     if body.get("version") != _VERSION or schema not in (RECEIPT, EXPORT):
         raise SchemaError(f"schema {schema!r}, version {body.get('version')!r}: not a receipt")
@@ -78,7 +80,7 @@ def check_receipt(
             raise SchemaError(f"receipt: chain[{position}] is not an entry with its hash")
         try:
             text = canonical(link["entry"])
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise SchemaError(f"receipt: chain[{position}] is not JSON: {error}") from None
         replay.feed(text, str(link["hash"]), position=position)
     if replay.genesis is None:
@@ -89,7 +91,7 @@ def check_receipt(
 def _check_entry(receipt: Mapping[str, Any]) -> list[Problem]:
     try:
         entry = parse_entry(canonical(receipt["entry"]))
-    except (SchemaError, TypeError, ValueError) as error:
+    except (SchemaError, TypeError, ValueError, RecursionError) as error:
         return [Problem("receipt", None, f"the entry cannot be read: {error}")]
     if entry.hash == receipt["hash"]:
         return []

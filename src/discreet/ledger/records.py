@@ -1,4 +1,8 @@
-"""The rows of a ledger: the few statements that read and append them."""
+"""The rows of a ledger: the few statements that read and append them.
+
+Nothing that is read is believed before its type was looked at: a field that somebody spoilt is a
+``LedgerCorrupt``. Every statement that writes must change exactly one row.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +12,59 @@ from typing import Any, NamedTuple
 
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
 from discreet.ledger.budgets import label_of
-from discreet.ledger.entries import Entry, Head, parse_entry
+from discreet.ledger.entries import Entry, Head, Roll, parse_entry, parse_json
 from discreet.ledger.store import Session
 from discreet.privacy.adaptive import Filter
 
 __all__ = [
+    "DatasetRow",
+    "Identity",
     "Row",
     "StoredDataset",
     "append",
-    "budget_states",
+    "budget_rows",
     "budgets",
     "dataset",
     "dataset_rows",
     "entry_by_key",
     "entry_rows",
-    "ledger_id",
+    "filter_of",
+    "identity",
     "one_entry",
     "outcome_of",
     "save_budget",
+    "save_dataset",
 ]
 
 
+class Identity(NamedTuple):
+    """What every entry repeats of its ledger."""
+
+    ledger: str
+    roll: Roll
+
+
 class StoredDataset(NamedTuple):
-    """A dataset as the store keeps it: its number and where its chain ends."""
+    """A dataset as the store keeps it: its number, where its chain ends, and the roll."""
 
     number: int
     name: str
     head: Head
+    roll: Roll
+
+
+class DatasetRow(NamedTuple):
+    """A row of the datasets."""
+
+    number: int
+    name: str
+    genesis: str
+    seq: int
+    hash: str
 
 
 class Row(NamedTuple):
-    """An entry as the store keeps it, before anything is believed."""
+    """An entry as the store keeps it, before anything but the types is believed."""
 
     seq: int
     kind: str
@@ -49,53 +75,77 @@ class Row(NamedTuple):
 
 
 _ROW = "SELECT seq, kind, refers, text, hash, request_key FROM entries"
+_ROW_TYPES = (int, str, (int, type(None)), str, str, (str, type(None)))
+_DATASET_TYPES = (int, str, str, int, str)
+_MALFORMED = (SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 
-def ledger_id(session: Session, *, lock: str = "") -> str:
-    """The identity of the ledger, which every entry repeats."""
-    rows = session.rows(f"SELECT value FROM meta WHERE name = 'ledger'{lock}")
-    if len(rows) != 1:
+def identity(session: Session, *, lock: str = "") -> Identity:
+    """The name and the roll of the ledger."""
+    rows = session.rows(f"SELECT name, value FROM meta WHERE name IN ('ledger', 'roll'){lock}")
+    found = dict(_typed(row, (str, str), "the identity of the ledger") for row in rows)
+    if len(rows) != 2 or len(found) != 2:
         raise LedgerCorrupt("the ledger has lost its identity")
-    return str(rows[0][0])
+    try:
+        return Identity(found["ledger"], Roll.parse(found["roll"]))
+    except SchemaError as error:
+        raise LedgerCorrupt(f"the ledger has lost its identity: {error}") from error
 
 
 def dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
     """The dataset of a name, or ``LedgerMissing``."""
     rows = session.rows(
-        f"SELECT number, genesis, seq, hash FROM datasets WHERE name = ?{lock}", (name,)
+        f"SELECT number, name, genesis, seq, hash FROM datasets WHERE name = ?{lock}", (name,)
     )
     if not rows:
         raise LedgerMissing(f"there is no dataset {name!r} in this ledger")
-    number, genesis, seq, hash_ = rows[0]
-    return StoredDataset(number, name, Head(ledger_id(session), name, genesis, seq, hash_))
+    if len(rows) > 1:
+        raise LedgerCorrupt(f"there are {len(rows)} datasets {name!r}; nothing was charged")
+    row = DatasetRow(*_typed(rows[0], _DATASET_TYPES, f"the row of the dataset {name!r}"))
+    # The roll is read after the row was locked, so that it only grows along a chain.
+    ledger, roll = identity(session)
+    head = Head(ledger, name, row.genesis, row.seq, row.hash)
+    return StoredDataset(row.number, name, head, roll)
 
 
-def dataset_rows(session: Session) -> list[tuple[Any, ...]]:
-    """Number, name, genesis, length and last hash of every dataset."""
-    return session.rows("SELECT number, name, genesis, seq, hash FROM datasets ORDER BY number")
+def dataset_rows(session: Session) -> list[DatasetRow]:
+    """Every dataset, in the order in which they were opened."""
+    rows = session.rows("SELECT number, name, genesis, seq, hash FROM datasets ORDER BY number")
+    return [DatasetRow(*_typed(row, _DATASET_TYPES, "the row of a dataset")) for row in rows]
+
+
+def save_dataset(session: Session, number: int, entry: Entry, roll: Roll) -> None:
+    """Enter a dataset with its first entry, and the roll that now includes it."""
+    _write_one(
+        session,
+        "INSERT INTO datasets (number, name, genesis, seq, hash) VALUES (?, ?, ?, ?, ?)",
+        (number, entry.dataset, entry.hash, 0, entry.hash),
+    )
+    _write_one(session, "UPDATE meta SET value = ? WHERE name = 'roll'", (roll.as_text(),))
+    append(session, number, entry)
 
 
 def append(session: Session, number: int, entry: Entry, *, key: str | None = None) -> None:
     """Add an entry and move the end of the chain."""
     refers = entry.content["charge"] if entry.kind == "outcome" else None
-    session.run(
+    _write_one(
+        session,
         "INSERT INTO entries (dataset, seq, kind, refers, text, hash, request_key)"
         " VALUES (?, ?, ?, ?, ?, ?, ?)",
         (number, entry.seq, entry.kind, refers, entry.text, entry.hash, key),
     )
     if entry.kind != "genesis":
-        session.run(
-            "UPDATE datasets SET seq = ?, hash = ? WHERE number = ?",
-            (entry.seq, entry.hash, number),
+        _write_one(
+            session,
+            "UPDATE datasets SET seq = ?, hash = ? WHERE number = ? AND hash = ?",
+            (entry.seq, entry.hash, number, entry.previous),
         )
 
 
-def budget_states(session: Session, number: int) -> dict[str, str]:
-    """The text of every budget of a dataset, by label."""
-    rows = session.rows(
-        "SELECT scope, name, state FROM budgets WHERE dataset = ? ORDER BY scope, name", (number,)
-    )
-    return {label_of(scope, name): state for scope, name, state in rows}
+def budget_rows(session: Session) -> list[tuple[int, str, str, str]]:
+    """Dataset, scope, name and state of every budget in the ledger."""
+    rows = session.rows("SELECT dataset, scope, name, state FROM budgets ORDER BY 1, 2, 3")
+    return [_typed(row, (int, str, str, str), "the row of a budget") for row in rows]
 
 
 def budgets(
@@ -108,13 +158,18 @@ def budgets(
         (number, *(value for label in labels for value in label)),
     )
     states = {(scope, name): state for scope, name, state in rows}
-    return {label: _filter(states[label], label) for label in labels if label in states}
+    if len(states) != len(rows):
+        raise LedgerCorrupt("a budget has two rows; nothing was charged, run verify")
+    return {label: filter_of(states[label], label) for label in labels if label in states}
 
 
-def _filter(state: str, label: tuple[str, str]) -> Filter:
+def filter_of(state: object, label: tuple[str, str]) -> Filter:
+    """The budget that a state describes, or ``LedgerCorrupt``."""
     try:
-        return Filter.from_state(json.loads(state))
-    except (SchemaError, ValueError) as error:
+        if not isinstance(state, str):
+            raise SchemaError("the state is not a text")
+        return Filter.from_state(parse_json(state, "state"))
+    except _MALFORMED as error:
         raise LedgerCorrupt(
             f"the budget {label_of(*label)!r} cannot be read, nothing was charged: {error}"
         ) from error
@@ -129,46 +184,86 @@ def save_budget(
         statement = "INSERT INTO budgets (state, dataset, scope, name) VALUES (?, ?, ?, ?)"
     else:
         statement = "UPDATE budgets SET state = ? WHERE dataset = ? AND scope = ? AND name = ?"
-    session.run(statement, (state, number, *label))
+    _write_one(session, statement, (state, number, *label))
 
 
 def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[Row]:
     """Every entry of a dataset in order, a page at a time."""
-    last = -1
+    last = -(2**63)
     while True:
         rows = session.rows(
             f"{_ROW} WHERE dataset = ? AND seq > ? ORDER BY seq LIMIT ?", (number, last, page)
         )
-        yield from (Row(*row) for row in rows)
+        for row in rows:
+            yield Row(*_typed(row, _ROW_TYPES, f"entry {row[0]!r} of dataset {number}"))
         if len(rows) < page:
             return
         last = rows[-1][0]
 
 
-def one_entry(session: Session, number: int, seq: int) -> Entry:
+def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
     """The entry at a position, or ``LedgerMissing``."""
-    rows = session.rows("SELECT text FROM entries WHERE dataset = ? AND seq = ?", (number, seq))
-    if not rows:
+    entry = _one(session, found, "seq", seq)
+    if entry is None:
         raise LedgerMissing(f"there is no entry {seq} in this dataset")
-    return _believed(rows[0][0])
+    if entry.seq != seq or (seq == 0) is not (entry.kind == "genesis"):
+        raise LedgerCorrupt(f"entry {seq} of {found.name!r} is not what it should be; run verify")
+    return entry
 
 
-def entry_by_key(session: Session, number: int, key: str) -> Entry | None:
+def entry_by_key(session: Session, found: StoredDataset, key: str) -> Entry | None:
     """The charge that was made under an idempotency key."""
-    rows = session.rows(
-        "SELECT text FROM entries WHERE dataset = ? AND request_key = ?", (number, key)
-    )
-    return _believed(rows[0][0]) if rows else None
+    entry = _one(session, found, "request_key", key)
+    if entry is not None and (entry.kind != "charge" or entry.content.get("key") != key):
+        raise LedgerCorrupt(f"the key {key!r} leads to another entry; run verify")
+    return entry
 
 
-def outcome_of(session: Session, number: int, seq: int) -> Mapping[str, Any] | None:
+def outcome_of(session: Session, found: StoredDataset, seq: int) -> Mapping[str, Any] | None:
     """What became of the body of a charge, if that is known."""
-    rows = session.rows("SELECT text FROM entries WHERE dataset = ? AND refers = ?", (number, seq))
-    return _believed(rows[0][0]).content if rows else None
+    entry = _one(session, found, "refers", seq)
+    if entry is None:
+        return None
+    content = entry.content
+    if (
+        entry.kind != "outcome"
+        or content.get("charge") != seq
+        or content.get("outcome") not in ("completed", "failed")
+        or "result" not in content
+    ):
+        raise LedgerCorrupt(f"the outcome of entry {seq} is another entry; run verify")
+    return content
 
 
-def _believed(text: str) -> Entry:
+def _one(session: Session, found: StoredDataset, column: str, value: object) -> Entry | None:
+    statement = f"SELECT text, hash FROM entries WHERE dataset = ? AND {column} = ?"
+    rows = session.rows(statement, (found.number, value))
+    if not rows:
+        return None
+    if len(rows) > 1:
+        raise LedgerCorrupt(f"{len(rows)} entries of {found.name!r} have one {column}; run verify")
+    text, hash_ = _typed(rows[0], (str, str), f"an entry of {found.name!r}")
     try:
-        return parse_entry(text)
+        entry = parse_entry(text)
     except SchemaError as error:
         raise LedgerCorrupt(f"an entry cannot be read: {error}") from error
+    if (entry.hash, entry.dataset, entry.ledger) != (hash_, found.name, found.head.ledger):
+        raise LedgerCorrupt(f"an entry of {found.name!r} was changed or moved; run verify")
+    return entry
+
+
+def _typed(row: Sequence[Any], kinds: Sequence[Any], what: str) -> Any:
+    for value, kind in zip(row, kinds, strict=True):
+        if not isinstance(value, kind):
+            raise LedgerCorrupt(f"{what} holds {value!r} where it cannot be; run verify")
+    return tuple(row)
+
+
+def _write_one(session: Session, statement: str, values: Sequence[object]) -> None:
+    changed = session.run(statement, values)
+    if changed != 1:
+        table = statement.split()[2 if statement.startswith("INSERT") else 1]
+        raise LedgerCorrupt(
+            f"a statement changed {changed} rows of {table!r} instead of one; nothing was charged, "
+            "run verify"
+        )

@@ -14,13 +14,16 @@ from typing import Any
 
 from discreet.errors import BudgetExceeded, DiscreetError, SchemaError
 from discreet.ledger.budgets import DATASET, SCOPES, label_of
-from discreet.ledger.entries import NO_HASH, Entry, hash_of, parse_entry
+from discreet.ledger.entries import NO_HASH, Entry, Roll, hash_of, parse_entry
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss
 from discreet.privacy.serial import from_json, read_fraction
 
 __all__ = ["Problem", "Replay"]
+
+_LONGEST_GAP = 1_000_000
+_NONSENSE = (DiscreetError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,7 @@ class Replay:
         self.genesis: Entry | None = None
         self.last: Entry | None = None
         self.spent: dict[str, dict[str, str]] = {}
+        self.rolls: dict[Roll, int] = {}
         self.keys: dict[str, int] = {}
         self._filters: dict[str, Filter] = {}
         self._open_charges: set[int] = set()
@@ -56,7 +60,8 @@ class Replay:
         """Take the next entry; ``position`` is where the store or the export has it."""
         if position > len(self.hashes):
             self._problem(position, f"entries {len(self.hashes)} to {position - 1} are missing")
-            self.hashes += [NO_HASH] * (position - len(self.hashes))
+            # A position beyond all reason was written by nobody: it is not counted up to.
+            self.hashes += [NO_HASH] * min(position - len(self.hashes), _LONGEST_GAP)
         try:
             entry = parse_entry(text)
         except (SchemaError, UnicodeEncodeError) as error:
@@ -67,9 +72,10 @@ class Replay:
         if entry.hash != stored_hash:
             self._problem(position, "was changed: its text does not have the hash stored for it")
         self._check_place(entry, position)
+        self._check_roll(entry)
         try:
             getattr(self, f"_take_{entry.kind}")(entry)
-        except (DiscreetError, KeyError, TypeError, ValueError, AttributeError) as error:
+        except _NONSENSE as error:
             self._problem(entry.seq, f"does not make sense: {type(error).__name__}: {error}")
         self.last = entry
         return entry
@@ -93,6 +99,16 @@ class Replay:
             self._problem(position, "belongs to another chain")
         if self.last is None or entry.previous != self.last.hash:
             self._problem(position, "does not follow the entry before it")
+
+    def _check_roll(self, entry: Entry) -> None:
+        """Datasets are only ever added; the ledger itself compares the hashes."""
+        if entry.roll is None:
+            return
+        before = max((roll.count for roll in self.rolls), default=0)
+        if entry.roll.count < before:
+            self._problem(entry.seq, f"knows {entry.roll.count} datasets, one before it {before}")
+        if entry.kind != "genesis":
+            self.rolls.setdefault(entry.roll, entry.seq)
 
     # --- what entries mean -------------------------------------------------------------
 
@@ -187,7 +203,7 @@ class Replay:
 
     @property
     def budgets(self) -> dict[str, Filter]:
-        """The replayed budgets, by label."""
+        """The replayed budgets, by label, which is one for each (scope, name) on the chain."""
         return self._filters
 
 

@@ -5,18 +5,23 @@ step, an old one those that it lacks, and each migration is one transaction. Ent
 to be changed or deleted by any SQL that goes through the database.
 
 Version 1 knew no idempotency keys. Version 2 adds them, and one outcome at most per charge.
+Version 3 adds the roll of datasets (:class:`~discreet.ledger.entries.Roll`), which every entry
+repeats, and counts the commits from the entries that there are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from discreet.errors import LedgerCorrupt, LedgerTooNew
+from discreet.ledger.entries import EMPTY_ROLL
 from discreet.ledger.store import Session
 
-__all__ = ["LATEST", "check_version", "migrate", "stored_version"]
+__all__ = ["LATEST", "POSTGRES_REFUSAL", "check_version", "migrate", "steps", "stored_version"]
 
-LATEST = 2
+LATEST = 3
+POSTGRES_REFUSAL = " BEGIN RAISE EXCEPTION 'entries of a ledger are append-only'; END "
 
 _TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -46,10 +51,7 @@ _SQLITE_GUARDS = tuple(
 )
 
 _POSTGRES_GUARDS = (
-    (
-        "CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS"
-        " $$ BEGIN RAISE EXCEPTION 'entries of a ledger are append-only'; END $$"
-    ),
+    (f"CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $${POSTGRES_REFUSAL}$$"),
     (
         "CREATE TRIGGER entries_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON entries"
         " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
@@ -78,6 +80,18 @@ _SQLITE_REPLACE_GUARD = (
     + " BEGIN SELECT RAISE(ABORT, 'entries of a ledger are append-only'); END",
 )
 
+_ROLL = (
+    f"INSERT INTO meta (name, value) VALUES ('roll', '{EMPTY_ROLL.as_text()}')",
+    "UPDATE meta SET value = '3' WHERE name = 'schema'",
+)
+# Every entry is a commit of its own; the migration itself is flushed with all before it.
+_SQLITE_COMMITS = (
+    (
+        "UPDATE commits SET made = made + (SELECT COUNT(*) FROM entries),"
+        " durable = made + (SELECT COUNT(*) FROM entries)"
+    ),
+)
+
 
 def steps(version: int, dialect: str) -> Sequence[str]:
     """The statements that lead to a version from the one before."""
@@ -85,13 +99,14 @@ def steps(version: int, dialect: str) -> Sequence[str]:
     return {
         1: _TABLES + (_SQLITE_GUARDS if lite else _POSTGRES_GUARDS),
         2: _KEYS + (_SQLITE_REPLACE_GUARD if lite else ()),
+        3: _ROLL + (_SQLITE_COMMITS if lite else ()),
     }[version]
 
 
 def stored_version(session: Session, place: str) -> int:
     """The version that a ledger says it has."""
     rows = session.rows("SELECT value FROM meta WHERE name = 'schema'")
-    if len(rows) != 1 or not str(rows[0][0]).isdecimal():
+    if len(rows) != 1 or not re.fullmatch(r"[1-9][0-9]{0,8}", str(rows[0][0])):
         raise LedgerCorrupt(f"{place} is not a ledger: it does not say its version")
     return int(rows[0][0])
 
@@ -112,3 +127,13 @@ def migrate(session: Session, dialect: str, *, start: int, target: int = LATEST)
     for version in range(start + 1, target + 1):
         for statement in steps(version, dialect):
             session.run(statement)
+        if version == 3:
+            _call_the_roll(session)
+
+
+def _call_the_roll(session: Session) -> None:
+    """Enter the datasets that there are already."""
+    roll = EMPTY_ROLL
+    for (genesis,) in session.rows("SELECT genesis FROM datasets ORDER BY number"):
+        roll = roll.after(str(genesis))
+    session.run("UPDATE meta SET value = ? WHERE name = 'roll'", (roll.as_text(),))

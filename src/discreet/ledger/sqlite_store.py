@@ -21,27 +21,25 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from discreet.errors import (
-    LedgerBusy,
     LedgerCorrupt,
     LedgerError,
     LedgerExists,
-    LedgerFull,
     LedgerMissing,
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema
-from discreet.ledger.turns import Turns
+from discreet.ledger import schema, shape
+from discreet.ledger.custody import identity_of
+from discreet.ledger.sqlite_link import APPLICATION, Link, translated
+from discreet.ledger.store import Session
 
 __all__ = ["SqliteStore"]
 
-_APPLICATION = 0x4453434C  # "DSCL"
 _LONGEST_GATHERING = 0.02  # seconds to wait for somebody else's flush
 _LOOK_AGAIN = 0.003
 _FORK_PATIENCE = 10.0  # seconds that a fork waits for transactions of other threads
@@ -54,7 +52,10 @@ class SqliteStore:
     row_lock = ""  # a transaction that writes has the whole file
 
     def __init__(self, path: Path, *, timeout: float, read_only: bool) -> None:
-        self._path = path
+        # SQLite keeps the log beside the file itself, wherever a link to it may be.
+        self._given = path.absolute()
+        self._path = Path(os.path.realpath(path))
+        self._identity: str | None = None
         self._timeout = timeout
         self._read_only = read_only
         self._closed = False
@@ -63,8 +64,8 @@ class SqliteStore:
 
     def _start_afresh(self) -> None:
         self._guard = threading.Condition()
-        self._leased: dict[_Link, int] = {}  # with the thread that has it
-        self._idle: list[_Link] = []
+        self._leased: dict[Link, int] = {}  # with the thread that has it
+        self._idle: list[Link] = []
         self._forking = False
 
     # --- opening -----------------------------------------------------------------------
@@ -72,7 +73,10 @@ class SqliteStore:
     @classmethod
     def create(cls, path: Path, *, timeout: float, ledger: str) -> SqliteStore:
         """Make a new file; an existing one is refused, an empty one is filled."""
-        if not path.parent.is_dir():
+        with _reachable(path):
+            found = path.parent.is_dir()
+            path.exists()  # a name that is too long fails here
+        if not found:
             raise LedgerMissing(f"{path}: there is no directory {str(path.parent)!r}")
         store = cls(path, timeout=timeout, read_only=False)
         try:
@@ -83,35 +87,45 @@ class SqliteStore:
         return store
 
     def _fill(self, ledger: str) -> None:
-        with self._link(fresh=True) as link, _translated(self._path):
+        with self._link(fresh=True) as link, translated(self._path):
             with link.turns.mine():
                 link.begin(full=True)
                 try:
                     if link.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
                         raise LedgerExists(f"{self._path} exists already; nothing was changed")
-                    link.run(f"PRAGMA application_id = {_APPLICATION}")
+                    link.run(f"PRAGMA application_id = {APPLICATION}")
                     schema.migrate(link, "sqlite", start=0)
                     link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
+                    link.custody.check()
                     link.run("COMMIT")
                 except BaseException:
                     link.roll_back()
                     raise
+            link.custody.check()
             link.check()
+            link.check_shape()
+        self._identity = identity_of(self._path)
 
     @classmethod
     def open(cls, path: Path, *, timeout: float, read_only: bool = False) -> SqliteStore:
         """Open an existing file, and bring an older one up to date."""
-        if not path.is_file():
+        with _reachable(path):
+            found = path.is_file()
+        if not found:
             raise LedgerMissing(
                 f"{path}: there is no such ledger (a new one is made by Ledger.create, so that "
                 "a mistyped name is not a fresh budget)"
             )
         store = cls(path, timeout=timeout, read_only=read_only or not os.access(path, os.W_OK))
         try:
-            with store._link() as link, _translated(path):
+            with store._link() as link, translated(path):
                 outdated = link.version < schema.LATEST
             if outdated:
                 store._update()
+            elif not store._read_only:
+                with store._link() as link, translated(path):
+                    link.check_shape()
+            store._identity = identity_of(store._path)
         except BaseException:
             store.close()
             raise
@@ -120,12 +134,14 @@ class SqliteStore:
     def _update(self) -> None:
         if self._read_only:
             raise LedgerReadOnly(f"{self._path} has an older schema and cannot be written")
-        with self._link() as link, _translated(self._path), link.turns.mine():
+        with self._link() as link, translated(self._path), link.turns.mine():
             link.begin(full=True)
             try:
+                link.custody.check()
                 # Somebody else may have done it while we waited.
                 start = schema.check_version(link, str(self._path))
                 schema.migrate(link, "sqlite", start=start)
+                link.check_shape()
                 link.run("COMMIT")
             except BaseException:
                 link.roll_back()
@@ -136,57 +152,74 @@ class SqliteStore:
 
     @property
     def place(self) -> str:
-        return str(self._path)
+        return str(self._given)
 
     @contextmanager
-    def reading(self) -> Iterator[_Link]:
+    def reading(self) -> Iterator[Link]:
         """A consistent view; never waits for writers."""
-        with self._link() as link, _translated(self._path):
+        with self._link() as link, translated(self._path):
             link.run("BEGIN")
             try:
                 schema.check_version(link, self.place)
+                link.custody.check()
                 yield link
             finally:
                 link.roll_back()
 
     @contextmanager
-    def writing(self, *, durable: bool = True) -> Iterator[_Link]:
+    def writing(self, *, durable: bool = True) -> Iterator[Link]:
         """One immediate transaction, on the disk when the block has ended."""
         if self._read_only:
             raise LedgerReadOnly(f"{self._path} can be read but not written; nothing was charged")
         with self._link() as link:
-            with _translated(self._path), link.turns.mine() as alone:
+            with translated(self._path), link.turns.mine() as alone:
                 full = durable and alone
                 link.begin(full=full)
                 try:
+                    link.custody.check()
                     schema.check_version(link, self.place)
+                    link.check_shape()
                     yield link
-                    flushed = ", durable = made + 1" if full else ""
-                    link.run(f"UPDATE commits SET made = made + 1{flushed}")
-                    [(number,)] = link.rows("SELECT made FROM commits")
+                    made, flushed = link.commits()
+                    number = made + 1
+                    account = (number, number if full else flushed)
+                    if link.run("UPDATE commits SET made = ?, durable = ?", account) != 1:
+                        raise LedgerCorrupt(f"{self._path}: the account of commits is lost")
                     link.run("COMMIT")
                 except BaseException:
                     link.roll_back()
                     raise
             if durable and not full:
                 self._await_flush(link, number)
+            self._check_after(link)
+
+    def _check_after(self, link: Link) -> None:
+        """A commit to a file that others no longer find must not be followed by a release."""
+        try:
+            link.custody.check()
+        except LedgerError as error:
+            raise LedgerUnconfirmed(
+                f"a charge was recorded where others may not see it: {error}; it may be spent, "
+                "and its body must not run"
+            ) from error
 
     def settle(self) -> None:
         """Return when everything that can be seen now is on the disk."""
         if self._read_only:
             return
         with self._link() as link:
-            with _translated(self._path):
-                [(made, durable)] = link.rows("SELECT made, durable FROM commits")
+            with translated(self._path):
+                made, durable = link.commits()
             if durable < made:
                 self._await_flush(link, made)
+            self._check_after(link)
 
-    def _await_flush(self, link: _Link, number: int) -> None:
+    def _await_flush(self, link: Link, number: int) -> None:
         """Return when a commit is on the disk; see to it if nobody else does."""
         end = time.monotonic() + _LONGEST_GATHERING
         try:
-            with _translated(self._path):
-                while link.rows("SELECT durable FROM commits")[0][0] < number:
+            with translated(self._path):
+                while link.commits()[1] < number:
                     with link.turns.watch() as watching:
                         if watching and (time.monotonic() > end or link.turns.nobody_waits()):
                             self._flush_all(link)
@@ -199,7 +232,7 @@ class SqliteStore:
                 "it counts as spent and its body must not run"
             ) from error
 
-    def _flush_all(self, link: _Link) -> None:
+    def _flush_all(self, link: Link) -> None:
         with link.turns.mine():
             link.begin(full=True)
             link.run("UPDATE commits SET durable = made")
@@ -214,17 +247,29 @@ class SqliteStore:
                 return [str(error)]
         return [] if found == ["ok"] else found
 
+    def oddities(self, session: Session) -> list[str]:
+        """Tables, indexes and guards that are not those of a ledger, and impossible commits."""
+        odd = shape.sqlite_oddities(session, schema.LATEST)
+        rows = session.rows("SELECT made, durable FROM commits")
+        fault = shape.commits_fault(rows)
+        if not fault:
+            [(entries,)] = session.rows("SELECT COUNT(*) FROM entries")
+            made = rows[0][0]
+            fault = f"{entries} entries in {made} commits" if made < entries else ""
+        return odd + ([fault] if fault else [])
+
     def backup(self, target: Path) -> None:
         """A consistent copy while others go on charging; complete or absent.
 
         The copy is a ledger of its own with the same identity: charging both spends the budget
         twice, so a copy is for reading and for restoring.
         """
-        if target.exists():
-            raise LedgerExists(f"{target} exists already; nothing was copied")
-        draft = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}")
+        with _reachable(target):
+            if target.exists():
+                raise LedgerExists(f"{target} exists already; nothing was copied")
+        draft = target.with_name(f".{target.name[:64]}.{os.getpid()}.{threading.get_ident()}")
         try:
-            with self._link() as link, _translated(target):
+            with self._link() as link, translated(target):
                 with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
                     link.connection.backup(copy)
                     # One file without a log beside it; it becomes durable like any other file.
@@ -242,7 +287,7 @@ class SqliteStore:
     # --- connections -------------------------------------------------------------------
 
     @contextmanager
-    def _link(self, *, fresh: bool = False) -> Iterator[_Link]:
+    def _link(self, *, fresh: bool = False) -> Iterator[Link]:
         link = self._lease(fresh=fresh)
         owner = os.getpid()
         try:
@@ -251,7 +296,7 @@ class SqliteStore:
             if os.getpid() == owner:
                 self._give_back(link)
 
-    def _lease(self, *, fresh: bool) -> _Link:
+    def _lease(self, *, fresh: bool) -> Link:
         # A new connection is made under the guard, so that no fork comes in between.
         with self._guard:
             while self._forking:
@@ -262,26 +307,26 @@ class SqliteStore:
             self._leased[link] = threading.get_ident()
             return link
 
-    def _connect(self, *, fresh: bool) -> _Link:
-        if os.path.realpath(self._path) in _REFUSED:
+    def _connect(self, *, fresh: bool) -> Link:
+        if self._path in _REFUSED:
             raise LedgerError(
                 f"{self._path}: this process was forked while its parent wrote to the ledger; "
                 "start it anew, or fork outside of transactions"
             )
         mode = "ro" if self._read_only else "rwc" if fresh else "rw"
-        with _translated(self._path):
-            link = _Link(self._path, timeout=self._timeout, mode=mode)
-            try:
-                link.prepare(fresh=fresh)
-            except BaseException:
-                link.close()
-                raise
-        return link
+        if self._identity is not None and self._identity != identity_of(self._path):
+            raise LedgerError(
+                f"{self._path} was replaced since it was opened; nothing was charged, open it again"
+            )
+        with translated(self._path):
+            return Link(self._path, given=self._given, timeout=self._timeout, mode=mode)
 
-    def _give_back(self, link: _Link) -> None:
+    def _give_back(self, link: Link) -> None:
         with self._guard:
             del self._leased[link]
-            keep = not (self._closed or link.connection.in_transaction)
+            # One that others cannot see must not keep them from the file for longer.
+            idle = not link.connection.in_transaction
+            keep = idle and not (self._closed or link.custody.hidden)
             if keep:
                 self._idle.append(link)
             else:
@@ -321,13 +366,13 @@ class SqliteStore:
     def _after_fork_in_child(self) -> None:
         for link in self._leased:
             # To close the connection here could harm the parent: it is kept and never used.
-            link.turns.close()
-            _REFUSED[os.path.realpath(self._path)] = link
+            link.abandon()
+            _REFUSED[self._path] = link
         self._start_afresh()
 
 
 # Files that this process must not open, with a connection that it inherited in use.
-_REFUSED: dict[str, _Link] = {}
+_REFUSED: dict[Path, Link] = {}
 
 
 class _Forks:
@@ -365,67 +410,13 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-class _Link:
-    """A connection with its place in the queue."""
-
-    def __init__(self, path: Path, *, timeout: float, mode: str) -> None:
-        self._path = path
-        self._read_only = mode == "ro"
-        self.version = 0
-        self.connection = sqlite3.connect(
-            f"{path.absolute().as_uri()}?mode={mode}",
-            uri=True,
-            timeout=timeout,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        self.turns = Turns(path, timeout=timeout)
-        self._full: bool | None = None
-
-    def prepare(self, *, fresh: bool) -> None:
-        """Set what a connection has to be told, and look at the file."""
-        if not fresh:
-            self.check()
-        elif self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
-            raise LedgerExists(f"{self._path} exists already; nothing was changed")
-        if not self._read_only:
-            [(mode,)] = self.rows("PRAGMA journal_mode = WAL")
-            if mode != "wal":
-                raise LedgerError(f"{self._path}: no write-ahead log can be kept here")
-            self.run("PRAGMA wal_autocheckpoint = 4000")
-            self.run("PRAGMA fullfsync = 1")
-            self.run("PRAGMA checkpoint_fullfsync = 1")
-
-    def check(self) -> None:
-        """Refuse what is not a ledger, or a newer one, before anything is written."""
-        [(application,)] = self.rows("PRAGMA application_id")
-        if application != _APPLICATION:
-            raise LedgerCorrupt(f"{self._path} is not a ledger")
-        self.version = schema.check_version(self, str(self._path))
-
-    def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        return self.connection.execute(statement, tuple(values)).fetchall()
-
-    def run(self, statement: str, values: Sequence[object] = ()) -> int:
-        return self.connection.execute(statement, tuple(values)).rowcount
-
-    def begin(self, *, full: bool) -> None:
-        """Start a transaction that has the write lock from its first moment."""
-        if full is not self._full:
-            self.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
-            self._full = full
-        self.run("BEGIN IMMEDIATE")
-
-    def roll_back(self) -> None:
-        """End a transaction without a trace, if one is open."""
-        if self.connection.in_transaction:
-            with suppress(sqlite3.Error):
-                self.run("ROLLBACK")
-
-    def close(self) -> None:
-        self.roll_back()
-        self.connection.close()
-        self.turns.close()
+@contextmanager
+def _reachable(path: Path) -> Iterator[None]:
+    """A name that the system cannot even look up, such as one that is too long, in plain words."""
+    try:
+        yield
+    except OSError as error:
+        raise LedgerError(f"{path}: cannot be looked at ({error.strerror})") from None
 
 
 def _flush(path: Path) -> None:
@@ -434,30 +425,3 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _translated(path: Path) -> Iterator[None]:
-    """SQLite's errors in the words of a ledger."""
-    try:
-        yield
-    except sqlite3.Error as error:
-        name = getattr(error, "sqlite_errorname", "")
-        for prefix, kind, meaning in _MEANINGS:
-            if name.startswith(prefix):
-                raise kind(f"{path}: {meaning} ({error})") from error
-        if isinstance(error, sqlite3.IntegrityError):
-            raise
-        raise LedgerError(f"{path}: {error}") from error
-
-
-_MEANINGS: tuple[tuple[str, type[LedgerError], str], ...] = (
-    ("SQLITE_FULL", LedgerFull, "the disk is full, nothing was charged"),
-    ("SQLITE_BUSY", LedgerBusy, "others held the ledger for too long, nothing was charged"),
-    ("SQLITE_READONLY", LedgerReadOnly, "the ledger cannot be written, nothing was charged"),
-    ("SQLITE_NOTADB", LedgerCorrupt, "this is not a ledger"),
-    ("SQLITE_CORRUPT", LedgerCorrupt, "the file is damaged; restore a backup"),
-    ("SQLITE_CANTOPEN", LedgerError, "the file cannot be opened"),
-    ("SQLITE_IOERR", LedgerUnconfirmed, "the disk failed, a charge under way may be spent"),
-    ("SQLITE_ERROR", LedgerCorrupt, "the tables are not those of a ledger"),
-)

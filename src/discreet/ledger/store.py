@@ -10,7 +10,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-__all__ = ["Session", "Store"]
+from discreet.errors import LedgerError
+
+__all__ = ["Meanings", "Session", "Store", "in_words"]
+
+# What a code of the database begins with, which error that is, and what it means.
+Meanings = tuple[tuple[str, type[LedgerError], str], ...]
 
 
 class Session(Protocol):
@@ -50,5 +55,16 @@ class Store(Protocol):
     def faults(self) -> list[str]:
         """What the database itself finds wrong with its file."""
 
+    def oddities(self, session: Session) -> list[str]:
+        """What the tables have or lack that a ledger has not or needs, in one transaction."""
+
     def close(self) -> None:
         """Let go of all connections; the store may not be used afterwards."""
+
+
+def in_words(place: str, code: str, text: str, meanings: Meanings) -> LedgerError:
+    """The error of a database as an error of a ledger; the first meaning that fits counts."""
+    for prefix, kind, meaning in meanings:
+        if code.startswith(prefix):
+            return kind(f"{place}: {meaning} ({text})")
+    return LedgerError(f"{place}: {text}")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from discreet.errors import SchemaError
+from discreet.errors import LedgerCorrupt, SchemaError
 from discreet.ledger import records
-from discreet.ledger.budgets import spent_of
+from discreet.ledger.budgets import DATASET, SCOPES, label_of, spent_of
+from discreet.ledger.entries import EMPTY_ROLL, NO_HASH, Roll
 from discreet.ledger.receipts import check_receipt, missing_from_chain
 from discreet.ledger.replay import Problem, Replay
 from discreet.ledger.store import Session, Store
-from discreet.privacy.adaptive import Filter
 
 __all__ = ["Verification", "verify_store"]
 
@@ -42,28 +41,60 @@ def verify_store(store: Store, *, receipts: Iterable[Mapping[str, Any]] = ()) ->
     problems = [Problem("ledger", None, fault) for fault in store.faults()]
     if problems:
         return Verification(0, 0, tuple(problems), ())
-    notes: list[Problem] = []
-    entries = 0
-    replays: dict[str, Replay] = {}
-    with store.reading() as session:
-        identity = records.ledger_id(session)
-        numbers = set()
-        for number, name, *stored in records.dataset_rows(session):
-            numbers.add(number)
-            replay = _replay(session, number, name, identity)
-            _check_memory(session, number, stored, replay)
-            problems += replay.problems
-            notes += replay.notes
-            entries += len(replay.hashes)
-            replays[name] = replay
-        problems += _lost_datasets(session, numbers)
+    replays: dict[int, Replay] = {}
+    try:
+        with store.reading() as session:
+            problems += _verify_tables(store, session, replays)
+    except LedgerCorrupt as error:
+        problems.append(Problem("ledger", None, str(error)))
+    replayed = [replay for _, replay in sorted(replays.items())]
+    problems += [problem for replay in replayed for problem in replay.problems]
+    notes = [note for replay in replayed for note in replay.notes]
     for receipt in wanted:
-        problems += _check_on_chain(receipt, replays)
+        problems += _check_on_chain(receipt, {replay.dataset: replay for replay in replayed})
+    entries = sum(len(replay.hashes) for replay in replayed)
     return Verification(len(replays), entries, tuple(problems), tuple(notes))
 
 
-def _replay(session: Session, number: int, name: str, identity: str) -> Replay:
-    replay = Replay(name)
+def _verify_tables(store: Store, session: Session, replays: dict[int, Replay]) -> list[Problem]:
+    """Replay every dataset into ``replays``, and say what is wrong with the ledger as a whole."""
+    odd = store.oddities(session)
+    identity = records.identity(session)
+    states: dict[int, dict[tuple[str, str], str]] = {}
+    for number, scope, name, state in records.budget_rows(session):
+        if (scope, name) in states.setdefault(number, {}):
+            odd.append(f"the budget {label_of(scope, name)!r} of dataset {number} has two rows")
+        states[number][scope, name] = state
+    names = [str(row[0]) for row in session.rows("SELECT name FROM meta ORDER BY name")]
+    if names != ["ledger", "roll", "schema"]:
+        odd.append(f"the ledger describes itself by {', '.join(names)}")
+    for row in records.dataset_rows(session):
+        if row.number in replays:
+            odd.append(f"dataset number {row.number} is there twice")
+        replay = _replay(session, row, identity.ledger)
+        _check_memory(row, states.pop(row.number, {}), replay)
+        replays[row.number] = replay
+    odd += [f"budgets of a dataset number {number} are orphans" for number in sorted(states)]
+    problems = [Problem("ledger", None, what) for what in odd]
+    return problems + _lost_datasets(session, set(replays)) + _check_rolls(replays, identity.roll)
+
+
+def _replay(session: Session, dataset: records.DatasetRow, identity: str) -> Replay:
+    name, replay = dataset.name, Replay(dataset.name)
+    try:
+        _feed(session, dataset.number, replay)
+    except LedgerCorrupt as error:
+        replay.problems.append(Problem(name, None, str(error)))
+    if replay.genesis is None:
+        replay.problems.append(Problem(name, None, "the chain is empty"))
+    elif replay.genesis.ledger != identity:
+        replay.problems.append(Problem(name, 0, "the chain was made by another ledger"))
+    elif replay.genesis.content.get("number") != dataset.number:
+        replay.problems.append(Problem(name, 0, "the dataset has another number"))
+    return replay
+
+
+def _feed(session: Session, number: int, replay: Replay) -> None:
     for row in records.entry_rows(session, number):
         entry = replay.feed(row.text, row.hash, position=row.seq)
         if entry is None:
@@ -71,33 +102,34 @@ def _replay(session: Session, number: int, name: str, identity: str) -> Replay:
         key = entry.content.get("key") if entry.kind == "charge" else None
         refers = entry.content.get("charge") if entry.kind == "outcome" else None
         if (row.kind, row.key, row.refers) != (entry.kind, key, refers):
-            replay.problems.append(Problem(name, row.seq, "the index of the entry was changed"))
-    if replay.genesis is None:
-        replay.problems.append(Problem(name, None, "the chain is empty"))
-    elif replay.genesis.ledger != identity:
-        replay.problems.append(Problem(name, 0, "the chain was made by another ledger"))
-    elif replay.genesis.content.get("number") != number:
-        replay.problems.append(Problem(name, 0, "the dataset has another number"))
-    return replay
+            what = "the index of the entry was changed"
+            replay.problems.append(Problem(replay.dataset, row.seq, what))
 
 
-def _check_memory(session: Session, number: int, stored: list[Any], replay: Replay) -> None:
+def _check_memory(
+    row: records.DatasetRow, states: Mapping[tuple[str, str], str], replay: Replay
+) -> None:
     """The end of the chain and the sums, which the store keeps for speed."""
     if replay.genesis is None or replay.last is None:
         return
-    name, (genesis, seq, hash_) = replay.dataset, stored
-    if (genesis, seq, hash_) != (replay.genesis.hash, replay.last.seq, replay.last.hash):
-        what = f"the chain ends at entry {replay.last.seq}, the ledger remembers {seq}"
+    name = replay.dataset
+    ends = replay.genesis.hash, replay.last.seq, replay.last.hash
+    if (row.genesis, row.seq, row.hash) != ends:
+        what = f"the chain ends at entry {replay.last.seq}, the ledger remembers {row.seq}"
         replay.problems.append(Problem(name, None, f"{what}: entries were removed or added"))
-    states = records.budget_states(session, number)
     noted = replay.finished_spent()
-    if set(states) != set(noted) or set(states) != set(replay.budgets):
+    # One row for each label: a second one with another name would hide the first.
+    labels = {label_of(*key): key for key in states}
+    known = (DATASET, "") in states and all(key[0] in (DATASET, *SCOPES) for key in states)
+    if not known or len(labels) != len(states) or set(labels) != set(noted) | set(replay.budgets):
         replay.problems.append(Problem(name, None, "the budgets are not those of the chain"))
-        return
-    for label, text in states.items():
+    for label in sorted(set(labels) & set(noted) & set(replay.budgets)):
+        key = (DATASET, "") if label == DATASET else labels[label]
+        if key not in states:
+            continue
         try:
-            kept = Filter.from_state(json.loads(text))
-        except (SchemaError, ValueError) as error:
+            kept = records.filter_of(states[key], key)
+        except LedgerCorrupt as error:
             replay.problems.append(Problem(name, None, f"the budget {label!r}: {error}"))
             continue
         replayed = replay.budgets[label]
@@ -116,12 +148,37 @@ def _check_memory(session: Session, number: int, stored: list[Any], replay: Repl
 def _lost_datasets(session: Session, numbers: set[int]) -> list[Problem]:
     problems = [
         Problem("ledger", None, f"dataset number {number} was removed")
-        for number in range(1, max(numbers, default=0) + 1)
+        for number in range(1, len(numbers) + 1)
         if number not in numbers
     ]
     owners = {row[0] for row in session.rows("SELECT DISTINCT dataset FROM entries")}
-    orphans = (f"entries of a dataset number {n} are orphans" for n in sorted(owners - numbers))
+    orphans = (
+        f"entries of a dataset number {n} are orphans" for n in sorted(owners - numbers, key=str)
+    )
     return problems + [Problem("ledger", None, what) for what in orphans]
+
+
+def _check_rolls(replays: Mapping[int, Replay], roll: Roll) -> list[Problem]:
+    """Every dataset that was ever opened is still there, as every entry since then says."""
+    called = [EMPTY_ROLL]
+    for _, replay in sorted(replays.items()):
+        called.append(called[-1].after(replay.genesis.hash if replay.genesis else NO_HASH))
+    problems = []
+    if roll != called[-1]:
+        what = f"the ledger has opened {roll.count} datasets and holds {len(replays)}"
+        what += ": a dataset was removed, added or replaced"
+        problems.append(Problem("ledger", None, what))
+    for number, replay in sorted(replays.items()):
+        opened = replay.genesis.roll if replay.genesis else None
+        if opened is not None and opened.count != number - 1:
+            what = f"was opened as dataset {opened.count + 1} and is now {number}"
+            problems.append(Problem(replay.dataset, 0, what))
+        for noted, seq in [*replay.rolls.items(), *([(opened, 0)] if opened else [])]:
+            known = noted.count < len(called) and called[noted.count] == noted
+            if not known or (seq > 0 and noted.count < number):
+                what = f"was written when the ledger had {noted.count} datasets, and not these"
+                problems.append(Problem(replay.dataset, seq, what))
+    return problems
 
 
 def _check_on_chain(receipt: Mapping[str, Any], replays: Mapping[str, Replay]) -> list[Problem]:

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-from discreet.ledger.entries import Entry
+from discreet.errors import LedgerCorrupt
+from discreet.ledger.budgets import DATASET, SCOPES
+from discreet.ledger.entries import Entry, parse_entry
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.relation import Relation
+from discreet.privacy.serial import from_json, read_fraction
 
-__all__ = ["BudgetView", "DatasetView", "HistoryRow", "history_of", "view_budget"]
+__all__ = [
+    "BudgetView",
+    "DatasetView",
+    "HistoryRow",
+    "Opening",
+    "history_of",
+    "opening_of",
+    "view_budget",
+]
+
+_MALFORMED = (KeyError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -88,26 +101,59 @@ def view_budget(label: str, budget: Filter) -> BudgetView:
     )
 
 
-def history_of(entries: Iterable[Entry]) -> list[HistoryRow]:
-    """The charges of a chain, in order."""
+class Opening(NamedTuple):
+    """What the first entry of a dataset says of it."""
+
+    unit: str
+    relation: Relation
+    required: tuple[str, ...]
+
+
+def opening_of(genesis: Entry) -> Opening:
+    """Read the first entry of a dataset, or raise ``LedgerCorrupt``."""
+    content = genesis.content
+    try:
+        unit, relation = content["unit"], Relation.parse(content["relation"])
+        required = tuple(content["required"])
+        if isinstance(unit, str) and all(scope in SCOPES for scope in required):
+            return Opening(unit, relation, required)
+    except _MALFORMED:
+        pass
+    raise LedgerCorrupt(f"the first entry of {genesis.dataset!r} cannot be read; run verify")
+
+
+def history_of(dataset: str, chain: Iterable[tuple[str, str]]) -> list[HistoryRow]:
+    """The charges of a chain of texts with their hashes, in order, or ``LedgerCorrupt``."""
     charges: dict[int, Entry] = {}
     outcomes: dict[int, str] = {}
-    for entry in entries:
-        if entry.kind == "charge":
-            charges[entry.seq] = entry
-        elif entry.kind == "outcome":
-            outcomes[entry.content["charge"]] = entry.content["outcome"]
-    return [
-        HistoryRow(
-            seq=seq,
-            at=entry.at,
-            hash=entry.hash,
-            outcome=outcomes.get(seq, "open"),
-            key=entry.content.get("key"),  # the first version had none
-            **{name: entry.content[name] for name in _FROM_CONTENT},
-        )
-        for seq, entry in charges.items()
-    ]
+    try:
+        for text, hash_ in chain:
+            entry = parse_entry(text)
+            if entry.hash != hash_:
+                raise ValueError(f"entry {entry.seq} was changed")
+            if entry.kind == "charge":
+                charges[entry.seq] = entry
+            elif entry.kind == "outcome":
+                outcomes[entry.content["charge"]] = str(entry.content["outcome"])
+        return [_row(entry, outcomes.get(seq, "open")) for seq, entry in charges.items()]
+    except _MALFORMED as error:
+        raise LedgerCorrupt(f"{dataset!r} cannot be read, run verify: {error}") from error
+
+
+def _row(entry: Entry, outcome: str) -> HistoryRow:
+    content = entry.content
+    from_json(content["loss"])
+    for sums in (content["spent"][DATASET], *content["spent"].values()):
+        for name, text in sums.items():
+            read_fraction(text, name)
+    return HistoryRow(
+        seq=entry.seq,
+        at=entry.at,
+        hash=entry.hash,
+        outcome=outcome,
+        key=content.get("key"),  # the first version had none
+        **{name: content[name] for name in _FROM_CONTENT},
+    )
 
 
 _FROM_CONTENT = (

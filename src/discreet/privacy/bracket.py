@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from discreet.privacy.crossing import single_delta, single_epsilon, solve
 from discreet.privacy.loss import Bounds, Loss
-from discreet.privacy.pairs import Array, Measure
+from discreet.privacy.pairs import Array, Measure, Outcomes
 from discreet.privacy.spectrum import (
     Inversion,
     Part,
     infinite_mass,
+    known_number,
+    log_mgf,
     tilt_for_delta,
     tilt_for_epsilon,
     tilted_moments,
+    window,
 )
 from discreet.privacy.steps import View, is_symmetric, stacked_gaussians, step
 
@@ -34,18 +38,21 @@ ABSOLUTE_TOLERANCE = 1e-6
 # The default bracket is meant to be a good deal tighter than promised.
 DEFAULT_AIM = 0.1
 COARSE_CELLS = 96
-CELLS = 420
+CELLS = 320
 MANY = 50
 FEWER_CELLS = 190
 MORE_CELLS = 540
 MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
+MOST_LOOKS = 8
+LIGHTER_TILTS = (1.0, 0.8, 0.65, 0.5)
+# How much a lighter tilt may cost, as a logarithm: digits are lost by it.
+MOST_LOST = 3.0
 SMALLEST_TAIL = 1e-280
 # How much of delta may go to losses that are counted as infinite: it moves epsilon by a
 # hundred thousandth, and heavy tails are cheaper for it.
 TAIL_SHARE = 2e-5
-ACCURACY = 1e-7
 NO_TIGHT_PAIR = (
     "no tight pair is known for a part of this loss, so only the upper bound is certified"
 )
@@ -55,11 +62,13 @@ NO_TIGHT_PAIR = (
 class Tilt:
     """Where the answer is decided: the tilt, and rough estimates there.
 
-    ``heavy`` says that the tilt is felt by rare large losses more than by the rest, ``sure``
-    that it needs no second look.
+    ``tau`` is where the transform is inverted, ``steep`` where cells are dense: the best Chernoff
+    bound, which with heavy tails is not the best place for inversion. ``heavy`` says that
+    rare large losses feel the tilt more than the rest, ``sure`` that it needs no second look.
     """
 
     tau: float
+    steep: float
     epsilon: float
     log_delta: float
     heavy: bool = False
@@ -82,6 +91,9 @@ class Plan:
     counts: Array
     fixed: tuple[tuple[Measure, int], ...]
     tight: bool
+    _last_outcomes: dict[tuple[float, int, float, float], Outcomes] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @property
     def steps(self) -> int:
@@ -102,6 +114,11 @@ class Plan:
             return FEWER_CELLS
         return CELLS if tilt.sure else MORE_CELLS
 
+    @property
+    def few_cells(self) -> int:
+        """How many cells serve to find a tilt."""
+        return COARSE_CELLS if self.atoms >= MANY else 2 * COARSE_CELLS
+
     def expected_tilt(self, log_delta: float) -> Tilt | None:
         """The tilt by the central limit theorem, where the plan is plain enough for it."""
         if self.items or self.fixed or not len(self.mus) or float(self.mus.max()) > 1.2:
@@ -112,7 +129,7 @@ class Plan:
             tau = math.sqrt(2.0 * max(0.1, -log_delta - math.log1p(tau)) / variance)
         # With small shifts every step is nearly Gaussian, and so is the sum.
         sure = float(self.mus.max()) < 0.3 and -log_delta - math.log1p(tau) > 3.0
-        return Tilt(tau, (tau + 0.5) * variance, log_delta, sure=sure)
+        return Tilt(tau, tau, (tau + 0.5) * variance, log_delta, sure=sure)
 
     def see(self, view: View) -> tuple[list[Part], list[Part], bool]:
         """Lower and upper parts, and whether the lower ones are certified.
@@ -130,15 +147,22 @@ class Plan:
             upper.append(Part(seen.upper, count))
             lower.append(Part(seen.upper if seen.lower is None else seen.lower, count))
         if len(self.counts):
-            seen = stacked_gaussians(self.rates, self.mus, view)
-            assert seen.lower is not None
-            upper.append(Part(seen.upper, self.counts))
-            lower.append(Part(seen.lower, self.counts))
+            cells = self._outcomes(view).cells(swapped=view.swapped)
+            upper.append(Part(cells.upper(), self.counts))
+            lower.append(Part(cells.lower(), self.counts))
         for measure, n in self.fixed:
             part = Part(measure, np.array([float(n)]))
             upper.append(part)
             lower.append(part)
         return lower, upper, tight
+
+    def _outcomes(self, view: View) -> Outcomes:
+        """The partition for a view, or the same one seen in the other direction before."""
+        key = (view.tau, view.cells, view.tail, view.focus)
+        if key not in self._last_outcomes:
+            self._last_outcomes.clear()
+            self._last_outcomes[key] = stacked_gaussians(self.rates, self.mus, view)
+        return self._last_outcomes[key]
 
 
 # --- epsilon at a delta ---------------------------------------------------------------------
@@ -172,8 +196,10 @@ def _epsilon_one_way(
     first_look = View(swapped, 0.0, COARSE_CELLS, tail)
     expected = plan.expected_tilt(log_delta) if start is None else start
     if expected is not None:
-        cells = plan.cells(expected) if start is None else 2 * COARSE_CELLS
-        first_look = View(swapped, expected.tau, cells, tail, expected.epsilon)
+        # A sure tilt serves both directions, and so does its partition.
+        fine = (start is None and plan.atoms < MANY) or expected.sure
+        cells = plan.cells(expected) if fine else plan.few_cells
+        first_look = View(swapped, expected.steep, cells, tail, expected.epsilon)
     lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
         return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
@@ -185,26 +211,24 @@ def _epsilon_one_way(
         return _tilt_for_delta(parts, log_delta, top, near)
 
     tilt = expected if expected is not None and expected.sure else focus(lower, first_look.tau)
-    good = first_look.tau > 0.0 and 0.8 < tilt.tau / first_look.tau < 1.25
+    good = first_look.tau > 0.0 and 0.8 < tilt.steep / first_look.tau < 1.25
     if tilt.heavy or not (good or start is None):
         # Few cells say little about rare large losses: look again through more of them.
-        view = View(swapped, tilt.tau, 2 * COARSE_CELLS, tail, tilt.epsilon)
+        view = View(swapped, tilt.steep, plan.few_cells, tail, tilt.epsilon)
         tilt, lower, upper = _focused(plan, view, tilt, focus)
     cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance, plan), tolerance)
     if tilt.epsilon == 0.0:
         rough = _epsilon_attempt(lower, upper, delta, tilt, 0.1 / tilt.tau, tight=False)
         if rough.upper == 0.0:
             return (rough if tight else _upper_only(0.0)), tilt
-    if below > 0.0:
-        rough = _epsilon_attempt(lower, upper, delta, tilt, 2.0 * whisper, tight=False)
-        if rough.upper < below:
-            return Bounds(0.0, rough.upper), tilt
+    if below > 0.0 and _certainly_below(upper, delta, tilt, 2.0 * whisper, below):
+        return Bounds(0.0, below), tilt
     result = Bounds(0.0, math.inf)
     last = math.inf
     # Very many distinct steps are dear: they are seen once.
     for turn in range(MOST_ROUNDS if plan.atoms < MANY else 1):
         if turn > 0 or tilt.heavy or not good or first_look.cells != cells:
-            view = View(swapped, tilt.tau, cells, tail, tilt.epsilon)
+            view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
             tilt, lower, upper = _focused(plan, view, tilt, focus)
         found = _epsilon_attempt(lower, upper, delta, tilt, whisper, tight=tight)
         best = min(result.upper, found.upper)
@@ -244,13 +268,15 @@ def _focused(
     happen; a rough view does not notice, a fine one does. The upper measures have the
     heavier tails, so their tilt serves both.
     """
-    while True:
-        lower, upper, _ = plan.see(view)
+    lower, upper, _ = plan.see(view)
+    for _ in range(MOST_LOOKS):
         fresh = focus(upper, view.tau)
-        settled = 0.8 < fresh.tau / view.tau < 1.25
-        if settled or fresh.tau > view.tau:
+        settled = 0.8 < fresh.steep / view.tau < 1.25
+        if settled or not fresh.steep < view.tau:
             return (fresh if settled else tilt), lower, upper
-        tilt, view = fresh, replace(view, tau=fresh.tau, focus=fresh.epsilon)
+        tilt, view = fresh, replace(view, tau=fresh.steep, focus=fresh.epsilon)
+        lower, upper, _ = plan.see(view)
+    return tilt, lower, upper
 
 
 def _epsilon_attempt(
@@ -262,23 +288,44 @@ def _epsilon_attempt(
     *,
     tight: bool,
 ) -> Bounds:
-    high = math.inf
+    high, low = math.inf, 0.0
     if infinite_mass(upper) < delta:
         high = _epsilon_of(upper, delta, tilt, whisper, is_upper=True)
-    low = _epsilon_of(lower, delta, tilt, whisper, is_upper=False) if tight else 0.0
+    if tight:
+        low = _epsilon_of(lower, delta, tilt, whisper, is_upper=False, guess=high)
     return Bounds(low, min(high, _finite_top(upper)) if math.isfinite(high) else high)
 
 
-def _epsilon_of(
-    parts: Sequence[Part], delta: float, tilt: Tilt, whisper: float, *, is_upper: bool
-) -> float:
-    if len(parts) == 1 and parts[0].steps == 1:
-        return _single_epsilon(parts[0].measure, delta, is_upper=is_upper)
+def _certainly_below(
+    parts: Sequence[Part], delta: float, tilt: Tilt, whisper: float, epsilon: float
+) -> bool:
+    """Whether delta at ``epsilon`` is certainly at most ``delta``, by one rough look."""
+    if infinite_mass(parts) >= delta or (len(parts) == 1 and parts[0].steps == 1):
+        return False
     inversion = Inversion(
         parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta), around=tilt.epsilon
     )
-    guess = _rough_epsilon(inversion.log_mgf, inversion.deviation, tilt.tau, math.log(delta))
-    return _solve(inversion, delta, guess, is_upper=is_upper)
+    return inversion.upper(epsilon) <= delta
+
+
+def _epsilon_of(
+    parts: Sequence[Part],
+    delta: float,
+    tilt: Tilt,
+    whisper: float,
+    *,
+    is_upper: bool,
+    guess: float = math.inf,
+) -> float:
+    if len(parts) == 1 and parts[0].steps == 1:
+        return single_epsilon(parts[0].measure, delta, is_upper=is_upper)
+    around = guess if math.isfinite(guess) else tilt.epsilon
+    inversion = Inversion(
+        parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta), around=around
+    )
+    if not math.isfinite(guess):
+        guess = _rough_epsilon(inversion.log_mgf, inversion.deviation, tilt.tau, math.log(delta))
+    return solve(inversion, delta, guess, is_upper=is_upper)
 
 
 # --- delta at an epsilon --------------------------------------------------------------------
@@ -319,8 +366,8 @@ def _delta_one_way(
     cells, whisper = _resolution(plan, tilt, aim, None)
     tail = max(SMALLEST_TAIL, math.exp(max(tilt.log_delta - 18.0, -640.0)) / plan.steps)
     result = Bounds(0.0, 1.0)
-    for _ in range(rounds):
-        view = View(swapped, tilt.tau, cells, tail, tilt.epsilon)
+    for _ in range(rounds if plan.atoms < MANY else min(rounds, 2)):
+        view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
         tilt, lower, upper = _focused(plan, view, tilt, focus)
         high = _delta_of(upper, epsilon, tilt, whisper, is_upper=True)
         low = 0.0
@@ -348,7 +395,7 @@ def _delta_of(
     parts: Sequence[Part], epsilon: float, tilt: Tilt, whisper: float, *, is_upper: bool
 ) -> float:
     if len(parts) == 1 and parts[0].steps == 1:
-        return _single_delta(parts[0].measure, epsilon, is_upper=is_upper)
+        return single_delta(parts[0].measure, epsilon, is_upper=is_upper)
     log_delta = tilt.log_delta - 5.0
     inversion = Inversion(parts, tau=tilt.tau, whisper=whisper, log_delta=log_delta, around=epsilon)
     return min(1.0, inversion.upper(epsilon) if is_upper else inversion.lower(epsilon))
@@ -360,30 +407,56 @@ def _delta_of(
 def _tilt_for_delta(parts: Sequence[Part], log_delta: float, top: float, near: float) -> Tilt:
     """The tilt for a delta; ``near`` is a first guess, or 0."""
     plain = tilted_moments(parts, 0.0)
+    known_number("moments", sum(plain))
     ceiling = 1e4 * (1.0 - log_delta) / _typical_loss(parts, plain)
     start = near if near > 0.0 else math.sqrt(2.0 * (1.0 - log_delta) / max(plain[2], 1e-300))
     tau = tilt_for_delta(parts, log_delta, ceiling=ceiling, start=start)
     tau = _not_too_flat(parts, tau, ceiling, plain[2])
-    log_mgf, _, variance = tilted_moments(parts, tau)
-    guess = _rough_epsilon(log_mgf, math.sqrt(variance), tau, log_delta)
-    return Tilt(tau, min(guess, top), log_delta, variance > 1.5 * plain[2])
+    log_norm, _, variance = tilted_moments(parts, known_number("tilts", tau))
+    known_number("moments", log_norm + variance)
+    guess = min(top, _rough_epsilon(log_norm, math.sqrt(variance), tau, log_delta))
+    heavy = variance > 1.5 * plain[2]
+    light = _lighter(parts, tau, log_delta, guess) if heavy else tau
+    return Tilt(light, tau, guess, log_delta, heavy)
 
 
-def _rough_epsilon(log_mgf: float, deviation: float, tau: float, log_delta: float) -> float:
+def _rough_epsilon(log_norm: float, deviation: float, tau: float, log_delta: float) -> float:
     """The saddle-point estimate of epsilon at a tilt."""
     spread = max(tau * (tau + 1.0) * deviation * math.sqrt(2.0 * math.pi), math.e * tau)
-    return max(0.0, (log_mgf - log_delta - math.log(spread)) / tau)
+    return max(0.0, (log_norm - log_delta - math.log(spread)) / tau)
 
 
 def _tilt_for_epsilon(parts: Sequence[Part], epsilon: float, near: float) -> Tilt:
     """The tilt for an epsilon; ``near`` is a first guess, or 0."""
     plain = tilted_moments(parts, 0.0)
+    known_number("moments", sum(plain))
     ceiling = 4e5 / _typical_loss(parts, plain)
     start = near if near > 0.0 else max(epsilon - plain[1], 1e-6) / max(plain[2], 1e-300)
     tau = tilt_for_epsilon(parts, epsilon, ceiling=ceiling, start=start)
     tau = _not_too_flat(parts, tau, ceiling, plain[2])
-    log_mgf, _, variance = tilted_moments(parts, tau)
-    return Tilt(tau, epsilon, min(0.0, log_mgf - tau * epsilon), variance > 1.5 * plain[2])
+    log_norm, _, variance = tilted_moments(parts, known_number("tilts", tau))
+    known_number("moments", log_norm + variance)
+    log_delta = min(0.0, log_norm - tau * epsilon)
+    heavy = variance > 1.5 * plain[2]
+    light = _lighter(parts, tau, log_delta, epsilon) if heavy else tau
+    return Tilt(light, tau, epsilon, log_delta, heavy)
+
+
+def _lighter(parts: Sequence[Part], tau: float, log_delta: float, epsilon: float) -> float:
+    """A flatter tilt with a shorter window, where rare large losses stretch it.
+
+    The best Chernoff bound sits where a moment is about to explode; a little before, the
+    bound is hardly worse and the tilted losses spread much less.
+    """
+    best, period = tau, math.inf
+    worst = log_mgf(parts, tau) - tau * epsilon + MOST_LOST
+    for share in LIGHTER_TILTS:
+        light = share * tau
+        found = window(parts, light, log_delta=log_delta, around=epsilon, whisper=0.0)
+        if found > 0.95 * period or log_mgf(parts, light) - light * epsilon > worst:
+            break
+        best, period = light, found
+    return best
 
 
 def _not_too_flat(parts: Sequence[Part], tau: float, ceiling: float, variance: float) -> float:
@@ -439,90 +512,3 @@ def _finite_top(parts: Sequence[Part]) -> float:
     return sum(
         float(part.counts @ np.maximum(part.measure.loss.max(axis=1), 0.0)) for part in parts
     )
-
-
-# --- solving --------------------------------------------------------------------------------
-
-
-def _solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:
-    """Where the bound crosses ``target``: rounded up for an upper bound, down for a lower."""
-    bound: Callable[[float], float] = inversion.upper if is_upper else inversion.lower
-    low, high = 0.0, math.inf
-    point = guess
-    for _ in range(60):
-        value = bound(point)
-        if value > target or (value == target and not is_upper):
-            low = max(low, point)
-        else:
-            high = min(high, point)
-            if point == 0.0:
-                break
-            if value <= inversion.infinite:
-                # Far from the tilt the bounds say nothing: come back in growing steps.
-                low, high = _last_resort(bound, target, high, inversion.deviation)
-        if math.isfinite(high) and high - low <= max(ACCURACY * high, 1e-12):
-            break
-        point = _next_point(inversion, point, value, target, low, high)
-    if is_upper:
-        return high
-    return low if low > 0.0 and bound(low) >= target else 0.0
-
-
-def _last_resort(
-    bound: Callable[[float], float], target: float, high: float, deviation: float
-) -> tuple[float, float]:
-    """A bracket of the crossing below ``high``, found in steps of the tilted deviation."""
-    step = 0.05 * deviation
-    while step < high:
-        if bound(high - step) >= target:
-            return high - step, high - 0.5 * step if step > 0.05 * deviation else high
-        step *= 2.0
-    return 0.0, high
-
-
-def _next_point(
-    inversion: Inversion, point: float, value: float, target: float, low: float, high: float
-) -> float:
-    """A Newton step on log delta, pushed just past the root; else bisection."""
-    finite, slope = inversion.value_and_slope(point)
-    excess, wanted = value - inversion.infinite, target - inversion.infinite
-    if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
-        move = math.log(excess / wanted) * finite / -slope
-        fresh = point + move
-        # Once close, overshoot so that both sides of the root are known.
-        if abs(move) < 1e-4 * max(point, 1e-12):
-            nudge = 0.3 * ACCURACY * abs(fresh) + 1e-13
-            fresh += nudge if low >= point else -nudge
-        if low < fresh < high:
-            return fresh
-    if math.isfinite(high):
-        return 0.5 * (low + high)
-    return 2.0 * max(point, low, 1e-9) + inversion.deviation
-
-
-def _single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
-    """epsilon of one step, exactly: delta is linear in exp(epsilon) between losses."""
-    slack = 1.0 + (measure.mass_error if is_upper else -measure.mass_error)
-    order = np.argsort(measure.loss[0])
-    loss, mass = measure.loss[0, order], measure.mass[0, order] * slack
-    anchor = float(loss[-1])
-    p = np.cumsum(mass[::-1])[::-1]
-    q = np.cumsum((mass * np.exp(np.minimum(anchor - loss, 700.0)))[::-1])[::-1]
-    wanted = target - float(measure.infinite[0])
-    # delta just at each loss, decreasing; the root lies below the first that is small enough.
-    at = p - np.exp(loss - anchor) * q
-    index = min(int(np.sum(at > wanted)), len(loss) - 1)
-    if p[index] <= wanted:
-        return 0.0
-    value = anchor + math.log((p[index] - wanted) / q[index])
-    margin = 1e-12 * (1.0 + abs(value))
-    return max(0.0, value + margin if is_upper else value - margin)
-
-
-def _single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
-    """delta of one step, exactly."""
-    above = measure.loss[0] > epsilon
-    value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
-    slack = measure.mass_error + 1e-13
-    value *= 1.0 + slack if is_upper else 1.0 - slack
-    return min(1.0, max(0.0, float(measure.infinite[0]) + value))

@@ -91,6 +91,10 @@ def _epsilon_bracket(loss: Loss, delta: float, tolerance: float | None) -> Bound
     if _is_one_sampled_gaussian(loss):
         return _one_sampled_gaussian(loss.base.mu, loss.rate, delta)
     plan = make_plan(loss, 1e-4 * delta)
+    mu = _single_gaussian(plan)
+    if mu is not None:
+        upper = theorems.gaussian_epsilon(mu, delta) if mu <= LARGEST_MU else math.inf
+        return Bounds(0.0, upper, False, NO_TIGHT_PAIR)
     return bracket.epsilon_bounds(plan, delta, tolerance) if plan.atoms else Bounds(0.0, 0.0)
 
 
@@ -103,6 +107,10 @@ def _delta_bracket(loss: Loss, epsilon: float) -> Bounds:
     if isinstance(loss, Grouped):
         return Bounds(0.0, _grouped_delta(loss, epsilon), False, NO_TIGHT_PAIR)
     plan = make_plan(loss, 1e-12)
+    mu = _single_gaussian(plan)
+    if mu is not None:
+        value = theorems.gaussian_delta(mu, epsilon) if mu <= LARGEST_MU else 1.0
+        return Bounds(0.0, min(1.0, value * (1.0 + CLOSED_FORM_ERROR)), False, NO_TIGHT_PAIR)
     return bracket.delta_bounds(plan, epsilon) if plan.atoms else Bounds(0.0, 0.0)
 
 
@@ -153,6 +161,14 @@ def gaussian_mu(loss: Loss) -> float | None:
         else:
             return None
     return max(math.sqrt(total) * (1.0 + 4e-16 * len(parts)), SMALLEST_MU)
+
+
+def _single_gaussian(plan: Plan) -> float | None:
+    """mu if a plan came down to one Gaussian, which then has a closed form, else None."""
+    if plan.atoms != 1 or len(plan.items) != 1 or plan.tight:
+        return None
+    loss, n = plan.items[0]
+    return loss.mu if n == 1 and isinstance(loss, Gaussian) else None
 
 
 def tamed(loss: Loss) -> Loss:

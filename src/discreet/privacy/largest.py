@@ -38,7 +38,10 @@ def largest_loss(loss: Loss) -> float:
     exact = _largest(loss)
     if isinstance(exact, float):
         return exact
-    rounded = float(exact)
+    try:
+        rounded = float(exact)
+    except OverflowError:
+        return math.inf
     return rounded if Fraction(rounded) >= exact else math.nextafter(rounded, math.inf)
 
 

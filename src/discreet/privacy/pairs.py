@@ -33,8 +33,9 @@ from scipy import special
 __all__ = [
     "Cells",
     "Measure",
-    "gaussian_cells",
+    "Outcomes",
     "gaussian_edges",
+    "gaussian_outcomes",
     "laplace_cells",
     "oriented",
     "point_cells",
@@ -127,11 +128,59 @@ class Cells:
         return Measure(loss + ROUNDING * np.abs(loss), mass, infinite)
 
 
-def gaussian_cells(weights: Array, shifts: Array, *, edge: Array, swapped: bool) -> Cells:
-    """Cells for P = sum_j weights_j N(shifts_j, 1) against Q = N(0, 1), row by row.
+@dataclass(frozen=True)
+class Outcomes:
+    """A partition of the outcomes of P (a mixture of shifted normals) and Q = N(0, 1).
 
-    With ``swapped`` the roles are exchanged: the unit was added instead of removed. Shifts
-    are non-negative and the first is 0 unless it is the only one, so the loss is
+    It serves both orders of the pair, so a unit removed and a unit added share its cost.
+    """
+
+    weights: Array
+    shifts: Array
+    edge: Array
+    boundary: Array
+    null: Array
+    present: Array
+    average: Array
+    relative: Array
+    slack: Array
+    grown: Array
+
+    def cells(self, *, swapped: bool) -> Cells:
+        """Cells of (P, Q), or with ``swapped`` of (Q, P): the unit was added, not removed."""
+        none = np.zeros(len(self.edge))
+        if swapped:
+            # High losses lie on the left now.
+            return Cells(
+                p=self.null[:, ::-1],
+                average=-self.average[:, ::-1],
+                low=-self.boundary[:, :0:-1],
+                high=-self.boundary[:, -2::-1],
+                only_p=none,
+                high_tail=special.ndtr(self.edge[:, 0]),
+                low_tail=special.ndtr(-self.edge[:, -1]),
+                mass_slack=self.relative[:, ::-1],
+                average_slack=self.slack[:, ::-1],
+                touching=True,
+            )
+        return Cells(
+            p=self.present,
+            average=self.average,
+            low=self.boundary[:, :-1],
+            high=self.boundary[:, 1:],
+            only_p=none,
+            high_tail=np.sum(self.weights * special.ndtr(self.shifts - self.edge[:, -1:]), axis=1),
+            low_tail=np.sum(self.weights * special.ndtr(self.edge[:, :1] - self.shifts), axis=1),
+            mass_slack=np.minimum(self.relative * (2.0 + np.minimum(self.grown, 100.0)), 1.0),
+            average_slack=self.slack,
+            touching=True,
+        )
+
+
+def gaussian_outcomes(weights: Array, shifts: Array, *, edge: Array) -> Outcomes:
+    """Partitions for P = sum_j weights_j N(shifts_j, 1) against Q = N(0, 1), row by row.
+
+    Shifts are non-negative and the first is 0 unless it is the only one, so the loss is
     monotone in the outcome x; ``edge`` are the increasing boundaries of the cells in x.
     """
     null = _normal_mass(edge)
@@ -166,36 +215,11 @@ def gaussian_cells(weights: Array, shifts: Array, *, edge: Array, swapped: bool)
         relative = np.where(thin, loss_of_digits, relative)
     # Where a mass is too small to be known, only the range of the loss is.
     unknown = ~np.isfinite(average) | (relative >= 1e-3)
-    average = np.where(unknown, boundary[:, :-1], average)
-    slack = np.where(unknown, boundary[:, 1:] - boundary[:, :-1], slack)
+    if np.any(unknown):
+        average = np.where(unknown, boundary[:, :-1], average)
+        slack = np.where(unknown, boundary[:, 1:] - boundary[:, :-1], slack)
     average = np.clip(average, boundary[:, :-1], boundary[:, 1:])
-    none = np.zeros(len(edge))
-    if swapped:
-        # High losses lie on the left now.
-        return Cells(
-            p=null[:, ::-1],
-            average=-average[:, ::-1],
-            low=-boundary[:, :0:-1],
-            high=-boundary[:, -2::-1],
-            only_p=none,
-            high_tail=special.ndtr(edge[:, 0]),
-            low_tail=special.ndtr(-edge[:, -1]),
-            mass_slack=relative[:, ::-1],
-            average_slack=slack[:, ::-1],
-            touching=True,
-        )
-    return Cells(
-        p=present,
-        average=average,
-        low=boundary[:, :-1],
-        high=boundary[:, 1:],
-        only_p=none,
-        high_tail=np.sum(weights * special.ndtr(shifts - edge[:, -1:]), axis=1),
-        low_tail=np.sum(weights * special.ndtr(edge[:, :1] - shifts), axis=1),
-        mass_slack=np.minimum(relative * (2.0 + np.minimum(grown, 100.0)), 1.0),
-        average_slack=slack,
-        touching=True,
-    )
+    return Outcomes(weights, shifts, edge, boundary, null, present, average, relative, slack, grown)
 
 
 def gaussian_edges(

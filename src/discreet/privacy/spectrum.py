@@ -37,6 +37,7 @@ __all__ = [
     "Inversion",
     "Part",
     "infinite_mass",
+    "known_number",
     "log_mgf",
     "mass_pad",
     "tilt_for_delta",
@@ -51,10 +52,14 @@ MOST_FREQUENCIES = 60_000
 MOST_WORK = 100_000_000
 CHUNK = 4_000_000
 MANY_NODES = 50_000
+MANY_STEPS = 1_000
+# So many characteristic functions are multiplied before a logarithm is taken.
+RUN = 8
 # In units of 1 / whisper: there the blur has fallen to exp(-30).
 LAST_FREQUENCY = math.sqrt(2.0 * 30.0)
-# In units of 1 / deviation: where Chernoff bounds of far copies are tried.
+# In units of 1 / deviation, and of the tilt: where Chernoff bounds of far copies are tried.
 FURTHER_TILTS = (6.0, 4.0, 9.0, 2.0, 14.0, 1.0)
+SHARES_OF_TILT = (0.25, 0.5, 1.0)
 
 
 @dataclass(frozen=True)
@@ -70,13 +75,20 @@ class Part:
         return int(self.counts.sum())
 
 
+def known_number(what: str, value: float) -> float:
+    """``value``, or an error where it is not a number: no comparison with it means anything."""
+    if math.isnan(value):
+        raise ValueError(f"the {what} are not a number")
+    return value
+
+
 def _tilted(measure: Measure, tau: float) -> tuple[Array, Array]:
     """The masses tilted by exp(tau loss), each row normalised, and the log of the norms."""
     exponent = tau * measure.loss
     # Nodes without mass must not set the scale, or everything else would underflow.
     seen = exponent if measure.everywhere else np.where(measure.mass > 0, exponent, -math.inf)
     largest = seen.max(axis=1, keepdims=True)
-    weight = measure.mass * np.exp(exponent - largest)
+    weight = measure.mass * np.exp(np.minimum(exponent - largest, 0.0))
     norm = weight.sum(axis=1, keepdims=True)
     return weight / norm, (largest + np.log(norm))[:, 0]
 
@@ -88,22 +100,38 @@ def log_mgf(parts: Sequence[Part], tau: float) -> float:
 
 def tilted_moments(parts: Sequence[Part], tau: float) -> tuple[float, float, float]:
     """K(tau) with the mean and the variance of L tilted by exp(tau L)."""
+    return _centred(parts, tau)[1]
+
+
+def _centred(
+    parts: Sequence[Part], tau: float
+) -> tuple[list[tuple[Part, Array, Array]], tuple[float, float, float]]:
+    """Each part with its tilted weights and its losses around the tilted mean; the moments."""
     total = mean = variance = 0.0
+    centred = []
     for part in parts:
         weight, log_norm = _tilted(part.measure, tau)
-        first = np.sum(weight * part.measure.loss, axis=1)
-        second = np.sum(weight * (part.measure.loss - first[:, None]) ** 2, axis=1)
+        first = np.add.reduce(weight * part.measure.loss, axis=1)
+        around = part.measure.loss - first[:, None]
+        second = np.add.reduce(weight * around**2, axis=1)
         total += float(part.counts @ log_norm)
         mean += float(part.counts @ first)
         variance += float(part.counts @ second)
-    return total, mean, variance
+        centred.append((part, weight, around))
+    return centred, (total, mean, variance)
 
 
 def infinite_mass(parts: Sequence[Part]) -> float:
     """The probability that some step has loss +infinity."""
-    if any(np.any(part.measure.infinite >= 1.0) for part in parts):
-        return 1.0
-    return -math.expm1(sum(float(part.counts @ np.log1p(-part.measure.infinite)) for part in parts))
+    total = 0.0
+    for part in parts:
+        infinite = part.measure.infinite
+        most = float(infinite[0]) if len(infinite) == 1 else float(infinite.max())
+        if most >= 1.0:
+            return 1.0
+        if most > 0.0:
+            total += float(part.counts @ np.log1p(-infinite))
+    return -math.expm1(total)
 
 
 def mass_pad(parts: Sequence[Part], tau: float) -> float:
@@ -188,18 +216,43 @@ def window(
     parts: Sequence[Part], tau: float, *, log_delta: float, around: float, whisper: float
 ) -> float:
     """A period W such that the copies of the trapezoidal rule near ``around`` are negligible."""
-    log_norm, mean, variance = tilted_moments(parts, tau)
+    return _window(
+        parts, tau, tilted_moments(parts, tau), log_delta=log_delta, around=around, whisper=whisper
+    )
+
+
+def _further_tilts(tau: float, deviation: float) -> list[float]:
+    """By how much more to tilt. With heavy tails the deviation is far from the next explosion."""
+    by_deviation = [factor / deviation for factor in FURTHER_TILTS]
+    return by_deviation[:1] + [share * tau for share in SHARES_OF_TILT] + by_deviation[1:]
+
+
+def _window(
+    parts: Sequence[Part],
+    tau: float,
+    known: tuple[float, float, float],
+    *,
+    log_delta: float,
+    around: float,
+    whisper: float,
+) -> float:
+    log_norm, mean, variance = known
     deviation = math.sqrt(variance + whisper**2)
     anchor = min(mean, around)
     shortest = max((16.0 - log_delta) / tau, 12.0 * deviation)
-    ahead = math.inf
-    for factor in FURTHER_TILTS:
-        shift = factor / deviation
+    ahead, misses = math.inf, 0
+    for shift in _further_tilts(tau, deviation):
         excess = log_mgf(parts, tau + shift) - log_norm - shift * anchor
         # Relative to the value at the anchor, which is about exp(-tau (anchor - mean)) high.
-        excess = max(excess, 0.0) + 20.0 + 0.5 * (shift * whisper) ** 2
+        excess = max(excess, 0.0) + 20.0
+        if math.isfinite(around):
+            # And beside delta itself, which with heavy tails lies far below that height.
+            beside = log_norm - tau * around - log_delta + 12.0 - shift * (around - anchor)
+            excess = max(excess, excess - 20.0 + beside)
+        excess += 0.5 * (shift * whisper) ** 2
+        misses = misses + 1 if excess / shift > 0.97 * ahead else 0
         ahead = min(ahead, excess / shift)
-        if ahead + 4.0 * deviation <= shortest:
+        if ahead + 4.0 * deviation <= shortest or misses == 3:
             break
     return max(shortest, ahead + 4.0 * deviation)
 
@@ -220,11 +273,15 @@ class Inversion:
         self.tau = tau
         self.whisper = whisper
         self.infinite = infinite_mass(parts)
-        self._centred_parts: list[tuple[Part, Array, Array]] | None = None
-        self.log_mgf, self.mean, variance = tilted_moments(parts, tau)
+        self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
+        self._centred_parts, known = _centred(parts, tau)
+        self.log_mgf, self.mean, variance = known
         self.deviation = math.sqrt(variance + whisper**2)
         self.mass_pad = mass_pad(parts, tau)
-        self.window = window(parts, tau, log_delta=log_delta, around=around, whisper=whisper)
+        known_number("moments", self.log_mgf + self.mean + self.deviation + self.mass_pad)
+        self.window = _window(
+            parts, tau, known, log_delta=log_delta, around=around, whisper=whisper
+        )
         nodes = sum(part.measure.loss.size for part in parts)
         self.most = max(2_000, min(MOST_FREQUENCIES, MOST_WORK // nodes))
         if nodes > MANY_NODES and self._transform(limit=max(300, MOST_WORK // (2 * nodes))):
@@ -254,31 +311,37 @@ class Inversion:
         if limit is None:
             wanted = limit = min(self.most, wanted)
         else:
-            bulk = sum(float(p.counts @ _bulk(w, x, 1)[2]) for p, w, x in self._centred())
+            bulk = sum(float(p.counts @ _bulk(w, x, 1)[2]) for p, w, x in self._centred_parts)
             deviation = math.sqrt(bulk + kappa**2)
         count = min(wanted, limit, 2 + math.ceil(10.0 / deviation / step))
+        log_x, noise = self._log_characteristic(0, count, step)
         while True:
-            log_x, noise = self._log_characteristic(count, step)
             tail = self._tail_bound(count, wanted, step, log_x)
             if tail is not None:
                 break
             if count >= limit:
                 return False
-            count = min(limit, 3 * count)
+            known, count = count, min(limit, 3 * count)
+            more_x, more_noise = self._log_characteristic(known, count, step)
+            log_x, noise = np.append(log_x, more_x), np.append(noise, more_noise)
         t = step * np.arange(count)
         z = tau + 1j * t
         blur = np.exp(0.5 * kappa**2 * (z * z + z))
         x = np.exp(log_x)
-        size = np.abs(x) * np.abs(blur)
+        log_size = log_x.real
+        # |X| (exp(noise) - 1), and never more than two values of modulus 1 can differ by.
+        wrong = np.exp(log_size) * np.expm1(np.minimum(noise, 1.0)) + 16 * UNIT * np.abs(x)
+        if noise.max() > 1.0:
+            wrong = np.where(noise > 1.0, np.minimum(2.0 * np.exp(log_size + noise), 2.0), wrong)
+        wrong *= np.abs(blur)
         weight = np.full(count, step / math.pi)
         weight[0] *= 0.5
         self.t = t
         self.call = weight * x * blur / (z * (z + 1.0))
         self.density = weight * x * blur
         self.slope = self.call * -z
-        relative = np.expm1(np.minimum(noise, 700.0)) + 16 * UNIT
-        self.call_error = float(np.sum(weight * size * relative / np.abs(z * (z + 1.0))))
-        self.density_error = float(np.sum(weight * size * relative))
+        self.call_error = float(np.sum(weight * wrong / np.abs(z * (z + 1.0))))
+        self.density_error = float(np.sum(weight * wrong))
         lift = math.exp(0.5 * kappa**2 * (tau * tau + tau))
         reach = count * step
         # Beyond the last frequency |X| <= 1 and only the whisper decays.
@@ -295,37 +358,40 @@ class Inversion:
             self.call_error += (tail * lift) / reach**2 + beyond / end**2
         return True
 
-    def _centred(self) -> list[tuple[Part, Array, Array]]:
-        """Each part with its tilted weights and its losses around the tilted mean."""
-        if self._centred_parts is None:
-            self._centred_parts = []
-            for part in self.parts:
-                weight, _ = _tilted(part.measure, self.tau)
-                mean = np.sum(weight * part.measure.loss, axis=1, keepdims=True)
-                self._centred_parts.append((part, weight, part.measure.loss - mean))
-        return self._centred_parts
+    def _log_characteristic(self, first: int, last: int, step: float) -> tuple[Array, Array]:
+        """log X at the multiples first .. last - 1 of ``step``, and its error bound.
 
-    def _log_characteristic(self, count: int, step: float) -> tuple[Array, Array]:
-        """log X at the multiples of ``step`` (centred at the mean), and its error bound."""
+        X is centred at the mean, and its logarithm known up to multiples of 2 pi i.
+        """
+        count = last - first
         total = np.zeros(count, dtype=complex)
         noise = np.zeros(count)
         rows = max(1, math.isqrt(count - 1) + 1)
         columns = -(-count // rows)
-        t = step * np.arange(count)
-        for part, all_weights, all_losses in self._centred():
+        t = step * np.arange(first, last)
+        for part, all_weights, all_losses in self._centred_parts:
             chunk = max(1, CHUNK // (all_losses.shape[1] * (rows + columns)))
             for start in range(0, len(all_losses), chunk):
                 loss = all_losses[start : start + chunk]
                 counts = part.counts[start : start + chunk]
                 weight = all_weights[start : start + chunk]
                 inner = _powers(loss * step, columns)
-                outer = _powers(loss * (step * columns), rows) * weight[:, None, :]
+                outer = _powers(loss * (step * columns), rows)
+                outer *= (weight * np.exp((1j * step * first) * loss) if first else weight)[:, None]
                 x = (outer @ inner.transpose(0, 2, 1)).reshape(len(loss), -1)[:, :count]
                 extent = np.abs(loss).max(axis=1, keepdims=True)
-                error = UNIT * (2.0 * (rows + columns) + 0.5 * loss.shape[1] + 16.0 + t * extent)
+                error = UNIT * (2.0 * (rows + columns) + 0.5 * loss.shape[1] + 24.0 + t * extent)
                 size = np.maximum(np.abs(x), 1e-290)
-                total += counts @ np.log(np.where(x == 0, 1e-290, x))
-                noise += counts @ np.log1p(error / size)
+                ratio = error / size
+                # log1p(y) <= y, and for small y little is lost.
+                noise += counts @ (ratio if ratio.max() < 1e-3 else np.log1p(ratio))
+                x = np.where(x == 0, 1e-290, x)
+                if len(counts) > RUN and counts.max() == 1.0 and size.min() > 1e-30:
+                    # Each occurs once, and a product has one logarithm.
+                    runs = np.arange(0, len(counts), RUN)
+                    total += np.add.reduce(np.log(np.multiply.reduceat(x, runs, axis=0)), axis=0)
+                else:
+                    total += counts @ np.log(x)
         return total, noise
 
     def _tail_bound(self, count: int, wanted: int, step: float, log_x: Array) -> float | None:
@@ -348,11 +414,12 @@ class Inversion:
         start, end = (count - 1) * step, wanted * step
         parts = [
             (part, *_bulk(weight, loss, run if loss.shape[1] > 8 * run else 1))
-            for part, weight, loss in self._centred()
+            for part, weight, loss in self._centred_parts
         ]
         steps = sum(part.steps for part in self.parts)
         total = sum(float(part.counts @ variance) for part, _, _, variance, _, _ in parts)
-        coarse = 0.35 / math.sqrt(total / steps)
+        # A step whose characteristic function is a little below 1 is enough where there are many.
+        coarse = (1.0 if steps > MANY_STEPS else 0.35) / math.sqrt(total / steps)
         points = _growing_points(start, end, step, max(coarse, step))
         if points is None:
             return None
@@ -377,19 +444,21 @@ class Inversion:
 
     def upper(self, epsilon: float) -> float:
         """At least delta(epsilon) of the composed measures."""
-        value = float(np.real(np.dot(self.call, self._phase(epsilon))))
+        value = float(np.dot(self.call, self._phase(epsilon)).real)
         scale = self._scale(epsilon)
+        known_number("transform", value + self.call_error)
         return self.infinite + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
 
     def lower(self, epsilon: float) -> float:
         """At most delta(epsilon) of the composed measures."""
         phase = self._phase(epsilon)
-        value = float(np.real(np.dot(self.call, phase)))
-        bump = float(np.real(np.dot(self.density, phase)))
+        value = float(np.dot(self.call, phase).real)
+        bump = float(np.dot(self.density, phase).real)
         kappa = self.whisper
         factor = kappa**2 * math.exp(kappa**2 / 8.0)
         net = value - self.call_error - factor * (bump + self.density_error)
         net -= self._copies(epsilon)
+        known_number("transform", net)
         scale = self._scale(epsilon, -1.0)
         return self.infinite + scale * max(net, 0.0) * math.exp(-self.mass_pad)
 
@@ -397,11 +466,14 @@ class Inversion:
         """An estimate (not a bound) of delta's finite part and its derivative."""
         phase = self._phase(epsilon)
         scale = self._scale(epsilon)
-        value = float(np.real(np.dot(self.call, phase)))
-        return scale * value, scale * float(np.real(np.dot(self.slope, phase)))
+        value = float(np.dot(self.call, phase).real)
+        return scale * value, scale * float(np.dot(self.slope, phase).real)
 
     def _phase(self, epsilon: float) -> Array:
-        return np.asarray(np.exp(1j * (self.t * (self.mean - epsilon))))
+        # A bound and its slope are asked for at the same point, one after the other.
+        if self._last_phase[0] != epsilon:
+            self._last_phase = (epsilon, np.exp(1j * (self.t * (self.mean - epsilon))))
+        return self._last_phase[1]
 
     def _scale(self, epsilon: float, side: float = 1.0) -> float:
         """exp(K - tau eps), rounded up for ``side`` 1 and down for -1."""
@@ -414,8 +486,8 @@ class Inversion:
         behind = math.exp(min(self.tau * (epsilon - self.window) - self.log_mgf, 700.0))
         behind /= -math.expm1(-self.tau * self.window)
         ahead = math.inf
-        for factor in FURTHER_TILTS:
-            other = self.tau + factor / self.deviation
+        for tried in _further_tilts(self.tau, self.deviation):
+            other = self.tau + tried
             shift = other - self.tau
             blur = 0.5 * self.whisper**2 * (other * other + other)
             log_first = self._mgf(other) - self.log_mgf - shift * (epsilon + self.window) + blur
@@ -464,7 +536,7 @@ def _bulk(weight: Array, loss: Array, size: int) -> tuple[Array, Array, Array, A
     Runs of ``size`` neighbouring nodes are merged into their means.
     """
     square = weight * loss * loss
-    variance = np.sum(square, axis=1)
+    variance = np.add.reduce(square, axis=1)
     rare = np.zeros(len(loss))
     if float((np.abs(loss).max(axis=1) ** 2 / variance).max()) > 150.0:
         near = np.ones(loss.shape, dtype=bool)

@@ -32,8 +32,9 @@ from discreet.privacy.pairs import (
     Array,
     Cells,
     Measure,
-    gaussian_cells,
+    Outcomes,
     gaussian_edges,
+    gaussian_outcomes,
     laplace_cells,
     oriented,
     point_cells,
@@ -160,7 +161,8 @@ def _(loss: GDP, view: View) -> Cells:
 
 def _gaussian(mu: float, view: View, *, lattice: float | None = None) -> Cells:
     weights, shifts, dropped = _binomial_shifts(mu, view)
-    cells = _normal_cells(weights[None, :], shifts[None, :], view, lattice=lattice)
+    outcomes = _normal_outcomes(weights[None, :], shifts[None, :], view, lattice=lattice)
+    cells = outcomes.cells(swapped=view.swapped)
     if dropped == 0.0:
         return cells
     # The dropped shifts' mass stands at shift 0; in the role of P it is also counted at
@@ -170,9 +172,9 @@ def _gaussian(mu: float, view: View, *, lattice: float | None = None) -> Cells:
     return replace(cells, high_tail=cells.high_tail + dropped)
 
 
-def _normal_cells(
+def _normal_outcomes(
     weights: Array, shifts: Array, view: View, *, lattice: float | None = None
-) -> Cells:
+) -> Outcomes:
     edge = gaussian_edges(
         weights,
         shifts,
@@ -185,14 +187,14 @@ def _normal_cells(
     if lattice is not None:
         # Cells of integers end halfway between two of them.
         edge = (np.floor(edge * lattice) + 0.5) / lattice
-    return gaussian_cells(weights, shifts, edge=edge, swapped=view.swapped)
+    return gaussian_outcomes(weights, shifts, edge=edge)
 
 
-def stacked_gaussians(rates: Array, mus: Array, view: View) -> Step:
-    """Many Poisson-sampled Gaussians at once, one row each."""
+def stacked_gaussians(rates: Array, mus: Array, view: View) -> Outcomes:
+    """The outcomes of many Poisson-sampled Gaussians at once, one row each."""
     weights = np.stack([1.0 - rates, rates], axis=1)
     shifts = np.stack([np.zeros_like(mus), mus], axis=1)
-    return _exact(_normal_cells(weights, shifts, view))
+    return _normal_outcomes(weights, shifts, view)
 
 
 def _binomial_shifts(mu: float, view: View) -> tuple[Array, Array, float]:

@@ -1,0 +1,327 @@
+"""One file, one log: renamed, linked, replaced and deleted ledgers never lose a charge."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from discreet.errors import LedgerCorrupt, LedgerError, LedgerUnconfirmed
+from discreet.ledger import Ledger, sqlite_link
+from discreet.ledger.custody import Custody
+from discreet.privacy import PureDP
+from ledger.tampering import query
+
+TENTH = PureDP("0.1")
+Elsewhere = Callable[[Path], str]
+
+# Another process: for every path that it is told it opens the ledger, charges it once, and says
+# how many charges it sees, or that it was refused.
+OTHER = """
+import sys
+from discreet.errors import LedgerError
+from discreet.ledger import Ledger
+from discreet.privacy import PureDP
+for line in sys.stdin:
+    try:
+        with Ledger.open(line.rstrip("\\n"), timeout=0.3) as ledger:
+            ledger.charge("census", PureDP("0.1"))
+            print(ledger.show("census").budget.charges, flush=True)
+    except LedgerError as error:
+        print("refused", error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def charge_elsewhere() -> Iterator[Callable[[Path], str]]:
+    """Charge a ledger in another process."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        told, said = other.stdin, other.stdout
+
+        def ask(path: Path) -> str:
+            told.write(f"{path}\n")
+            told.flush()
+            return said.readline().strip()
+
+        yield ask
+        told.close()
+
+
+@pytest.fixture
+def book(file: Path) -> Iterator[Ledger]:
+    with Ledger.create(file, timeout=2) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+        ledger.charge("census", TENTH)
+        yield ledger
+
+
+def rename(file: Path) -> None:
+    file.rename(file.with_name("renamed"))
+
+
+def link(file: Path) -> None:
+    os.link(file, file.with_name("linked"))
+
+
+def delete(file: Path) -> None:
+    file.unlink()
+
+
+def replace(file: Path) -> None:
+    copy = file.with_name("copy")
+    shutil.copyfile(file, copy)
+    copy.replace(file)
+
+
+def delete_log(file: Path) -> None:
+    Path(f"{file}-wal").unlink()
+
+
+def replace_log(file: Path) -> None:
+    copy = file.with_name("copy")
+    shutil.copyfile(f"{file}-wal", copy)
+    copy.replace(f"{file}-wal")
+
+
+def delete_index(file: Path) -> None:
+    Path(f"{file}-shm").unlink()
+
+
+DEEDS = [rename, link, delete, replace, delete_log, replace_log, delete_index]
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.__name__)
+def test_who_has_the_ledger_open_is_refused(
+    book: Ledger, file: Path, deed: Callable[[Path], None]
+) -> None:
+    deed(file)
+    for attempt in (
+        lambda: book.charge("census", TENTH),
+        lambda: book.create_dataset("other", epsilon=1),
+        lambda: book.show("census"),
+        lambda: book.verify(),
+        lambda: book.receipt("census", 1),
+    ):
+        with pytest.raises(LedgerError, match="nothing was charged"):
+            attempt()
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.__name__)
+def test_who_comes_later_never_misses_a_charge(
+    book: Ledger, file: Path, deed: Callable[[Path], None], charge_elsewhere: Elsewhere
+) -> None:
+    # The first process still holds its log; a second one may charge only if it sees that log.
+    deed(file)
+    for path in (file, file.with_name("renamed"), file.with_name("linked")):
+        if path.exists():
+            assert charge_elsewhere(path).startswith("refused")
+            with suppress(LedgerError), Ledger.open(path, timeout=0.2) as same_process:
+                pytest.fail(f"opened {same_process!r}")
+
+
+def test_a_ledger_that_was_closed_may_be_renamed(
+    book: Ledger, file: Path, charge_elsewhere: Elsewhere
+) -> None:
+    book.close()
+    rename(file)
+    assert charge_elsewhere(file.with_name("renamed")) == "2"
+
+
+def test_a_name_that_is_given_back_is_welcome_again(
+    book: Ledger, file: Path, charge_elsewhere: Elsewhere
+) -> None:
+    rename(file)
+    with pytest.raises(LedgerError, match="no longer there"):
+        book.charge("census", TENTH)
+    file.with_name("renamed").rename(file)
+    book.charge("census", TENTH)
+    link(file)
+    with pytest.raises(LedgerError, match="2 hard links"):
+        book.charge("census", TENTH)
+    file.with_name("linked").unlink()
+    book.charge("census", TENTH)
+    assert charge_elsewhere(file) == "4"
+    assert book.verify().ok
+
+
+@pytest.mark.parametrize("deed", DEEDS, ids=lambda deed: deed.__name__)
+def test_a_file_that_moves_during_the_charge_runs_no_body(
+    book: Ledger, file: Path, deed: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = sqlite_link.Link.run
+
+    def commit_and_act(link_: sqlite_link.Link, statement: str, values: tuple[object, ...] = ()):
+        if statement == "COMMIT":
+            deed(file)
+        return run(link_, statement, values)
+
+    monkeypatch.setattr(sqlite_link.Link, "run", commit_and_act)
+    with pytest.raises(LedgerUnconfirmed, match="must not run"), book.charge("census", TENTH):
+        pytest.fail("the body ran")
+
+
+def test_without_the_checks_a_charge_is_lost(
+    book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The planted bug: what these tests would see of a ledger that does not look.
+    monkeypatch.setattr(Custody, "check", lambda _: None)
+    monkeypatch.setattr(Custody, "_compare", lambda *_: None)
+    monkeypatch.setattr(sqlite_link.Link, "_is_free", lambda _: True)
+    monkeypatch.setattr("discreet.ledger.custody.identity_of", lambda _: "-")
+    rename(file)
+    book.charge("census", TENTH)
+    script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
+    script += "print(c.execute('SELECT COUNT(*) FROM sqlite_master').fetchone()[0])"
+    seen = subprocess.run(
+        [sys.executable, "-c", script, str(file.with_name("renamed"))],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert int(seen.stdout) == 0  # everything is in the log of the old name
+
+
+def test_a_hard_link_is_refused_at_the_door(book: Ledger, file: Path) -> None:
+    book.close()
+    link(file)
+    for name in ("file.ledger", "linked"):
+        for read_only in (False, True):
+            with pytest.raises(LedgerError, match="hard links"):
+                Ledger.open(file.with_name(name), read_only=read_only)
+
+
+def test_symbolic_links_lead_to_one_ledger(book: Ledger, file: Path, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    alias = tmp_path / "sub" / "alias"
+    alias.symlink_to(file)
+    with Ledger.open(alias) as same:
+        same.charge("census", TENTH)
+        assert book.show("census").budget.charges == 2
+        assert [path.name for path in (tmp_path / "sub").iterdir()] == ["alias"]
+        other = tmp_path / "other"
+        with Ledger.create(other) as ledger:
+            ledger.create_dataset("census", epsilon=1)
+        alias.unlink()
+        alias.symlink_to(other)
+        with pytest.raises(LedgerError, match="leads to another file"):
+            same.charge("census", TENTH)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(LedgerError):
+        Ledger.open(loop)
+
+
+def test_a_ledger_stays_where_it_is_when_the_process_moves(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Ledger.create("here") as ledger:
+        ledger.create_dataset("census", epsilon=1)
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        ledger.charge("census", TENTH)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_directory_may_be_renamed_and_all_still_share_one_log(
+    tmp_path: Path, charge_elsewhere: Elsewhere
+) -> None:
+    (tmp_path / "a").mkdir()
+    with Ledger.create(tmp_path / "a" / "ledger") as ledger:
+        ledger.create_dataset("census", epsilon=1)
+        ledger.charge("census", TENTH)
+        (tmp_path / "a").rename(tmp_path / "b")
+        with pytest.raises(LedgerError, match="no longer there"):
+            ledger.charge("census", TENTH)
+        # The log moved with the file, so nothing is missed here.
+        assert charge_elsewhere(tmp_path / "b" / "ledger") == "2"
+
+
+def test_a_file_replaced_between_connections_is_another_ledger(file: Path) -> None:
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+        ledger._store._close_idle()  # type: ignore[attr-defined]
+        replace(file)
+        with pytest.raises(LedgerError, match="replaced since it was opened"):
+            ledger.charge("census", TENTH)
+
+
+def test_readers_and_writers_come_and_go(file: Path, charge_elsewhere: Elsewhere) -> None:
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+    with Ledger.open(file, read_only=True) as reader:
+        assert reader.show("census").budget.charges == 0
+        assert charge_elsewhere(file) == "1"
+        with Ledger.open(file) as writer:
+            writer.charge("census", TENTH)
+            assert reader.show("census").budget.spent["basic"] == Fraction(1, 5)
+        assert reader.verify().ok
+    assert charge_elsewhere(file) == "3"
+
+
+def test_one_who_cannot_register_keeps_nobody_out(
+    file: Path, monkeypatch: pytest.MonkeyPatch, charge_elsewhere: Elsewhere
+) -> None:
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+    assert Path(f"{file}-users").stat().st_mode & 0o666 == file.stat().st_mode & 0o666
+    with monkeypatch.context() as patch:
+        patch.setattr(Custody, "_open", lambda _: None)
+        for read_only in (False, True):
+            with Ledger.open(file, read_only=read_only) as hidden:
+                hidden.show("census")
+                # It lets go between transactions, so the first who registers gets the file.
+                assert charge_elsewhere(file).isdecimal()
+                assert hidden.verify().ok
+
+
+CROWD = """
+import os, sys
+from discreet.ledger import Ledger
+from discreet.privacy import PureDP
+def enter():
+    with Ledger.open(sys.argv[1]) as ledger:
+        ledger.charge("census", PureDP("1/100"))
+for _ in range(5):
+    children = []
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            try:
+                enter()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        children.append(child)
+    print(sum(os.waitpid(child, 0)[1] == 0 for child in children))
+"""
+
+
+def test_many_who_open_at_once_all_get_in(file: Path) -> None:
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+    done = subprocess.run(
+        [sys.executable, "-c", CROWD, str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["6"] * 5, done.stderr
+    assert query(str(file), "SELECT COUNT(*) FROM entries") == [(31,)]
+
+
+def test_a_file_that_is_not_a_ledger_is_still_named_as_such(file: Path) -> None:
+    file.write_bytes(b"x" * 9000)
+    with pytest.raises(LedgerCorrupt, match="not a ledger"):
+        Ledger.open(file)

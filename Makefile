@@ -16,8 +16,8 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-accounting bench-noise reproduce-detection stress-ledger \
-        docs clean distclean
+.PHONY: help demo test lint bench bench-accounting bench-noise bench-training \
+        reproduce-detection reproduce-dpsgd stress-ledger docs clean distclean
 
 help:
 	@echo "make demo               what the accountants say, as pictures in demo-output/"
@@ -26,6 +26,8 @@ help:
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
 	@echo "make bench-noise        speed of the exact samplers"
+	@echo "make bench-training     a DP-SGD step beside a plain one and Opacus"
+	@echo "make reproduce-dpsgd    accuracy of DP-SGD on MNIST and Fashion-MNIST"
 	@echo "make reproduce-detection  broken mechanisms against the auditor"
 	@echo "make stress-ledger      races, kills and growth of the ledger"
 	@echo "make docs               the documentation in site/"
@@ -63,7 +65,7 @@ test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS)
 
-bench: bench-accounting bench-noise
+bench: bench-accounting bench-noise bench-training
 
 # What the auditor finds in the zoo of broken mechanisms; writes the table into the docs.
 reproduce-detection: $(VENV)/installed-test
@@ -81,6 +83,15 @@ bench-accounting: $(VENV)/installed-judges
 bench-noise: $(VENV)/installed-judges
 	$(call stage,benchmarks/noise.py)
 	$(BIN)/python benchmarks/noise.py
+
+bench-training: $(VENV)/installed-judges
+	$(call stage,benchmarks/training.py)
+	$(BIN)/python benchmarks/training.py
+
+# Reads MNIST and Fashion-MNIST from $$DISCREET_DATA or ../shared/data, or downloads them.
+reproduce-dpsgd: $(VENV)/installed-test
+	$(call stage,benchmarks/reproduce_dpsgd.py)
+	$(BIN)/python benchmarks/reproduce_dpsgd.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

@@ -1,0 +1,132 @@
+"""The models of the training benchmark, each with made-up public data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model, its batch size, and what one step may cost over plain SGD."""
+
+    name: str
+    batch: int
+    most: float
+    times_opacus: float
+    make: Callable[[], nn.Module]
+    inputs: Callable[[int], Tensor]
+    classes: int = 10
+    burst: int = 4
+
+    def data(self, examples: int) -> tuple[Tensor, Tensor]:
+        """Return made-up inputs and labels."""
+        torch.manual_seed(1)
+        return self.inputs(examples), torch.randint(self.classes, (examples,))
+
+
+class Classifier(nn.Module):
+    """A transformer encoder over tokens, averaged over the positions."""
+
+    def __init__(
+        self,
+        *,
+        words: int = 5000,
+        width: int = 128,
+        heads: int = 4,
+        layers: int = 2,
+        steps: int = 64,
+        hidden: int = 512,
+        classes: int = 10,
+    ) -> None:
+        super().__init__()
+        self.words = nn.Embedding(words, width)
+        self.places = nn.Embedding(steps, width)
+        layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # Spread over the batch because expanded weights (Opacus ew) need an axis of examples.
+        places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        return self.head(self.layers(self.words(tokens) + self.places(places)).mean(1))
+
+
+def perceptron(*sizes: int) -> nn.Module:
+    """Fully connected layers with ReLU between them, after flattening."""
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(sizes):
+        layers += [nn.Linear(wide, narrow), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def small_cnn() -> nn.Module:
+    """The MNIST network with 26 thousand parameters."""
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2, 1),
+        nn.Flatten(),
+        nn.Linear(512, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
+    )
+
+
+def group_cnn() -> nn.Module:
+    """Five 3x3 convolutions with GroupNorm for 32x32 images, 280 thousand parameters."""
+    layers: list[nn.Module] = []
+    before = 3
+    for width, pool in ((32, False), (64, True), (64, False), (128, True), (128, True)):
+        layers += [nn.Conv2d(before, width, 3, padding=1), nn.GroupNorm(8, width), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if pool else []
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+
+
+def images(*shape: int) -> Callable[[int], Tensor]:
+    return lambda examples: torch.randn(examples, *shape)
+
+
+def tokens(words: int, steps: int) -> Callable[[int], Tensor]:
+    return lambda examples: torch.randint(words, (examples, steps))
+
+
+LOGISTIC = Task(
+    "logistic 784-10",
+    256,
+    1.25,
+    1.7,
+    lambda: nn.Sequential(nn.Linear(784, 10)),
+    images(784),
+    burst=60,
+)
+MLP = Task(
+    "MLP 784-512-256-10",
+    256,
+    1.2,
+    1.7,
+    lambda: perceptron(784, 512, 256, 10),
+    images(784),
+    burst=12,
+)
+SMALL_CNN = Task("MNIST CNN", 256, 1.15, 1.0, small_cnn, images(1, 28, 28))
+GROUP_CNN = Task("CIFAR CNN, GroupNorm", 64, 1.5, 1.0, group_cnn, images(3, 32, 32))
+TRANSFORMER = Task("transformer d128 T64", 64, 1.3, 1.7, Classifier, tokens(5000, 64))
+LARGE = Task(
+    "MLP 784-2560-2560-512-10",
+    1024,
+    1.2,
+    1.0,
+    lambda: perceptron(784, 2560, 2560, 512, 10),
+    images(784),
+)
+
+TASKS = (LOGISTIC, MLP, SMALL_CNN, GROUP_CNN, TRANSFORMER, LARGE)

@@ -1,0 +1,53 @@
+"""The picture of the training benchmark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+import matplotlib.pyplot as plt
+
+from training_ways import OURS, PLAIN
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Ratios to plain SGD for every task, and how they grow."""
+    figure, axes = plt.subplots(1, 1 + len(results["growth"]), figsize=(16, 4.6))
+    figure.set_layout_engine("constrained")
+    left = axes[0]
+    rows = [row for row in results["rows"] if row["threads"] == results["threads"][-1]]
+    ways = [way for way in rows[0]["ratios"] if way != PLAIN]
+    height = 0.8 / len(ways)
+    for at, way in enumerate(ways):
+        values = [row["ratios"].get(way) for row in rows]
+        places = [place + at * height for place in range(len(rows))]
+        shown = [(p, v) for p, v in zip(places, values, strict=True) if v is not None]
+        color = "#1b6ca8" if way == OURS else plt.get_cmap("Greys")(0.3 + 0.5 * at / len(ways))
+        left.barh([p for p, _ in shown], [v for _, v in shown], height, label=way, color=color)
+    left.plot(
+        [row["target"] for row in rows],
+        [place - height * 0.2 for place in range(len(rows))],
+        "r|",
+        markersize=14,
+        label="target",
+    )
+    left.set_xscale("log")
+    left.axvline(1.0, color="black", linewidth=0.8)
+    left.set_yticks([place + 0.35 for place in range(len(rows))], [row["task"] for row in rows])
+    left.invert_yaxis()
+    left.set_xlabel("time of a step over plain SGD (log scale)")
+    left.legend(fontsize=7)
+    for axis, (name, curve) in zip(axes[1:], results["growth"].items(), strict=True):
+        for way in curve["milliseconds"]:
+            axis.plot(curve["sizes"], curve["milliseconds"][way], marker="o", label=way)
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.set_xlabel(name)
+        axis.set_ylabel("ms for a step")
+        axis.legend(fontsize=7)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,175 @@
+"""The ways to take one training step that are measured: plain, private by peers, and ours.
+
+Every way is a function from a task to a call that takes one step on the same ready batch. The
+peers' noise is that of torch (not cryptographic); ours is the default, cryptographic one.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from discreet.learn import dpsgd
+from training_models import Task
+
+CLIP_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
+RATE = 1e-3
+GIGABYTES = 6.0
+
+Step = Callable[[], object]
+
+
+class TooLarge(Exception):
+    """One gradient for each example would not fit into memory."""
+
+
+def refuse_large(task: Task, model: nn.Module) -> None:
+    needed = 4e-9 * task.batch * sum(p.numel() for p in model.parameters())
+    if needed > GIGABYTES:
+        raise TooLarge(f"gradients of all examples need {needed:.0f} GB")
+
+
+def plain(task: Task) -> Step:
+    inputs, labels = task.data(task.batch)
+    model = task.make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def step() -> None:
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+class ReadyBatch:
+    """A data set of one batch, handed out whole: drawing and loading are not what is timed."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor) -> None:
+        self.batch = [inputs, labels]
+
+    def __len__(self) -> int:
+        return len(self.batch[0])
+
+    def __getitem__(self, place: int) -> int:
+        return place
+
+    def __getitems__(self, places: list[int]) -> list[int]:
+        return places
+
+    def collate(self, _: list[Any]) -> list[Tensor]:
+        return self.batch
+
+
+def ours(task: Task) -> Step:
+    """Through the public interface, in the user's own loop."""
+    data = ReadyBatch(*task.data(task.batch))
+    model = task.make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    plan = dpsgd.Plan(
+        examples=task.batch,
+        sampler="full",
+        steps=1_000_000,
+        clip_norm=CLIP_NORM,
+        noise_multiplier=NOISE_MULTIPLIER,
+        delta=1e-6,
+    )
+    private = dpsgd.make_private(model, optimizer, plan, isolation="vouched")
+    batches: Iterator[list[Tensor]] = private.batches(data, collate=data.collate)
+
+    def step() -> None:
+        inputs, labels = next(batches)
+        F.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def opacus(mode: str) -> Callable[[Task], Step]:
+    """One of the gradient sample modes of Opacus."""
+
+    def make(task: Task) -> Step:
+        from opacus import PrivacyEngine
+        from opacus.validators import ModuleValidator
+
+        warnings.simplefilter("ignore")
+        inputs, labels = task.data(task.batch)
+        model = task.make()
+        if mode != "ghost":
+            refuse_large(task, model)
+        if not ModuleValidator.is_valid(model):
+            model = ModuleValidator.fix(model)
+        model.train()
+        made = PrivacyEngine().make_private(
+            module=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+            data_loader=DataLoader(TensorDataset(inputs, labels), batch_size=task.batch),
+            criterion=nn.CrossEntropyLoss(),
+            noise_multiplier=NOISE_MULTIPLIER,
+            max_grad_norm=CLIP_NORM,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+        module, optimizer = made[0], made[1]
+        criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+        def step() -> None:
+            criterion(module(inputs), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return make
+
+
+def torch_func(task: Task) -> Step:
+    """Per-example gradients by vmap(grad(...)), clipped and summed by hand."""
+    inputs, labels = task.data(task.batch)
+    model = task.make()
+    refuse_large(task, model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    names = [name for name, _ in model.named_parameters()]
+
+    def loss(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
+        outputs = torch.func.functional_call(model, parameters, (one.unsqueeze(0),))
+        return F.cross_entropy(outputs, label.unsqueeze(0))
+
+    gradients_of = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+
+    def step() -> None:
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gradients = gradients_of(parameters, inputs, labels)
+        norms = torch.stack([gradients[n].flatten(1).norm(dim=1) for n in names]).norm(dim=0)
+        weights = (CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
+        for name, parameter in model.named_parameters():
+            total = torch.tensordot(weights, gradients[name], dims=1)
+            noise = torch.randn_like(total) * (NOISE_MULTIPLIER * CLIP_NORM)
+            parameter.grad = (total + noise) / task.batch
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+PLAIN = "plain SGD"
+OURS = "discreet"
+WAYS: dict[str, Callable[[Task], Step]] = {
+    PLAIN: plain,
+    OURS: ours,
+    "Opacus ghost": opacus("ghost"),
+    "Opacus hooks": opacus("hooks"),
+    "Opacus functorch": opacus("functorch"),
+    "Opacus ew": opacus("ew"),
+    "torch.func": torch_func,
+}

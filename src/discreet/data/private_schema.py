@@ -1,0 +1,254 @@
+"""What a schema leaves open, learned privately for a share of the budget.
+
+Bounds that nobody knows come from two private quantiles on a public grid
+(:mod:`discreet.data.private_quantiles`), unknown categories from a stable histogram
+(:mod:`discreet.data.private_categories`). The plan states its loss before any record is read, so
+that it can be charged first::
+
+    plan = plan_schema(schema, epsilon=0.2, delta=1e-7)
+    with ledger.charge("patients", plan.loss, purpose="schema"):
+        completed = plan.run("patients.csv").value
+
+Every column gets the same share of epsilon, every column of categories the same share
+of delta. One row of each unit is looked at: where the schema has persons, one row of each person,
+chosen at random, so that a person changes no more than a row does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from operator import add
+from types import MappingProxyType
+from typing import Any, final
+
+import numpy as np
+
+from discreet.data.columns import Bounded, Categorical, Column
+from discreet.data.inputs import open_table
+from discreet.data.private_categories import StableCategories, TextCounts
+from discreet.data.private_quantiles import CellCounts, QuantilePair, bounded_by, grid_of
+from discreet.data.schema import Schema
+from discreet.data.tables import raw_rows
+from discreet.errors import InvalidValue
+from discreet.mechanisms import Release
+from discreet.mechanisms.parameters import stated_epsilon
+from discreet.mechanisms.seeding import choose_source
+from discreet.privacy import Loss, Relation
+from discreet.randomness import Source
+from discreet.randomness.arguments import rational
+
+__all__ = ["SchemaPlan", "complete_schema", "plan_schema"]
+
+
+@final
+@dataclass(frozen=True)
+class SchemaPlan:
+    """What will be learned about which columns, and what it costs; nothing has been read."""
+
+    schema: Schema
+    relation: Relation
+    quantiles: Mapping[str, QuantilePair]
+    categories: Mapping[str, StableCategories]
+
+    @property
+    def loss(self) -> Loss:
+        """The loss of the whole plan, for the unit of privacy of the schema."""
+        losses = [pair.loss for pair in self.quantiles.values()]
+        losses += [step.loss for step in self.categories.values()]
+        return reduce(add, losses)
+
+    def run(
+        self, data: object, *, source: Source | None = None, insecure_seed: int | None = None
+    ) -> Release[Schema]:
+        """Read the data once, or twice with persons, and release the completed schema."""
+        bits = choose_source(source, insecure_seed)
+        ranks = {name: step.counts() for name, step in self.quantiles.items()}
+        texts = {name: TextCounts() for name in self.categories}
+        self._count(data, ranks, texts, bits)
+        learned: dict[str, Column] = {}
+        told: dict[str, Any] = {}
+        for name, pair in self.quantiles.items():
+            bounds, choices = pair.choose(ranks[name], bits)
+            learned[name] = bounded_by(_bounded(self.schema, name), bounds)
+            told[name] = [
+                {**choice.provenance, "share": str(share)}
+                for choice, share in zip(choices, (pair.tail, 1 - pair.tail), strict=True)
+            ]
+        for name, step in self.categories.items():
+            release = step.choose(texts[name].counts, bits)
+            learned[name] = _with_categories(self.schema, name, tuple(release.value))
+            told[name] = [dict(release.provenance)]
+        provenance = {
+            "mechanism": "complete_schema",
+            "unit": self.schema.unit,
+            "relation": self.relation.value,
+            "columns": told,
+            **bits.provenance,
+        }
+        return Release(self.schema.with_columns(learned), self.loss, provenance)
+
+    def _count(
+        self,
+        data: object,
+        ranks: Mapping[str, CellCounts],
+        texts: Mapping[str, TextCounts],
+        bits: Source,
+    ) -> None:
+        table = open_table(data, self.schema)
+        cap = None if self.schema.person is None else 1
+        parts = raw_rows(
+            table,
+            self.schema,
+            cap=cap,
+            choose="random",
+            source=bits,
+            names=[*ranks, *texts],
+        )
+        for batch, used in parts:
+            rows = np.arange(batch.rows) if used is None else used
+            for name, counts in ranks.items():
+                counts.add(batch.numbers(name, self.schema.columns[name])[rows])
+            for name, occurring in texts.items():
+                codes, distinct = batch.texts(name)
+                occurring.add(codes[rows], distinct)
+
+
+def plan_schema(
+    schema: Schema,
+    *,
+    epsilon: object,
+    delta: object = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    grids: Mapping[str, Sequence[Any]] | None = None,
+) -> SchemaPlan:
+    """Plan to learn all bounds and categories that ``schema`` leaves open.
+
+    ``delta`` is needed where categories are missing. ``grids`` gives public candidates for the
+    bounds of some columns; the others use a wide default grid.
+
+    >>> from discreet.data.columns import Real
+    >>> plan_schema(Schema({"height": Real()}), epsilon=0.5).loss
+    2 * Exponential(epsilon=0.25)
+    """
+    if not isinstance(schema, Schema):
+        raise InvalidValue("schema", type(schema).__name__, "a Schema")
+    neighbours = Relation.parse(relation)
+    names = schema.incomplete
+    if not names:
+        raise InvalidValue("schema", "complete", "a schema that leaves bounds or categories open")
+    budget = stated_epsilon(epsilon)[0]
+    labelled = [name for name in names if isinstance(schema.columns[name], Categorical)]
+    bounded = [name for name in names if isinstance(schema.columns[name], Bounded)]
+    _known_grids(grids, bounded)
+    return SchemaPlan(
+        schema,
+        neighbours,
+        MappingProxyType(
+            {
+                name: QuantilePair.planned(
+                    grid_of(name, _bounded(schema, name), (grids or {}).get(name)),
+                    epsilon=_share("epsilon", epsilon, budget, 2 * len(names)),
+                    relation=neighbours,
+                    expected_units=_expected_units(schema),
+                )
+                for name in bounded
+            }
+        ),
+        MappingProxyType(
+            dict(_category_steps(labelled, epsilon, budget, names, delta, neighbours))
+        ),
+    )
+
+
+def complete_schema(
+    data: object,
+    schema: Schema,
+    *,
+    epsilon: object,
+    delta: object = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    grids: Mapping[str, Sequence[Any]] | None = None,
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Release[Schema]:
+    """Learn what ``schema`` leaves open; the value is the completed schema.
+
+    It is :func:`plan_schema` and :meth:`SchemaPlan.run` in one; charge the loss first where
+    there is a ledger.
+
+    >>> from discreet.data.columns import Real
+    >>> heights = {"height": [150 + i % 50 for i in range(5000)]}
+    >>> done = complete_schema(heights, Schema({"height": Real()}), epsilon=2, insecure_seed=1)
+    >>> done.value.columns["height"]
+    Real(lower=150.0, upper=200.0, missing=None)
+    >>> done.loss.epsilon(delta=0)
+    2.0
+    """
+    plan = plan_schema(schema, epsilon=epsilon, delta=delta, relation=relation, grids=grids)
+    return plan.run(data, source=source, insecure_seed=insecure_seed)
+
+
+def _category_steps(
+    labelled: Sequence[str],
+    epsilon: object,
+    budget: Fraction,
+    names: Sequence[str],
+    delta: object,
+    relation: Relation,
+) -> Iterator[tuple[str, StableCategories]]:
+    if labelled and delta is None:
+        expected = f"a delta, as the categories of {labelled[0]!r} are to be learned"
+        raise InvalidValue("delta", delta, expected)
+    for name in labelled:
+        slack = rational("delta", delta, above=0, below=1) / len(labelled)
+        share = _share("epsilon", epsilon, budget, len(names))
+        yield name, StableCategories.planned(epsilon=share, delta=slack, relation=relation)
+
+
+def _share(argument: str, value: object, budget: Fraction, parts: int) -> Fraction:
+    """Return the largest double that fits ``parts`` times into the budget, exactly."""
+    share = float(budget / parts)
+    while share * parts > 0 and Fraction(share) * parts > budget:
+        share = math.nextafter(share, 0.0)
+    if share <= 0.0:
+        raise InvalidValue(argument, value, "a budget large enough to be shared")
+    return Fraction(share)
+
+
+def _expected_units(schema: Schema) -> int | None:
+    if schema.expected_rows is None:
+        return None
+    return max(1, schema.expected_rows // (schema.rows_per_person or 1))
+
+
+def _known_grids(grids: object, bounded: Sequence[str]) -> None:
+    if grids is None:
+        return
+    if not isinstance(grids, Mapping):
+        raise InvalidValue("grids", grids, "a mapping of column names to grids")
+    for name in grids:
+        if name not in bounded:
+            raise InvalidValue("grids", name, "names of columns whose bounds are to be learned")
+
+
+def _bounded(schema: Schema, name: str) -> Bounded:
+    column = schema.columns[name]
+    if not isinstance(column, Bounded):
+        raise InvalidValue(f"columns.{name}", column, "a column with bounds")
+    return column
+
+
+def _with_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
+    column = schema.columns[name]
+    if not isinstance(column, Categorical):
+        raise InvalidValue(f"columns.{name}", column, "a column with categories")
+    other, missing = column.other, column.missing
+    if name == schema.target and categories:
+        # A class must be one of the categories: the most frequent one, by its noisy count.
+        other = other if other in categories else categories[0]
+        missing = missing if missing is None or missing in categories else categories[0]
+    return Categorical(categories, other=other, missing=missing)

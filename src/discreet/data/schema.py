@@ -1,0 +1,331 @@
+"""The schema of a private table: everything about it that is public, in one frozen object.
+
+A schema says which columns there are and what may stand in them, whom the guarantee protects (a
+row, or a person who owns at most so many rows), what is to be predicted and roughly how many
+rows there are. All of it is declared. Encoding, scaling, learners and certificates look at the
+schema where other tools look at the data, which is what keeps them honest.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, final
+
+from discreet import _validate
+from discreet.data.columns import Boolean, Bounded, Categorical, Column, Labelled
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.privacy import Loss, Relation
+
+__all__ = ["CsvFormat", "Schema"]
+
+_VERSION = 1
+
+
+@final
+@dataclass(frozen=True)
+class CsvFormat:
+    """How a CSV file is written; public, as it decides what one record is.
+
+    By default a line is a record, whatever the line holds: a quote that is never closed ends with
+    its line, so no record can reach into another one. With ``quoted_newlines`` a quoted cell may
+    hold line breaks, as RFC 4180 allows. A record is then what lies between two line breaks
+    outside of quotes, and the guarantee is about those: one stray quote makes a single
+    record of several. Declare it for files from a writer that closes its quotes.
+
+    ``names`` are the columns of a file without a heading.
+    """
+
+    _: KW_ONLY
+    delimiter: str = ","
+    quoted_newlines: bool = False
+    names: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        _validate.one_of("delimiter", self.delimiter, (",", ";", "\t", "|", ":", " "))
+        if not isinstance(self.quoted_newlines, bool):
+            raise InvalidValue("quoted_newlines", self.quoted_newlines, "True or False")
+        if self.names is not None:
+            expected = "the distinct names of all columns of the file, in their order"
+            if not isinstance(self.names, list | tuple) or not self.names:
+                raise InvalidValue("names", self.names, expected)
+            for name in self.names:
+                _column_name("names", name)
+            if len(set(self.names)) != len(self.names):
+                raise InvalidValue("names", self.names, expected)
+            object.__setattr__(self, "names", tuple(self.names))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Schema:
+    """Public facts about a private table.
+
+    ``columns`` maps names to :class:`~discreet.data.columns.Column` objects, in the order in which
+    learners see them. ``target`` names the column to be predicted. ``person`` names the column
+    of the file that says whose row it is (it is no feature and must not be among ``columns``),
+    and ``rows_per_person`` caps how many rows of one person are used; without it the unit of
+    privacy is the row. ``expected_rows`` is the declared order of magnitude of rows, a public
+    guess. A categorical target must name one of its own categories as ``other``.
+
+    >>> from discreet.data.columns import Categorical, Integer
+    >>> schema = Schema(
+    ...     {
+    ...         "age": Integer(17, 90),
+    ...         "smokes": Categorical(["yes", "no"]),
+    ...         "ill": Categorical(["yes", "no"], other="no"),
+    ...     },
+    ...     target="ill",
+    ...     expected_rows=10_000,
+    ... )
+    >>> list(schema.features), schema.task, schema.unit
+    (['age', 'smokes'], 'classification', 'row')
+    >>> schema.content_hash[:16]
+    '0befa33cacfd4c9f'
+    """
+
+    columns: Mapping[str, Column]
+    _: KW_ONLY
+    target: str | None = None
+    person: str | None = None
+    rows_per_person: int | None = None
+    expected_rows: int | None = None
+    csv: CsvFormat = field(default_factory=CsvFormat)
+
+    def __post_init__(self) -> None:
+        _check_columns(self.columns)
+        object.__setattr__(self, "columns", MappingProxyType(dict(self.columns)))
+        if self.target is not None:
+            _check_target(self.target, self.columns)
+        if (self.person is None) != (self.rows_per_person is None):
+            argument = "person" if self.person is None else "rows_per_person"
+            raise InvalidValue(argument, None, "both person and rows_per_person, or neither")
+        if self.person is not None:
+            _column_name("person", self.person)
+            if self.person in self.columns:
+                expected = "a column of the file that is not among the columns to learn from"
+                raise InvalidValue("person", self.person, expected)
+            cap = _validate.integer("rows_per_person", self.rows_per_person, at_least=1)
+            object.__setattr__(self, "rows_per_person", cap)
+        if self.expected_rows is not None:
+            rows = _validate.integer("expected_rows", self.expected_rows, at_least=1)
+            object.__setattr__(self, "expected_rows", rows)
+        if not isinstance(self.csv, CsvFormat):
+            raise InvalidValue("csv", self.csv, "a CsvFormat")
+        unnamed = [name for name in self.file_columns if name not in (self.csv.names or [name])]
+        if unnamed:
+            raise InvalidValue("csv.names", self.csv.names, f"names that include {unnamed[0]!r}")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        return self.content_hash == other.content_hash
+
+    def __hash__(self) -> int:
+        return hash(self.content_hash)
+
+    def __deepcopy__(self, memo: object) -> Schema:
+        return self  # nothing in it can change
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return Schema.from_toml, (self.to_toml(),)
+
+    @property
+    def features(self) -> Mapping[str, Column]:
+        """The columns without the target."""
+        return {name: column for name, column in self.columns.items() if name != self.target}
+
+    @property
+    def task(self) -> str | None:
+        """``"classification"``, ``"regression"``, or None without a target."""
+        if self.target is None:
+            return None
+        labelled = isinstance(self.columns[self.target], Labelled)
+        return "classification" if labelled else "regression"
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels of the target in the order of their codes."""
+        column = None if self.target is None else self.columns[self.target]
+        if not isinstance(column, Labelled):
+            raise NotApplicable("the schema has no target with categories, so there are no classes")
+        return column.labels
+
+    @property
+    def unit(self) -> str:
+        """Whom the guarantee protects: ``"row"`` or ``"person"``."""
+        return "row" if self.person is None else "person"
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """The columns whose bounds or categories are not declared."""
+        return tuple(name for name, column in self.columns.items() if not column.complete)
+
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """The columns that a file must have."""
+        return (*self.columns, *(() if self.person is None else (self.person,)))
+
+    def require_complete(self) -> None:
+        """Raise unless all bounds and categories are declared."""
+        if self.incomplete:
+            raise NotApplicable(
+                "no bounds or categories are declared for "
+                + ", ".join(map(repr, self.incomplete))
+                + ": declare them, or learn them privately with complete_schema; "
+                "they are not read off the data"
+            )
+
+    def unit_loss(self, loss: Loss) -> Loss:
+        """Return what a loss about single rows means for the unit of privacy.
+
+        A person owns at most ``rows_per_person`` rows of those that are used, so adding or
+        removing a person is adding or removing that many rows, one after another (group privacy,
+        S2). Replacing a person may change the number of rows, which a loss under replace takes as
+        public: it is refused; start from one under add_remove and use
+        ``.group(2, relation="replace")`` on the result.
+        """
+        if not isinstance(loss, Loss):
+            raise InvalidValue("loss", loss, "a loss of discreet.privacy")
+        if self.rows_per_person is None:
+            return loss
+        if loss.relation is not Relation.ADD_REMOVE:
+            raise NotApplicable(
+                "a person has no fixed number of rows, so a loss about replaced rows says nothing "
+                "about replaced persons; start from a loss under add_remove"
+            )
+        return loss if self.rows_per_person == 1 else loss.group(self.rows_per_person)
+
+    def with_columns(self, columns: Mapping[str, Column]) -> Schema:
+        """Return the schema with some of its columns declared anew."""
+        unknown = [name for name in columns if name not in self.columns]
+        if unknown:
+            raise InvalidValue("columns", unknown, "names of columns of this schema")
+        return replace(self, columns={**self.columns, **columns})
+
+    def for_prediction(self) -> Schema:
+        """Return the schema of a table to predict for: without target and persons."""
+        return replace(self, columns=self.features, target=None, person=None, rows_per_person=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the schema as plain values, in the shape of its TOML form."""
+        content: dict[str, Any] = {}
+        if self.target is not None:
+            content["target"] = self.target
+        if self.expected_rows is not None:
+            content["expected_rows"] = self.expected_rows
+        if self.person is not None:
+            content["unit"] = {"person": self.person, "rows_per_person": self.rows_per_person}
+        written = {"delimiter": self.csv.delimiter, "quoted_newlines": self.csv.quoted_newlines}
+        if self.csv.names is not None:
+            written["names"] = list(self.csv.names)
+        if self.csv != CsvFormat():
+            content["csv"] = written
+        content["columns"] = {name: _column_dict(column) for name, column in self.columns.items()}
+        return content
+
+    @property
+    def content_hash(self) -> str:
+        """SHA-256 of everything declared, for certificates.
+
+        Two schemas have the same hash if and only if they declare the same, in the same order of
+        columns; it does not depend on how a TOML file is laid out.
+        """
+        content = self.to_dict()
+        # Objects lose their order below; the order of columns and categories is content.
+        content["columns"] = list(content["columns"].items())
+        text = json.dumps(
+            ["discreet.schema", _VERSION, content],
+            sort_keys=True,
+            ensure_ascii=True,
+            separators=(",", ":"),
+            allow_nan=False,
+            default=dt.date.isoformat,
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_toml(self) -> str:
+        """Return the schema as TOML text, which :meth:`from_toml` reads back."""
+        from discreet.data.schema_toml import write_toml
+
+        return write_toml(self.to_dict())
+
+    @classmethod
+    def from_toml(cls, text: str) -> Schema:
+        """Read a schema from TOML text; errors name the key."""
+        from discreet.data.schema_toml import schema_from_toml
+
+        return schema_from_toml(text)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Schema:
+        """Read a schema from a TOML file."""
+        try:
+            text = Path(path).read_text(encoding="utf-8-sig")
+        except OSError as error:
+            expected = f"a readable TOML file ({error.strerror})"
+            raise InvalidValue("path", str(path), expected) from None
+        except UnicodeDecodeError:
+            raise InvalidValue("path", str(path), "a TOML file in UTF-8") from None
+        return cls.from_toml(text)
+
+
+def _column_name(argument: str, name: object) -> None:
+    expected = "a name that is not empty, has no blanks around it and no control characters"
+    if not isinstance(name, str) or not name or name != name.strip():
+        raise InvalidValue(argument, name, expected)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(argument, name, expected) from None
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        raise InvalidValue(argument, name, expected)
+
+
+def _check_columns(columns: object) -> None:
+    if not isinstance(columns, Mapping) or not columns:
+        raise InvalidValue("columns", columns, "a mapping of at least one name to its column")
+    for name, column in columns.items():
+        _column_name("columns", name)
+        if not isinstance(column, Column):
+            expected = "Integer, Real, Date, Boolean or Categorical"
+            raise InvalidValue(f"columns.{name}", column, expected)
+
+
+def _check_target(target: object, columns: Mapping[str, Column]) -> None:
+    if not isinstance(target, str) or target not in columns:
+        raise InvalidValue("target", target, "the name of one of the columns")
+    column = columns[target]
+    if isinstance(column, Categorical) and column.categories:
+        for argument, value in (("other", column.other), ("missing", column.missing)):
+            if value is not None and value not in column.categories:
+                raise InvalidValue(
+                    f"columns.{target}.{argument}",
+                    value,
+                    "one of the categories, as it is the target: what is no category must still "
+                    "have a class",
+                )
+
+
+def _column_dict(column: Column) -> dict[str, Any]:
+    content: dict[str, Any] = {"type": column.kind}
+    if isinstance(column, Bounded):
+        if column.complete:
+            content["bounds"] = [column.lower, column.upper]
+        if column.missing is not None:
+            content["missing"] = column.missing
+    elif isinstance(column, Boolean):
+        content["missing"] = column.missing
+    elif isinstance(column, Categorical):
+        if column.categories is not None:
+            content["categories"] = list(column.categories)
+        content["other"] = column.other
+        if column.missing is not None:
+            content["missing"] = column.missing
+    return content

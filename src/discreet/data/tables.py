@@ -1,0 +1,177 @@
+"""Private tables in the domain that their schema declares, whole or in batches.
+
+**Formal guarantee.** Each row of the result is a function of one record alone, so two inputs that
+differ in one record give tables that differ in one row. No record can cause an error, move
+a bound, add a category or shift another row. With persons in the schema, two inputs that differ
+in one person's records give tables that differ in at most ``rows_per_person`` rows
+(:mod:`discreet.data.contributions`).
+
+What can be an error is public: the form of the file, the names and types of its columns. It is
+raised by :func:`check_columns` and before the first batch, hence before a budget is charged.
+
+=====================================  =========================================================
+a cell that is no number, empty, NaN   the declared ``missing`` value of the column
+a number out of bounds, infinite       the nearer bound
+a text that is no declared category    the declared ``other``
+an empty cell of a category            the declared ``missing`` label, or ``other``
+a line with too few, too many cells    empty cells at its end; surplus cells are ignored
+bytes that are not UTF-8               no number and no category, as above
+a line of more than 1 MiB              the first MiB of it
+an empty line                          no record
+an empty file                          a table without rows
+a row without a person                 left out, where the schema has persons
+=====================================  =========================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.data.arrays import RawBatch
+from discreet.data.contributions import CHOICES, chosen_rows
+from discreet.data.inputs import TableInput, open_table
+from discreet.data.schema import Schema
+from discreet.errors import InvalidValue
+from discreet.mechanisms.seeding import choose_source
+from discreet.randomness import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Table", "check_columns", "raw_rows", "read_table", "table_batches"]
+
+_BATCH_ROWS = 1 << 16
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows inside the domain of a schema; still private.
+
+    ``columns`` holds an array for each column of the schema: numbers (dates as days since
+    1970-01-01) inside the bounds, or codes into the labels.
+    """
+
+    schema: Schema
+    columns: Mapping[str, NDArray[Any]]
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        # Not the number of rows, which is private under add_remove.
+        return f"Table({', '.join(self.columns)})"
+
+
+def check_columns(data: object, schema: Schema) -> None:
+    """Raise unless the input has the columns that the schema needs; no record is looked at."""
+    _checked_schema(schema)
+    open_table(data, schema)
+
+
+def read_table(
+    data: object,
+    schema: Schema,
+    *,
+    choose: str = "random",
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Table:
+    """Return a whole table in the domain of its schema.
+
+    ``data`` is the path of a CSV or Parquet file, a data frame, a mapping of names to arrays, a
+    matrix whose columns are in the order of ``schema.file_columns``, or an Arrow table.
+
+    >>> from discreet.data.columns import Categorical, Integer
+    >>> schema = Schema({"age": Integer(17, 90), "sex": Categorical(["F", "M"])})
+    >>> table = read_table({"age": ["38", 400, None], "sex": ["M", "x", "F"]}, schema)
+    >>> table.columns["age"], table.columns["sex"]
+    (array([38., 90., 54.]), array([1, 2, 0]))
+    """
+    batches = list(
+        table_batches(data, schema, choose=choose, source=source, insecure_seed=insecure_seed)
+    )
+    columns = {
+        name: np.concatenate([batch.columns[name] for batch in batches])
+        if batches
+        else column.settle(np.empty(0))
+        for name, column in schema.columns.items()
+    }
+    return Table(schema, MappingProxyType(columns), sum(batch.rows for batch in batches))
+
+
+def table_batches(
+    data: object,
+    schema: Schema,
+    *,
+    batch_rows: int = _BATCH_ROWS,
+    choose: str = "random",
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Iterator[Table]:
+    """Return the same in batches of at most ``batch_rows`` rows, for files larger than memory.
+
+    The schema and the columns of the input are checked before this returns. With persons in the
+    schema the input is read twice. How rows fall into batches is an accident of the input and may
+    depend on records: use the rows, not the batches.
+    """
+    _checked_schema(schema)
+    schema.require_complete()
+    size = _validate.integer("batch_rows", batch_rows, at_least=1)
+    _validate.one_of("choose", choose, CHOICES)
+    bits = choose_source(source, insecure_seed)
+    table = open_table(data, schema)
+    parts = raw_rows(table, schema, cap=schema.rows_per_person, choose=choose, source=bits)
+    return _settled(parts, schema, size)
+
+
+def raw_rows(
+    table: TableInput,
+    schema: Schema,
+    *,
+    cap: int | None,
+    choose: str,
+    source: Source,
+    batch_rows: int = _BATCH_ROWS,
+    names: Sequence[str] | None = None,
+) -> Iterator[tuple[RawBatch, NDArray[np.int64] | None]]:
+    """Yield batches as they came, and which of their rows are used; None means all of them."""
+    wanted = list(schema.columns) if names is None else list(names)
+    if schema.person is None or cap is None:
+        for batch in table.batches(wanted, batch_rows):
+            yield batch, None
+        return
+    persons = table.batches([schema.person], batch_rows)
+    rows = chosen_rows(persons, person=schema.person, cap=cap, choose=choose, source=source)
+    start = 0
+    for batch in table.batches(wanted, batch_rows):
+        first, last = np.searchsorted(rows, [start, start + batch.rows])
+        yield batch, rows[first:last] - start
+        start += batch.rows
+
+
+def _settled(
+    parts: Iterator[tuple[RawBatch, NDArray[np.int64] | None]], schema: Schema, size: int
+) -> Iterator[Table]:
+    for batch, used in parts:
+        columns = {}
+        for name, column in schema.columns.items():
+            raw = batch.numbers(name, column)
+            columns[name] = column.settle(raw if used is None else raw[used])
+        rows = batch.rows if used is None else used.size
+        for start in range(0, rows, size):
+            stop = min(start + size, rows)
+            part = {name: values[start:stop] for name, values in columns.items()}
+            yield Table(schema, MappingProxyType(part), stop - start)
+
+
+def _checked_schema(schema: object) -> None:
+    if not isinstance(schema, Schema):
+        raise InvalidValue("schema", type(schema).__name__, "a Schema")

@@ -1,0 +1,1 @@
+"""Private learners: estimators that pay before they read."""

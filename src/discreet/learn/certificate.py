@@ -1,0 +1,121 @@
+"""What a fitted model says about its privacy: plan, loss, epsilon, relation, randomness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, final
+
+from discreet import __version__
+from discreet.errors import SchemaError
+from discreet.privacy import Loss, from_json, to_json
+
+__all__ = ["Certificate"]
+
+_KIND = "discreet.learn.certificate"
+_VERSION = 1
+# Another version of the accountant may read the same loss a little differently.
+_VERSIONS_AGREE = 1e-3
+
+
+@final
+@dataclass(frozen=True)
+class Certificate:
+    """The guarantee of one fitted model.
+
+    ``epsilon`` is the accountant's upper bound at ``delta`` for ``loss``, under the relation of
+    that loss, for one row. ``plan`` holds public parameters only; ``randomness`` says where the
+    noise came from, and an insecure seed is marked there. ``receipt`` is the entry of the
+    ledger that was charged, or None if none was.
+
+    >>> from discreet.privacy import DiscreteLaplace
+    >>> paper = Certificate.of(2 * DiscreteLaplace(scale=4.0), delta=0.0, learner="example")
+    >>> paper.epsilon, paper.relation
+    (0.5, 'add_remove')
+    >>> Certificate.from_json(paper.to_json()) == paper
+    True
+    """
+
+    learner: str
+    loss: Loss
+    epsilon: float
+    delta: float
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    randomness: Mapping[str, str] = field(default_factory=dict)
+    receipt: Mapping[str, Any] | None = None
+    version: str = __version__
+
+    @classmethod
+    def of(
+        cls,
+        loss: Loss,
+        *,
+        delta: float,
+        learner: str,
+        plan: Mapping[str, Any] | None = None,
+        randomness: Mapping[str, str] | None = None,
+        receipt: Mapping[str, Any] | None = None,
+    ) -> Certificate:
+        """Read ``loss`` at ``delta`` and write the certificate of it."""
+        return cls(
+            learner,
+            loss,
+            _reading(loss, delta),
+            delta,
+            dict(plan or {}),
+            dict(randomness or {}),
+            receipt,
+        )
+
+    @property
+    def relation(self) -> str:
+        """The neighbouring relation that the guarantee speaks of."""
+        return self.loss.relation.value
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate as plain JSON values."""
+        return {
+            "kind": _KIND,
+            "format": _VERSION,
+            "learner": self.learner,
+            "loss": to_json(self.loss),
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "relation": self.relation,
+            "unit": "row",
+            "plan": dict(self.plan),
+            "randomness": dict(self.randomness),
+            "receipt": None if self.receipt is None else dict(self.receipt),
+            "version": self.version,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Certificate:
+        """Read a certificate back; an epsilon below what its loss costs is refused."""
+        if data.get("kind") != _KIND or data.get("format") != _VERSION:
+            raise SchemaError(f"not a certificate of format {_VERSION}: {data.get('kind')!r}")
+        try:
+            read = cls(
+                data["learner"],
+                from_json(data["loss"]),
+                float(data["epsilon"]),
+                float(data["delta"]),
+                data["plan"],
+                data["randomness"],
+                data["receipt"],
+                data["version"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"a certificate lacks or mistypes a field: {error}") from None
+        cost = _reading(read.loss, read.delta)
+        if not read.epsilon >= cost * (1.0 - _VERSIONS_AGREE):
+            raise SchemaError(
+                f"a certificate claims epsilon {read.epsilon!r}; its loss is {cost!r}"
+            )
+        return read
+
+
+@lru_cache(maxsize=256)
+def _reading(loss: Loss, delta: float) -> float:
+    return loss.epsilon(delta=delta)

@@ -1,0 +1,174 @@
+"""The certificate of a trained model: what was done, what it provably costs, and to whom."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, final
+
+from discreet import __version__
+from discreet.errors import SchemaError
+from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.privacy import Loss, from_json, to_json
+
+__all__ = ["Certificate"]
+
+_SCHEMA = "discreet.dpsgd.certificate"
+_VERSION = 1
+_ASSUMPTIONS = (
+    "one unit owns at most one example",
+    "no example influences the gradient of another inside the model and the loss",
+    "sampling positions, batch sizes and training losses were not published",
+    "the loss is that of ideal real-valued noise; arithmetic was in floating point",
+)
+
+
+@final
+@dataclass(frozen=True)
+class Certificate:
+    """What a trained model reveals about one unit.
+
+    ``epsilon`` is a certified upper bound at ``delta``; ``epsilon_lower`` bounds the same
+    from below where the accountant has a tight pair, and is ``None`` otherwise. Both are of the
+    whole plan, also if training ended early: when it ended may have depended on the results.
+    """
+
+    plan: Plan
+    loss: Loss
+    epsilon: float
+    epsilon_lower: float | None
+    delta: float
+    relation: str
+    unit: str
+    sampler: str
+    steps_taken: int
+    isolation: str
+    final_clip_norm: float
+    randomness: Mapping[str, str]
+    warnings: tuple[str, ...]
+    assumptions: tuple[str, ...]
+    versions: Mapping[str, str]
+    receipt: Mapping[str, Any] | None
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        *,
+        steps_taken: int,
+        randomness: Mapping[str, str],
+        isolation: str,
+        final_clip_norm: float | None = None,
+        receipt: Mapping[str, Any] | None = None,
+    ) -> Certificate:
+        """Write the certificate of a run under a plan."""
+        lower = _lower(plan.loss, plan.delta)
+        warnings = list(plan.warnings)
+        if any("INSECURE" in value for value in randomness.values()):
+            warnings.insert(
+                0,
+                "INSECURE RANDOMNESS: batches and noise can be reproduced from a seed; this "
+                "model has no privacy and must not be released",
+            )
+        if isolation == "vouched":
+            warnings.append("that examples do not influence one another was not probed")
+        epsilon = plan.epsilon()
+        return cls(
+            plan=plan,
+            loss=plan.loss,
+            epsilon=epsilon,
+            epsilon_lower=min(lower, epsilon) if lower > 0 else None,
+            delta=plan.delta,
+            relation=plan.relation.value,
+            unit=plan.unit,
+            sampler=plan.sampler,
+            steps_taken=steps_taken,
+            isolation=isolation,
+            final_clip_norm=plan.clip_norm if final_clip_norm is None else final_clip_norm,
+            randomness=dict(randomness),
+            warnings=tuple(warnings),
+            assumptions=_ASSUMPTIONS,
+            versions=_versions(),
+            receipt=receipt,
+        )
+
+    def problems(self) -> list[str]:
+        """What does not fit together, recomputed from the plan; nothing if the list is empty."""
+        found = []
+        if self.plan.loss != self.loss:
+            found.append("the loss is not that of the plan")
+        if certified(self.loss, self.delta) > self.epsilon:
+            found.append("epsilon is below what the accountant certifies for the loss")
+        stated = (self.delta, self.relation, self.unit, self.sampler)
+        planned = (self.plan.delta, self.plan.relation.value, self.plan.unit, self.plan.sampler)
+        if stated != planned:
+            found.append("delta, relation, unit or sampler are not those of the plan")
+        if not 0 <= self.steps_taken <= self.plan.steps:
+            found.append(f"{self.steps_taken} steps under a plan of {self.plan.steps}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate as a JSON object; see :meth:`from_json`."""
+        body: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        body["plan"] = self.plan.to_json()
+        body["plan_hash"] = self.plan.content_hash
+        body["loss"] = to_json(self.loss)
+        body["warnings"] = list(self.warnings)
+        body["assumptions"] = list(self.assumptions)
+        return {"schema": _SCHEMA, "version": _VERSION, **body}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any] | str) -> Certificate:
+        """The certificate that :meth:`to_json` wrote; what does not fit together raises."""
+        try:
+            body = json.loads(document) if isinstance(document, str) else dict(document)
+        except ValueError as error:
+            raise SchemaError(f"certificate: not JSON: {error}") from None
+        if not isinstance(body, dict):
+            raise SchemaError("certificate: expected an object")
+        if body.pop("schema", None) != _SCHEMA or body.pop("version", None) != _VERSION:
+            raise SchemaError(f"certificate: expected schema {_SCHEMA!r}, version {_VERSION}")
+        expected = {field.name for field in fields(cls)} | {"plan_hash"}
+        if set(body) != expected:
+            wrong = sorted(set(body) ^ expected)
+            raise SchemaError(f"certificate: fields {wrong} are missing or unknown")
+        body["plan"] = Plan.from_json(body["plan"])
+        if body.pop("plan_hash") != body["plan"].content_hash:
+            raise SchemaError("certificate: the plan does not have the stated hash")
+        body["loss"] = from_json(body["loss"])
+        body["warnings"] = tuple(body["warnings"])
+        body["assumptions"] = tuple(body["assumptions"])
+        certificate = cls(**body)
+        problems = certificate.problems()
+        if problems:
+            raise SchemaError("certificate: " + "; ".join(problems))
+        return certificate
+
+    def __str__(self) -> str:
+        cost = f"epsilon <= {self.epsilon:.6g} at delta = {self.delta:g}"
+        run = f"{self.steps_taken} of {self.plan.steps} steps, {self.sampler} sampling"
+        lines = [
+            f"{cost} for one {self.unit} ({self.relation})",
+            f"{run}, noise multiplier {self.plan.noise_multiplier:.6g}",
+        ]
+        return "\n".join(lines + [f"WARNING: {warning}" for warning in self.warnings])
+
+
+@lru_cache(maxsize=256)
+def _lower(loss: Loss, delta: float) -> float:
+    return loss.epsilon_bounds(delta=delta).lower
+
+
+def _versions() -> dict[str, str]:
+    import numpy as np
+    import torch
+
+    return {
+        "discreet": __version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+    }

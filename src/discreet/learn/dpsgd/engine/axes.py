@@ -1,0 +1,103 @@
+"""Which axis of a tensor runs over the examples.
+
+Sizes alone cannot tell: a batch of 64 sequences of length 64 looks the same either way. So
+the axis is known (inside torch's own sequence layers, which declare ``batch_first``), declared
+(``batch_axis``), or follows the convention that examples come first; in a model that contains
+a sequence-first layer that convention is not assumed, and an undecidable shape is refused.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from discreet.errors import InvalidValue, NotApplicable
+
+__all__ = ["Axes", "contains_sequence_first", "declared_axis"]
+
+
+def declared_axis(module: nn.Module) -> int | None:
+    """Return the axis of examples that a module declares by its ``batch_first``, if it does."""
+    if isinstance(module, nn.TransformerEncoder | nn.TransformerDecoder):
+        module = module.layers[0]
+    if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+        module = module.self_attn
+    first = getattr(module, "batch_first", None)
+    return (0 if first else 1) if isinstance(first, bool) else None
+
+
+def contains_sequence_first(model: nn.Module) -> bool:
+    """Whether some layer of the model takes (time, batch, features)."""
+    return any(declared_axis(module) == 1 for module in model.modules())
+
+
+@final
+class Axes:
+    """Finds the axis of the examples and brings it to the front."""
+
+    def __init__(self, *, declared: int | None, sequence_first: bool) -> None:
+        self.declared = declared
+        self.known: int | None = None
+        self.rows = 0
+        self.sequence_first = sequence_first
+        self._remembered: dict[str, int] = {}
+
+    def find(self, shape: torch.Size, *, leading: int, site: object) -> int:
+        """Return 0 or 1, the axis of examples among the first ``leading`` axes of ``shape``.
+
+        ``-1`` stands for a first axis of (time, batch) merged, time being outermost.
+        """
+        rows = self.rows
+        if leading < 1:
+            raise NotApplicable(
+                f"{site}: an input of shape {tuple(shape)} has no axis for examples"
+            )
+        first = shape[0] == rows
+        second = leading > 1 and shape[1] == rows
+        wanted = self.known if self.known is not None else self.declared
+        if wanted is None and not self.sequence_first:
+            wanted = 0
+        if wanted == 0 and (first or (rows and shape[0] % rows == 0)):
+            return 0
+        if wanted == 1 and second:
+            return 1
+        if wanted == 1 and leading == 1:
+            if first:
+                return 0
+            if rows and shape[0] % rows == 0:
+                return -1
+        if wanted is None:
+            if first != second:
+                axis = 0 if first else 1
+                self._remembered[str(site)] = axis
+                return axis
+            if first and str(site) in self._remembered:
+                return self._remembered[str(site)]
+        raise self._wrong(shape, site, wanted)
+
+    def first(self, shape: torch.Size, *, site: object) -> None:
+        """Check that the examples are along the first axis, as in images."""
+        rows = self.rows
+        if shape[0] != rows and (not rows or shape[0] % rows):
+            raise self._wrong(shape, site, 0)
+
+    def _wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
+        return InvalidValue(
+            "input",
+            tuple(shape),
+            f"{self.rows} examples along {'the second axis' if wanted else 'the first axis'} in "
+            f"{site}; declare batch_axis=0 or 1 if the axis cannot be told from the shape",
+        )
+
+    def rows_first(self, tensor: Tensor, axis: int) -> Tensor:
+        """Return (rows, terms, ...) or, where every row has one term, (rows, ...)."""
+        rows = self.rows
+        if axis == 0:
+            if tensor.shape[0] == rows:
+                return tensor
+            return tensor.reshape(rows, tensor.shape[0] // rows, *tensor.shape[1:])
+        if axis == 1:
+            return tensor.transpose(0, 1)
+        return tensor.reshape(tensor.shape[0] // rows, rows, *tensor.shape[1:]).transpose(0, 1)

@@ -1,0 +1,216 @@
+"""Modules without rules: one copy of the parameters for every example, through ``torch.func``.
+
+The module runs once under ``vmap``, each example with its own copy (a view, no memory) of the
+module's parameters; the usual backward pass then leaves each example's gradient at its copy.
+That needs memory for one gradient per example, and is right for any module that treats
+examples separately, randomness included. Where ``vmap`` cannot follow the module (control flow
+that depends on data), its examples run one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd.engine.axes import declared_axis
+from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
+
+__all__ = ["BlackBoxes"]
+
+_log = logging.getLogger("discreet.learn.dpsgd")
+
+
+@final
+class BlackBoxes:
+    """Runs the forward calls of a recording, module by module where rules do not suffice."""
+
+    def __init__(self, model: nn.Module, recorder: Recorder) -> None:
+        self._model = model
+        self._recorder = recorder
+        self._names = {id(module): name for name, module in model.named_modules()}
+        self._watched = [
+            module for module in model.modules() if module is model or is_watched(module)
+        ]
+        self._opaque: set[int] = set()
+        self._installed: list[tuple[nn.Module, Any]] = []
+        self._inside = False
+
+    def install(self) -> None:
+        """Route the forward calls of watched modules through here until :meth:`uninstall`."""
+        for module in self._watched:
+            call = self._root_forward if module is self._model else self._forward
+            own = module.forward
+            self._installed.append((module, module.__dict__.get("forward")))
+            module.__dict__["forward"] = partial(call, module, own)
+
+    def uninstall(self) -> None:
+        """Give the modules their own forward calls back."""
+        for module, before in self._installed:
+            if before is None:
+                module.__dict__.pop("forward", None)
+            else:
+                module.__dict__["forward"] = before
+        self._installed = []
+
+    def _root_forward(
+        self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._inside or not module.training or not torch.is_grad_enabled():
+            return own(*args, **kwargs)
+        with self._recorder:
+            return self._forward(module, own, *args, **kwargs)
+
+    def _forward(
+        self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if self._inside or not self._model.training or not torch.is_grad_enabled():
+            return own(*args, **kwargs)
+        axis = declared_axis(module)
+        if axis is not None:
+            with self._recorder.knowing(axis):
+                return self._recorded(module, own, args, kwargs)
+        return self._recorded(module, own, args, kwargs)
+
+    def _recorded(self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if id(module) not in self._opaque:
+            try:
+                return own(*args, **kwargs)
+            except NoRule as reason:
+                self._opaque.add(id(module))
+                _log.warning(
+                    "%s (%s): %s; its per-example gradients come through torch.func",
+                    self._names[id(module)] or "the model",
+                    type(module).__name__,
+                    reason,
+                )
+        self._inside = True
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._run_per_example(module, args, kwargs)
+        finally:
+            self._inside = False
+
+    def _run_per_example(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        rows = self._recorder.axes.rows
+        copies = self._copies(module, rows)
+        if rows == 0:
+            empty = {name: copy.new_empty(copy.shape[1:]) for name, copy in copies.items()}
+            for value in empty.values():
+                value.requires_grad_()
+            return torch.func.functional_call(module, empty, args, kwargs)
+        flat, spec = pytree.tree_flatten((args, kwargs))
+        axes = [self._axis(value) for value in flat]
+        varying = [value for value, axis in zip(flat, axes, strict=True) if axis is not None]
+        in_dims = tuple(axis for axis in axes if axis is not None)
+        if not in_dims:
+            raise NotApplicable(
+                f"{type(module).__name__} has no rule, and none of its inputs has an axis of "
+                f"{rows} examples"
+            )
+        out_axis = in_dims[0]
+
+        def single(parameters: dict[str, Tensor], *examples: Tensor) -> Any:
+            given = iter(examples)
+            values = [
+                value if axis is None else next(given).unsqueeze(axis)
+                for value, axis in zip(flat, axes, strict=True)
+            ]
+            inputs, named = pytree.tree_unflatten(values, spec)
+            result = torch.func.functional_call(module, parameters, inputs, named)
+            return pytree.tree_map_only(Tensor, lambda value: value.squeeze(out_axis), result)
+
+        try:
+            with warnings.catch_warnings():
+                # That torch loops inside vmap for some operation is no news: see the log note.
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                return torch.func.vmap(
+                    single, in_dims=(0, *in_dims), out_dims=out_axis, randomness="different"
+                )(copies, *varying)
+        except RuntimeError as reason:
+            _log.warning(
+                "%s: vmap cannot follow it, so its examples run one by one (%s)",
+                type(module).__name__,
+                str(reason).partition("\n")[0],
+            )
+        return one_by_one(single, copies, varying, in_dims, out_axis)
+
+    def _copies(self, module: nn.Module, rows: int) -> dict[str, Tensor]:
+        """One copy of each recorded parameter for every row, as leaves that keep gradients."""
+        copies = {}
+        for name, parameter in module.named_parameters():
+            source = self._recorder.source_of(parameter)
+            if source is not None:
+                copy = parameter.detach().expand(rows, *parameter.shape).requires_grad_()
+                source.leaves.append((copy, 0))
+                source.used("torch.func")
+                copies[name] = copy
+        return copies
+
+    def _axis(self, value: object) -> int | None:
+        """Return the axis of examples of an input, or None for one that all of them share."""
+        recorder = self._recorder
+        if not isinstance(value, Tensor) or value.ndim == 0 or recorder.is_constant(value):
+            return None
+        try:
+            axis = recorder.axes.find(value.shape, leading=value.ndim, site="an input")
+        except InvalidValue:
+            return None
+        return axis if value.shape[axis] == recorder.axes.rows else None
+
+
+def one_by_one(
+    single: Callable[..., Any],
+    copies: dict[str, Tensor],
+    varying: Sequence[Tensor],
+    in_dims: Sequence[int],
+    out_axis: int,
+) -> Any:
+    """Do what ``vmap`` would do, in a loop."""
+    names = list(copies)
+    columns = [copy.unbind(0) for copy in copies.values()]
+    columns += [value.unbind(axis) for value, axis in zip(varying, in_dims, strict=True)]
+    results = [
+        single(dict(zip(names, row, strict=False)), *row[len(names) :])
+        for row in zip(*columns, strict=True)
+    ]
+    flat = [pytree.tree_flatten(result) for result in results]
+    parts = [
+        torch.stack(values, dim=out_axis) if isinstance(values[0], Tensor) else values[0]
+        for values in zip(*(leaves for leaves, _ in flat), strict=True)
+    ]
+    return pytree.tree_unflatten(parts, flat[0][1])
+
+
+def is_watched(module: nn.Module) -> bool:
+    """Whether the forward calls of a module go through :class:`BlackBoxes`."""
+    if declared_axis(module) is not None:
+        return True
+    own = any(p.requires_grad for p in module.parameters(recurse=False))
+    return own and type(module) not in _WITH_RULES
+
+
+_WITH_RULES = (
+    nn.Linear,
+    nn.Conv1d,
+    nn.Conv2d,
+    nn.Conv3d,
+    nn.ConvTranspose1d,
+    nn.ConvTranspose2d,
+    nn.ConvTranspose3d,
+    nn.Embedding,
+    nn.EmbeddingBag,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.RMSNorm,
+    nn.InstanceNorm1d,
+    nn.InstanceNorm2d,
+    nn.InstanceNorm3d,
+)

@@ -1,0 +1,294 @@
+"""Watches every torch call of a forward pass and takes over those that touch parameters.
+
+A rule runs its operation on *detached* parameters, so that plain autograd computes output
+gradients only (the product for the parameter's own gradient is never spent), and listens for
+the gradient of the output. What is computed from parameters and constants alone becomes a
+derived :class:`Source`. An operation without a rule raises :class:`NoRule`, and the module
+around it is run as a black box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.engine.axes import Axes
+from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, merged
+from discreet.learn.dpsgd.engine.scratch import Scratch
+from discreet.learn.dpsgd.engine.sources import Site, Source
+
+__all__ = ["NoRule", "Recorder", "Rule"]
+
+Rule = Callable[..., Any]
+
+
+class NoRule(Exception):
+    """An operation uses a parameter in a way that no rule covers."""
+
+    def __init__(self, operation: object, names: Sequence[str]) -> None:
+        self.operation = getattr(operation, "__name__", str(operation))
+        self.names = list(names)
+        super().__init__(f"no rule for {self.operation} on {', '.join(self.names)}")
+
+
+class _FirstLayer(torch.autograd.Function):
+    """Runs a call whose inputs need no gradient, and still hears the gradient of its output."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, call: Callable[[], Tensor], receive: Any) -> Tensor:  # noqa: ARG004
+        ctx.receive = receive
+        result = call()
+        if result._is_view():  # of a temporary; as a view it could not be changed in place later
+            result = torch.ops.aten._unsafe_view(result, result.shape)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        ctx.receive(gradient)
+        return None, None, None
+
+
+@final
+class Recorder(TorchFunctionMode):
+    """The record of one forward and backward pass."""
+
+    def __init__(
+        self, parameters: dict[str, torch.nn.Parameter], buffers: Sequence[Tensor], axes: Axes
+    ) -> None:
+        super().__init__()
+        self.axes = axes
+        self.parameters = [Source(tensor, name=name) for name, tensor in parameters.items()]
+        self._own = {id(source.tensor): source for source in self.parameters}
+        self._fixed = {id(buffer): buffer for buffer in buffers}
+        self.sources: dict[int, Source] = self._own
+        self.derived: list[Source] = []
+        self.constants: dict[int, Tensor] = self._fixed
+        self.rules: dict[Any, Rule] = {}
+        self.always: frozenset[Rule] = frozenset()
+        self.scratch = Scratch()
+        self.units = 0
+        self.repeats = 1
+        self.watching = False
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    def open(self, units: int, repeats: int) -> None:
+        """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
+        self.units, self.repeats = units, repeats
+        self.axes.rows = units * repeats
+        self.axes.known = None
+        self.sources = self._own.copy()
+        self.constants = self._fixed.copy()
+        self.watching = True
+
+    def close(self) -> None:
+        """Let go of everything recorded."""
+        for source in self.parameters:
+            source.clear()
+        self.sources = self._own
+        self.constants = self._fixed
+        if self.derived:
+            self.derived = []
+        self.watching = False
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        sources = self.sources
+        found = False
+        data = False
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Tensor):
+                if id(value) in sources:
+                    found = True
+                elif id(value) not in self.constants:
+                    data = True
+            elif isinstance(value, list | tuple):
+                for inner in value:
+                    if isinstance(inner, Tensor):
+                        if id(inner) in sources:
+                            found = True
+                        elif id(inner) not in self.constants:
+                            data = True
+        if not found:
+            result = func(*args, **kwargs)
+            if not data and isinstance(result, Tensor):
+                self.constants[id(result)] = result
+            return result
+        rule = self.rules.get(func)
+        if rule is not None and (data or rule in self.always):
+            return rule(self, func, *args, **kwargs)
+        if not data:
+            return self.derive(func, args, kwargs)
+        raise NoRule(func, self.names_in(args, kwargs))
+
+    def source_of(self, value: object) -> Source | None:
+        """Return the source that this very tensor is, if any."""
+        return self.sources.get(id(value))
+
+    def is_constant(self, value: Tensor) -> bool:
+        """Whether a tensor is known not to depend on the examples."""
+        return id(value) in self.constants
+
+    def names_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        found = [self.source_of(value) for value in flat((*args, *kwargs.values()))]
+        return sorted({name for source in found if source for name in source.root_names()})
+
+    def derive(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compute something from parameters and constants, and track it like a parameter."""
+        result = func(*args, **kwargs)
+        if isinstance(result, tuple | list) and any(isinstance(part, Tensor) for part in result):
+            parts = [self._derived(func, part, args, kwargs) for part in result]
+            return parts if isinstance(result, list) else tuple(parts)
+        return self._derived(func, result, args, kwargs)
+
+    def _derived(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+        if not isinstance(result, Tensor):
+            return result
+        if self.source_of(result) is not None:
+            return result
+        if not result.requires_grad:
+            self.constants[id(result)] = result
+            return result
+        found = {
+            id(source): source
+            for value in flat((*args, *kwargs.values()))
+            if (source := self.source_of(value)) is not None
+        }
+        parents = tuple(found.values())
+        only = parents[0] if len(parents) == 1 else None
+        transposes = only if only is not None and is_transpose(result, only.tensor) else None
+        repeats = None
+        if only is not None and func in REPEATS:
+            base = only.repeats or only
+            repeats = base if is_broadcast(result, base.tensor) else None
+        tensor = result.detach().requires_grad_()
+        source = Source(
+            tensor, origin=result, parents=parents, transposes=transposes, repeats=repeats
+        )
+        if func is torch.nn.functional.embedding and only is not None and only.tensor is args[1]:
+            source.looked_up = args[0]
+        tensor.register_hook(  # type: ignore[no-untyped-call]
+            lambda _: self.leak(source.root_names())
+        )
+        self.sources[id(tensor)] = source
+        self.derived.append(source)
+        return tensor
+
+    def leak(self, names: Sequence[str]) -> None:
+        """Stop: a gradient went around the record."""
+        if not self.watching:
+            return
+        raise InvalidValue(
+            "model",
+            ", ".join(names),
+            "every use of a parameter to happen inside the forward call of the wrapped model "
+            "in training mode; plain autograd reached these, so their gradients would not be "
+            "clipped",
+        )
+
+    def site(self, rule: str, source: Source) -> Site:
+        """Name one use of a source, the same in every forward pass."""
+        return source.used(rule)
+
+    def tap(
+        self, call: Callable[[], Tensor], data: Tensor | None, receive: Callable[[Tensor], None]
+    ) -> Tensor:
+        """Run a call on detached parameters; ``receive`` will hear the gradient of its result."""
+        if data is None or not data.requires_grad:
+            return self.start(call, receive)
+        result = call()
+        result.register_hook(receive)  # type: ignore[no-untyped-call]
+        return result
+
+    def start(self, call: Callable[[], Tensor], receive: Callable[[Tensor], None]) -> Tensor:
+        """Do the same for a call on inputs without gradient; it runs without autograd."""
+        result: Tensor = _FirstLayer.apply(self._anchor, call, receive)  # type: ignore[no-untyped-call]
+        return result
+
+    def by_units(self, rows: Tensor, features: int) -> Tensor:
+        """Return (units, terms, *features), or (units, *features) where there is one term."""
+        kept = rows.shape[rows.ndim - features :]
+        if rows.ndim == features + 1 and rows.shape[0] == self.units:
+            return rows
+        if rows.ndim == features + 2 and rows.shape[0] == self.units:
+            return rows
+        return rows.reshape(self.units, -1, *kept) if self.units else rows.new_zeros(0, 1, *kept)
+
+    def add_rows(self, source: Source, rows: Tensor) -> None:
+        """Add gradients (rows, *parameter), where several rows may belong to one unit."""
+        if rows.shape[0] != self.units:
+            rows = rows.reshape(self.units, -1, *rows.shape[1:]).sum(1)
+        self.add_values(source, rows)
+
+    def add_values(self, source: Source, values: Tensor) -> None:
+        """Add gradients (units, *parameter)."""
+        values = values.reshape(self.units, *source.tensor.shape)
+        source.contributions.append(PerExample(values.to(source.tensor.dtype)))
+
+    def add(self, source: Source, contribution: Contribution) -> None:
+        source.contributions.append(contribution)
+
+    @contextmanager
+    def knowing(self, axis: int) -> Iterator[None]:
+        """Inside, the axis of the examples is known."""
+        before, self.axes.known = self.axes.known, axis
+        try:
+            yield
+        finally:
+            self.axes.known = before
+
+    def settle(self) -> None:
+        """After the backward pass: bring all contributions to the parameters themselves."""
+        self.watching = False
+        if not self.units:
+            return
+        with torch.no_grad():
+            for source in (*self.parameters, *self.derived):
+                if source.leaves:
+                    source.gather_leaves(self.units)
+            for source in reversed(self.derived):
+                source.hand_to_parents()
+            for source in self.parameters:
+                if len(source.contributions) > 1:
+                    source.contributions = [merged(source.contributions)]
+
+
+def flat(values: Sequence[Any]) -> Iterator[Any]:
+    """Arguments with lists and tuples opened."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def is_transpose(result: Tensor, of: Tensor) -> bool:
+    """Whether a view is the transposed matrix."""
+    return (
+        result.ndim == 2
+        and of.ndim == 2
+        and result.data_ptr() == of.data_ptr()
+        and result.shape == of.shape[::-1]
+        and result.stride() == of.stride()[::-1]
+        and result.storage_offset() == of.storage_offset()
+    )
+
+
+def is_broadcast(result: Tensor, of: Tensor) -> bool:
+    """Whether repeating went only along axes of size one or new ones."""
+    pairs = zip(reversed(result.shape), reversed(of.shape), strict=False)
+    return all(size in (1, wide) for wide, size in pairs)
+
+
+REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, torch.broadcast_to}

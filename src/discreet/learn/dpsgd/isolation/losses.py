@@ -1,0 +1,197 @@
+"""Whether the losses of a loop keep the examples apart.
+
+:func:`check_isolation` sees a loss only if it is told about it. In a loop of the user's own the
+loss is computed between the model's output and the backward pass, where a contrastive loss or
+a ranking loss can compare examples. The autograd graph shows it. If there is one loss for each
+example, its gradient with respect to the outputs of the others must vanish. If there is only the
+total, it must be a sum of functions of one example each, and then its mixed second derivatives
+vanish. Like every probe these refute and cannot prove.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from discreet.errors import NotApplicable
+from discreet.learn.dpsgd.isolation.parts import Reading, tensors
+
+__all__ = ["LossWatch", "require_losses_apart", "require_total_apart"]
+
+_MESSAGE = (
+    "the loss of one example depends on the model's output for other examples, so clipping does "
+    "not bound the influence of one of them: compute the losses of the examples one by one"
+)
+
+
+def require_losses_apart(losses: Tensor, outputs: object) -> None:
+    """Raise unless each of two losses depends on its own row of the model's outputs only.
+
+    ``losses`` holds one loss for each example, ``outputs`` is what the model returned for the
+    batch. The graph is kept for the backward pass that follows. With a single example there is
+    nothing to compare.
+
+    >>> scores = torch.ones(3, 2, requires_grad=True)
+    >>> require_losses_apart(scores.sum(1), scores)
+    >>> require_losses_apart(scores.sum(1) / scores.sum(), scores)
+    Traceback (most recent call last):
+    discreet.errors.NotApplicable: the loss of one example depends on the model's output for ...
+    """
+    rows = losses.shape[0]
+    found = [one for one in tensors(outputs) if one.requires_grad]
+    if rows < 2 or not found or not losses.requires_grad:
+        return
+    possible = [_possible(one, rows) for one in found]
+    for row in (0, rows - 1):
+        gradients = torch.autograd.grad(
+            losses[row], found, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        _narrow(possible, gradients, row, rows)
+
+
+def require_total_apart(total: Tensor, outputs: object, *, rows: int) -> None:
+    """Raise if the mixed second derivatives of a total loss show that it mixes examples.
+
+    ``total`` is a scalar over ``rows`` examples. A factor that depends on no output, such as the
+    divisor of a class-weighted mean, has no such derivatives and is not seen here, nor is a
+    loss that is piecewise linear, or cannot be differentiated twice.
+
+    >>> scores = torch.ones(3, 2, requires_grad=True)
+    >>> require_total_apart(scores.square().mean(), scores, rows=3)
+    >>> require_total_apart(scores.mean().square(), scores, rows=3)
+    Traceback (most recent call last):
+    discreet.errors.NotApplicable: the loss of one example depends on the model's output for ...
+    """
+    found = [one for one in tensors(outputs) if one.requires_grad]
+    if rows < 2 or not found or not total.requires_grad:
+        return
+    try:
+        slopes = torch.autograd.grad(
+            total, found, create_graph=True, allow_unused=True, materialize_grads=True
+        )
+        for one, slope in zip(found, slopes, strict=True):
+            possible = _possible(one, rows)
+            if not slope.requires_grad or not possible:
+                continue
+            if not any(_separate(one, slope, reading, rows) for reading in possible):
+                raise NotApplicable(_MESSAGE)
+    except RuntimeError:
+        # Not differentiable twice: nothing can be said.
+        return
+
+
+def _separate(output: Tensor, slope: Tensor, reading: Reading, rows: int) -> bool:
+    for row in (0, rows - 1):
+        part = reading.part(slope, row, rows).reshape(-1)
+        weights = torch.arange(1, part.numel() + 1).to(part).cos()
+        (second,) = torch.autograd.grad(
+            (weights * part).sum(),
+            [output],
+            retain_graph=True,
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        if not _only(second, reading, row, rows):
+            return False
+    return True
+
+
+@final
+class LossWatch:
+    """Keeps what a model returns until a loss over several examples has been judged.
+
+    A forward hook. It sees training-mode calls with gradients enabled and hands on the same
+    values as new nodes of the graph, so that judging ends there and nothing inside the model
+    is differentiated. It takes itself off the model once a batch of at least two examples
+    has been judged, and is inert in a copy. Where one call of the model feeds another, it cannot
+    judge and gives up.
+    """
+
+    def __init__(self, model: nn.Module | None) -> None:
+        self._outputs: list[Tensor] = []
+        self._chained = False
+        self._handle = None
+        if model is not None:
+            self._handle = model.register_forward_hook(self, with_kwargs=True)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether a loss is still to be judged."""
+        return self._handle is not None
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
+        if self._handle is None or not module.training or not torch.is_grad_enabled():
+            return output
+        self._chained |= any(one.requires_grad for one in tensors((args, kwargs)))
+        return pytree.tree_map_only(Tensor, self._noted, output)
+
+    def _noted(self, one: Tensor) -> Tensor:
+        if not one.requires_grad:
+            return one
+        node = one.view_as(one)
+        self._outputs.append(node)
+        return node
+
+    def judge(self, loss: Tensor, *, rows: int) -> None:
+        """Raise if the losses of ``rows`` examples, or their total, mix them."""
+        outputs, chained = self._outputs, self._chained
+        self.forget()
+        if self._handle is None or rows < 2 or not outputs:
+            return
+        self.remove()
+        if chained:
+            return
+        if loss.dim() == 0:
+            require_total_apart(loss, outputs, rows=rows)
+        else:
+            require_losses_apart(loss, outputs)
+
+    def forget(self) -> None:
+        """Drop the outputs of a batch that was given up."""
+        self._outputs, self._chained = [], False
+
+    def remove(self) -> None:
+        """Take the hook off the model."""
+        self.forget()
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+    def __deepcopy__(self, memo: object) -> LossWatch:
+        return LossWatch(None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return LossWatch, (None,)
+
+
+def _possible(output: Tensor, rows: int) -> list[Reading]:
+    """Every way in which an output could consist of one part for each example."""
+    return [
+        Reading(axis, together)
+        for axis, size in enumerate(output.shape)
+        if size and size % rows == 0
+        for together in ((True,) if size == rows else (True, False))
+    ]
+
+
+def _narrow(
+    possible: list[list[Reading]], gradients: tuple[Tensor, ...], row: int, rows: int
+) -> None:
+    """Keep the readings under which the gradients touch only ``row``; raise if none is left."""
+    for place, gradient in enumerate(gradients):
+        if not possible[place]:
+            continue
+        kept = [reading for reading in possible[place] if _only(gradient, reading, row, rows)]
+        if not kept:
+            raise NotApplicable(_MESSAGE)
+        possible[place] = kept
+
+
+def _only(gradient: Tensor, reading: Reading, row: int, rows: int) -> bool:
+    # An infinite factor makes NaN of the zeros of the others; that says nothing about the code.
+    rest = gradient.detach().to_dense().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    reading.part(rest, row, rows).zero_()
+    return not bool(rest.any())

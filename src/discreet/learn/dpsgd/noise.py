@@ -1,0 +1,173 @@
+"""Gaussian noise for the steps to come, prepared in the background and used once.
+
+Noise for one or more steps lies in one flat buffer for each kind of parameter. A row of it is
+handed out as tensors shaped like the parameters; the clipped sum is added *into* them and they
+become the gradients, so that using a row destroys it. A buffer is handed out again only when a
+fresh fill of all of it has finished. For small models a buffer holds many steps and there are two
+of them, one in use and one being filled; for large models there is a single buffer that is filled
+while the next forward and backward run, so noise needs no more memory than the gradients do.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NoReturn, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.randomness import NormalStream
+
+__all__ = ["NoiseBank"]
+
+_BLOCK = 1 << 17  # normals in one background job, at least
+_MOST_ROWS = 256
+_KINDS: dict[torch.dtype, type[np.floating]] = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+}
+
+
+class _Part:
+    """The parameters of one dtype and device within a buffer of several steps."""
+
+    def __init__(self, shapes: Sequence[torch.Size], rows: int, dtype: torch.dtype) -> None:
+        sizes = [shape.numel() for shape in shapes]
+        self.host = np.empty((rows, sum(sizes)), dtype=_KINDS[dtype])
+        flat = torch.from_numpy(self.host)
+        self.flat = [flat[row] for row in range(rows)]
+        self.views = [
+            [
+                piece.view(shape)
+                for piece, shape in zip(torch.split(row, sizes), shapes, strict=True)
+            ]
+            for row in self.flat
+        ]
+
+
+class _Buffer:
+    """Noise for ``rows`` steps. ``filling`` is the job that makes it fit for use."""
+
+    def __init__(self, parts: list[_Part]) -> None:
+        self.parts = parts
+        self.filling: Future[None] | None = None
+
+
+@final
+class NoiseBank:
+    """Independent normals for every step, each handed out exactly once.
+
+    ``stddev_of(step)`` is the standard deviation in step number ``step``; noise is prepared
+    steps ahead, so it must be known beforehand. A forked child throws away what it inherited and
+    draws its own.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        *,
+        stddev_of: Callable[[int], float],
+        first_step: int = 0,
+        stream: NormalStream | None = None,
+        rows: int | None = None,
+    ) -> None:
+        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for position, parameter in enumerate(parameters):
+            if parameter.dtype not in _KINDS:
+                raise InvalidValue(
+                    "parameters", parameter.dtype, "float32 or float64, for the sake of the norms"
+                )
+            kinds.setdefault((parameter.dtype, parameter.device), []).append(position)
+        self._count = len(parameters)
+        self._kinds = kinds
+        self._stddev_of = stddev_of
+        self._stream = NormalStream() if stream is None else stream
+        size = sum(parameter.numel() for parameter in parameters)
+        self.rows = min(_MOST_ROWS, max(1, _BLOCK // max(1, size))) if rows is None else rows
+        shapes = [parameter.shape for parameter in parameters]
+        self._buffers = [
+            _Buffer(
+                [_Part([shapes[i] for i in at], self.rows, kind[0]) for kind, at in kinds.items()]
+            )
+            for _ in range(2 if self.rows > 1 else 1)
+        ]
+        self._on_host = all(device.type == "cpu" for _, device in kinds)
+        self._single = next(iter(kinds)) if len(kinds) == 1 else None
+        self._next_step = first_step
+        self._start()
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Where the noise comes from, for the certificate."""
+        return self._stream.provenance
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="discreet-noise")
+        self._to_fill = self._next_step
+        self._at, self._row = 0, 0
+        for buffer in self._buffers:
+            self._refill(buffer)
+
+    def take(self) -> list[Tensor]:
+        """Noise for the next step, one tensor for each parameter, to be overwritten."""
+        if self._pid != os.getpid():
+            self._start()
+        if self._row == self.rows:
+            self.release()
+        buffer = self._buffers[self._at]
+        if buffer.filling is not None:
+            buffer.filling.result()  # a failed job stays here and raises every time
+            buffer.filling = None
+        row = self._row
+        self._row += 1
+        self._next_step += 1
+        if self._single is not None and self._on_host:
+            return buffer.parts[0].views[row]
+        return self._gathered(buffer, row)
+
+    def _gathered(self, buffer: _Buffer, row: int) -> list[Tensor]:
+        result: list[Tensor] = [torch.empty(0)] * self._count
+        for ((_, device), positions), part in zip(self._kinds.items(), buffer.parts, strict=True):
+            views = part.views[row]
+            if device.type != "cpu":
+                moved = part.flat[row].to(device)
+                pieces = torch.split(moved, [view.numel() for view in views])
+                views = [piece.view_as(view) for piece, view in zip(pieces, views, strict=True)]
+            for position, view in zip(positions, views, strict=True):
+                result[position] = view
+        return result
+
+    def release(self) -> None:
+        """The tensors of the last :meth:`take` are no longer needed."""
+        if self._row == self.rows:
+            self._refill(self._buffers[self._at])
+            self._at = (self._at + 1) % len(self._buffers)
+            self._row = 0
+
+    def _refill(self, buffer: _Buffer) -> None:
+        stddevs = [self._stddev_of(self._to_fill + row) for row in range(self.rows)]
+        self._to_fill += self.rows
+        buffer.filling = self._worker.submit(self._fill, buffer, stddevs)
+
+    def _fill(self, buffer: _Buffer, stddevs: Sequence[float]) -> None:
+        for part in buffer.parts:
+            if len(set(stddevs)) == 1:
+                self._stream.fill(part.host, stddev=stddevs[0])
+            else:
+                for row, stddev in enumerate(stddevs):
+                    self._stream.fill(part.host[row], stddev=stddev)
+
+    def scalar(self, stddev: float) -> float:
+        """One further independent normal."""
+        if not math.isfinite(stddev) or stddev < 0:
+            raise InvalidValue("stddev", stddev, "a finite number >= 0")
+        return float(self._stream.array(1, stddev=stddev)[0])
+
+    def __reduce__(self) -> NoReturn:
+        raise NotApplicable("noise cannot be copied: the copy would add the same noise twice")

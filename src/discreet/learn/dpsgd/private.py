@@ -1,0 +1,563 @@
+"""Private training in the user's own loop.
+
+::
+
+    private = make_private(model, optimizer, plan)
+    for inputs, targets in private.batches(dataset):
+        loss = criterion(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+The optimizer stays the user's own: a hook hands it the noisy gradient just before it steps. The
+safest form of the middle lines is ``private.backward(criterion(model(inputs), targets))`` with a
+criterion of ``reduction="none"``, because there no reduction can hide or mix examples.
+
+What may be shown or kept: the parameters after any step, and everything computed from them and
+from public data. What may not, unless it is paid for: the training loss, the realised batch
+size, gradients, the number of physical batches, which examples had gradients that are not finite.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from discreet import _validate
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd.certificate import Certificate
+from discreet.learn.dpsgd.clipping import Quantile
+from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.factors import StepFactors
+from discreet.learn.dpsgd.isolation import LossWatch, check_isolation
+from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of, template_of
+from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd.refusals import PlanViolation
+from discreet.learn.dpsgd.sampling import draws
+from discreet.learn.dpsgd.team import Team
+from discreet.learn.dpsgd.wrapping import (
+    ForwardGuard,
+    check_pair,
+    claim,
+    release,
+    same_parameters,
+)
+from discreet.privacy import Loss
+from discreet.randomness import NormalStream, Source
+
+__all__ = ["Private", "make_private"]
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan,
+    *,
+    reduction: str = "mean",
+    inputs: Any = None,
+    isolation: str = "check",
+    after_step: Sequence[Callable[[], object]] = (),
+    batch_axis: int | None = None,
+    source: Source | None = None,
+    team: Team | None = None,
+) -> Private:
+    """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd.private`.
+
+    ``reduction`` says what ``loss.backward()`` receives: the mean or the sum over the rows of a
+    batch. ``inputs`` describes the model's inputs for the isolation check
+    (:func:`~discreet.learn.dpsgd.check_isolation`), which then runs here; without it the check
+    runs at the first batch, on made-up values in the shapes found there, if the batch is a tensor
+    or a tuple of tensors that begins with the model's input. ``isolation="vouched"`` skips it:
+    the caller vouches that no example influences another.
+
+    ``after_step`` is called after every step of the plan: put ``scheduler.step`` and
+    ``average.update`` there if ``max_physical`` is used, because how often the loop runs then
+    depends on the private size of the batches.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
+    _validate.one_of("reduction", reduction, ("mean", "sum"))
+    _validate.one_of("isolation", isolation, ("check", "vouched"))
+    parameters = check_pair(model, optimizer)
+    if inputs is not None and isolation == "check":
+        _refuse_mixing(model, inputs)
+        isolation = "checked"
+    return Private(
+        model,
+        optimizer,
+        plan,
+        parameters=parameters,
+        reduction=reduction,
+        isolation=isolation,
+        after_step=tuple(after_step),
+        batch_axis=batch_axis,
+        source=source,
+        team=team,
+    )
+
+
+@final
+class Private:
+    """A model under a plan; made by :func:`make_private`.
+
+    The guarantee: everything that leaves the loop through the model's parameters is together
+    as private as ``plan.loss`` says, provided that no example influences the gradient of another
+    inside the model and the loss. Sampler, clip norm, noise and normaliser come from the plan and
+    cannot be replaced.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_after_step",
+        "_bank",
+        "_batch_axis",
+        "_chunk",
+        "_clip_norm",
+        "_clip_norms",
+        "_count",
+        "_engine",
+        "_factors",
+        "_frozen",
+        "_group_sizes",
+        "_handles",
+        "_ids",
+        "_inputs_of",
+        "_isolation",
+        "_last_factor",
+        "_loss_watch",
+        "_model",
+        "_names",
+        "_noisy",
+        "_optimizer",
+        "_parameters",
+        "_pid",
+        "_plan",
+        "_quantile",
+        "_reduction",
+        "_reserve",
+        "_running",
+        "_scale",
+        "_source",
+        "_step",
+        "_stepped",
+        "_stepping",
+        "_stream",
+        "_team",
+        "_watch",
+    )
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        plan: Plan,
+        *,
+        parameters: dict[str, nn.Parameter],
+        reduction: str,
+        isolation: str,
+        after_step: tuple[Callable[[], object], ...],
+        batch_axis: int | None,
+        source: Source | None,
+        team: Team | None,
+    ) -> None:
+        self._model = model
+        self._optimizer = optimizer
+        self._plan = plan
+        self._reduction = reduction
+        self._isolation = isolation
+        self._after_step = after_step
+        self._batch_axis = batch_axis
+        self._team = team
+        self._source = source
+        self._names = list(parameters)
+        self._parameters = list(parameters.values())
+        self._ids = {id(parameter) for parameter in self._parameters}
+        self._frozen = [
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) not in self._ids
+        ]
+        self._group_sizes = [len(group["params"]) for group in optimizer.param_groups]
+        label = ("noise",) if team is None else ("noise", team.rank)
+        self._stream = NormalStream(source=None if source is None else source.derive(*label))
+        self._quantile = plan.clipping if isinstance(plan.clipping, Quantile) else None
+        self._clip_norm = plan.clip_norm
+        self._clip_norms = [plan.clip_norm]
+        self._factors = StepFactors(plan, ranks=1 if team is None else team.ranks)
+        self._pid = os.getpid()
+        self._step = 0
+        self._count = 0.0
+        self._engine: GradientEngine | None = None
+        self._bank: NoiseBank | None = None
+        self._noisy: list[Tensor] | None = None
+        self._chunk: Chunk | None = None
+        self._running = False
+        self._stepping = False
+        self._stepped = False
+        self._scale = 1.0
+        self._watch: BackwardWatch | None = None
+        self._loss_watch = LossWatch(None)
+        self._reserve: Callable[[int], None] | None = None
+        self._inputs_of: Callable[[list[Tensor]], Any] | None = None
+        self._handles = [
+            model.register_forward_pre_hook(ForwardGuard(self._has_open_chunk)),
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_optimizer),
+        ]
+        claim(self)
+
+    # --- what is planned and what was done ---------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The plan; it cannot be replaced."""
+        return self._plan
+
+    @property
+    def model(self) -> nn.Module:
+        """The user's own model."""
+        return self._model
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """The user's own optimizer."""
+        return self._optimizer
+
+    @property
+    def loss(self) -> Loss:
+        """What the whole plan reveals; charge it before the first batch."""
+        return self._plan.loss
+
+    @property
+    def steps_taken(self) -> int:
+        """How many steps of the plan were taken, or had to be given up."""
+        return self._step
+
+    @property
+    def stepped(self) -> bool:
+        """Whether the last ``optimizer.step()`` ended a step of the plan."""
+        return self._stepped
+
+    @property
+    def clip_norm(self) -> float:
+        """The clip norm in force; it changes under :class:`Quantile` only."""
+        return self._clip_norm
+
+    @property
+    def clip_norms(self) -> tuple[float, ...]:
+        """The path of the clip norm, one entry for each step; a released number each."""
+        return tuple(self._clip_norms)
+
+    def epsilon(self) -> float:
+        """The certified epsilon of the whole plan at its delta: an upper bound."""
+        return self._plan.epsilon()
+
+    def spent(self) -> float:
+        """Epsilon of the steps so far, to be shown; the guarantee is :meth:`epsilon`.
+
+        When to stop may depend on what was seen, and then the cost of the steps taken is not
+        a bound (S9a).
+        """
+        loss = self._plan.loss_of(self._step)
+        return 0.0 if loss is None else certified(loss, self._plan.delta)
+
+    def certificate(self, *, receipt: dict[str, Any] | None = None) -> Certificate:
+        """The certificate of the model as it is: the loss of the whole plan."""
+        return Certificate.of(
+            self._plan,
+            steps_taken=self._step,
+            randomness=self._stream.provenance,
+            isolation=self._isolation,
+            final_clip_norm=self._clip_norm,
+            receipt=receipt,
+        )
+
+    def owns(self, parameter: Tensor) -> bool:
+        """Whether the plan trains this parameter."""
+        return id(parameter) in self._ids
+
+    # --- batches -----------------------------------------------------------------------
+
+    def batches(
+        self,
+        dataset: Any,
+        *,
+        collate: Collate | None = None,
+        max_physical: int | None = None,
+        workers: int = 0,
+    ) -> Iterator[Any]:
+        """Batches of the steps that are left, drawn by the plan's sampler.
+
+        Each batch must be followed by a backward pass and ``optimizer.step()``. A step whose
+        batch is larger than ``max_physical`` comes in several batches; the optimizer moves
+        after the last of them. A step without any example comes as one example of zeros that
+        is not counted. With ``workers``, other processes read the examples.
+        """
+        if self._handles == []:
+            raise PlanViolation("this plan was ended by detach()")
+        if self._pid != os.getpid():
+            raise PlanViolation("a forked process would take the steps of its parent again")
+        if self._running:
+            raise PlanViolation("the batches of this plan are being read elsewhere already")
+        if not same_parameters(self._optimizer, self._group_sizes):
+            raise PlanViolation("parameters were added to the optimizer after it was wrapped")
+        if self._step >= self._plan.steps:
+            raise PlanViolation(
+                f"all {self._plan.steps} steps of the plan were taken; more steps need a new "
+                "plan and a charge of its own"
+            )
+        loading = Loading(dataset, collate, max_physical, workers, self._plan.augmentations)
+        length = length_of(dataset)
+        source = None if self._source is None else self._source.derive("sampling", self._step)
+        steps = draws(self._plan, population=length, start=self._step, source=source)
+        if self._team is not None:
+            steps = map(self._team.share, steps)
+        return self._iterate(loading.chunks(steps))
+
+    def _iterate(self, chunks: Iterator[tuple[Chunk, Any]]) -> Iterator[Any]:
+        self._running = True
+        try:
+            for chunk, data in chunks:
+                if self._engine is None:
+                    self._prepare(data)
+                self._open(chunk)
+                yield data
+                self._close()
+        finally:
+            self._running = False
+            self._abandon()
+
+    def _prepare(self, data: Any) -> None:
+        """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
+        if self._isolation == "check":
+            parts = template_of(data)
+            if parts is None:
+                raise InvalidValue(
+                    "inputs",
+                    None,
+                    "a description of the model's inputs for the isolation check, because the "
+                    "batches are not plain tensors (or isolation='vouched')",
+                )
+            inputs = parts[0] if self._inputs_of is None else self._inputs_of(parts)
+            _refuse_mixing(self._model, inputs)
+            self._isolation = "checked"
+        groups = self._plan.clipping.groups(self._names)
+        self._engine = GradientEngine(self._model, groups=groups, batch_axis=self._batch_axis)
+        self._bank = NoiseBank(
+            self._parameters,
+            stddev_of=self._factors.unit if self._quantile else self._factors.stddev,
+            first_step=self._step,
+            stream=self._stream,
+        )
+        self._watch = BackwardWatch(self._model, self._look_at)
+        self._loss_watch = LossWatch(None if self._isolation == "vouched" else self._model)
+
+    def _open(self, chunk: Chunk) -> None:
+        assert self._engine is not None
+        self._engine.expect(chunk.units, examples_per_unit=self._plan.augmentations)
+        self._chunk = chunk
+        self._stepped = False
+        rows = chunk.units * self._plan.augmentations
+        self._scale = float(rows) if self._reduction == "mean" else 1.0
+        if self._watch is not None:
+            self._watch.start()
+
+    def _close(self) -> None:
+        """The loop asks for the next batch."""
+        if self._watch is not None:
+            self._watch.stop()
+            if self._stepped and not self._loss_watch.is_on:
+                self._watch.end()
+                self._watch = None
+        chunk = self._chunk
+        if chunk is None:
+            return
+        if chunk.last:
+            raise PlanViolation(
+                "a batch was not followed by optimizer.step(): batches may not be skipped, "
+                "because which of them were would depend on the data"
+            )
+        self._absorb()
+
+    def _abandon(self) -> None:
+        """Leave the loop: nothing of an unfinished step is kept."""
+        self._chunk = None
+        self._noisy = None
+        self._loss_watch.forget()
+        if self._watch is not None:
+            self._watch.stop()
+        if self._engine is not None:
+            self._engine.forget()
+
+    def _has_open_chunk(self) -> bool:
+        return self._chunk is not None
+
+    def _look_at(self, loss: Tensor) -> None:
+        chunk = self._chunk
+        if chunk is not None:
+            rows = chunk.units * self._plan.augmentations
+            check_reduction(loss, declared=self._reduction, rows=rows)
+            self._loss_watch.judge(loss, rows=rows)
+
+    # --- one step ----------------------------------------------------------------------
+
+    def backward(self, losses: Tensor) -> None:
+        """Backward from one loss for each row of the batch: the recommended form.
+
+        The losses must not be reduced. Whatever ``reduction`` was declared does not matter here.
+        """
+        if self._chunk is None:
+            raise PlanViolation("backward() outside of a batch of private.batches(...)")
+        rows = self._chunk.units * self._plan.augmentations
+        if losses.ndim != 1 or losses.shape[0] != rows:
+            raise InvalidValue(
+                "losses", tuple(losses.shape), f"one loss for each example, of shape ({rows},)"
+            )
+        if self._watch is not None:
+            self._watch.stop()
+        if self._loss_watch.is_on:
+            self._loss_watch.judge(losses, rows=rows)
+        self._scale = 1.0
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+
+    def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
+        chunk = self._chunk
+        if chunk is None:
+            raise PlanViolation(
+                "optimizer.step() without a batch: each batch of private.batches(...) allows one"
+            )
+        if len(args) > 1 or kwargs:  # the optimizer itself is the first
+            raise PlanViolation("optimizer.step(closure): a closure would read the data again")
+        if not same_parameters(self._optimizer, self._group_sizes):
+            raise PlanViolation("parameters were added to the optimizer after it was wrapped")
+        self._absorb()
+        if not chunk.last:
+            # Without gradients the optimizer leaves everything as it is.
+            self._drop_gradients()
+            return
+        noisy = self._noisy
+        assert noisy is not None
+        self._noisy = None
+        if self._team is not None:
+            self._team.sum_(noisy)
+        if self._quantile is not None:
+            self._move_clip_norm(self._quantile)
+        self._step += 1
+        self._stepping = True
+        for parameter, gradient in zip(self._parameters, noisy, strict=True):
+            parameter.grad = gradient
+        for parameter in self._frozen:
+            parameter.grad = None
+
+    def _absorb(self) -> None:
+        """Clip what was recorded and add it to the noisy sum of the step."""
+        engine, chunk = self._engine, self._chunk
+        assert engine is not None
+        assert chunk is not None
+        norms = engine.squared_norms(scale=self._scale)
+        if not engine.heard:
+            raise PlanViolation("optimizer.step() without loss.backward() on this batch")
+        if self._noisy is None:
+            self._begin_step()
+        clip_norm = self._clip_norm
+        if self._quantile is not None and not chunk.empty:
+            self._count += float(self._quantile.centred_count(norms, clip_norm=clip_norm))
+        factor = 0.0 if chunk.empty else self._last_factor
+        weights = self._plan.clipping.weights(norms, clip_norm=clip_norm, factor=factor)
+        noisy = self._noisy
+        assert noisy is not None
+        engine.add_clipped_sum(weights, noisy)
+        self._chunk = None
+        engine.forget()
+
+    def _begin_step(self) -> None:
+        """Take fresh noise; from here on the step counts as taken if the process dies."""
+        if self._step >= self._plan.steps:
+            raise PlanViolation(f"all {self._plan.steps} steps of the plan were taken")
+        if self._reserve is not None:
+            self._reserve(self._step)
+        assert self._bank is not None
+        self._noisy = self._bank.take()
+        self._last_factor = self._factors.normaliser(self._step)
+        self._count = 0.0
+        if self._quantile is not None:
+            torch._foreach_mul_(
+                self._noisy, self._clip_norm * self._factors.stddev_over_clip(self._step)
+            )
+
+    def _move_clip_norm(self, rule: Quantile) -> None:
+        assert self._bank is not None
+        count = self._count + self._bank.scalar(rule.count_stddev * self._factors.noise_share)
+        if self._team is not None:
+            total = torch.tensor(count, dtype=torch.float64)
+            self._team.sum_([total])
+            count = float(total)
+        self._clip_norm = rule.next_clip_norm(
+            count,
+            clip_norm=self._clip_norm,
+            initial=self._plan.clip_norm,
+            expected_batch_size=self._plan.phase_at(self._step).expected_batch_size,
+        )
+        self._clip_norms.append(self._clip_norm)
+
+    def _after_optimizer(self, *_: object) -> None:
+        if not self._stepping:
+            return
+        self._stepping = False
+        self._stepped = True
+        self._drop_gradients()
+        assert self._bank is not None
+        self._bank.release()
+        for call in self._after_step:
+            call()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # --- continuing and ending ---------------------------------------------------------
+
+    def detach(self) -> None:
+        """End the plan: the model and the optimizer are as they were before, but trained."""
+        self._abandon()
+        self._loss_watch.remove()
+        if self._watch is not None:
+            self._watch.end()
+        if self._engine is not None:
+            self._engine.detach()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        self._bank = None  # lets its thread and its buffers go
+        release(self)
+
+    def _continue_at(self, step: int, *, clip_norms: Sequence[float]) -> None:
+        """Resume a run whose first ``step`` steps were taken or given up."""
+        assert self._engine is None
+        self._step = step
+        self._clip_norms = list(clip_norms)
+        self._clip_norm = self._clip_norms[-1]
+
+    def __reduce__(self) -> NoReturn:
+        raise NotApplicable("a model under a plan cannot be copied: both would spend one charge")
+
+
+def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
+    try:
+        report = check_isolation(model, inputs=inputs)
+    except (InvalidValue, NotApplicable) as error:
+        error.add_note(
+            "the isolation check could not run the model: describe its inputs by inputs=, or "
+            "vouch for it by isolation='vouched'"
+        )
+        raise
+    if not report.ok:
+        raise PlanViolation(report.explain())

@@ -1,0 +1,64 @@
+"""A trained model with its certificate, on its way out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from torch import nn
+
+from discreet.errors import SchemaError
+from discreet.learn.dpsgd.certificate import Certificate
+from discreet.learn.dpsgd.checkpoint import (
+    load_model,
+    read_tensors,
+    tensors_of,
+    write_json,
+    write_tensors,
+)
+
+__all__ = ["Trained", "load", "save"]
+
+
+@final
+@dataclass(frozen=True)
+class Trained:
+    """What a run gives: everything here may be released under the certificate.
+
+    ``history`` holds the figures on public validation data, each with its step.
+    """
+
+    model: nn.Module
+    certificate: Certificate
+    history: tuple[Mapping[str, float], ...] = ()
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``model.safetensors`` and ``certificate.json``; see :func:`load`."""
+        save(directory, self.model, self.certificate)
+
+
+def save(directory: str | Path, model: nn.Module, certificate: Certificate) -> None:
+    """Write a model and its certificate; the model's file names the plan it belongs to."""
+    place = Path(directory)
+    place.mkdir(parents=True, exist_ok=True)
+    tensors = tensors_of(model)
+    notes = {"plan_hash": certificate.plan.content_hash}
+    write_json(place / "certificate.json", certificate.to_json())
+    write_tensors(place / "model.safetensors", tensors, notes=notes)
+
+
+def load(directory: str | Path, model: nn.Module) -> Certificate:
+    """Fill a model of the same architecture, and return the certificate after checking it."""
+    place = Path(directory)
+    try:
+        text = (place / "certificate.json").read_text(encoding="utf-8")
+    except OSError as error:
+        raise SchemaError(f"certificate.json: cannot be read: {error}") from None
+    certificate = Certificate.from_json(text)
+    tensors, notes = read_tensors(place / "model.safetensors")
+    if notes.get("plan_hash") != certificate.plan.content_hash:
+        raise SchemaError("the model and the certificate are of different plans")
+    load_model(model, tensors)
+    return certificate

@@ -1,0 +1,292 @@
+"""What the two naive Bayes estimators share: pay, collect exactly, add noise once, predict.
+
+The order is always the same. Parameters and the shape of the data are checked; the loss, which
+depends on declared facts only, is charged; then records are read. The exact sums stay inside the
+estimator until :meth:`finish` adds the noise and drops them.
+"""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
+from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.certificate import Certificate
+from discreet.learn.charging import charged
+from discreet.learn.declared import declared_classes, label_codes
+from discreet.learn.naive_bayes.noise import TableNoise
+from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
+from discreet.learn.saving import read_model, write_model
+from discreet.privacy import Relation
+from discreet.randomness import source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.ledger import Ledger
+    from discreet.randomness import Source
+
+__all__ = ["TableNaiveBayes", "checked_features"]
+
+
+@dataclass
+class _Collection:
+    """Exact private sums between the first batch and :meth:`TableNaiveBayes.finish`."""
+
+    classes: NDArray[Any]
+    noise: TableNoise
+    statistics: CategoryCounts | SoftBins
+    source: Source
+    charge: ExitStack
+    receipt: dict[str, Any] | None
+
+
+class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Abstract base of the two estimators; see :class:`PrivateCategoricalNB`."""
+
+    epsilon: float
+    delta: float
+    classes: Any
+    relation: Relation | str
+    noise: str
+    schema_hash: str | None
+    insecure_seed: int | None
+
+    # --- what the two kinds define ------------------------------------------------------
+
+    @abstractmethod
+    def _open_statistics(self, classes: int) -> tuple[CategoryCounts | SoftBins, TableNoise]:
+        """Check the declarations and return empty sums with the noise that they will get."""
+
+    @abstractmethod
+    def _read_features(self, X: Any, *, training: bool, first: bool = False) -> NDArray[Any]:
+        """Return the feature array, checked by type and shape only."""
+
+    @abstractmethod
+    def _batch(self, features: NDArray[Any]) -> Any:
+        """Turn features into what the statistics take."""
+
+    @abstractmethod
+    def _set_model(self, noisy: NDArray[np.int64], noise: TableNoise) -> None:
+        """Post-process the noisy cells into fitted attributes."""
+
+    @abstractmethod
+    def _log_likelihoods(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        """Return log P(features | class), rows x classes."""
+
+    @abstractmethod
+    def _plan(self) -> dict[str, Any]:
+        """Return the public facts for the certificate."""
+
+    # --- learning -----------------------------------------------------------------------
+
+    def fit(
+        self, X: Any, y: Any, *, ledger: Ledger | None = None, dataset: str | None = None
+    ) -> Self:
+        """Learn from all records at once; with a ledger, charge ``dataset`` before reading them."""
+        self._drop_collection()
+        self._add(X, y, self.classes, ledger, dataset)
+        return self.finish()
+
+    def partial_fit(
+        self,
+        X: Any,
+        y: Any,
+        classes: Any = None,
+        *,
+        ledger: Ledger | None = None,
+        dataset: str | None = None,
+    ) -> Self:
+        """Add a batch of records to the exact sums; nothing is released before :meth:`finish`.
+
+        The first batch charges the ledger for the whole model, however many batches follow: a
+        record is in one batch only, and noise is added once. ``classes`` may be given here, with
+        the first batch, instead of in the constructor.
+        """
+        if "_collecting" not in self.__dict__ and "certificate_" in self.__dict__:
+            raise NotApplicable(
+                "this model is finished: adding records and releasing it again would be a second "
+                "release at its own cost; clone the estimator, or call fit"
+            )
+        if classes is not None and self.classes is not None:
+            given = declared_classes(classes)
+            if not np.array_equal(given, declared_classes(self.classes)):
+                raise InvalidValue("classes", classes, f"the declared classes {self.classes!r}")
+        self._add(X, y, self.classes if classes is None else classes, ledger, dataset)
+        return self
+
+    def finish(self) -> Self:
+        """Add the noise, once, to the exact sums, build the model and drop the sums."""
+        collection: _Collection | None = self.__dict__.get("_collecting")
+        if collection is None:
+            raise NotApplicable("there is nothing to finish: call partial_fit with a batch before")
+        with collection.charge:
+            noisy = collection.noise.release(collection.statistics.cells(), collection.source)
+        del self._collecting
+        self.classes_ = collection.classes
+        self._set_model(noisy, collection.noise)
+        self.certificate_ = Certificate.of(
+            collection.noise.loss,
+            delta=float(self.delta),
+            learner=type(self).__name__,
+            plan={
+                "noise": collection.noise.kind,
+                "noise_in_steps": collection.noise.parameter,
+                "steps_per_record": collection.noise.unit,
+                "target_epsilon": float(self.epsilon),
+                "features": int(self.n_features_in_),
+                "classes": self.classes_.tolist(),
+                "schema_hash": self.schema_hash,
+                **self._plan(),
+            },
+            randomness=collection.source.provenance,
+            receipt=collection.receipt,
+        )
+        return self
+
+    def _add(
+        self, X: Any, y: Any, classes: Any, ledger: Ledger | None, dataset: str | None
+    ) -> None:
+        collection: _Collection | None = self.__dict__.get("_collecting")
+        if collection is not None and (ledger is not None or dataset is not None):
+            raise InvalidValue("ledger", ledger, "none after the first batch, which was charged")
+        labels = declared_classes(classes) if collection is None else collection.classes
+        features = self._read_features(X, training=True, first=collection is None)
+        targets = _targets(y, features)
+        if collection is None:
+            collection = self._open(labels, ledger, dataset)
+            self._collecting = collection
+        try:
+            codes = label_codes(targets, labels)
+            collection.statistics.add(codes, self._batch(features))
+        except BaseException as error:
+            self._drop_collection(error)
+            raise
+
+    def _open(
+        self, labels: NDArray[Any], ledger: Ledger | None, dataset: str | None
+    ) -> _Collection:
+        statistics, noise = self._open_statistics(labels.size)
+        bits = source(insecure_seed=self.insecure_seed)
+        purpose = f"{type(self).__name__}: naive Bayes"
+        charge = ExitStack()
+        spent = charge.enter_context(
+            charged(ledger, dataset, loss=noise.loss, delta=float(self.delta), purpose=purpose)
+        )
+        receipt = None if spent is None else spent.receipt()
+        return _Collection(labels, noise, statistics, bits, charge, receipt)
+
+    def _drop_collection(self, error: BaseException | None = None) -> None:
+        collection: _Collection | None = self.__dict__.pop("_collecting", None)
+        if collection is not None:
+            kind = None if error is None else type(error)
+            collection.charge.__exit__(kind, error, None)
+
+    # --- predicting ---------------------------------------------------------------------
+
+    def _joint(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self, "certificate_")
+        features = self._read_features(X, training=False)
+        return np.asarray(self._log_likelihoods(features) + self.class_log_prior_)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each row."""
+        best = np.argmax(self._joint(X), axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return log P(class | row), rows x classes."""
+        joint = self._joint(X)
+        joint = joint - joint.max(axis=1, keepdims=True)
+        return np.asarray(joint - np.log(np.exp(joint).sum(axis=1, keepdims=True)))
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return P(class | row), rows x classes."""
+        return np.asarray(np.exp(self.predict_log_proba(X)))
+
+    # --- keeping ------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file of arrays and JSON, atomically and without pickle."""
+        check_is_fitted(self, "certificate_")
+        head = {
+            "parameters": {**self.get_params(), **self._saved_parameters()},
+            "certificate": self.certificate_.to_json(),
+            "n_features": int(self.n_features_in_),
+        }
+        write_model(path, kind=type(self).__name__, head=head, arrays=self._saved_arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model that :meth:`save` wrote."""
+        head, arrays = read_model(path, kind=cls.__name__)
+        model = cls(**head["parameters"])
+        model.classes_ = arrays["classes"]
+        model.n_features_in_ = head["n_features"]
+        model.certificate_ = Certificate.from_json(head["certificate"])
+        model._restore(arrays)
+        return model
+
+    def _saved_parameters(self) -> dict[str, Any]:
+        return {
+            "classes": self.classes_.tolist(),
+            "relation": Relation.parse(self.relation).value,
+        }
+
+    def _saved_arrays(self) -> dict[str, NDArray[Any]]:
+        return {"classes": self.classes_, "class_log_prior": self.class_log_prior_}
+
+    def _restore(self, arrays: dict[str, NDArray[Any]]) -> None:
+        self.class_log_prior_ = arrays["class_log_prior"]
+
+    def __getstate__(self) -> Any:
+        if "_collecting" in self.__dict__:
+            raise NotApplicable("it holds exact private sums until finish() and is not pickled")
+        return super().__getstate__()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = self.insecure_seed is None
+        return tags
+
+
+def checked_features(
+    estimator: Any, X: Any, *, training: bool, first: bool, relation: Relation, dtype: Any
+) -> NDArray[Any]:
+    """Check type and shape; the number of rows may be zero where it is private."""
+    least = 0 if not training or relation is Relation.ADD_REMOVE else 1
+    return np.asarray(
+        validate_data(
+            estimator,
+            X,
+            reset=first,
+            dtype=dtype,
+            ensure_all_finite=False,
+            ensure_min_samples=least,
+        )
+    )
+
+
+def _targets(y: Any, features: NDArray[Any]) -> NDArray[Any]:
+    if y is None:
+        raise InvalidValue(
+            "y", y, "labels; a classifier requires y to be passed, but the target y is None"
+        )
+    targets = column_or_1d(y, warn=True)
+    check_consistent_length(features, targets)
+    return np.asarray(targets)

@@ -1,0 +1,66 @@
+"""Models on the disk: one file of plain arrays and JSON, written atomically, never pickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discreet.errors import InvalidValue, SchemaError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["read_model", "write_model"]
+
+_HEAD = "discreet_json"
+_FORMAT = 1
+
+
+def write_model(
+    path: str | Path, *, kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> None:
+    """Write ``head`` (JSON) and ``arrays`` to ``path``; a reader sees the old file or all of it."""
+    plain = {name: np.asarray(array) for name, array in arrays.items()}
+    for name, array in plain.items():
+        if array.dtype.kind not in "biufU" or name == _HEAD:
+            raise InvalidValue(name, array.dtype, "an array of numbers, booleans or text")
+    text = json.dumps({"kind": kind, "format": _FORMAT, **head}, sort_keys=True, default=_plain)
+    target = Path(path)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **{_HEAD: np.array(text), **plain})
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return head and arrays of a file that :func:`write_model` wrote for this kind of model."""
+    try:
+        with np.load(Path(path), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        head = json.loads(str(arrays.pop(_HEAD)))
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise SchemaError(f"{path} is not a saved model: {error}") from None
+    if not isinstance(head, dict) or head.get("kind") != kind or head.get("format") != _FORMAT:
+        found = head.get("kind") if isinstance(head, dict) else None
+        raise SchemaError(f"{path} holds {found!r}, not a {kind} of format {_FORMAT}")
+    return head, arrays
+
+
+def _plain(value: Any) -> Any:
+    """A numpy scalar or array as JSON values; anything else is refused."""
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise InvalidValue("parameters", value, "values that JSON can hold")

@@ -1,0 +1,215 @@
+"""CSV, Parquet, data frames, Arrow tables, mappings and matrices say the same."""
+
+import datetime as dt
+import random
+import subprocess
+import sys
+from decimal import Decimal
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.made_up_tables import COLUMNS, SCHEMA, rows_of, with_quoted_newlines
+from discreet.data.columns import Categorical, Integer, Real
+from discreet.data.schema import Schema
+from discreet.data.tables import Table, check_columns, read_table, table_batches
+from discreet.errors import InvalidValue, NotApplicable
+
+ROWS = 500
+
+
+@pytest.fixture(scope="module")
+def frame():
+    rng = random.Random(1)
+
+    def some(values):
+        return [rng.choice(values) for _ in range(ROWS)]
+
+    return pd.DataFrame(
+        {
+            "sex": some(["F", "M", " M ", "x", None, "3", "3.0", 'q"', "a,b"]),
+            "smokes": some([True, False]),
+            "age": some([np.nan, 16.0, 30.0, 30.5, 1e30, -np.inf, np.inf]),
+            "ignored": some(["text", "more\ntext"]),
+            "height": some([1.5, 0.1, 1 / 3, 1e-310, np.nan, 17.0]),
+            "born": pd.to_datetime(some(["1950-02-03", "1890-01-01", None, "2020-12-31"])),
+        }
+    )
+
+
+def test_all_kinds_of_input_agree(frame, tmp_path):
+    frame.drop(columns="ignored").to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet", index=False, row_group_size=77)
+    columns = {name: frame[name].tolist() for name in frame}
+    matrix = np.column_stack([frame[name].astype(object) for name in SCHEMA.columns])
+    inputs = {
+        "frame": frame,
+        "csv": tmp_path / "t.csv",
+        "csv by text": str(tmp_path / "t.csv"),
+        "parquet": tmp_path / "t.parquet",
+        "arrow": pa.Table.from_pandas(frame),
+        "lists": columns,
+        "arrays": {name: frame[name].to_numpy() for name in frame},
+        "series": {name: frame[name] for name in frame},
+        "matrix": matrix,
+        "nullable": frame.astype({"age": "Float64", "smokes": "boolean", "sex": "string"}),
+        "categories": frame.astype({"sex": "category"}),
+        "dictionary": pa.Table.from_pandas(frame.astype({"sex": "category"})),
+    }
+    expected = rows_of(read_table(frame, SCHEMA))
+    assert expected.shape == (ROWS, 5)
+    assert all(np.unique(expected[:, at]).size > 1 for at in range(5))
+    for kind, data in inputs.items():
+        np.testing.assert_array_equal(rows_of(read_table(data, SCHEMA)), expected, err_msg=kind)
+        parts = [rows_of(part) for part in table_batches(data, SCHEMA, batch_rows=37)]
+        assert max(map(len, parts)) <= 37
+        np.testing.assert_array_equal(np.concatenate(parts), expected, err_msg=kind)
+
+
+def test_line_breaks_in_ignored_columns_are_declared(frame, tmp_path):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    table = read_table(tmp_path / "t.csv", with_quoted_newlines())
+    np.testing.assert_array_equal(rows_of(table), rows_of(read_table(frame, SCHEMA)))
+
+
+ZONE = dt.timezone(dt.timedelta(hours=9))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "values", "expected"),
+    [
+        ("age", pa.int64(), [30, None, 2**62], [30, 40, 90]),
+        ("age", pa.int64(), [30, 31], [30, 31]),
+        ("age", pa.uint8(), [30, 200], [30, 90]),
+        ("age", pa.float16(), [np.float16(30), None], [30, 40]),
+        ("age", pa.decimal128(5, 2), [Decimal("30.51"), None], [31, 40]),
+        ("age", pa.bool_(), [True, None], [17, 40]),
+        ("age", pa.string(), ["30", None, "x"], [30, 40, 40]),
+        ("age", pa.large_string(), ["30", None], [30, 40]),
+        ("age", pa.string_view(), ["30", None], [30, 40]),
+        ("age", pa.binary(), [b"30", b"\xff"], [30, 40]),
+        ("age", pa.null(), [None, None], [40, 40]),
+        ("age", pa.date32(), [dt.date(2000, 1, 1), None], [40, 40]),
+        ("sex", pa.int32(), [3, None, 4], [2, 4, 3]),
+        ("sex", pa.float64(), [3.0, None, 0.5], [2, 4, 3]),
+        ("smokes", pa.int8(), [1, 0, 2, None], [1, 0, 1, 1]),
+        ("born", pa.date32(), [dt.date(2000, 1, 1), None], [10957, 0]),
+        ("born", pa.date64(), [dt.date(2000, 1, 1), None], [10957, 0]),
+        ("born", pa.timestamp("us"), [np.datetime64("2000-01-01T23:00", "us"), None], [10957, 0]),
+        (
+            "born",
+            pa.timestamp("us", "Asia/Tokyo"),
+            [dt.datetime(2000, 1, 1, 1, tzinfo=ZONE), None],
+            [10957, 0],
+        ),
+        ("age", pa.duration("ns"), [np.timedelta64(1, "ns"), None], [40, 40]),
+        ("born", pa.date32(), [10**8, -(10**8)], [18627, -25567]),
+        ("born", pa.string(), ["2000-01-01", "?"], [10957, 0]),
+        ("born", pa.int64(), [10957, 0], [0, 0]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, pa.DataType | str) else "",
+)
+def test_types_of_parquet(tmp_path, column, kind, values, expected):
+    table = pa.table({column: pa.array(values, kind)})
+    schema = Schema({column: COLUMNS[column]})
+    assert read_table(table, schema).columns[column].tolist() == expected
+    if not pa.types.is_float16(kind):
+        pq.write_table(table, tmp_path / "t.parquet")
+        assert read_table(tmp_path / "t.parquet", schema).columns[column].tolist() == expected
+
+
+def test_wrong_inputs_are_refused_before_the_first_batch(tmp_path):
+    schema = Schema({"age": COLUMNS["age"], "sex": COLUMNS["sex"]})
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 this is no parquet file")
+    nested = pa.table({"age": [[1], [2]], "sex": ["F", "M"]})
+    twice = pd.DataFrame([[1, 2, "F"]], columns=["age", "age", "sex"])
+    pq.write_table(pa.table({"age": [1]}), tmp_path / "narrow.parquet")
+    (tmp_path / "folder.csv").mkdir()
+    for data, message in [
+        (tmp_path / "none.csv", "No such file"),
+        (tmp_path / "none.parquet", "No such file"),
+        (tmp_path / "t.xlsx", "ending in .csv"),
+        (tmp_path / "folder.csv", "a file"),
+        (tmp_path / "broken.parquet", "a readable Parquet file"),
+        (tmp_path / "narrow.parquet", "one column 'sex'; it is not there"),
+        ({"age": [1]}, "one column 'sex'; it is not there"),
+        (pd.DataFrame({"age": [1]}), "one column 'sex'; it is not there"),
+        (twice, "it is there 2 times"),
+        (np.zeros((3, 3)), "2 columns, in the order of the schema"),
+        (np.zeros(3), "two dimensions"),
+        (3, "the path of a file"),
+        ([1, 2], "the path of a file"),
+        (nested, "holds single values"),
+        ({"age": [1, 2], "sex": ["F"]}, "columns of one length"),
+        ({"age": "12", "sex": ["F", "M"]}, "an array or a list"),
+        ({"age": np.zeros((2, 2)), "sex": ["F", "M"]}, "one dimension"),
+    ]:
+        with pytest.raises(InvalidValue, match=message):
+            check_columns(data, schema)
+        with pytest.raises(InvalidValue, match=message):
+            table_batches(data, schema)
+
+
+def test_wrong_arguments():
+    data = {"age": [30]}
+    schema = Schema({"age": COLUMNS["age"]})
+    with pytest.raises(InvalidValue, match="a Schema"):
+        read_table(data, {"age": COLUMNS["age"]})
+    with pytest.raises(InvalidValue, match="batch_rows"):
+        table_batches(data, schema, batch_rows=0)
+    with pytest.raises(InvalidValue, match="choose"):
+        table_batches(data, schema, choose="best")
+    with pytest.raises(NotApplicable, match="complete_schema"):
+        read_table(data, Schema({"age": Integer()}))
+
+
+def test_empty_inputs_are_empty_tables(tmp_path):
+    schema = Schema({"age": COLUMNS["age"], "sex": COLUMNS["sex"]})
+    pq.write_table(pa.table({"age": pa.array([], pa.int64()), "sex": pa.array([], pa.string())}),
+                   tmp_path / "t.parquet")  # fmt: skip
+    for data in (
+        {"age": [], "sex": []},
+        pd.DataFrame({"age": [], "sex": []}),
+        np.empty((0, 2)),
+        tmp_path / "t.parquet",
+    ):
+        table = read_table(data, schema)
+        assert table.rows == 0
+        assert table.columns["age"].dtype == np.float64
+        assert table.columns["sex"].dtype == np.int64
+
+
+def test_a_table_does_not_show_its_records():
+    table = read_table({"age": [31, 32]}, Schema({"age": COLUMNS["age"]}))
+    assert isinstance(table, Table)
+    assert repr(table) == "Table(age)"
+
+
+def test_adjacent_frames_differ_in_one_row(frame):
+    rows = rows_of(read_table(frame, SCHEMA))
+    for gone in (0, 250, ROWS - 1):
+        fewer = rows_of(read_table(frame.drop(index=gone), SCHEMA))
+        np.testing.assert_array_equal(fewer, np.delete(rows, gone, axis=0))
+
+
+def test_a_categorical_column_of_whole_floats():
+    # A gap turns whole numbers into floats in many tools.
+    schema = Schema({"code": Categorical([1, 2, 10]), "x": Real(0, 1)})
+    data = {"code": np.array([1.0, np.nan, 10.0, 2.5]), "x": np.zeros(4)}
+    assert read_table(data, schema).columns["code"].tolist() == [0, 3, 2, 3]
+
+
+def test_naming_a_schema_imports_neither_pyarrow_nor_pandas():
+    program = (
+        "import sys; from discreet.data.tables import read_table;"
+        "from discreet.data.schema import Schema; from discreet.data.columns import Real;"
+        "assert read_table({'a': [1.0]}, Schema({'a': Real(0, 2)})).rows == 1;"
+        "print(*[m for m in ('pyarrow', 'pandas', 'torch', 'sklearn') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""

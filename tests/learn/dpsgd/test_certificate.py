@@ -1,0 +1,167 @@
+import json
+
+import pytest
+import torch
+
+from discreet.errors import SchemaError
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd import Certificate
+from discreet.learn.dpsgd.checkpoint import write_tensors
+from discreet.learn.dpsgd.trained import save
+from discreet.randomness import source
+from learn.dpsgd.made_up_runs import network, plan
+
+SECURE = {"randomness": "operating system", "stream": "AES-256-CTR, Box-Muller"}
+
+
+def written(made=None, **changes):
+    options = {"steps_taken": 4, "randomness": SECURE, "isolation": "checked", **changes}
+    return Certificate.of(made or plan(), **options)
+
+
+def test_it_states_the_loss_of_the_whole_plan():
+    made = plan(steps=100, unit="person")
+    paper = written(made, steps_taken=3)
+    assert paper.loss == made.loss
+    assert paper.epsilon == made.loss.epsilon(delta=1e-5)
+    assert 0 < paper.epsilon_lower <= paper.epsilon
+    assert paper.epsilon - paper.epsilon_lower < 0.01 * paper.epsilon
+    assert (paper.relation, paper.unit, paper.sampler) == ("add_remove", "person", "poisson")
+    assert paper.warnings == ()
+    assert set(paper.versions) == {"discreet", "numpy", "python", "torch"}
+
+
+def test_no_lower_bound_is_made_up():
+    assert written(plan(sampler="without_replacement")).epsilon_lower is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"randomness": {"randomness": "INSECURE seed 3"}}, "INSECURE RANDOMNESS"),
+        ({"isolation": "vouched"}, "not probed"),
+        ({"made": plan(delta=1 / 64)}, "DELTA IS TOO LARGE"),
+    ],
+)
+def test_warnings_are_loud(changes, word):
+    paper = written(**changes)
+    assert word in paper.warnings[0]
+    assert word in str(paper)
+    assert any(word in line for line in paper.to_json()["warnings"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"clipping": "quantile"},
+        {"sampler": "without_replacement"},
+        {"noise_multiplier": None, "epsilon": 2.0},
+    ],
+)
+def test_json_gives_it_back(changes):
+    paper = written(plan(**changes), receipt={"schema": "x", "entry": {"seq": 1}})
+    text = json.dumps(paper.to_json())
+    assert Certificate.from_json(text) == paper
+    assert paper.problems() == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda body: body.update(epsilon=0.1),
+        lambda body: body.update(delta=1e-9),
+        lambda body: body.update(relation="replace"),
+        lambda body: body.update(steps_taken=5),
+        lambda body: body.update(steps_taken=-1),
+        lambda body: body.update(unit="household"),
+        lambda body: body["plan"].update(noise_multiplier=2.0),
+        lambda body: body["plan"].update(clip_norm=2.0),
+        lambda body: body.update(plan_hash="0" * 64),
+        lambda body: body.update(loss=plan(noise_multiplier=9.0).loss and _loss_of(9.0)),
+        lambda body: body.pop("receipt"),
+        lambda body: body.update(extra=1),
+        lambda body: body.update(version=7),
+    ],
+)
+def test_a_certificate_that_does_not_fit_together_is_refused(spoil):
+    body = json.loads(json.dumps(written().to_json()))
+    spoil(body)
+    with pytest.raises(SchemaError):
+        Certificate.from_json(body)
+
+
+def _loss_of(noise_multiplier):
+    return written(plan(noise_multiplier=noise_multiplier)).to_json()["loss"]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{}"])
+def test_text_that_is_no_certificate(text):
+    with pytest.raises(SchemaError):
+        Certificate.from_json(text)
+
+
+def test_a_run_with_a_seed_cannot_hide_it():
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    private = dpsgd.make_private(
+        model, optimizer, plan(), isolation="vouched", source=source(insecure_seed=9)
+    )
+    paper = private.certificate()
+    assert "INSECURE" in paper.randomness["randomness"]
+    assert "INSECURE RANDOMNESS" in paper.warnings[0]
+    private.detach()
+
+
+def test_a_saved_model_comes_back_with_its_certificate(tmp_path):
+    model, paper = network(seed=1), written()
+    save(tmp_path / "out", model, paper)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "certificate.json",
+        "model.safetensors",
+    ]
+    empty = network(seed=2)
+    assert dpsgd.load(tmp_path / "out", empty) == paper
+    for one, other in zip(model.parameters(), empty.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_models_and_certificates_that_do_not_belong_together(tmp_path):
+    save(tmp_path, network(), written())
+    save(tmp_path / "other", network(), written(plan(noise_multiplier=5.0)))
+    (tmp_path / "certificate.json").write_bytes((tmp_path / "other/certificate.json").read_bytes())
+    with pytest.raises(SchemaError, match="different plans"):
+        dpsgd.load(tmp_path, network())
+
+
+def test_damaged_files_are_refused(tmp_path):
+    save(tmp_path, network(), written())
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(SchemaError, match="cannot be read"):
+        dpsgd.load(tmp_path, network())
+    file.unlink()
+    with pytest.raises(SchemaError):
+        dpsgd.load(tmp_path, network())
+    with pytest.raises(SchemaError):
+        dpsgd.load(tmp_path / "nowhere", network())
+
+
+def test_another_architecture_is_refused(tmp_path):
+    save(tmp_path, network(), written())
+    with pytest.raises(SchemaError, match="another model"):
+        dpsgd.load(tmp_path, torch.nn.Linear(6, 3))
+    notes = {"plan_hash": plan().content_hash}
+    write_tensors(tmp_path / "model.safetensors", {"w": torch.zeros(1)}, notes=notes)
+    with pytest.raises(SchemaError, match="another model"):
+        dpsgd.load(tmp_path, network())
+
+
+def test_tied_weights_are_saved(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    save(tmp_path, model, written())
+    twin = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+    twin[1].weight = twin[0].weight
+    dpsgd.load(tmp_path, twin)
+    assert torch.equal(twin[1].weight, model[0].weight)

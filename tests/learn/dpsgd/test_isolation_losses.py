@@ -1,0 +1,239 @@
+"""Losses that mix examples are found, in a probe and in the graph of a loop's losses (S21)."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from discreet.errors import NotApplicable
+from discreet.learn.dpsgd.isolation import (
+    LossWatch,
+    TensorSpec,
+    check_isolation,
+    require_losses_apart,
+    require_total_apart,
+)
+
+CLASSES = TensorSpec((), torch.int64, values=4)
+VECTOR = TensorSpec((6,))
+
+
+def classifier():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 4))
+
+
+def contrastive(output, targets):
+    similar = functional.normalize(output, dim=1) @ functional.normalize(output, dim=1).T
+    return functional.cross_entropy(similar, torch.arange(len(output)), reduction="none")
+
+
+def focal_mean(output, targets):
+    losses = functional.cross_entropy(output, targets, reduction="none")
+    return (losses * losses.detach()).sum() / losses.detach().sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind"),
+    [
+        (nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0, 0.5])), "reduction"),
+        (contrastive, "mixes"),
+        (lambda output, targets: contrastive(output, targets).mean(), "reduction"),
+        (focal_mean, "reduction"),
+        (lambda output, targets: output.square().sum().sqrt(), "reduction"),
+        (lambda output, targets: nn.CrossEntropyLoss()(output, targets.roll(1)), "reduction"),
+    ],
+    ids=["class weights", "contrastive", "contrastive mean", "focal", "norm", "rolled targets"],
+)
+def test_losses_that_mix_examples_are_found(loss, kind):
+    report = check_isolation(classifier(), inputs=VECTOR, targets=CLASSES, loss=loss)
+    assert [(one.module, one.kind) for one in report.culprits] == [("loss", kind)]
+
+
+@pytest.mark.parametrize(
+    ("loss", "reduction"),
+    [
+        (nn.CrossEntropyLoss(), "mean"),
+        (nn.CrossEntropyLoss(reduction="sum"), "sum"),
+        (nn.CrossEntropyLoss(reduction="none", weight=torch.tensor([1.0, 2.0, 3.0, 0.5])), None),
+        (nn.CrossEntropyLoss(reduction="sum", weight=torch.tensor([1.0, 2.0, 3.0, 0.5])), "sum"),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), "mean"),
+        (lambda output, targets: functional.multi_margin_loss(output, targets), "mean"),
+    ],
+)
+def test_losses_that_add_up_are_accepted_and_their_reduction_is_known(loss, reduction):
+    report = check_isolation(classifier(), inputs=VECTOR, targets=CLASSES, loss=loss)
+    assert report.culprits == ()
+    assert report.reduction == reduction
+
+
+def test_a_declared_reduction_is_checked():
+    mean = nn.CrossEntropyLoss()
+    given = {"inputs": VECTOR, "targets": CLASSES, "loss": mean}
+    assert check_isolation(classifier(), **given, reduction="mean").ok
+    report = check_isolation(classifier(), **given, reduction="sum")
+    assert [(one.module, one.kind) for one in report.culprits] == [("loss", "reduction")]
+
+
+def test_class_weights_are_found_without_a_declared_number_of_classes():
+    weight = torch.ones(10)
+    weight[7] = 3.0
+    model = nn.Linear(6, 10)
+    loss = nn.CrossEntropyLoss(weight=weight)
+    labels = torch.zeros(1, dtype=torch.int64)
+    report = check_isolation(model, inputs=VECTOR, targets=labels, loss=loss)
+    assert [one.kind for one in report.culprits] == ["reduction"]
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        contrastive,
+        lambda output, targets: output.sum(1) / output.sum().detach() * output.sum(),
+        lambda output, targets: output.sum(1).sort().values,
+        lambda output, targets: output.sum(1).roll(1),
+        lambda output, targets: output.softmax(0).sum(1) + output[:, 0].log_softmax(0),
+    ],
+    ids=["contrastive", "normalised", "sorted", "rolled", "softmax"],
+)
+def test_losses_of_a_loop_that_mix_examples_are_found_in_their_graph(loss):
+    inputs = torch.randn(5, 6, generator=torch.Generator().manual_seed(4))
+    output = classifier()(inputs)
+    with pytest.raises(NotApplicable, match="other examples"):
+        require_losses_apart(loss(output, torch.tensor([3, 1, 0, 2, 1])), output)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, targets: functional.cross_entropy(output, targets, reduction="none"),
+        lambda output, targets: output.square().sum(1) * float("inf"),
+        lambda output, targets: output.T.reshape(4, -1).sum(0),
+        lambda output, targets: torch.zeros(len(output), requires_grad=True),
+    ],
+    ids=["cross entropy", "infinite", "time first", "constant"],
+)
+def test_losses_that_stay_apart_pass_and_their_graph_is_kept(loss, rows):
+    model = classifier()
+    output = model(torch.randn(rows, 6, generator=torch.Generator().manual_seed(4)))
+    losses = loss(output, torch.zeros(rows, dtype=torch.int64))
+    require_losses_apart(losses, {"logits": output, "nothing": None})
+    losses.sum().backward()
+    assert all(p.grad is None or p.grad.shape == p.shape for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda output, targets: contrastive(output, targets).mean(),
+        lambda output, targets: output.sum().square(),
+        lambda output, targets: output.softmax(0).log().mean(),
+        lambda output, targets: output.square().sum() / output.exp().sum(),
+    ],
+    ids=["contrastive", "square of a sum", "softmax", "quotient"],
+)
+@pytest.mark.parametrize("rows", [3, 5])
+def test_totals_that_mix_examples_are_found_by_their_second_derivatives(loss, rows):
+    inputs = torch.randn(rows, 6, generator=torch.Generator().manual_seed(4))
+    output = classifier()(inputs)
+    with pytest.raises(NotApplicable, match="other examples"):
+        require_total_apart(loss(output, torch.arange(rows) % 4), output, rows=rows)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(),
+        nn.CrossEntropyLoss(reduction="sum"),
+        lambda output, targets: (output.sum(1) ** 3).mean(),
+        lambda output, targets: output.clamp(min=0).mean(),
+        lambda output, targets: output.T.reshape(4, -1).sum(0).square().mean(),
+    ],
+    ids=["cross entropy", "sum", "cubes", "linear", "time first"],
+)
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+def test_totals_of_single_losses_pass(loss, rows):
+    model = classifier()
+    output = model(torch.randn(rows, 6, generator=torch.Generator().manual_seed(4)))
+    total = loss(output, torch.arange(rows) % 4)
+    require_total_apart(total, output, rows=rows)
+    total.backward()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def sequence_first(rows):
+    """Outputs (time, examples, scores) with as many times as examples."""
+    inputs = torch.randn(rows, rows, 6, generator=torch.Generator().manual_seed(4))
+    return classifier()(inputs)
+
+
+def test_where_the_examples_are_is_found_out():
+    output = sequence_first(4)
+    require_total_apart(output.sum((0, 2)).square().mean(), output, rows=4)
+    output = sequence_first(4)
+    require_losses_apart(output.sum((0, 2)).square(), output)
+    output = sequence_first(4)
+    with pytest.raises(NotApplicable):
+        require_total_apart(output.sum().square(), output, rows=4)
+
+
+class TwoOutputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        hidden = self.first(x).tanh()
+        return {"hidden": hidden, "scores": self.last(hidden)}
+
+
+def test_the_watch_judges_once_and_differentiates_nothing_inside_the_model():
+    torch.manual_seed(0)
+    model = TwoOutputs()
+    reached = []
+    model.last.register_full_backward_hook(lambda *_: reached.append(1))
+    watch = LossWatch(model)
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
+    targets = torch.tensor([0, 1, 2])
+    with torch.no_grad():
+        model(x)
+    model.eval()(x)
+    out = model.train()(x[:1])
+    watch.judge(functional.cross_entropy(out["scores"], targets[:1], reduction="none"), rows=1)
+    assert watch.is_on, "one example says nothing"
+    out = model(x)
+    losses = functional.cross_entropy(out["scores"], targets, reduction="none")
+    watch.judge(losses + out["hidden"].square().sum(1), rows=3)
+    assert not watch.is_on
+    assert reached == []
+    assert len(model._forward_hooks) == 0
+    losses.sum().backward()
+    assert reached == [1]
+
+
+@pytest.mark.parametrize("reduce", [lambda losses: losses, torch.mean], ids=["each", "mean"])
+def test_the_watch_finds_a_loss_that_compares_examples(reduce):
+    model = classifier()
+    watch = LossWatch(model)
+    output = model(torch.randn(5, 6, generator=torch.Generator().manual_seed(4)))
+    with pytest.raises(NotApplicable, match="other examples"):
+        watch.judge(reduce(contrastive(output, None)), rows=5)
+
+
+def test_the_watch_gives_up_where_calls_are_chained_and_is_inert_in_a_copy():
+    model = nn.Sequential(nn.Linear(6, 6))
+    watch = LossWatch(model)
+    copied = copy.deepcopy(model)
+    assert pickle.loads(pickle.dumps(watch)).is_on is False
+    x = torch.ones(3, 6)
+    assert copied(x).requires_grad
+    watch.judge(model(model(x)).sum(1), rows=3)
+    assert not watch.is_on
+    watch = LossWatch(model)
+    model(x)
+    watch.forget()
+    watch.judge(model(x).sum(1), rows=3)
+    assert not watch.is_on

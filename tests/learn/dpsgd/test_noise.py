@@ -1,0 +1,169 @@
+"""False alarms: each statistical test below fires wrongly with probability at most 1e-9."""
+
+import copy
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.randomness import NormalStream, source
+
+ALARM = 1e-9
+
+
+def bank(*shapes, stddev=2.0, dtype=torch.float32, **options):
+    tensors = [torch.empty(shape, dtype=dtype) for shape in shapes]
+    return NoiseBank(tensors, stddev_of=lambda step: stddev, **options)
+
+
+def is_normal(values, stddev):
+    """Two-sided test of the variance, and of the shape."""
+    values = np.asarray(values, dtype=np.float64).ravel()
+    statistic = float((values**2).sum()) / stddev**2
+    tail = min(stats.chi2.cdf(statistic, values.size), stats.chi2.sf(statistic, values.size))
+    return 2 * tail > ALARM and stats.kstest(values / stddev, "norm").pvalue > ALARM
+
+
+def taken(made, steps):
+    rows = []
+    for _ in range(steps):
+        rows.append(torch.cat([view.reshape(-1).double() for view in made.take()]).numpy())
+        made.release()
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [1, 4, None])
+def test_noise_has_the_asked_scale_and_no_other(dtype, rows):
+    values = taken(bank((30, 20), (20,), dtype=dtype, rows=rows), 40)
+    assert is_normal(values, 2.0)
+    assert not is_normal(values, 2.1)
+    assert not is_normal(values, 1.9)
+
+
+def test_shapes_are_those_of_the_parameters():
+    made = bank((3, 4), (5,), (), (2, 0))
+    assert [tuple(view.shape) for view in made.take()] == [(3, 4), (5,), (), (2, 0)]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_no_noise_is_handed_out_twice(rows):
+    values = taken(bank((50,), rows=rows), 30)
+    assert len(np.unique(values)) > 0.999 * values.size
+    correlations = np.corrcoef(values) - np.eye(30)
+    assert np.abs(correlations).max() < 0.92  # 50 values: beyond 1e-9 for all pairs together
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_bank_that_does_not_refill_would_be_noticed(rows, monkeypatch):
+    made = bank((50,), rows=rows)
+    for buffer in made._buffers:
+        buffer.filling.result()
+    monkeypatch.setattr(made, "_refill", lambda buffer: None)
+    values = taken(made, 30)
+    assert len(np.unique(values)) < 0.5 * values.size
+
+
+def test_writing_into_noise_does_not_reach_later_steps():
+    made = bank((10,), rows=1)
+    for _ in range(5):
+        views = made.take()
+        assert float(views[0].abs().max()) < 100
+        views[0].fill_(1e9)
+        made.release()
+
+
+def test_scale_follows_the_step():
+    tensors = [torch.empty(2_000)]
+    for rows in (1, 4, 5):
+        made = NoiseBank(tensors, stddev_of=lambda step: 1.0 + step, rows=rows, first_step=2)
+        values = taken(made, 9)
+        assert all(is_normal(row, 1.0 + step) for step, row in enumerate(values, start=2))
+        assert not is_normal(values[3], 5.0)
+
+
+def test_mixed_precision_parameters_get_noise_of_their_own_type():
+    tensors = [torch.empty(40), torch.empty(3, dtype=torch.float64), torch.empty(2, 2)]
+    made = NoiseBank(tensors, stddev_of=lambda step: 1.0)
+    views = made.take()
+    assert [view.dtype for view in views] == [t.dtype for t in tensors]
+    assert [view.shape for view in views] == [t.shape for t in tensors]
+    assert len({float(v) for view in views for v in view.reshape(-1)}) == 47
+
+
+def test_half_precision_is_refused():
+    with pytest.raises(InvalidValue, match="float32 or float64"):
+        bank((3,), dtype=torch.bfloat16)
+
+
+def test_a_failed_fill_is_never_passed_off_as_noise():
+    class Broken:
+        def fill(self, target, *, stddev):
+            raise OSError("no random bytes")
+
+    made = bank((4,), stream=Broken())
+    for _ in range(3):
+        with pytest.raises(OSError, match="no random bytes"):
+            made.take()
+
+
+def test_a_seeded_bank_repeats_itself_and_says_so():
+    def values():
+        stream = NormalStream(source=source(insecure_seed=4))
+        return taken(bank((20,), rows=2, stream=stream), 6)
+
+    assert np.array_equal(values(), values())
+    stream = NormalStream(source=source(insecure_seed=4))
+    assert "INSECURE" in bank((2,), stream=stream).provenance["randomness"]
+    assert bank((2,)).provenance["randomness"] == "operating system"
+
+
+def test_a_forked_child_has_noise_of_its_own():
+    made = bank((200,), rows=4)
+    for buffer in made._buffers:
+        buffer.filling.result()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write_end, taken(made, 6).tobytes())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as pipe:
+        theirs = np.frombuffer(pipe.read())
+    os.waitpid(child, 0)
+    ours = taken(made, 6)
+    assert theirs.size == ours.size
+    assert not set(theirs.tolist()) & set(ours.ravel().tolist())
+
+
+def test_noise_is_prepared_in_another_thread():
+    threads = []
+
+    class Spy:
+        def fill(self, target, *, stddev):
+            threads.append(threading.current_thread().name)
+            target[:] = 0
+
+    made = bank((3,), rows=2, stream=Spy())
+    taken(made, 8)
+    assert threads
+    assert all(name.startswith("discreet-noise") for name in threads)
+
+
+def test_a_bank_cannot_be_copied():
+    with pytest.raises(NotApplicable, match="same noise twice"):
+        copy.deepcopy(bank((2,)))
+
+
+def test_single_normals():
+    made = bank((1,))
+    assert is_normal([made.scalar(3.0) for _ in range(3_000)], 3.0)
+    with pytest.raises(InvalidValue, match="stddev"):
+        made.scalar(float("nan"))

@@ -1,0 +1,175 @@
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from discreet.errors import InvalidValue
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from learn.dpsgd.made_up_runs import data, each, network, plan
+
+ROWS = 8
+
+
+def outputs():
+    return torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def classes():
+    return torch.arange(ROWS) % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "reduction"),
+    [
+        (lambda o: F.cross_entropy(o, classes()), "mean"),
+        (lambda o: F.cross_entropy(o, classes(), reduction="sum"), "sum"),
+        (lambda o: F.cross_entropy(o, classes(), reduction="none").mean(), "mean"),
+        (lambda o: F.cross_entropy(o, classes(), reduction="none").sum(), "sum"),
+        (lambda o: F.cross_entropy(o, classes(), reduction="none").sum() / ROWS, "mean"),
+        (lambda o: -F.log_softmax(o, 1)[:, 0].mean(), "mean"),
+        (lambda o: F.mse_loss(o, torch.zeros(ROWS, 3)), "mean"),
+        (lambda o: F.mse_loss(o, torch.zeros(ROWS, 3), reduction="sum"), "sum"),
+        (lambda o: F.huber_loss(o, torch.zeros(ROWS, 3)), "mean"),
+        (lambda o: F.binary_cross_entropy_with_logits(o, torch.ones(ROWS, 3)), "mean"),
+        (lambda o: F.cross_entropy(o, classes()) + 0.5 * F.mse_loss(o, o.detach() * 2), "mean"),
+        (lambda o: F.cross_entropy(o, classes(), weight=torch.ones(3), reduction="sum"), "sum"),
+    ],
+)
+def test_reductions_are_read_off_the_graph(make, reduction):
+    other = {"mean": "sum", "sum": "mean"}[reduction]
+    check_reduction(make(outputs()), declared=reduction, rows=ROWS)
+    with pytest.raises(InvalidValue, match=f"reduction = '{other}'"):
+        check_reduction(make(outputs()), declared=other, rows=ROWS)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda o: F.cross_entropy(o, classes(), weight=torch.tensor([1.0, 2, 3])), "weighted"),
+        (lambda o: F.cross_entropy(o, classes().where(classes() > 0, -100)), "ignore_index"),
+        (lambda o: (o.sum(1) * (classes() > 0)).sum() / (classes() > 0).sum(), "divisor"),
+        (lambda o: o.sum() / o.detach().sum(), "divisor"),
+        (lambda o: o.sum() / o.mean(), "divisor"),
+        (lambda o: o.mean() * 65536.0, "scaling"),
+        (lambda o: o.mean() / 4, "divisor"),
+        (lambda o: o.mean() + torch.ones(()), "no recorded output|term"),
+        (lambda o: o.sum(1), "scalar"),
+        (lambda o: torch.ones(()), "constant"),
+    ],
+)
+def test_losses_that_mix_or_hide_examples_are_refused(make, message):
+    with pytest.raises(InvalidValue, match=message):
+        check_reduction(make(outputs()), declared="mean", rows=ROWS)
+
+
+def test_mean_weighted_by_classes_does_mix():
+    """The reason for the refusal: another example's class changes this example's gradient."""
+    weight = torch.tensor([1.0, 20.0, 1.0])
+    gradients = []
+    for second in (0, 1):
+        scores = torch.zeros(2, 3, requires_grad=True)
+        F.cross_entropy(scores, torch.tensor([0, second]), weight=weight).backward()
+        gradients.append(scores.grad[0].clone())
+    assert not torch.allclose(*gradients, rtol=0.1)
+
+
+def test_what_the_graph_does_not_show_is_noted(caplog):
+    with caplog.at_level(logging.WARNING, logger="discreet.learn.dpsgd"):
+        check_reduction(torch.logsumexp(outputs(), (0, 1)), declared="mean", rows=ROWS)
+    assert "does not show how it was reduced" in caplog.text
+
+
+def wrapped(**options):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return dpsgd.make_private(model, optimizer, plan(), isolation="vouched", **options), optimizer
+
+
+@pytest.mark.parametrize(
+    ("loss", "declared"),
+    [
+        (lambda o, t: each(o, t).sum(), "mean"),
+        (lambda o, t: each(o, t).mean(), "sum"),
+        (lambda o, t: F.cross_entropy(o, t, weight=torch.tensor([1.0, 2.0, 3.0])), "mean"),
+    ],
+)
+def test_the_loop_looks_at_the_first_loss(loss, declared):
+    private, _ = wrapped(reduction=declared)
+    before = [p.detach().clone() for p in private.model.parameters()]
+    for inputs, targets in private.batches(data(64)):
+        with pytest.raises(InvalidValue):
+            loss(private.model(inputs), targets).backward()
+        break
+    after = private.model.parameters()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert private.steps_taken == 0
+    private.detach()
+
+
+def test_the_watch_is_gone_after_the_first_step_and_after_leaving():
+    private, optimizer = wrapped()
+    for step, (inputs, targets) in enumerate(private.batches(data(64), max_physical=6)):
+        each(private.model(inputs), targets).mean().backward()
+        optimizer.step()
+        assert (torch.overrides._get_current_function_mode() is None) == (private._watch is None)
+        if step > 20:
+            break
+    assert torch.overrides._get_current_function_mode() is None
+    private.detach()
+    private, _ = wrapped()
+    for _ in private.batches(data(64)):
+        break
+    assert torch.overrides._get_current_function_mode() is None
+    private.detach()
+
+
+def test_the_watch_does_not_disturb_other_modes():
+    seen = []
+    model = nn.Linear(2, 1)
+    watch = BackwardWatch(model, seen.append)
+    watch.start()
+    with torch.device("meta"):
+        watch.stop()
+        assert torch.zeros(2).device.type == "meta"
+    assert torch.zeros(2).device.type == "cpu"
+    model(torch.ones(3, 2)).sum().backward()
+    assert seen == []
+    assert torch.overrides._get_current_function_mode() is None
+    watch.end()
+    assert not model._forward_hooks
+
+
+def test_only_losses_of_the_model_are_looked_at():
+    seen = []
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    first, second = BackwardWatch(model, seen.append), BackwardWatch(other, lambda _: None)
+    first.start()
+    second.start()
+    other(torch.ones(3, 2)).sum().backward()
+    assert seen == []
+    loss = (model(torch.ones(3, 2)) * 2).relu().sum()
+    loss.backward()
+    assert len(seen) == 1
+    assert seen[0] is loss
+    first.end()
+    second.end()
+    assert torch.overrides._get_current_function_mode() is None
+
+
+def test_two_plans_side_by_side():
+    """As for the two networks of a GAN, or two models on two data sets."""
+    runs = [wrapped(reduction=reduction) for reduction in ("mean", "sum")]
+    loops = [private.batches(data(64)) for private, _ in runs]
+    for batches in zip(*loops, strict=True):
+        for (private, optimizer), (inputs, targets), name in zip(
+            runs, batches, ("mean", "sum"), strict=True
+        ):
+            getattr(each(private.model(inputs), targets), name)().backward()
+            optimizer.step()
+    assert [private.steps_taken for private, _ in runs] == [4, 4]
+    for private, _ in runs:
+        private.detach()
+    assert torch.overrides._get_current_function_mode() is None

@@ -1,0 +1,230 @@
+import io
+import logging
+
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from discreet.errors import BudgetExceeded, InvalidValue
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd import PlanViolation, Trainer
+from discreet.learn.dpsgd.progress import Display
+from discreet.ledger import Ledger, check_receipt
+from discreet.randomness import source
+from learn.dpsgd.made_up_runs import data, network, plan
+
+LOSS = nn.CrossEntropyLoss(reduction="none")
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def trainer(model=None, made=None, **options):
+    options = {"loss": LOSS, "optimizer": sgd, "isolation": "vouched", **options}
+    return Trainer(model or network(), made or plan(), **options)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    with Ledger.create(tmp_path / "study.ledger") as made:
+        made.create_dataset("patients", epsilon=50, delta="1e-4", unit="record")
+        yield made
+
+
+class Watched(Dataset):
+    """Data that notes when it is read."""
+
+    def __init__(self, base, on_read):
+        self.base, self.on_read = base, on_read
+
+    def __len__(self):
+        return len(self.base)
+
+    def __getitem__(self, index):
+        self.on_read()
+        return self.base[index]
+
+
+def test_the_whole_plan_is_charged_once_and_before_the_first_read(ledger):
+    charges_at_reads = []
+
+    def note():
+        charges_at_reads.append(len(ledger.history("patients")))
+
+    made = plan()
+    dataset = Watched(data(64), note)
+    out = trainer(made=made).fit(
+        dataset, ledger=ledger, dataset_name="patients", purpose="triage", analyst=None
+    )
+    assert charges_at_reads
+    assert set(charges_at_reads) == {1}
+    (row,) = ledger.history("patients")
+    assert row.outcome == "completed"
+    assert out.certificate.loss == made.loss
+    assert check_receipt(out.certificate.receipt) == []
+    assert out.certificate.receipt == ledger.receipt("patients", row.seq)
+    assert ledger.verify().ok
+
+
+def test_a_budget_that_is_short_stops_everything_before_the_first_read(ledger):
+    reads = []
+    dataset = Watched(data(64), lambda: reads.append(1))
+    model = network()
+    before = [p.detach().clone() for p in model.parameters()]
+    made = plan(noise_multiplier=0.05)
+    with pytest.raises(BudgetExceeded):
+        trainer(model, made).fit(dataset, ledger=ledger, dataset_name="patients")
+    assert reads == []
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert ledger.history("patients") == []
+    trainer(model).fit(dataset)  # and the model is free again
+
+
+def mixing():
+    return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("make", "fit", "error"),
+    [
+        (
+            lambda: trainer(mixing(), isolation="check", inputs=dpsgd.TensorSpec((6,))),
+            {},
+            PlanViolation,
+        ),
+        (lambda: trainer(mixing(), isolation="check"), {"validation": data(9)}, PlanViolation),
+        (lambda: trainer(made=plan(public_examples=True)), {"dataset": data(63)}, InvalidValue),
+        (lambda: trainer(), {"dataset": TensorDataset(torch.zeros(0, 6))}, InvalidValue),
+        (lambda: trainer(), {"dataset_name": None}, InvalidValue),
+        (lambda: trainer(), {"checkpoint_every": 0}, InvalidValue),
+        (lambda: trainer(), {"validate_every": -1}, InvalidValue),
+        (lambda: trainer(), {"validation": 3}, InvalidValue),
+        (lambda: trainer(isolation="maybe"), {}, InvalidValue),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_charged(ledger, make, fit, error):
+    options = {"dataset": data(64), "ledger": ledger, "dataset_name": "patients", **fit}
+    with pytest.raises(error):
+        make().fit(**options)
+    assert ledger.history("patients") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss": nn.CrossEntropyLoss()},
+        {"loss": nn.MSELoss(reduction="sum")},
+        {"loss": None},
+        {"losses": lambda model, batch: 0},
+        {"average": 1.0},
+    ],
+)
+def test_bad_trainers(options):
+    with pytest.raises(InvalidValue):
+        trainer(**options)
+
+
+def test_it_learns():
+    torch.manual_seed(0)
+    inputs = torch.randn(1_000, 6)
+    targets = (inputs @ torch.randn(6, 3)).argmax(1)
+    made = plan(examples=1_000, expected_batch_size=250, steps=60, noise_multiplier=1.0)
+    held_out = TensorDataset(inputs[800:], targets[800:])
+    out = trainer(
+        nn.Linear(6, 3),
+        made,
+        optimizer=lambda p: torch.optim.Adam(p, lr=0.1),
+        scheduler=lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 60),
+        average=0.9,
+        source=source(insecure_seed=3),
+    ).fit(TensorDataset(inputs[:800], targets[:800]), validation=held_out, validate_every=20)
+    assert [row["step"] for row in out.history] == [20, 40, 60]
+    assert out.history[-1]["accuracy"] > 0.8
+    assert not out.model.training
+    shown = float((out.model(inputs[800:]).argmax(1) == targets[800:]).float().mean())
+    assert shown == pytest.approx(out.history[-1]["accuracy"])  # the average is what is returned
+
+
+def test_a_seeded_run_repeats_itself():
+    ends = []
+    for _ in range(2):
+        out = trainer(source=source(insecure_seed=5)).fit(data(64))
+        ends.append([p.detach().clone() for p in out.model.parameters()])
+        assert "INSECURE" in out.certificate.warnings[0]
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+    secure = [trainer().fit(data(64)).model[0].weight.detach().clone() for _ in range(2)]
+    assert not torch.equal(*secure)
+
+
+def test_losses_of_any_shape_of_batch():
+    dataset = [{"x": torch.randn(6), "y": i % 3} for i in range(64)]
+
+    def losses(model, batch):
+        return LOSS(model(batch["x"]), batch["y"])
+
+    out = trainer(loss=None, losses=losses).fit(dataset, max_physical=5, validation=dataset)
+    assert out.certificate.steps_taken == 4
+    assert "accuracy" not in out.history[-1]
+    assert out.history[-1]["validation loss"] > 0
+
+
+def test_physical_batches_and_workers():
+    out = trainer().fit(data(64), max_physical=3, workers=1)
+    assert out.certificate.steps_taken == 4
+
+
+def test_delta_too_large_is_logged_and_certified(caplog):
+    with caplog.at_level(logging.WARNING, logger="discreet.learn.dpsgd"):
+        out = trainer(made=plan(delta=0.1)).fit(data(64))
+    assert "DELTA IS TOO LARGE" in caplog.text
+    assert "DELTA IS TOO LARGE" in out.certificate.warnings[0]
+
+
+def test_nothing_is_shown_where_there_is_no_terminal(capfd):
+    trainer().fit(data(64))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_the_display_shows_public_figures_and_epsilon_only(capfd):
+    trainer().fit(data(64), validation=data(30, seed=4), progress=True)
+    shown = capfd.readouterr().err
+    assert "epsilon" in shown
+    assert "validation" in shown
+    assert "private loss" not in shown
+
+
+def test_the_private_loss_is_marked():
+    model = network()
+    private = dpsgd.make_private(model, sgd(model.parameters()), plan(), isolation="vouched")
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    with Display(private, shown=True, console=console) as display:
+        display.step(private_loss=1.25)
+        display._bar.refresh()
+    assert "private loss 1.25, NOT FOR RELEASE" in console.file.getvalue()
+    private.detach()
+
+
+def test_a_run_that_fails_frees_the_model_and_leaves_the_charge_spent(ledger):
+    def losses(model, batch):
+        raise RuntimeError("a bug in the loss")
+
+    model = network()
+    with pytest.raises(RuntimeError, match="a bug in the loss"):
+        trainer(model, loss=None, losses=losses).fit(
+            data(64), ledger=ledger, dataset_name="patients"
+        )
+    (row,) = ledger.history("patients")
+    assert row.outcome == "failed"
+    assert torch.overrides._get_current_function_mode() is None
+    trainer(model).fit(data(64))
+
+
+def test_saving(tmp_path):
+    out = trainer().fit(data(64))
+    out.save(tmp_path / "model")
+    twin = network(seed=8)
+    assert dpsgd.load(tmp_path / "model", twin) == out.certificate
+    assert torch.equal(twin[0].weight, out.model[0].weight)

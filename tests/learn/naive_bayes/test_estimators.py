@@ -1,0 +1,327 @@
+"""S20: the two estimators: agreement with scikit-learn, batches, ledger, bad input, files."""
+
+import copy
+import json
+import math
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.exceptions import NotFittedError
+from sklearn.naive_bayes import CategoricalNB, GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
+from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.ledger import Ledger
+
+RNG = np.random.default_rng(5)
+CODES = RNG.integers(0, [3, 4, 2], size=(400, 3))
+LABELS = np.where((CODES[:, 0] + CODES[:, 1] + RNG.integers(0, 2, 400)) > 3, "yes", "no")
+REALS = CODES + RNG.normal(0, 0.3, size=CODES.shape)
+
+
+def categorical(**changes):
+    settings = {"classes": ["no", "yes"], "categories": [3, 4, 2], "insecure_seed": 3}
+    return PrivateCategoricalNB(**{**settings, **changes})
+
+
+def gaussian(**changes):
+    settings = {"classes": ["no", "yes"], "bounds": (-2.0, 6.0), "insecure_seed": 3}
+    return PrivateGaussianNB(**{**settings, **changes})
+
+
+BOTH = pytest.mark.parametrize(
+    ("make", "table"), [(categorical, CODES), (gaussian, REALS)], ids=["categorical", "gaussian"]
+)
+
+
+# --- without noise it is the usual model ------------------------------------------------
+
+
+def test_almost_without_noise_categorical_is_scikit_learns():
+    ours = categorical(epsilon=1e6).fit(CODES, LABELS)
+    theirs = CategoricalNB(min_categories=[3, 4, 2]).fit(CODES, LABELS)
+    assert ours.class_log_prior_ == pytest.approx(theirs.class_log_prior_, abs=1e-9)
+    for our, their in zip(ours.feature_log_prob_, theirs.feature_log_prob_, strict=True):
+        assert our == pytest.approx(their, abs=1e-4)
+    assert ours.predict_proba(CODES) == pytest.approx(theirs.predict_proba(CODES), abs=1e-3)
+
+
+def test_almost_without_noise_gaussian_is_scikit_learns():
+    ours = gaussian(epsilon=1e6).fit(REALS, LABELS)
+    theirs = GaussianNB().fit(REALS, LABELS)
+    assert ours.theta_ == pytest.approx(theirs.theta_, abs=1e-3)
+    assert ours.var_ == pytest.approx(theirs.var_, rel=1e-2)
+    assert np.mean(ours.predict(REALS) == theirs.predict(REALS)) > 0.99
+
+
+@pytest.mark.parametrize("relation", ["add_remove", "replace"])
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_it_learns_at_epsilon_one(relation, delta):
+    X, y = load_breast_cancer(return_X_y=True)
+    columns = [0, 1, 7]
+    bounds = ([0.0, 0.0, 0.0], [30.0, 40.0, 0.25])
+    model = PrivateGaussianNB(
+        epsilon=1.0, delta=delta, classes=[0, 1], bounds=bounds, relation=relation, insecure_seed=1
+    ).fit(X[:, columns], y)
+    assert model.score(X[:, columns], y) > 0.85
+    assert model.certificate_.epsilon <= 1.0
+    assert model.certificate_.delta == delta
+    assert model.certificate_.relation == relation
+    assert model.certificate_.randomness == {"randomness": "INSECURE seed 1"}
+
+
+def test_values_may_be_named():
+    words = np.array([["red", "s"], ["blue", "m"], ["red", "m"], ["?", "s"]] * 50, dtype=object)
+    labels = ["a", "b", "a", "a"] * 50
+    model = PrivateCategoricalNB(
+        epsilon=50.0, classes=["a", "b"], categories=[["blue", "red"], ["s", "m"]]
+    ).fit(words, labels)
+    assert model.predict([["red", "s"], ["blue", "m"]]).tolist() == ["a", "b"]
+    assert [table.shape for table in model.feature_log_prob_] == [(2, 2), (2, 2)]
+
+
+def test_an_unknown_value_says_nothing():
+    model = categorical(epsilon=100.0).fit(CODES, LABELS)
+    prior = np.exp(model.class_log_prior_)
+    assert model.predict_proba([[9, -1, math.nan]])[0] == pytest.approx(prior)
+
+
+# --- batches ----------------------------------------------------------------------------
+
+
+@BOTH
+def test_batches_and_one_fit_release_the_same(make, table):
+    whole = make().fit(table, LABELS)
+    parts = make()
+    for rows in (slice(0, 7), slice(7, 300), slice(300, 400)):
+        parts.partial_fit(table[rows], LABELS[rows])
+    assert not hasattr(parts, "certificate_")
+    with pytest.raises(NotFittedError):
+        parts.predict(table)
+    parts.finish()
+    assert parts.certificate_ == whole.certificate_
+    assert np.array_equal(parts.predict_proba(table), whole.predict_proba(table))
+
+
+@BOTH
+def test_a_finished_model_takes_no_more_records_but_can_be_fitted_anew(make, table):
+    model = make(insecure_seed=None).fit(table, LABELS)
+    with pytest.raises(NotApplicable, match="second release"):
+        model.partial_fit(table, LABELS)
+    with pytest.raises(NotApplicable, match="nothing to finish"):
+        model.finish()
+    before = model.class_count_.copy()
+    assert not np.array_equal(model.fit(table, LABELS).class_count_, before)  # fresh noise
+
+
+@BOTH
+def test_exact_sums_are_dropped_and_never_copied(make, table):
+    model = make().partial_fit(table, LABELS)
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(NotApplicable, match="exact private sums"):
+            copied(model)
+    assert not hasattr(clone(model), "_collecting")
+    model.finish()
+    assert "_collecting" not in vars(model)
+
+
+@BOTH
+def test_classes_may_come_with_the_first_batch_and_must_agree(make, table):
+    model = make(classes=None).partial_fit(table, LABELS, classes=["yes", "no"]).finish()
+    assert model.classes_.tolist() == ["no", "yes"]
+    with pytest.raises(InvalidValue, match="declared classes"):
+        make().partial_fit(table, LABELS, classes=["no", "maybe"])
+
+
+# --- whatever is in the data, nothing depends on it but the noisy cells --------------------
+
+labels = st.sampled_from(["no", "yes", "maybe", "", None, 3])
+cell = st.one_of(
+    st.integers(-3, 6), st.floats(allow_nan=True, allow_infinity=True), st.just(math.nan)
+)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(labels, cell, cell, cell), max_size=6), st.booleans())
+def test_no_data_is_an_error_under_add_remove(rows, reals):
+    model = (gaussian if reals else categorical)()
+    X = np.array([row[1:] for row in rows], dtype=float).reshape(len(rows), 3)
+    y = np.empty(len(rows), dtype=object)
+    y[:] = [row[0] for row in rows]
+    model.fit(X, y)
+    shares = model.predict_proba(np.vstack([X, [[0.0, 1.0, math.nan]]]))
+    assert np.all(np.isfinite(shares))
+    assert shares.sum(axis=1) == pytest.approx(1.0)
+    assert model.certificate_.epsilon == 1.0
+
+
+@BOTH
+def test_one_class_only_is_learned_like_any_other_data(make, table):
+    model = make(epsilon=100.0).fit(table, ["yes"] * 400)
+    assert model.classes_.tolist() == ["no", "yes"]
+    assert set(model.predict(table)) == {"yes"}
+
+
+@BOTH
+def test_undeclared_labels_count_for_nothing(make, table):
+    extra = np.concatenate([table, table])
+    names = np.concatenate([LABELS, np.full(400, "other")])
+    assert np.array_equal(
+        make().fit(extra, names).class_count_, make().fit(table, LABELS).class_count_
+    )
+
+
+def test_the_number_of_rows_is_public_under_replace_only():
+    empty = np.empty((0, 3))
+    assert categorical().fit(empty, []).certificate_.epsilon == 1.0
+    with pytest.raises(ValueError, match="0 sample"):
+        categorical(relation="replace").fit(empty, [])
+
+
+# --- bad parameters and shapes, before anything is spent -----------------------------------
+
+
+@pytest.fixture
+def ledger(tmp_path: Path):
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("patients", epsilon=2)
+        yield book
+
+
+def spent(book):
+    return len(list(book.history("patients")))
+
+
+@pytest.mark.parametrize(
+    ("model", "argument"),
+    [
+        (categorical(classes=None), "classes"),
+        (categorical(classes=["yes"]), "classes"),
+        (categorical(classes=["yes", "yes"]), "classes"),
+        (categorical(classes=["yes", 1]), "classes"),
+        (categorical(classes="no"), "classes"),
+        (categorical(categories=None), "categories"),
+        (categorical(categories=1), "categories"),
+        (categorical(categories=[3, 4]), "categories"),
+        (categorical(categories="abc"), "categories"),
+        (categorical(categories=[3, 4, ["x", "x"]]), "categories"),
+        (categorical(alpha=-1.0), "alpha"),
+        (categorical(epsilon=0), "epsilon"),
+        (categorical(delta=1.0), "delta"),
+        (categorical(relation="swap"), "relation"),
+        (categorical(insecure_seed="x"), "insecure_seed"),
+        (gaussian(bounds=None), "bounds"),
+        (gaussian(bounds=(1.0, 1.0)), "bounds"),
+        (gaussian(bounds=(0.0, math.inf)), "bounds"),
+        (gaussian(bounds=([0.0, 0.0], [1.0, 1.0])), "bounds"),
+        (gaussian(bounds=(-1.7e308, 1.7e308)), "bounds"),
+        (gaussian(var_smoothing=0.0), "var_smoothing"),
+    ],
+)
+def test_bad_declarations_are_named_and_not_charged(model, argument, ledger):
+    with pytest.raises(InvalidValue) as caught:
+        model.fit(CODES, LABELS, ledger=ledger, dataset="patients")
+    assert caught.value.argument == argument
+    assert spent(ledger) == 0
+
+
+@BOTH
+def test_bad_shapes_are_not_charged(make, table, ledger):
+    for features, answers in [
+        (table[:5], LABELS),
+        (table[:, 0], LABELS),
+        (table, None),
+        (table, CODES),
+    ]:
+        with pytest.raises(ValueError, match=r"."):
+            make().fit(features, answers, ledger=ledger, dataset="patients")
+    assert spent(ledger) == 0
+
+
+@BOTH
+def test_the_ledger_is_charged_once_and_before(make, table, ledger):
+    model = make().fit(table, LABELS, ledger=ledger, dataset="patients")
+    assert model.certificate_.receipt["entry"]["dataset"] == "patients"
+    assert ledger.show("patients").budget.remaining["basic"] == 1
+    parts = make().partial_fit(table[:9], LABELS[:9], ledger=ledger, dataset="patients")
+    with pytest.raises(InvalidValue, match="after the first batch"):
+        parts.partial_fit(table, LABELS, ledger=ledger, dataset="patients")
+    parts.partial_fit(table[9:], LABELS[9:]).finish()
+    assert ledger.show("patients").budget.remaining["basic"] == 0
+    refused = make()
+    with pytest.raises(BudgetExceeded):
+        refused.fit(table, LABELS, ledger=ledger, dataset="patients")
+    assert "_collecting" not in vars(refused)
+    assert not hasattr(refused, "certificate_")
+
+
+def test_ledger_and_dataset_go_together(ledger):
+    with pytest.raises(InvalidValue, match="dataset"):
+        categorical().fit(CODES, LABELS, ledger=ledger)
+    with pytest.raises(InvalidValue, match="ledger"):
+        categorical().fit(CODES, LABELS, dataset="patients")
+    with pytest.raises(InvalidValue, match="ledger"):
+        categorical().fit(CODES, LABELS, ledger="book", dataset="patients")
+
+
+# --- scikit-learn and files ---------------------------------------------------------------
+
+
+def test_it_works_in_a_pipeline_and_clones():
+    X, y = load_iris(return_X_y=True)
+    model = PrivateGaussianNB(epsilon=50.0, classes=[0, 1, 2], bounds=(0.0, 8.0), insecure_seed=1)
+    line = clone(make_pipeline(FunctionTransformer(), model)).fit(X, y)
+    assert line.score(X, y) > 0.9
+    assert line[-1].get_params()["epsilon"] == 50.0
+
+
+@BOTH
+def test_a_saved_model_predicts_the_same_without_pickle(make, table, tmp_path):
+    model = make(epsilon=3.0, delta=1e-6, noise="gaussian").fit(table, LABELS)
+    path = tmp_path / "model.npz"
+    model.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
+    with np.load(path, allow_pickle=False) as file:
+        head = json.loads(str(file["discreet_json"]))
+    assert head["certificate"]["epsilon"] <= 3.0
+    loaded = type(model).load(path)
+    assert loaded.certificate_ == model.certificate_
+    assert np.array_equal(loaded.predict_proba(table), model.predict_proba(table))
+    assert loaded.get_params()["classes"] == ["no", "yes"]
+
+
+def test_a_wrong_file_is_refused(tmp_path):
+    path = tmp_path / "model.npz"
+    categorical().fit(CODES, LABELS).save(path)
+    with pytest.raises(SchemaError, match="PrivateCategoricalNB"):
+        PrivateGaussianNB.load(path)
+    with np.load(path) as file:
+        parts = {name: file[name] for name in file.files}
+    head = json.loads(str(parts["discreet_json"]))
+    head["certificate"]["epsilon"] = 0.5
+    np.savez(path, **{**parts, "discreet_json": np.array(json.dumps(head))})
+    with pytest.raises(SchemaError, match=r"claims epsilon 0\.5"):
+        PrivateCategoricalNB.load(path)
+    path.write_bytes(b"nothing of the kind")
+    with pytest.raises(SchemaError, match="not a saved model"):
+        PrivateCategoricalNB.load(path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path):
+    path = tmp_path / "model.npz"
+    model = categorical().fit(CODES, LABELS)
+    model.save(path)
+    before = path.read_bytes()
+    model.class_count_ = np.array([object()])
+    with pytest.raises(InvalidValue, match="class_count"):
+        model.save(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]

@@ -262,11 +262,9 @@ def test_a_loss_that_compares_examples_is_refused_in_any_loop(form):
     private, _ = under(model, plan(batch=30.0))
     for inputs, _ in private.batches(data()):
         losses = contrastive(model(inputs))
-        backward = (
-            (lambda: private.backward(losses)) if form == "losses" else losses.mean().backward
-        )
+        total = losses.mean()
         with pytest.raises(DiscreetError, match="other examples"):
-            backward()
+            private.backward(losses) if form == "losses" else total.backward()
         break
     assert torch.equal(parameters(model), before)
     private.detach()

@@ -243,7 +243,7 @@ def test_a_file_whose_name_is_not_utf_8(run: Any, spawn: Any, tmp_path: Path) ->
     assert run("ledger", "create", path, "census", "--epsilon", "1").exit_code == 0
     verdict = spawn("ledger", "verify", path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
-    assert "\\udcff.ledger': 1 entries, everything fits" in verdict.stdout
+    assert "\\udcff.ledger': 1 entry, everything fits" in verdict.stdout
     assert "there is no such ledger" in refusal(run, "show", path + "2")
 
 
@@ -278,3 +278,23 @@ def test_a_ledger_with_a_foreign_guard_is_verified_and_not_charged(run: Any, pla
     assert [problem["what"] for problem in verdict["problems"]] == [
         "the trigger 'thief' is not part of a ledger"
     ]
+
+
+def test_commands_that_only_look_wait_for_nobody(run: Any, place: str, tmp_path: Path) -> None:
+    # An idle shell would keep a writer out.
+    with closing(sqlite3.connect(place)) as shell:
+        shell.execute("SELECT * FROM meta").fetchall()
+        for words in (
+            ("show", place),
+            ("history", place, "census"),
+            ("export", place, "census"),
+            ("export", place, "census", "--entry", "0"),
+            ("verify", place),
+        ):
+            assert run("ledger", *words).exit_code == 0
+
+
+def test_a_budget_too_long_to_be_written_makes_no_file(run: Any, tmp_path: Path) -> None:
+    new = tmp_path / "new.ledger"
+    assert "--epsilon = " in refusal(run, "create", str(new), "census", "--epsilon", "1e-5000")
+    assert not new.exists()

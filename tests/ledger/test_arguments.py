@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, LedgerError, SchemaError
 from discreet.ledger import Ledger, check_receipt
-from discreet.privacy import PureDP
+from discreet.privacy import Gaussian, PureDP
 
 TENTH = PureDP("0.1")
 HUGE = 10**5000  # Python refuses to print it
@@ -180,3 +181,49 @@ def test_switches_clocks_and_stores(file: Path) -> None:
         with Ledger.open(file, clock=lambda moment=moment: moment) as ledger:
             refused("clock", lambda ledger=ledger: ledger.charge("census", TENTH))
             assert ledger.show("census").budget.charges == 0
+
+
+@pytest.mark.parametrize(
+    "epsilon",
+    ["1e5000", "1e-5000", Fraction(1, 10**6000), 10**6000],
+    ids=["large", "small", "fraction", "integer"],
+)
+def test_amounts_too_long_to_be_written_are_refused(ledger: Ledger, epsilon: Any) -> None:
+    with pytest.raises(InvalidValue, match=r"loss = .*thousands of digits"):
+        ledger.charge("census", PureDP(epsilon))
+    with pytest.raises(InvalidValue, match="epsilon = "):
+        ledger.create_dataset("other", epsilon=epsilon)
+    with pytest.raises(InvalidValue, match="epsilon = "):
+        ledger.create_budget("census", analyst="ann", epsilon=epsilon)
+    with pytest.raises(InvalidValue, match="delta = "):
+        ledger.charge("survey", Gaussian(100.0), delta=epsilon)
+    assert ledger.verify().ok
+
+
+def test_sums_of_long_amounts_stay_short_and_are_never_too_low(ledger: Ledger) -> None:
+    amounts = [Fraction(1, 10**1900 + k) for k in (7, 9, 13)]
+    for amount in amounts:
+        ledger.charge("census", PureDP(amount))
+    spent = ledger.show("census").budget.spent["basic"]
+    assert spent >= sum(amounts)
+    assert spent.denominator < 10**700
+    assert ledger.verify().ok
+
+
+def test_a_version_is_a_number(ledger: Ledger) -> None:
+    receipt = ledger.receipt("census", 0)
+    assert check_receipt(receipt) == []
+    for version in (True, 1.0, "1"):
+        with pytest.raises(SchemaError, match="not a receipt"):
+            check_receipt({**receipt, "version": version})
+
+
+def test_a_directory_that_is_gone_is_an_error_of_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for attempt in (Ledger.create, Ledger.open):
+        with pytest.raises(LedgerError):
+            attempt("ledger")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from discreet.errors import InvalidValue, LedgerCorrupt, LedgerError
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt, LedgerError
 from discreet.ledger import Charge, Ledger
 from discreet.privacy import PureDP
 from ledger.tampering import tamper
@@ -146,3 +146,26 @@ def test_a_refused_result_leaves_the_one_before(ledger: Ledger) -> None:
         charge.record("x" * 65_534)  # with its quotation marks exactly the limit
         charge.record(2)
     assert ledger.charge("census", TENTH, key="k").result == 2
+
+
+def test_nobody_makes_a_replayed_charge_new(ledger: Ledger) -> None:
+    with ledger.charge("census", TENTH, key="k"):
+        pass
+    again: Any = ledger.charge("census", TENTH, key="k")
+    with pytest.raises(AttributeError):
+        again.replayed = False
+    with pytest.raises(AlreadyCharged), again:
+        pytest.fail("the body ran twice")
+
+
+def test_a_body_ends_once_and_after_it_began(ledger: Ledger) -> None:
+    charge = ledger.charge("census", TENTH)
+    with pytest.raises(LedgerError, match="ends once, after it has begun"):
+        charge.__exit__(None, None, None)
+    assert charge.outcome == "open"
+    with charge:
+        pass
+    with pytest.raises(LedgerError, match="ends once, after it has begun"):
+        charge.__exit__(ValueError, None, None)
+    assert charge.outcome == "completed"
+    assert [row.outcome for row in ledger.history("census")] == ["completed"]

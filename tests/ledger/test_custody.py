@@ -1,18 +1,22 @@
 """One file, one log: renamed, linked, replaced and deleted ledgers never lose a charge."""
 
+import linecache
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerUnconfirmed
-from discreet.ledger import Ledger, sqlite_link
+from discreet.ledger import Ledger, sqlite_link, sqlite_store
 from discreet.ledger.custody import Custody
 from discreet.privacy import PureDP
 from ledger.tampering import query
@@ -269,20 +273,134 @@ def test_readers_and_writers_come_and_go(file: Path, charge_elsewhere: Elsewhere
     assert charge_elsewhere(file) == "3"
 
 
-def test_one_who_cannot_register_keeps_nobody_out(
-    file: Path, monkeypatch: pytest.MonkeyPatch, charge_elsewhere: Elsewhere
-) -> None:
+def test_a_writer_who_cannot_register_is_refused(file: Path, charge_elsewhere: Elsewhere) -> None:
     with Ledger.create(file) as ledger:
         ledger.create_dataset("census", epsilon=1)
-    assert Path(f"{file}-users").stat().st_mode & 0o666 == file.stat().st_mode & 0o666
-    with monkeypatch.context() as patch:
-        patch.setattr(Custody, "_open", lambda _: None)
-        for read_only in (False, True):
-            with Ledger.open(file, read_only=read_only) as hidden:
-                hidden.show("census")
-                # It lets go between transactions, so the first who registers gets the file.
-                assert charge_elsewhere(file).isdecimal()
-                assert hidden.verify().ok
+    users = Path(f"{file}-users")
+    assert users.stat().st_mode & 0o666 == file.stat().st_mode & 0o666
+    users.unlink()
+    users.mkdir()
+    with pytest.raises(LedgerError, match="-users cannot be opened"):
+        Ledger.open(file)
+    # One who only reads may go on, and keeps nobody from the file.
+    with Ledger.open(file, read_only=True) as reader:
+        assert reader.show("census").budget.charges == 0
+        users.rmdir()
+        assert charge_elsewhere(file) == "1"
+        assert reader.verify().ok
+
+
+def test_a_name_too_long_for_its_side_files_is_refused_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(LedgerError, match="File name too long"):
+        Ledger.create(tmp_path / ("x" * 251))
+    assert list(tmp_path.iterdir()) == []
+
+
+READING = """
+import sys
+from discreet.ledger import Ledger
+with Ledger.open(sys.argv[1], read_only=True) as ledger:
+    for _ in range(2):
+        print(ledger.show("census").budget.charges, flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_a_reader_vouches_for_nobody(book: Ledger, file: Path, charge_elsewhere: Elsewhere) -> None:
+    # What is in the main file is seen under the second name; the log is not.
+    book.close()
+    second = file.with_name("renamed")
+    with Ledger.open(file) as first:
+        first.charge("census", TENTH)
+        rename(file)
+        with subprocess.Popen(
+            [sys.executable, "-c", READING, str(second)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as reader:
+            assert reader.stdin is not None
+            assert reader.stdout is not None
+            for _ in range(2):
+                assert reader.stdout.readline() == "1\n"
+                assert "another name" in charge_elsewhere(second)
+                reader.stdin.write("\n")
+                reader.stdin.flush()
+        second.rename(file)
+        assert first.show("census").budget.charges == 2
+        assert charge_elsewhere(file) == "3"
+
+
+def test_a_reader_is_refused_where_the_log_of_the_users_is_gone(book: Ledger, file: Path) -> None:
+    assert book.show("census").budget.charges == 1
+    delete_log(file)
+    with pytest.raises(LedgerError, match="replaced, moved or deleted"):
+        Ledger.open(file, read_only=True, timeout=0.1)
+
+
+def test_a_ledger_is_not_created_over_one_in_use_under_another_name(
+    tmp_path: Path, charge_elsewhere: Elsewhere
+) -> None:
+    # Whatever is at the name, even an empty file, is asked for alone.
+    path = tmp_path / "ledger"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert path.stat().st_size == 0
+        with pytest.raises(LedgerError, match="in use"):
+            Ledger.create(path, timeout=0.1)
+        other.execute("ROLLBACK")
+        Ledger.create(path).close()
+
+
+def test_an_idle_shell_keeps_writers_out_for_their_timeout_and_readers_never(
+    book: Ledger, file: Path
+) -> None:
+    book.close()
+    with closing(sqlite3.connect(file)) as shell:
+        shell.execute("SELECT * FROM meta").fetchall()
+        began = time.monotonic()
+        with pytest.raises(LedgerError, match=r"database shell.*close it there"):
+            Ledger.open(file, timeout=0.3)
+        assert 0.3 <= time.monotonic() - began < 2
+        with Ledger.open(file, read_only=True) as reader:
+            assert reader.verify().ok
+            assert reader.receipt("census", 1) == reader.receipt("census", 1)
+    Ledger.open(file, timeout=0.3).close()
+
+
+CLOSING_SLOWLY = """
+import sys, time
+from discreet.ledger import Ledger
+from discreet.ledger.sqlite_link import Link
+ledger = Ledger.open(sys.argv[1])
+ledger.show("census")
+def slowly(step):
+    def slow(self):
+        print(step.__name__, flush=True)
+        time.sleep(0.4)
+        step(self)
+    return slow
+Link._leave = slowly(Link._leave)
+Link.roll_back = slowly(Link.roll_back)
+ledger.close()
+"""
+
+
+@pytest.mark.parametrize("step", ["_leave", "roll_back"])
+def test_who_comes_while_the_last_one_closes_gets_in(book: Ledger, file: Path, step: str) -> None:
+    book.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", CLOSING_SLOWLY, str(file)], stdout=subprocess.PIPE, text=True
+    ) as last:
+        assert last.stdout is not None
+        while last.stdout.readline() != f"{step}\n":
+            assert last.poll() is None
+        with Ledger.open(file, timeout=5) as ledger:
+            ledger.charge("census", TENTH)
+            assert ledger.show("census").budget.charges == 2
+        last.stdout.read()
 
 
 CROWD = """
@@ -323,5 +441,149 @@ def test_many_who_open_at_once_all_get_in(file: Path) -> None:
 
 def test_a_file_that_is_not_a_ledger_is_still_named_as_such(file: Path) -> None:
     file.write_bytes(b"x" * 9000)
-    with pytest.raises(LedgerCorrupt, match="not a ledger"):
-        Ledger.open(file)
+    for read_only in (False, True):
+        with pytest.raises(LedgerCorrupt, match="not a ledger"):
+            Ledger.open(file, read_only=read_only)
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+# --- a log that a crash left behind -----------------------------------------------------------
+
+CRASH = """
+import os, sys
+from discreet.ledger import Ledger
+from discreet.privacy import PureDP
+ledger = Ledger.open(sys.argv[1])
+for _ in range(5):
+    ledger.charge("census", PureDP("1/10000"))
+os.kill(os.getpid(), 9)
+"""
+
+
+def crash(file: Path) -> None:
+    subprocess.run([sys.executable, "-c", CRASH, str(file)], check=False, timeout=60)
+    assert Path(f"{file}-wal").stat().st_size > 0
+
+
+@pytest.fixture
+def crashed(file: Path) -> Path:
+    """A ledger with five charges in its log, and an older backup beside it."""
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+        ledger.charge("census", PureDP("1/10000"))
+        ledger.backup(file.with_name("backup"))
+        for _ in range(60):
+            ledger.charge("census", PureDP("1/10000"))
+    crash(file)
+    return file
+
+
+def copy_over(file: Path) -> None:
+    shutil.copyfile(file.with_name("backup"), file)
+
+
+def move_over(file: Path) -> None:
+    shutil.copyfile(file.with_name("backup"), file.with_name("again"))
+    file.with_name("again").replace(file)
+
+
+@pytest.mark.parametrize("restore", [copy_over, move_over])
+def test_a_backup_is_not_mixed_with_the_log_of_a_crash(
+    crashed: Path, restore: Callable[[Path], None]
+) -> None:
+    restore(crashed)
+    restored = crashed.read_bytes()
+    with pytest.raises(LedgerCorrupt, match=r"do not belong together.*delete -wal and -shm"):
+        Ledger.open(crashed)
+    assert crashed.read_bytes() == restored
+    for end in ("-wal", "-shm"):
+        Path(f"{crashed}{end}").unlink()
+    with Ledger.open(crashed) as ledger:
+        assert ledger.verify().ok
+        assert ledger.show("census").budget.charges == 1
+
+
+def test_a_crash_alone_is_no_reason_to_refuse(
+    crashed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        # The log was written last, so nothing has to be replayed.
+        patch.setattr(sqlite_store.SqliteStore, "_examine", lambda _: pytest.fail("examined"))
+        with Ledger.open(crashed) as ledger:
+            assert ledger.show("census").budget.charges == 66
+    crash(crashed)
+    crashed.chmod(0o644)  # touched since then, and nevertheless the right file
+    with Ledger.open(crashed) as ledger:
+        assert ledger.show("census").budget.charges == 71
+        assert ledger.verify().ok
+
+
+def test_a_log_that_was_deleted_after_a_crash_is_missed(crashed: Path) -> None:
+    kept = Path(f"{crashed}-wal").read_bytes()
+    delete_log(crashed)
+    with pytest.raises(LedgerCorrupt, match=r"-wal is missing.*put it back"):
+        Ledger.open(crashed)
+    Path(f"{crashed}-wal").write_bytes(kept)
+    with Ledger.open(crashed) as ledger:
+        assert ledger.show("census").budget.charges == 66
+
+
+# --- interrupts --------------------------------------------------------------------------------
+
+
+class Interrupt(BaseException):
+    """What Ctrl-C raises, at a line of our choice."""
+
+
+def interrupted_at(number: int, deed: Callable[[], object]) -> tuple[str, int] | None:
+    """Run a deed that is interrupted at a line of the ledger's code; say which line it was."""
+    count, place = 0, None
+
+    def trace(frame: Any, _event: str, _argument: object) -> Any:
+        return at_line if f"{os.sep}ledger{os.sep}" in frame.f_code.co_filename else None
+
+    def at_line(frame: Any, event: str, _argument: object) -> Any:
+        nonlocal count, place
+        if event == "line" and Path(frame.f_code.co_filename).name in INTERRUPTED:
+            # A line that ends a block of the guard is reached again before it is let go, where
+            # Python takes no signals.
+            source = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if "with self._guard" not in source:
+                count += 1
+                if count == number:
+                    place = Path(frame.f_code.co_filename).name, frame.f_lineno
+                    sys.settrace(None)
+                    raise Interrupt
+        return at_line
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        deed()
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return place
+
+
+INTERRUPTED = ("turns.py", "sqlite_store.py", "sqlite_link.py")
+
+
+def test_an_interrupt_at_any_line_leaves_no_lock_behind(file: Path) -> None:
+    with Ledger.create(file, timeout=0.2) as ledger, Ledger.open(file, timeout=0.2) as other:
+        ledger.create_dataset("census", epsilon=1)
+        small, lines = PureDP("1/100000"), 0
+        store = ledger._store
+        assert isinstance(store, sqlite_store.SqliteStore)
+        while interrupted_at(lines + 1, lambda: ledger.charge("census", small)) is not None:
+            lines += 1
+            assert not store._leased
+            for link_ in store._idle:
+                [(level,)] = link_.rows("PRAGMA synchronous")
+                assert link_._full is None or link_._full is (level == 2)
+            if lines % 3 == 0:
+                other.charge("census", small)
+        assert lines > 80
+        other.charge("census", small)
+        assert other.verify().ok

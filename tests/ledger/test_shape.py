@@ -105,6 +105,48 @@ def test_statistics_of_the_planner_are_welcome(tmp_path: Path) -> None:
 # --- writes that do not happen ---------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "table", "sql"),
+    [
+        (
+            "trigger",
+            "sqlite_stat_x",
+            "budgets",
+            (
+                "CREATE TRIGGER sqlite_stat_x AFTER UPDATE ON budgets BEGIN"
+                " UPDATE budgets SET state = OLD.state WHERE scope = OLD.scope; END"
+            ),
+        ),
+        (
+            "trigger",
+            "sqlite_stat1",
+            "entries",
+            (
+                "CREATE TRIGGER sqlite_stat1 BEFORE INSERT ON entries"
+                " BEGIN SELECT RAISE(IGNORE); END"
+            ),
+        ),
+        ("view", "sqlite_stat4", "sqlite_stat4", "CREATE VIEW sqlite_stat4 AS SELECT 1 AS x"),
+    ],
+)
+def test_nothing_hides_behind_the_names_of_statistics(
+    file: Path, kind: str, name: str, table: str, sql: str
+) -> None:
+    with Ledger.create(file) as ledger:
+        ledger.create_dataset("census", epsilon=1)
+    execute(
+        str(file),
+        "PRAGMA writable_schema = ON",
+        "INSERT INTO sqlite_master (type, name, tbl_name, rootpage, sql) VALUES"
+        f" ('{kind}', '{name}', '{table}', 0, '{sql}')",
+        "PRAGMA schema_version = 1000",
+    )
+    with pytest.raises(LedgerCorrupt, match=f"the {kind} '{name}' is not part of a ledger"):
+        Ledger.open(file)
+    with Ledger.open(file, read_only=True) as ledger:
+        assert f"the {kind} '{name}' is not part of a ledger" in problems(ledger)
+
+
 @pytest.mark.parametrize("table", ["budgets", "datasets", "entries"])
 def test_a_write_that_changes_nothing_is_no_charge(busy: Ledger, place: str, table: str) -> None:
     event = "INSERT" if table == "entries" else "UPDATE"
@@ -288,6 +330,13 @@ def test_a_forged_flush_is_not_believed(
 def test_fewer_commits_than_entries_are_found(book: Ledger, file: Path) -> None:
     execute(str(file), "UPDATE commits SET made = 1, durable = 1")
     assert "2 entries in 1 commits" in problems(book)
+    execute(str(file), "UPDATE commits SET made = 4611686018427387904, durable = 1")
+    assert "2 entries in 4611686018427387904 commits" in problems(book)
+
+
+def test_a_budget_is_written_in_one_way(book: Ledger, file: Path) -> None:
+    execute(str(file), "UPDATE budgets SET state = state || ' '")
+    assert "the sums or settings remembered for 'dataset'" in problems(book)
 
 
 # --- what a migration adds ------------------------------------------------------------------------

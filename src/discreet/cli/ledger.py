@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +13,14 @@ from discreet.cli.files import Output, picture_file
 from discreet.cli.ledger_charge import charge
 from discreet.cli.ledger_export import export
 from discreet.cli.ledger_group import LedgerGroup
+from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
 from discreet.cli.options import Json, RelationName, real, shown
 from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue, SchemaError
 
 if TYPE_CHECKING:
-    from discreet.ledger import Problem
+    from discreet.ledger import DatasetView, Problem
 
 __all__ = ["ledger"]
 
@@ -104,10 +105,15 @@ def create(
                 reserved=reserved,
                 orders=orders,
             )
+            view = book.show(dataset)
     else:
+        from discreet.ledger.arguments import amount
         from discreet.privacy import Filter
 
         # Refused before a file is made for it.
+        for option, value in (("epsilon", epsilon), ("delta", delta), ("reserved", reserved)):
+            if value is not None:
+                amount(option, value)
         Filter(
             epsilon=epsilon,
             delta=delta,
@@ -128,7 +134,8 @@ def create(
                 orders=orders,
                 required=require or (),
             )
-    show(place, dataset, as_json=as_json)
+            view = book.show(dataset)
+    _print_views(place, [view], as_json=as_json)
 
 
 def _open_or_create(place: str) -> Any:
@@ -159,11 +166,13 @@ def show(
     Example:
       discreet ledger show study.ledger census
     """
-    from discreet.ledger import Ledger
-
-    with Ledger.open(place) as book:
+    with open_to_read(place) as book:
         names = book.datasets() if dataset is None else [dataset]
         views = [book.show(name) for name in names]
+    _print_views(place, views, as_json=as_json)
+
+
+def _print_views(place: str, views: Sequence[DatasetView], *, as_json: bool) -> None:
     if as_json:
         print_json({"ledger": place, "datasets": [budgets_as_json(view) for view in views]})
         return
@@ -197,10 +206,8 @@ def history(
     Example:
       discreet ledger history study.ledger census --output budget.png
     """
-    from discreet.ledger import Ledger
-
     with picture_file(output) as draft:
-        with Ledger.open(place) as book:
+        with open_to_read(place) as book:
             rows = book.history(dataset)
             view = book.show(dataset)
         if draft is not None:
@@ -252,7 +259,7 @@ def verify(
             problems = tuple(check_receipt(document, receipts=receipts))
             entries, notes = len(document.get("chain", (document,))), no_notes
         else:
-            with _open_to_verify(place) as book:
+            with open_to_read(place) as book:
                 verdict = book.verify(receipts=receipts)
             problems, entries, notes = verdict.problems, verdict.entries, verdict.notes
     except SchemaError as error:
@@ -260,17 +267,6 @@ def verify(
     _print_verdict(place, entries, problems, notes, as_json=as_json)
     if problems:
         raise typer.Exit(1)
-
-
-def _open_to_verify(place: str) -> Any:
-    """Whoever only reads may open what a writer refuses, and say all that is wrong with it."""
-    from discreet.errors import LedgerReadOnly
-    from discreet.ledger import Ledger
-
-    try:
-        return Ledger.open(place, read_only=True)
-    except LedgerReadOnly:  # an older schema is brought up to date first
-        return Ledger.open(place)
 
 
 def _print_verdict(
@@ -289,9 +285,18 @@ def _print_verdict(
         }
         print_json({"ledger": place, "ok": not problems, "entries": entries, **listed})
         return
-    verdict = "everything fits" if not problems else f"{len(problems)} problems"
-    print_lines([f"{shown(place)}: {entries} entries, {verdict}", *(f"  {p}" for p in problems)])
+    verdict = "everything fits" if not problems else _counted(len(problems), "problem")
+    print_lines(
+        [
+            f"{shown(place)}: {_counted(entries, 'entry', 'entries')}, {verdict}",
+            *(f"  {p}" for p in problems),
+        ]
+    )
     print_lines(f"  note: {note}" for note in notes)
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
 
 
 def _document(argument: str, name: str) -> Mapping[str, Any]:

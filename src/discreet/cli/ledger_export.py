@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.options import Json, count, shown
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -42,10 +43,8 @@ def export(
       discreet ledger export study.ledger census --output census.json
       discreet ledger export study.ledger census --entry 17 > receipt-17.json
     """
-    from discreet.ledger import Ledger
-
     number = None if entry is None else count("entry", entry, at_least=0, at_most=2**63 - 1)
-    with Ledger.open(place) as book:
+    with open_to_read(place) as book:
         document = book.export(dataset) if number is None else book.receipt(dataset, number)
     if output is None:
         print_json(document)

@@ -31,6 +31,7 @@ __all__ = [
 ]
 
 LARGEST_SEQ = 2**63 - 1
+_MOST_DIGITS = 2000  # of numerator and denominator
 _LONGEST_WAIT = 1e6  # seconds; the databases count milliseconds in 32 bits
 _URLS = ("postgresql://", "postgres://")
 
@@ -88,6 +89,16 @@ def amount(argument: str, value: object) -> object:
     """An epsilon or a delta; its range is checked by the budget."""
     if isinstance(value, bool | bytes | list | tuple | Mapping) or printable(value) is not value:
         raise InvalidValue(argument, printable(value), "an exact number such as 0.1 or '1/3'")
+    try:
+        number = _validate.fraction(argument, value)
+    except InvalidValue:
+        return value  # the budget says what it expects
+    if max(abs(number.numerator), number.denominator) >= 10**_MOST_DIGITS:
+        raise InvalidValue(
+            argument,
+            f"a number of more than {_MOST_DIGITS} digits",
+            f"an exact number of at most {_MOST_DIGITS} digits",
+        )
     return value
 
 

@@ -7,6 +7,7 @@ analysts who pool their shares still meet the cap of the dataset.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from discreet.ledger.entries import canonical, name_of, printable
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss
-from discreet.privacy.serial import to_json, write_fraction
+from discreet.privacy.serial import from_json, to_json, write_fraction
 
 __all__ = [
     "DATASET",
@@ -30,9 +31,11 @@ __all__ = [
     "read_plan",
     "scope_of",
     "spent_of",
+    "state_of",
 ]
 
 DATASET = "dataset"
+_SURELY_READABLE = 4000  # characters in which no number is too long
 SCOPES = ("analyst", "project", "purpose")
 
 
@@ -82,11 +85,25 @@ class Request:
     def as_json(self) -> dict[str, Any]:
         """The fields that an entry keeps; two requests are the same if these are."""
         return {
-            "loss": to_json(self.loss),
+            "loss": self._loss_as_json(),
             "delta": None if self.delta is None else write_fraction(self.delta),
             "key": self.key,
             **self.names,
         }
+
+    def _loss_as_json(self) -> dict[str, Any]:
+        """The loss, refused if its numbers are too long to be written or to be read again."""
+        try:
+            document = to_json(self.loss)
+            if len(canonical(document)) > _SURELY_READABLE:
+                from_json(document)
+        except ValueError:
+            raise InvalidValue(
+                "loss",
+                f"a {type(self.loss).__name__} with a number of thousands of digits",
+                "exact numbers that can be written down",
+            ) from None
+        return document
 
     def same_as(self, content: Mapping[str, Any]) -> bool:
         """Whether an entry answers this very request."""
@@ -130,3 +147,8 @@ def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss) -> None:
 def spent_of(budget: Filter) -> dict[str, str]:
     """The running sums of a filter as an entry keeps them: open lanes and delta, exactly."""
     return {name: write_fraction(value) for name, value in budget.spent.items()}
+
+
+def state_of(budget: Filter) -> str:
+    """A budget as its row keeps it."""
+    return json.dumps(budget.state())

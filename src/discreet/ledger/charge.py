@@ -44,11 +44,16 @@ class Charge:
         self._append_outcome = append_outcome
         self._made_by = os.getpid()
         self._once = threading.Lock()
-        self._entered = False
+        self._entered = self._left = False
         # The text, not the object: whoever has the object could change it later.
         self._result = canonical(None if outcome is None else outcome["result"])
         self._outcome = "open" if outcome is None else str(outcome["outcome"])
-        self.replayed = replayed
+        self._replayed = replayed
+
+    @property
+    def replayed(self) -> bool:
+        """Whether the charge was made before, under the same key."""
+        return self._replayed
 
     @property
     def dataset(self) -> str:
@@ -95,7 +100,7 @@ class Charge:
         self._result = text
 
     def __enter__(self) -> Charge:
-        if self.replayed:
+        if self._replayed:
             raise AlreadyCharged(
                 f"entry {self.seq} of {self.dataset!r} was charged under this key already "
                 f"(outcome: {self._outcome}): its body does not run again",
@@ -118,6 +123,9 @@ class Charge:
         # A child that was forked inside the body leaves the outcome to its parent.
         if os.getpid() != self._made_by:
             return
+        if not self._entered or self._left:
+            raise LedgerError("the body of a charge ends once, after it has begun")
+        self._left = True
         self._outcome = "completed" if kind is None else "failed"
         content = {
             "charge": self.seq,

@@ -66,8 +66,10 @@ def check_receipt(
     if not isinstance(body, Mapping):
         raise InvalidValue("document", printable(document), "a receipt or an export, as JSON")
     schema, fields = body.get("schema"), set(body)
-    if body.get("version") != _VERSION or schema not in (RECEIPT, EXPORT):
-        raise SchemaError(f"schema {schema!r}, version {body.get('version')!r}: not a receipt")
+    version = body.get("version")
+    known = type(version) is int and version == _VERSION
+    if not known or schema not in (RECEIPT, EXPORT):
+        raise SchemaError(f"schema {schema!r}, version {version!r}: not a receipt")
     if schema == RECEIPT:
         if fields != {"schema", "version", "hash", "entry"}:
             raise SchemaError("receipt: the fields are not those of a receipt")

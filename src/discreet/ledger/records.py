@@ -6,12 +6,11 @@ Nothing that is read is believed before its type was looked at: a field that som
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
-from discreet.ledger.budgets import label_of
+from discreet.ledger.budgets import label_of, state_of
 from discreet.ledger.entries import Entry, Head, Roll, parse_entry, parse_json
 from discreet.ledger.store import Session
 from discreet.privacy.adaptive import Filter
@@ -179,7 +178,7 @@ def save_budget(
     session: Session, number: int, label: tuple[str, str], budget: Filter, *, new: bool = False
 ) -> None:
     """Store the sums of a budget."""
-    state = json.dumps(budget.state())
+    state = state_of(budget)
     if new:
         statement = "INSERT INTO budgets (state, dataset, scope, name) VALUES (?, ?, ?, ?)"
     else:

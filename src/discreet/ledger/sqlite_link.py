@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,11 @@ from discreet.errors import (
     LedgerUnconfirmed,
 )
 from discreet.ledger import schema, shape
-from discreet.ledger.custody import Custody
+from discreet.ledger.custody import PATIENCE, ChangedOnArrivalError, Custody
 from discreet.ledger.store import Meanings, in_words
 from discreet.ledger.turns import Turns
 
-__all__ = ["APPLICATION", "Link", "translated"]
+__all__ = ["APPLICATION", "Link", "connect_to_read", "translated"]
 
 APPLICATION = 0x4453434C  # "DSCL"
 
@@ -30,26 +32,52 @@ APPLICATION = 0x4453434C  # "DSCL"
 class Link:
     """A connection with its place in the queue and among the users of the file."""
 
-    def __init__(self, path: Path, *, given: Path, timeout: float, mode: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        given: Path,
+        timeout: float,
+        mode: str,
+        examine: Callable[[], None] | None,
+    ) -> None:
+        """Without ``examine`` a connection that reads does not ask whether others write."""
         self._path = path
         self._fresh = mode == "rwc"
-        self._read_only = mode == "ro"
+        self.read_only = mode == "ro"
         self.version = 0
         self._shape: int | None = None
         self._full: bool | None = None
-        self.turns = Turns(path, timeout=timeout)
-        self.custody = Custody(path, given=given, timeout=timeout)
+        writes, compares = not self.read_only, examine is not None
+        self.custody = Custody(path, given=given, timeout=timeout, writes=writes, compares=compares)
+        self.turns = Turns(path, timeout=timeout, writes=writes)
+        end = time.monotonic() + min(PATIENCE, timeout)
         try:
-            with self.custody.arriving(is_free=self._is_free, fresh=self._fresh):
-                self.connection = _connect(path, mode, timeout)
-                try:
-                    self.prepare(fresh=self._fresh)
-                except BaseException:
-                    self.connection.close()
-                    raise
+            while not self._arrive(mode, timeout, examine, may_fail=time.monotonic() < end):
+                time.sleep(0.002)
         except BaseException:
             self._leave()
             raise
+
+    def _arrive(
+        self, mode: str, timeout: float, examine: Callable[[], None] | None, *, may_fail: bool
+    ) -> bool:
+        """Connect; the value says whether the files stayed the same meanwhile."""
+        connection = None
+        try:
+            with self.custody.arriving(is_free=self._is_free, examine=examine, fresh=self._fresh):
+                if self.read_only and examine is not None:
+                    self.connection = connection = connect_to_read(self._path, timeout)
+                else:
+                    self.connection = connection = _connect(self._path, mode, timeout)
+                self.prepare(fresh=self._fresh)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if may_fail and isinstance(error, ChangedOnArrivalError):
+                return False
+            raise
+        return True
 
     def prepare(self, *, fresh: bool) -> None:
         """Set what a connection has to be told, and look at the file."""
@@ -57,7 +85,7 @@ class Link:
             self.check()
         elif self.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
             raise LedgerExists(f"{self._path} exists already; nothing was changed")
-        if not self._read_only:
+        if not self.read_only:
             [(mode,)] = self.rows("PRAGMA journal_mode = WAL")
             if mode != "wal":
                 raise LedgerError(f"{self._path}: no write-ahead log can be kept here")
@@ -105,6 +133,7 @@ class Link:
     def begin(self, *, full: bool) -> None:
         """Start a transaction that has the write lock from its first moment."""
         if full is not self._full:
+            self._full = None  # not known if this is interrupted
             self.run(f"PRAGMA synchronous = {'FULL' if full else 'NORMAL'}")
             self._full = full
         self.run("BEGIN IMMEDIATE")
@@ -116,9 +145,14 @@ class Link:
                 self.run("ROLLBACK")
 
     def close(self) -> None:
+        """Leave the users, then close, which may delete the log.
+
+        In this order nobody compares with a log that is going: whoever comes now finds no users
+        and asks for the file alone, which is not to be had before the connection is closed.
+        """
+        self._leave()
         self.roll_back()
         self.connection.close()
-        self._leave()
 
     def abandon(self) -> None:
         """Drop the locks of a connection that was inherited by a fork and must not be used."""
@@ -130,13 +164,12 @@ class Link:
 
     def _is_free(self) -> bool:
         """Whether nobody has the file open, under whatever name."""
-        if self._read_only or self._fresh:
-            return True
         try:
             with closing(_connect(self._path, "rw", 0.0)) as probe:
-                # In this mode the first look at the file asks for all of it.
+                # In this mode the first look at the file asks for all of it, if it has a log.
                 probe.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
                 probe.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+                probe.execute("BEGIN EXCLUSIVE").fetchall()
         except sqlite3.Error as error:
             # Any other fault shows when the file is opened in earnest.
             return not getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
@@ -144,6 +177,7 @@ class Link:
 
 
 def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
+    """A bare connection: ``mode`` is ``ro``, ``rw`` or ``rwc``."""
     return sqlite3.connect(
         f"{path.as_uri()}?mode={mode}",
         uri=True,
@@ -151,6 +185,20 @@ def _connect(path: Path, mode: str, timeout: float) -> sqlite3.Connection:
         isolation_level=None,
         check_same_thread=False,
     )
+
+
+def connect_to_read(path: Path, timeout: float) -> sqlite3.Connection:
+    """A connection that changes nothing, and leaves no log where it found none.
+
+    SQLite makes a log for everyone who comes, and only one who could write deletes it again. A
+    log that was there is left alone: nobody has looked yet whether it belongs to the file.
+    """
+    tidy = os.access(path, os.W_OK) and not any(
+        Path(f"{path}{end}").exists() for end in ("-wal", "-journal")
+    )
+    connection = _connect(path, "rw" if tidy else "ro", timeout)
+    connection.execute("PRAGMA query_only = 1")
+    return connection
 
 
 @contextmanager

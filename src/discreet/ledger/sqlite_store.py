@@ -34,8 +34,8 @@ from discreet.errors import (
     LedgerUnconfirmed,
 )
 from discreet.ledger import schema, shape
-from discreet.ledger.custody import identity_of
-from discreet.ledger.sqlite_link import APPLICATION, Link, translated
+from discreet.ledger.custody import USERS_FILE, identity_of
+from discreet.ledger.sqlite_link import APPLICATION, Link, connect_to_read, translated
 from discreet.ledger.store import Session
 
 __all__ = ["SqliteStore"]
@@ -46,15 +46,29 @@ _FORK_PATIENCE = 10.0  # seconds that a fork waits for transactions of other thr
 _STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
+class _Ticket:
+    """A place for the connection that a transaction leases."""
+
+    def __init__(self) -> None:
+        self.owner = os.getpid()
+        self.link: Link | None = None
+        self.sound = True  # what was interrupted is not used again
+        self.done = False
+
+
 class SqliteStore:
     """See the module; made by :meth:`create` and :meth:`open`."""
 
     row_lock = ""  # a transaction that writes has the whole file
 
-    def __init__(self, path: Path, *, timeout: float, read_only: bool) -> None:
-        # SQLite keeps the log beside the file itself, wherever a link to it may be.
-        self._given = path.absolute()
-        self._path = Path(os.path.realpath(path))
+    def __init__(
+        self, path: Path, *, timeout: float, read_only: bool, examines: bool = False
+    ) -> None:
+        with _reachable(path):
+            # SQLite keeps the log beside the file itself, wherever a link to it may be.
+            self._given = path.absolute()
+            self._path = Path(os.path.realpath(path))
+        self._examines = examines
         self._identity: str | None = None
         self._timeout = timeout
         self._read_only = read_only
@@ -64,7 +78,7 @@ class SqliteStore:
 
     def _start_afresh(self) -> None:
         self._guard = threading.Condition()
-        self._leased: dict[Link, int] = {}  # with the thread that has it
+        self._leased: dict[_Ticket, int] = {}  # with the thread that has it
         self._idle: list[Link] = []
         self._forking = False
 
@@ -80,11 +94,23 @@ class SqliteStore:
             raise LedgerMissing(f"{path}: there is no directory {str(path.parent)!r}")
         store = cls(path, timeout=timeout, read_only=False)
         try:
+            store._look_before_creating()
             store._fill(ledger)
         except BaseException:
             store.close()
             raise
         return store
+
+    def _look_before_creating(self) -> None:
+        """Leave alone what is there, and leave no files beside it."""
+        with _reachable(self._path):
+            empty = not self._path.exists() or self._path.stat().st_size == 0
+        if not empty and self._glance("SELECT 1 FROM sqlite_master LIMIT 1"):
+            raise LedgerExists(f"{self._path} exists already; nothing was changed")
+
+    def _glance(self, query: str) -> list[tuple[object, ...]]:
+        with translated(self._path), closing(connect_to_read(self._path, self._timeout)) as look:
+            return list(look.execute(query).fetchall())
 
     def _fill(self, ledger: str) -> None:
         with self._link(fresh=True) as link, translated(self._path):
@@ -118,6 +144,10 @@ class SqliteStore:
             )
         store = cls(path, timeout=timeout, read_only=read_only or not os.access(path, os.W_OK))
         try:
+            if not Path(f"{store._path}{USERS_FILE}").exists() and store._glance(
+                "PRAGMA application_id"
+            ) != [(APPLICATION,)]:
+                raise LedgerCorrupt(f"{path} is not a ledger")
             with store._link() as link, translated(path):
                 outdated = link.version < schema.LATEST
             if outdated:
@@ -206,6 +236,7 @@ class SqliteStore:
     def settle(self) -> None:
         """Return when everything that can be seen now is on the disk."""
         if self._read_only:
+            self._flush_log()
             return
         with self._link() as link:
             with translated(self._path):
@@ -213,6 +244,17 @@ class SqliteStore:
             if durable < made:
                 self._await_flush(link, made)
             self._check_after(link)
+
+    def _flush_log(self) -> None:
+        """What one who reads can do: all that is not in the log is on the disk already."""
+        try:
+            _flush(Path(f"{self._path}-wal"))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LedgerUnconfirmed(
+                f"{self._path}: the disk did not confirm what the ledger holds ({error.strerror})"
+            ) from None
 
     def _await_flush(self, link: Link, number: int) -> None:
         """Return when a commit is on the disk; see to it if nobody else does."""
@@ -251,11 +293,8 @@ class SqliteStore:
         """Tables, indexes and guards that are not those of a ledger, and impossible commits."""
         odd = shape.sqlite_oddities(session, schema.LATEST)
         rows = session.rows("SELECT made, durable FROM commits")
-        fault = shape.commits_fault(rows)
-        if not fault:
-            [(entries,)] = session.rows("SELECT COUNT(*) FROM entries")
-            made = rows[0][0]
-            fault = f"{entries} entries in {made} commits" if made < entries else ""
+        [(entries,)] = session.rows("SELECT COUNT(*) FROM entries")
+        fault = shape.commits_fault(rows, entries=entries)
         return odd + ([fault] if fault else [])
 
     def backup(self, target: Path) -> None:
@@ -288,24 +327,33 @@ class SqliteStore:
 
     @contextmanager
     def _link(self, *, fresh: bool = False) -> Iterator[Link]:
-        link = self._lease(fresh=fresh)
-        owner = os.getpid()
+        # An interrupt may come at any moment, so a lease has a ticket before it begins and is
+        # given back a second time if the first was cut short.
+        ticket = _Ticket()
         try:
-            yield link
+            try:
+                yield self._lease(ticket, fresh=fresh)
+            except Exception:
+                raise
+            except BaseException:
+                ticket.sound = False
+                raise
+            finally:
+                self._give_back(ticket)
         finally:
-            if os.getpid() == owner:
-                self._give_back(link)
+            self._give_back(ticket)
 
-    def _lease(self, *, fresh: bool) -> Link:
+    def _lease(self, ticket: _Ticket, *, fresh: bool) -> Link:
         # A new connection is made under the guard, so that no fork comes in between.
         with self._guard:
             while self._forking:
                 self._guard.wait()
             if self._closed:
                 raise LedgerError(f"{self._path}: this ledger was closed")
-            link = self._idle.pop() if self._idle else self._connect(fresh=fresh)
-            self._leased[link] = threading.get_ident()
-            return link
+            self._leased[ticket] = threading.get_ident()
+            ticket.link = self._idle[-1] if self._idle else self._connect(fresh=fresh)
+            del self._idle[-1:]
+            return ticket.link
 
     def _connect(self, *, fresh: bool) -> Link:
         if self._path in _REFUSED:
@@ -319,18 +367,53 @@ class SqliteStore:
                 f"{self._path} was replaced since it was opened; nothing was charged, open it again"
             )
         with translated(self._path):
-            return Link(self._path, given=self._given, timeout=self._timeout, mode=mode)
+            return Link(
+                self._path,
+                given=self._given,
+                timeout=self._timeout,
+                mode=mode,
+                examine=None if self._examines else self._examine,
+            )
 
-    def _give_back(self, link: Link) -> None:
+    def _examine(self) -> None:
+        """Replay a ledger as the log that was left beside it would make it, before it does."""
+        from discreet.ledger.verification import verify_store
+
+        reader = SqliteStore(self._path, timeout=self._timeout, read_only=True, examines=True)
+        try:
+            with reader._link() as link:
+                version = link.version
+            faults = reader.faults()
+            if not faults and version == schema.LATEST:
+                faults = [str(problem) for problem in verify_store(reader).problems]
+        except LedgerError as error:
+            faults = [str(error)]
+        finally:
+            reader.close()
+        if faults:
+            raise LedgerCorrupt(
+                f"{self._path} and the log that was left beside it do not belong together "
+                f"({' '.join(faults[0].split())[:200]}); nothing was charged or changed: if the "
+                "file was restored from a backup, delete -wal and -shm beside it; otherwise "
+                "restore a backup"
+            )
+
+    def _give_back(self, ticket: _Ticket) -> None:
+        if ticket.done or os.getpid() != ticket.owner:
+            return
         with self._guard:
-            del self._leased[link]
-            # One that others cannot see must not keep them from the file for longer.
-            idle = not link.connection.in_transaction
-            keep = idle and not (self._closed or link.custody.hidden)
-            if keep:
-                self._idle.append(link)
-            else:
-                link.close()
+            self._leased.pop(ticket, None)
+            link = ticket.link
+            if link is not None:
+                if link in self._idle:  # interrupted between the two
+                    self._idle.remove(link)
+                # One who reads must not keep a writer from the file for longer.
+                unused = ticket.sound and not link.connection.in_transaction
+                if unused and not (self._closed or link.read_only):
+                    self._idle.append(link)
+                else:
+                    link.close()
+            ticket.done = True
             self._guard.notify_all()
 
     def close(self) -> None:
@@ -364,10 +447,11 @@ class SqliteStore:
         self._guard.release()
 
     def _after_fork_in_child(self) -> None:
-        for link in self._leased:
-            # To close the connection here could harm the parent: it is kept and never used.
-            link.abandon()
-            _REFUSED[self._path] = link
+        for ticket in self._leased:
+            if ticket.link is not None:
+                # To close the connection here could harm the parent: it is kept and never used.
+                ticket.link.abandon()
+                _REFUSED[self._path] = ticket.link
         self._start_afresh()
 
 

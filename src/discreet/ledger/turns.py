@@ -34,10 +34,12 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.001
 class Turns:
     """The queue as one connection sees it: its own descriptors of the three files."""
 
-    def __init__(self, path: Path, *, timeout: float) -> None:
+    def __init__(self, path: Path, *, timeout: float, writes: bool = True) -> None:
         self._path = path
         self._timeout = timeout
-        self._queue, self._turn, self._sync = (self._open(suffix) for suffix in SIDE_FILES)
+        self._queue = self._turn = self._sync = None
+        if writes:
+            self._queue, self._turn, self._sync = (self._open(suffix) for suffix in SIDE_FILES)
 
     def _open(self, suffix: str) -> int | None:
         if not _HAS_FLOCK:
@@ -67,14 +69,14 @@ class Turns:
             yield True
             return
         try:
+            # To give back what was never granted is harmless, and an interrupt may come at any
+            # moment after it was.
             self._acquire(self._queue, fcntl.LOCK_SH)
             self._acquire(self._turn, fcntl.LOCK_EX)
-            try:
-                yield self.nobody_waits()
-            finally:
-                fcntl.flock(self._turn, fcntl.LOCK_UN)
+            yield self.nobody_waits()
         finally:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
+            self._release(self._turn)
+            self._release(self._queue)
 
     @contextmanager
     def watch(self) -> Iterator[bool]:
@@ -83,40 +85,40 @@ class Turns:
             yield True
             return
         try:
-            fcntl.flock(self._sync, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        try:
-            yield True
+            yield _granted(self._sync, fcntl.LOCK_EX)
         finally:
-            fcntl.flock(self._sync, fcntl.LOCK_UN)
+            self._release(self._sync)
 
     def nobody_waits(self) -> bool:
         """Leave the queue, and say whether it is empty now."""
         if self._queue is None:
             return True
         try:
-            fcntl.flock(self._queue, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fcntl.flock(self._queue, fcntl.LOCK_UN)
-            return False
-        fcntl.flock(self._queue, fcntl.LOCK_UN)
-        return True
+            return _granted(self._queue, fcntl.LOCK_EX)
+        finally:
+            self._release(self._queue)
 
     def _acquire(self, descriptor: int, kind: int) -> None:
         """A lock that is asked for again and again, so that waiting has an end."""
         end, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
-        while True:
-            try:
-                fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise LedgerBusy(
-                        f"{self._path}: another process has held the ledger for more than "
-                        f"{self._timeout:g} s; nothing was charged"
-                    ) from None
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                return
+        while not _granted(descriptor, kind):
+            if time.monotonic() > end:
+                raise LedgerBusy(
+                    f"{self._path}: another process has held the ledger for more than "
+                    f"{self._timeout:g} s; nothing was charged"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _release(self, descriptor: int | None) -> None:
+        if descriptor is not None:
+            with suppress(OSError):  # closed meanwhile, and so released
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _granted(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

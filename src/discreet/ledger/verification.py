@@ -8,7 +8,7 @@ from typing import Any
 
 from discreet.errors import LedgerCorrupt, SchemaError
 from discreet.ledger import records
-from discreet.ledger.budgets import DATASET, SCOPES, label_of, spent_of
+from discreet.ledger.budgets import DATASET, SCOPES, label_of, spent_of, state_of
 from discreet.ledger.entries import EMPTY_ROLL, NO_HASH, Roll
 from discreet.ledger.receipts import check_receipt, missing_from_chain
 from discreet.ledger.replay import Problem, Replay
@@ -140,6 +140,7 @@ def _check_memory(
             spent_of(kept) != noted[label]
             or caps[0] != caps[1]
             or any(mine[field] != theirs[field] for field in settings)
+            or state_of(kept) != states[key]
         ):
             what = f"the sums or settings remembered for {label!r} are not those of the chain"
             replay.problems.append(Problem(name, None, what))

@@ -16,7 +16,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-accounting bench-noise bench-training \
+.PHONY: help demo test lint bench bench-accounting bench-learners bench-noise bench-training \
         reproduce-detection reproduce-dpsgd stress-ledger docs clean distclean
 
 help:
@@ -26,6 +26,7 @@ help:
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
 	@echo "make bench-noise        speed of the exact samplers"
+	@echo "make bench-learners     learners for tables beside scikit-learn and diffprivlib"
 	@echo "make bench-training     a DP-SGD step beside a plain one and Opacus"
 	@echo "make reproduce-dpsgd    accuracy of DP-SGD on MNIST and Fashion-MNIST"
 	@echo "make reproduce-detection  broken mechanisms against the auditor"
@@ -65,7 +66,7 @@ test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS)
 
-bench: bench-accounting bench-noise bench-training
+bench: bench-accounting bench-learners bench-noise bench-training
 
 # What the auditor finds in the zoo of broken mechanisms; writes the table into the docs.
 reproduce-detection: $(VENV)/installed-test
@@ -83,6 +84,11 @@ bench-accounting: $(VENV)/installed-judges
 bench-noise: $(VENV)/installed-judges
 	$(call stage,benchmarks/noise.py)
 	$(BIN)/python benchmarks/noise.py
+
+# diffprivlib needs an older scikit-learn: the script makes an environment of its own for it.
+bench-learners: $(VENV)/installed-judges
+	$(call stage,benchmarks/learners.py)
+	$(BIN)/python benchmarks/learners.py
 
 bench-training: $(VENV)/installed-judges
 	$(call stage,benchmarks/training.py)
@@ -103,4 +109,4 @@ clean:
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) .venv-diffprivlib

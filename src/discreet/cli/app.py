@@ -21,7 +21,9 @@ from discreet.cli.compare import compare
 from discreet.cli.explain import explain
 from discreet.cli.ledger import ledger
 from discreet.cli.options import shown
+from discreet.cli.predict import predict
 from discreet.cli.release import release
+from discreet.cli.train import train
 from discreet.errors import DiscreetError, InvalidValue
 
 __all__ = ["app", "main"]
@@ -114,6 +116,7 @@ def discreet(
       discreet compare --output compare.png
       discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
       discreet ledger create study.ledger census --epsilon 1 --delta 1e-6
+      discreet train patients.csv --schema schema.toml --epsilon 2 --out model
     """
     if version:
         typer.echo(f"discreet {__version__}")
@@ -127,6 +130,8 @@ app.command(short_help="Every accountant over the steps of a run.")(compare)
 app.command(short_help="What a guarantee means for one person.")(explain)
 app.add_typer(release, short_help="One private answer, its loss and its error bars.")
 app.command(short_help="Try to refute a mechanism.")(audit_mechanism)
+app.command(short_help="A private model from a file, with its certificate.")(train)
+app.command(short_help="What a trained model says about a file.")(predict)
 app.add_typer(ledger, name="ledger", short_help="Budgets that survive crashes and races.")
 
 

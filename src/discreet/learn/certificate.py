@@ -83,7 +83,7 @@ class Certificate:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "relation": self.relation,
-            "unit": "row",
+            "unit": str(self.plan.get("unit", "row")),
             "plan": dict(self.plan),
             "randomness": dict(self.randomness),
             "receipt": None if self.receipt is None else dict(self.receipt),

@@ -1,0 +1,107 @@
+"""The tables of benchmarks/learners.py, each with bounds that a user could have declared.
+
+Adult comes from $DISCREET_DATA, or ../shared/data beside the project; the others ship with
+scikit-learn. Features are scaled to [-1, 1] by the bounds, for every contestant alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from discreet.data import Categorical, Encoding, Integer, Schema, adult, read_table
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+# Round numbers above what the description of the breast cancer data lists as maxima.
+CANCER_MOST = [40, 40, 250, 3000, 0.3, 0.5, 0.6, 0.3, 0.5, 0.15]
+CANCER_MOST += [5, 8, 40, 800, 0.05, 0.2, 0.5, 0.1, 0.1, 0.05]
+CANCER_MOST += [50, 60, 350, 6000, 0.4, 1.5, 1.5, 0.4, 0.8, 0.3]
+
+ADULT_BOUNDS = {
+    "age": (17, 90),
+    "fnlwgt": (0, 1_500_000),
+    "education-num": (1, 16),
+    "capital-gain": (0, 99_999),
+    "capital-loss": (0, 4_500),
+    "hours-per-week": (1, 99),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One table for one kind of learner; ``split(seed)`` gives train and test."""
+
+    name: str
+    kind: str
+    features: Any
+    targets: Any
+    norm: float
+    classes: int = 0
+    target_bounds: tuple[float, float] = (-1.0, 1.0)
+    fixed_train: int | None = None
+
+    def split(self, seed: int) -> tuple[Any, Any, Any, Any]:
+        """Train and test: as published where there is such a division, else 3:1 at random."""
+        count = len(self.targets)
+        order = np.arange(count)
+        first = self.fixed_train
+        if first is None:
+            order, first = np.random.default_rng(seed).permutation(count), count * 3 // 4
+        a, b = order[:first], order[first:]
+        return self.features[a], self.targets[a], self.features[b], self.targets[b]
+
+
+def adult_schema(columns: dict[str, Any], rows: int = 30_000) -> Schema:
+    """The schema of Adult, as a user would write it from its description."""
+    declared: dict[str, Any] = {}
+    for name, values in columns.items():
+        if name in ADULT_BOUNDS:
+            declared[name] = Integer(*ADULT_BOUNDS[name])
+        elif name == "income":
+            declared[name] = Categorical(["<=50K", ">50K"], other="<=50K")
+        else:
+            declared[name] = Categorical(sorted(set(values.tolist()) - {"?"}))
+    return Schema(declared, target="income", expected_rows=rows)
+
+
+def census() -> Any:
+    """Adult, from this machine."""
+    if "DISCREET_DATA" not in os.environ and SHARED.is_dir():
+        os.environ["DISCREET_DATA"] = str(SHARED)
+    return adult()
+
+
+def tasks() -> Iterator[Task]:
+    """All tables of the benchmark."""
+    from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits
+
+    data = census()
+    schema = adult_schema(data.train)
+    encoding = Encoding(schema)
+    parts = [read_table(part, schema) for part in (data.train, data.test)]
+    x = np.concatenate([encoding.features(part) for part in parts])
+    y = np.concatenate([encoding.target(part) for part in parts])
+    first = parts[0].rows
+    yield Task("adult", "logistic", x, y, encoding.norm_bound, 2, fixed_train=first)
+    yield Task("adult", "mlp", x, y, encoding.norm_bound, 2, fixed_train=first)
+    numeric = [encoding.names.index(name) for name in ADULT_BOUNDS]
+    yield Task("adult", "naive-bayes", x[:, numeric], y, 6**0.5, 2, fixed_train=first)
+    age = encoding.names.index("age")
+    rest = np.delete(x, age, axis=1)
+    yield Task("adult", "linear", rest, x[:, age], 13**0.5, fixed_train=first)
+    cancer, ill = load_breast_cancer(return_X_y=True)
+    cancer = np.clip(2.0 * cancer / np.array(CANCER_MOST) - 1.0, -1.0, 1.0)
+    pixels, digit = load_digits(return_X_y=True)
+    for kind in ("logistic", "naive-bayes"):
+        yield Task("breast cancer", kind, cancer, ill, 30**0.5, 2)
+        yield Task("digits", kind, pixels / 8.0 - 1.0, digit, 8.0, 10)
+    measures, progress = load_diabetes(return_X_y=True)
+    measures = np.clip(measures * 5.0, -1.0, 1.0)
+    progress = np.clip(2.0 * (progress - 25.0) / (346.0 - 25.0) - 1.0, -1.0, 1.0)
+    yield Task("diabetes", "linear", measures, progress, 10**0.5)

@@ -1,0 +1,106 @@
+"""``discreet predict``: what a trained model says about the rows of a file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
+
+import typer
+
+from discreet.cli.options import Json
+from discreet.cli.tables import at_most, print_json, print_lines
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from discreet.learn.choosing import TableLearner
+
+__all__ = ["predict"]
+
+
+def predict(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A directory that discreet train wrote.")
+    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV or Parquet file.")],
+    *,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the CSV file.")
+    ],
+    as_json: Json = False,
+) -> None:
+    r"""Predict for every row of a file, in its order.
+
+    The file needs the columns of the model's schema, without the target. Cells that break the
+    schema are repaired as in training. Predictions are about the people in this file and cost
+    the people of the training data nothing; they are not private for those in the file.
+
+    \b
+    Examples:
+      discreet predict model new_patients.csv --output predictions.csv
+    """
+    from discreet.data import check_columns
+    from discreet.learn.model_directory import read_model_directory
+
+    fitted = read_model_directory(model)
+    check_columns(file, fitted.schema.for_prediction())
+    target = Path(output)
+    draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
+    try:
+        if target.exists() and not target.is_file():
+            raise InvalidValue("output", output, "the name of a file")
+        with draft.open("x", encoding="utf-8", newline="") as stream:
+            rows = _written(fitted, file, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(target)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
+    finally:
+        draft.unlink(missing_ok=True)
+    certificate = fitted.estimator.certificate_
+    if as_json:
+        print_json(
+            {
+                "output": output,
+                "rows": rows,
+                "target": fitted.schema.target,
+                "learner": fitted.learner,
+                "model_epsilon": certificate.epsilon,
+                "model_delta": certificate.delta,
+            }
+        )
+        return
+    cost = f"epsilon {at_most(certificate.epsilon)}, delta {certificate.delta:g}"
+    print_lines([f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"])
+
+
+def _written(fitted: TableLearner, file: str, stream: TextIO) -> int:
+    from discreet.data import table_batches
+
+    writer: Any = csv.writer(stream, lineterminator="\n")
+    heading = _heading(fitted)
+    writer.writerow(heading)
+    rows = 0
+    for batch in table_batches(file, fitted.schema.for_prediction()):
+        if batch.rows == 0:
+            continue
+        columns = fitted.predicted(batch)
+        texts = [[_cell(value) for value in columns[name].tolist()] for name in heading]
+        writer.writerows(zip(*texts, strict=True))
+        rows += batch.rows
+    return rows
+
+
+def _heading(fitted: TableLearner) -> list[str]:
+    heading = [str(fitted.schema.target)]
+    if fitted.schema.task == "classification":
+        heading += [f"probability of {label}" for label in fitted.schema.classes]
+    return heading
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,83 @@
+"""A trained model as a directory: model, schema, certificate and summary, complete or absent.
+
+``model.npz`` (arrays and JSON, no pickle), ``model.json`` (which learner), ``schema.toml``,
+``certificate.json`` and whatever a caller adds. The directory is built beside its place under
+another name and moved there in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from discreet.data.schema import Schema
+from discreet.errors import InvalidValue, SchemaError
+from discreet.learn.certificate import Certificate
+from discreet.learn.choosing import LEARNERS, TableLearner
+
+__all__ = ["new_directory", "read_model_directory", "write_model_files"]
+
+_FORMAT = "discreet.model"
+_VERSION = 1
+
+
+@contextmanager
+def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
+    """A directory to write into, which becomes ``out`` when the block succeeds.
+
+    Entering the block proves that it can be made; an existing place is refused.
+    """
+    target = Path(out)
+    expected = "a directory that does not exist yet, in one that does"
+    if target.exists() or target.is_symlink() or not target.name:
+        raise InvalidValue(argument, str(out), expected)
+    draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
+    try:
+        draft.mkdir()
+    except OSError as error:
+        raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
+    try:
+        yield draft
+        try:
+            draft.rename(target)
+        except OSError as error:
+            raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_model_files(place: Path, model: TableLearner, certificate: Certificate) -> None:
+    """Write a fitted model with the certificate of everything that made it."""
+    model.estimator.certificate_ = certificate
+    model.save(place / "model.npz")
+    head = {"format": _FORMAT, "version": _VERSION, "learner": model.learner}
+    (place / "model.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+    (place / "schema.toml").write_text(model.schema.to_toml(), encoding="utf-8")
+    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
+    (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read_model_directory(place: str | Path) -> TableLearner:
+    """Read a model back; a certificate that claims too little, or is of another schema, raises."""
+    path = Path(place)
+    try:
+        head = json.loads((path / "model.json").read_text(encoding="utf-8"))
+        text = (path / "schema.toml").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        raise InvalidValue("model", str(place), "a directory that discreet train wrote") from None
+    if not isinstance(head, dict) or head.get("format") != _FORMAT:
+        raise InvalidValue("model", str(place), "a directory that discreet train wrote")
+    if head.get("version") != _VERSION or head.get("learner") not in LEARNERS:
+        raise SchemaError(f"{path / 'model.json'}: a version or learner that is not known here")
+    schema = Schema.from_toml(text)
+    try:
+        model = TableLearner.load(head["learner"], schema, path / "model.npz")
+    except OSError:
+        raise InvalidValue("model", str(place), "a directory with a readable model.npz") from None
+    if model.estimator.certificate_.plan.get("schema_hash") != schema.content_hash:
+        raise SchemaError("the model and schema.toml do not belong together")
+    return model

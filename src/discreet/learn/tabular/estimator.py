@@ -1,0 +1,330 @@
+"""What the estimators for tables share: declarations, scaling, paying, certificates, files.
+
+The order of :meth:`fit` is always the same. Parameters and the shape of the data are checked;
+the loss, which depends on declared facts only, is charged; then records are looked at. A record
+that breaks a declaration is repaired by a rule that looks at that record alone: numbers are
+clipped to the bounds, NaN is the middle, a row with an undeclared label or with no target
+counts for nothing.
+"""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
+from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from discreet import _validate
+from discreet.data.columns import Bounded
+from discreet.data.encoding import Encoding
+from discreet.data.schema import Schema
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.certificate import Certificate
+from discreet.learn.charging import charged
+from discreet.learn.declared import as_numbers, declared_bounds, declared_classes, label_codes
+from discreet.learn.saving import read_model, write_model
+from discreet.learn.tabular.grid import RAW_STEPS, raw_rows
+from discreet.learn.tabular.plan import default_delta
+from discreet.privacy import Loss, Relation
+from discreet.randomness import Source, source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.ledger import Ledger
+
+__all__ = ["TabularEstimator", "Targets", "Track", "table_facts"]
+
+Track = Callable[[Iterable[int]], Iterable[int]]
+"""Goes through the steps of a run, and may show how far it is."""
+
+
+def table_facts(schema: Schema, *, classification: bool) -> dict[str, Any]:
+    """Return what a schema declares as parameters of these estimators.
+
+    Rows are those of :class:`~discreet.data.encoding.Encoding`, classes are the codes of the
+    target, and with persons in the schema the guarantee is for a person.
+    """
+    if not isinstance(schema, Schema):
+        raise InvalidValue("schema", type(schema).__name__, "a discreet.data Schema")
+    if schema.target is None:
+        raise NotApplicable("the schema declares no target to learn")
+    facts: dict[str, Any] = {
+        "bounds": [-1.0, 1.0],
+        "feature_norm": Encoding(schema).norm_bound,
+        "expected_rows": schema.expected_rows,
+        "rows_per_person": schema.rows_per_person or 1,
+        "schema_hash": schema.content_hash,
+    }
+    if classification:
+        return {**facts, "classes": list(range(len(schema.classes)))}
+    target = schema.columns[schema.target]
+    if not isinstance(target, Bounded):
+        raise NotApplicable("the schema has no numeric target to regress on")
+    return {**facts, "target_bounds": list(target.bounds)}
+
+
+class TabularEstimator(BaseEstimator):  # type: ignore[misc]
+    """Abstract base; see :class:`~discreet.learn.tabular.PrivateLogisticRegression`."""
+
+    epsilon: float
+    delta: float | None
+    bounds: Any
+    feature_norm: float | None
+    expected_rows: int | None
+    rows_per_person: int
+    relation: Relation | str
+    schema_hash: str | None
+    insecure_seed: int | None
+    _for_classes: ClassVar[bool]
+
+    @classmethod
+    def from_schema(cls, schema: Schema, **parameters: Any) -> Self:
+        """Return an estimator that is told what the schema declares.
+
+        It takes the rows of :class:`discreet.data.encoding.Encoding` and the codes or numbers of
+        the target. With persons in the schema, the guarantee is for a person, and the rows
+        must be those that :func:`discreet.data.read_table` chose.
+        """
+        return cls(**{**table_facts(schema, classification=cls._for_classes), **parameters})
+
+    # --- what the kinds define ----------------------------------------------------------
+
+    @abstractmethod
+    def _declare(self) -> None:
+        """Check and keep what is declared about the target."""
+
+    @abstractmethod
+    def _targets(self, answers: NDArray[Any]) -> NDArray[Any]:
+        """Return codes (-1: counts for nothing) or numbers in [-1, 1] (NaN: likewise)."""
+
+    @abstractmethod
+    def _make_plan(self, rows: int, features: int) -> Any:
+        """Return a plan with ``loss`` and ``to_json``."""
+
+    @abstractmethod
+    def _learn(
+        self,
+        plan: Any,
+        rows: NDArray[np.float32],
+        targets: NDArray[Any],
+        bits: Source,
+        track: Track,
+    ) -> Mapping[str, Any]:
+        """Run the plan, set the fitted attributes and return more public facts about the run."""
+
+    @abstractmethod
+    def _model_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the fitted model."""
+
+    @abstractmethod
+    def _set_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the fitted attributes from such arrays."""
+
+    # --- learning -----------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ledger: Ledger | None = None,
+        dataset: str | None = None,
+        track: Track | None = None,
+    ) -> Self:
+        """Learn; with a ledger, charge ``dataset`` before records are read.
+
+        ``track`` may wrap the sequence of steps, to show progress.
+        """
+        self._declare()
+        features = self._features(X, training=True)
+        answers = self._answers(y, features)
+        plan = self._make_plan(self._planned_rows(features.shape[0]), features.shape[1])
+        loss: Loss = plan.loss
+        bits = source(insecure_seed=self.insecure_seed)
+        purpose = type(self).__name__
+        delta = float(plan.delta)
+        with charged(ledger, dataset, loss=loss, delta=delta, purpose=purpose) as charge:
+            told = self._learn(
+                plan,
+                self._rows(features),
+                self._targets(answers),
+                bits,
+                (lambda steps: steps) if track is None else track,
+            )
+        self.plan_ = plan
+        self.certificate_ = Certificate.of(
+            loss,
+            delta=delta,
+            learner=type(self).__name__,
+            plan={
+                **plan.to_json(),
+                **told,
+                "unit": "row" if self.rows_per_person == 1 else "person",
+                "rows_per_person": int(self.rows_per_person),
+                "features": int(self.n_features_in_),
+                "schema_hash": self.schema_hash,
+            },
+            randomness=bits.provenance,
+            receipt=None if charge is None else charge.receipt(),
+        )
+        return self
+
+    def loss_for(self, features: int, *, rows: int | None = None) -> Loss:
+        """Return what :meth:`fit` will charge for tables of so many features; nothing is read.
+
+        ``rows`` is the public number of rows where none is declared, under ``replace``.
+        """
+        self._declare()
+        plan = self._make_plan(self._planned_rows(0 if rows is None else rows), features)
+        loss: Loss = plan.loss
+        return loss
+
+    def _planned_rows(self, count: int) -> int:
+        if self.expected_rows is not None:
+            return _validate.integer("expected_rows", self.expected_rows, at_least=1)
+        if Relation.parse(self.relation) is Relation.REPLACE and count > 0:
+            return count
+        raise InvalidValue(
+            "expected_rows",
+            None,
+            "the public order of magnitude of the number of rows (under add_remove the number "
+            "itself is private)",
+        )
+
+    def _delta(self, rows: int) -> float:
+        if self.delta is None:
+            return default_delta(rows)
+        return _validate.real("delta", self.delta, above=0, below=1)
+
+    def _norm(self, features: int) -> float:
+        widest = math.sqrt(features) * (1.0 + 2.0**-50)
+        if self.feature_norm is None:
+            return widest
+        return min(_validate.real("feature_norm", self.feature_norm, above=0), widest)
+
+    def _features(self, X: Any, *, training: bool) -> NDArray[Any]:
+        private = Relation.parse(self.relation) is Relation.ADD_REMOVE
+        kind = X.dtype if getattr(X, "dtype", None) == np.float32 else np.float64
+        features = np.asarray(
+            validate_data(
+                self,
+                X,
+                reset=training,
+                dtype=kind,
+                ensure_all_finite=False,
+                ensure_min_samples=0 if private or not training else 1,
+            )
+        )
+        declared_bounds(self.bounds, features.shape[1])
+        return features
+
+    def _answers(self, y: Any, features: NDArray[Any]) -> NDArray[Any]:
+        if y is None:
+            raise InvalidValue(
+                "y", y, "targets; learning requires y to be passed, but the target y is None"
+            )
+        answers = column_or_1d(y, warn=True)
+        check_consistent_length(features, answers)
+        return np.asarray(answers)
+
+    def _rows(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        width = features.shape[1]
+        lower, upper = declared_bounds(self.bounds, width)
+
+        def scale(part: NDArray[np.float64]) -> NDArray[np.float64]:
+            shares = (np.clip(part, lower, upper) - lower) / (upper - lower)
+            return np.nan_to_num(np.clip(2.0 * shares - 1.0, -1.0, 1.0), nan=0.0)
+
+        return raw_rows(features, norm=self._norm(width), scale=scale)
+
+    def _rows_to_judge(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self, "certificate_")
+        rows = self._rows(self._features(X, training=False))
+        return rows.astype(np.float64) / RAW_STEPS
+
+    # --- keeping ------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file of arrays and JSON, atomically and without pickle."""
+        check_is_fitted(self, "certificate_")
+        lower, upper = declared_bounds(self.bounds, int(self.n_features_in_))
+        parameters = {
+            **self.get_params(),
+            "bounds": [lower.tolist(), upper.tolist()],
+            "relation": Relation.parse(self.relation).value,
+        }
+        head = {
+            "parameters": parameters,
+            "certificate": self.certificate_.to_json(),
+            "n_features": int(self.n_features_in_),
+        }
+        write_model(path, kind=type(self).__name__, head=head, arrays=self._model_arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model that :meth:`save` wrote."""
+        head, arrays = read_model(path, kind=cls.__name__)
+        model = cls(**head["parameters"])
+        model._declare()
+        model.n_features_in_ = head["n_features"]
+        model.certificate_ = Certificate.from_json(head["certificate"])
+        model._set_model(arrays)
+        return model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = self.insecure_seed is None
+        return tags
+
+
+class Targets:
+    """How declared classes and target bounds become codes and numbers; for two mixins."""
+
+    @staticmethod
+    def codes(answers: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+        """Return the code of each label, -1 for one that was not declared."""
+        return label_codes(answers, classes)
+
+    @staticmethod
+    def classes(declared: object) -> NDArray[Any]:
+        """Return the declared labels, sorted."""
+        return declared_classes(declared)
+
+    @staticmethod
+    def bounds(declared: object) -> tuple[float, float]:
+        """Return the declared bounds of a numeric target."""
+        expected = "a pair of public finite bounds of the target, lower < upper"
+        try:
+            lower, upper = (float(end) for end in declared)  # type: ignore[attr-defined]
+        except (TypeError, ValueError):
+            raise InvalidValue("target_bounds", declared, expected) from None
+        if not (math.isfinite(upper - lower) and lower < upper):
+            raise InvalidValue("target_bounds", declared, expected)
+        return lower, upper
+
+    @staticmethod
+    def scaled(answers: NDArray[Any], ends: tuple[float, float]) -> NDArray[np.float64]:
+        """Return numbers clipped to the bounds and scaled to [-1, 1]; NaN where there is none."""
+        lower, upper = ends
+        numbers = np.clip(np.asarray(as_numbers(answers), dtype=np.float64), lower, upper)
+        return np.clip(2.0 * (numbers - lower) / (upper - lower) - 1.0, -1.0, 1.0)
+
+    @staticmethod
+    def unscaled(values: NDArray[np.float64], ends: tuple[float, float]) -> NDArray[np.float64]:
+        """Return predictions on the scale of the target, clipped to its bounds."""
+        lower, upper = ends
+        return np.clip(lower + (values + 1.0) / 2.0 * (upper - lower), lower, upper)

@@ -1,0 +1,231 @@
+"""Private networks for tables (multilayer perceptrons), as scikit-learn estimators."""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
+
+from discreet.errors import NotApplicable
+from discreet.learn.tabular.estimator import TabularEstimator, Targets, Track
+from discreet.learn.tabular.grid import RAW_STEPS
+from discreet.learn.tabular.network import NetworkPlan, forward, train_network
+from discreet.privacy import Relation
+from discreet.randomness import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+__all__ = ["PrivateMLPClassifier", "PrivateMLPRegressor"]
+
+
+class _Network(TabularEstimator):
+    """What the two networks share."""
+
+    hidden_layer_sizes: Any
+    max_iter: int | None
+    step_size: float | None
+
+    def _outputs(self) -> int:
+        return 1
+
+    def _make_plan(self, rows: int, features: int) -> NetworkPlan:
+        if self.rows_per_person != 1:
+            raise NotApplicable(
+                "DP-SGD states its guarantee for one row, and here a person owns several: keep one "
+                "row for each person, or use a linear model"
+            )
+        return NetworkPlan.make(
+            rows=rows,
+            features=features + 1,
+            outputs=self._outputs(),
+            hidden=self.hidden_layer_sizes,
+            epsilon=self.epsilon,
+            delta=self._delta(rows),
+            relation=self.relation,
+            squared=not self._for_classes,
+            steps=self.max_iter,
+            step_size=self.step_size,
+        )
+
+    def _learn(
+        self,
+        plan: NetworkPlan,
+        rows: NDArray[np.float32],
+        targets: NDArray[Any],
+        bits: Source,
+        track: Track,
+    ) -> Mapping[str, Any]:
+        counts = targets >= 0 if self._for_classes else ~np.isnan(targets)
+        self.layers_ = train_network(
+            plan,
+            rows / np.float32(RAW_STEPS * self._length()),
+            targets if self._for_classes else targets.astype(np.float32),
+            counts,
+            self._losses,
+            outputs=self._outputs(),
+            bits=bits,
+            track=track,
+        )
+        self.n_iter_ = plan.training.steps
+        return {}
+
+    @staticmethod
+    @abstractmethod
+    def _losses(outputs: Tensor, goals: Tensor) -> Tensor:
+        """Return the loss of each row."""
+
+    def _length(self) -> float:
+        return math.sqrt(self._norm(int(self.n_features_in_)) ** 2 + 1.0)
+
+    def _outcomes(self, X: Any) -> NDArray[np.float64]:
+        rows = self._rows_to_judge(X)
+        return forward(self.layers_, rows / self._length())
+
+    def _model_arrays(self) -> dict[str, NDArray[Any]]:
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, (weights, shift) in enumerate(self.layers_):
+            arrays |= {f"weights_{number}": weights, f"shift_{number}": shift}
+        return arrays
+
+    def _set_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        count = sum(name.startswith("weights_") for name in arrays)
+        self.layers_ = [(arrays[f"weights_{k}"], arrays[f"shift_{k}"]) for k in range(count)]
+
+
+@final
+class PrivateMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
+    """A private network for two or more classes, trained by DP-SGD.
+
+    **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, by the
+    loss of :class:`discreet.learn.dpsgd.Plan`. What must be declared, and how records that break a
+    declaration are repaired, is said in
+    :class:`~discreet.learn.tabular.PrivateLogisticRegression`.
+
+    ``hidden_layer_sizes`` are the widths of the hidden layers, ``max_iter`` the number of noisy
+    steps and ``step_size`` their size; None is chosen from public facts. Needs torch to fit.
+    """
+
+    _for_classes = True
+
+    def __init__(
+        self,
+        *,
+        hidden_layer_sizes: Any = (32,),
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        classes: Any = None,
+        bounds: Any = None,
+        feature_norm: float | None = None,
+        expected_rows: int | None = None,
+        rows_per_person: int = 1,
+        relation: Relation | str = "add_remove",
+        max_iter: int | None = None,
+        step_size: float | None = None,
+        schema_hash: str | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.bounds = bounds
+        self.feature_norm = feature_norm
+        self.expected_rows = expected_rows
+        self.rows_per_person = rows_per_person
+        self.relation = relation
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.schema_hash = schema_hash
+        self.insecure_seed = insecure_seed
+
+    def _declare(self) -> None:
+        self.classes_ = Targets.classes(self.classes)
+
+    def _outputs(self) -> int:
+        return int(self.classes_.size)
+
+    def _targets(self, answers: NDArray[Any]) -> NDArray[np.int64]:
+        return Targets.codes(answers, self.classes_)
+
+    @staticmethod
+    def _losses(outputs: Tensor, goals: Tensor) -> Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(outputs, goals, reduction="none")
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the most probable class of each row."""
+        best = np.argmax(self._outcomes(X), axis=1)
+        return np.asarray(self.classes_[best])
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return P(class | row), rows x classes."""
+        return np.asarray(softmax(self._outcomes(X), axis=1))
+
+    def _model_arrays(self) -> dict[str, NDArray[Any]]:
+        return {**super()._model_arrays(), "classes": self.classes_}
+
+
+@final
+class PrivateMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
+    """A private network for a target with public bounds, trained by DP-SGD.
+
+    **Guarantee.** As :class:`PrivateMLPClassifier`; instead of classes, ``target_bounds`` is the
+    public pair that bounds the target.
+    """
+
+    _for_classes = False
+
+    def __init__(
+        self,
+        *,
+        hidden_layer_sizes: Any = (32,),
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        bounds: Any = None,
+        target_bounds: Any = None,
+        feature_norm: float | None = None,
+        expected_rows: int | None = None,
+        rows_per_person: int = 1,
+        relation: Relation | str = "add_remove",
+        max_iter: int | None = None,
+        step_size: float | None = None,
+        schema_hash: str | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.target_bounds = target_bounds
+        self.feature_norm = feature_norm
+        self.expected_rows = expected_rows
+        self.rows_per_person = rows_per_person
+        self.relation = relation
+        self.max_iter = max_iter
+        self.step_size = step_size
+        self.schema_hash = schema_hash
+        self.insecure_seed = insecure_seed
+
+    def _declare(self) -> None:
+        self._ends = Targets.bounds(self.target_bounds)
+
+    def _targets(self, answers: NDArray[Any]) -> NDArray[np.float64]:
+        return Targets.scaled(answers, self._ends)
+
+    @staticmethod
+    def _losses(outputs: Tensor, goals: Tensor) -> Tensor:
+        return 0.5 * (outputs[:, 0] - goals) ** 2
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Return the expected target of each row, inside its bounds."""
+        return Targets.unscaled(self._outcomes(X)[:, 0], self._ends)

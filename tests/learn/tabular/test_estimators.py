@@ -1,0 +1,355 @@
+"""The estimators for tables: what they learn, what they pay, what they refuse and what they keep.
+
+Runs on made-up data with an insecure seed where a number is judged, so that nothing here can
+fail by chance.
+"""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+
+from discreet.data import Categorical, Encoding, Integer, Real, Schema, read_table
+from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
+from discreet.learn.tabular import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    PrivateMLPRegressor,
+)
+from discreet.ledger import Ledger
+
+BOUNDS = ([0.0, -1.0, 0.0], [10.0, 1.0, 2.0])
+
+
+def made_up(rows, *, classes=2, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(BOUNDS[0], BOUNDS[1], size=(rows, 3))
+    scores = 0.6 * (x[:, 0] - 5.0) + 2.0 * x[:, 1] + rng.logistic(size=rows)
+    if classes == 2:
+        return x, np.where(scores > 0, "yes", "no")
+    return x, np.digitize(scores, np.linspace(-2, 2, classes - 1))
+
+
+def numbers(rows, *, seed=0):
+    x, _ = made_up(rows, seed=seed)
+    noise = np.random.default_rng(seed + 1).normal(0, 1.0, rows)
+    return x, 2.0 * x[:, 0] - 3.0 * x[:, 1] + noise
+
+
+def logistic(**changes):
+    facts = {"classes": ["no", "yes"], "bounds": BOUNDS, "expected_rows": 3000, "insecure_seed": 7}
+    return PrivateLogisticRegression(**{**facts, **changes})
+
+
+def linear(**changes):
+    facts = {"bounds": BOUNDS, "target_bounds": (-10.0, 30.0), "expected_rows": 3000}
+    return PrivateLinearRegression(**{**facts, "insecure_seed": 7, **changes})
+
+
+NETWORK = {"bounds": BOUNDS, "expected_rows": 1500, "insecure_seed": 3, "hidden_layer_sizes": (8,)}
+
+
+# --- what is learned --------------------------------------------------------------------
+
+
+def test_logistic_regression_comes_close_to_no_privacy():
+    x, y = made_up(3000)
+    x_test, y_test = made_up(3000, seed=1)
+    free = LogisticRegression().fit(x, y).score(x_test, y_test)
+    accuracy = {eps: logistic(epsilon=eps).fit(x, y).score(x_test, y_test) for eps in (1.0, 100.0)}
+    assert free - accuracy[1.0] < 0.02
+    assert abs(free - accuracy[100.0]) < 0.005
+
+
+def test_almost_without_noise_the_coefficients_are_those_of_scikit_learn():
+    x, y = made_up(3000)
+    scaled = 2.0 * (x - np.array(BOUNDS[0])) / np.subtract(BOUNDS[1], BOUNDS[0]) - 1.0
+    free = LogisticRegression(C=1e6).fit(scaled, y)
+    model = logistic(epsilon=200.0, clip_ratio=10.0, max_iter=60).fit(x, y)
+    assert np.allclose(model.coef_, free.coef_, atol=0.05)
+    assert np.allclose(model.predict_proba(x), free.predict_proba(scaled), atol=0.02)
+    x, y = numbers(3000)
+    goal = 2.0 * (y + 10.0) / 40.0 - 1.0
+    free = LinearRegression().fit(scaled, goal)
+    fitted = linear(epsilon=200.0, clip_ratio=10.0).fit(x, y)
+    assert np.allclose(fitted.coef_[0], free.coef_, atol=0.005)
+
+
+def test_several_classes():
+    x, y = made_up(3000, classes=4)
+    free = LogisticRegression(max_iter=1000).fit(x, y)
+    model = logistic(classes=range(4), epsilon=3.0).fit(x, y)
+    assert free.score(x, y) - model.score(x, y) < 0.03
+    shares = model.predict_proba(x[:50])
+    assert shares.shape == (50, 4)
+    assert np.allclose(shares.sum(axis=1), 1.0)
+    assert np.array_equal(model.classes_[np.argmax(shares, axis=1)], model.predict(x[:50]))
+    assert model.decision_function(x[:5]).shape == (5, 4)
+
+
+def test_linear_regression_comes_close_to_no_privacy():
+    x, y = numbers(3000)
+    x_test, y_test = numbers(3000, seed=5)
+    free = LinearRegression().fit(x, y).score(x_test, y_test)
+    assert free - linear(epsilon=1.0).fit(x, y).score(x_test, y_test) < 0.03
+    predicted = linear(epsilon=0.01).fit(x, y).predict(x_test)
+    assert predicted.min() >= -10.0
+    assert predicted.max() <= 30.0
+
+
+def test_networks_learn():
+    x, y = made_up(1500)
+    model = PrivateMLPClassifier(epsilon=3.0, classes=["no", "yes"], max_iter=60, **NETWORK)
+    assert model.fit(x, y).score(x, y) > 0.78
+    assert model.certificate_.epsilon <= 3.0
+    x, y = numbers(1500)
+    model = PrivateMLPRegressor(epsilon=3.0, target_bounds=(-10, 30), max_iter=60, **NETWORK)
+    assert model.fit(x, y).score(x, y) > 0.6
+
+
+# --- what is paid -----------------------------------------------------------------------
+
+
+def test_the_certificate_states_the_loss_of_the_plan():
+    x, y = made_up(500)
+    model = logistic(epsilon=0.7, schema_hash="abc").fit(x, y)
+    paper = model.certificate_
+    assert 0.699 < paper.epsilon <= 0.7
+    assert paper.loss == model.plan_.loss == logistic(epsilon=0.7).loss_for(3)
+    assert (paper.plan["unit"], paper.plan["schema_hash"]) == ("row", "abc")
+    assert "INSECURE" in paper.randomness["randomness"]
+    assert paper.receipt is None
+
+
+def test_the_loss_does_not_depend_on_the_number_of_rows():
+    few, many = made_up(3), made_up(4000)
+    assert logistic().fit(*few).certificate_.loss == logistic().fit(*many).certificate_.loss
+
+
+def test_a_ledger_is_charged_before_and_a_refusal_learns_nothing(tmp_path):
+    x, y = made_up(200)
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("people", epsilon=1, delta="1e-4")
+        model = logistic(epsilon=0.8, max_iter=5).fit(x, y, ledger=book, dataset="people")
+        assert model.certificate_.receipt["entry"]["dataset"] == "people"
+        refused = logistic(epsilon=0.8, max_iter=5)
+        with pytest.raises(BudgetExceeded):
+            refused.fit(x, y, ledger=book, dataset="people")
+        assert not hasattr(refused, "coef_")
+
+
+def test_persons_with_several_rows_pay_for_all_of_them():
+    one, three = logistic(), logistic(rows_per_person=3)
+    x, y = made_up(100)
+    plans = [model.fit(x, y).plan_ for model in (one, three)]
+    noise = [plan.gradient_stddev / plan.steps**0.5 for plan in plans]
+    assert noise[1] == pytest.approx(3 * noise[0])
+    assert three.certificate_.plan["unit"] == "person"
+    network = PrivateMLPClassifier(classes=["no", "yes"], rows_per_person=3, **NETWORK)
+    with pytest.raises(NotApplicable, match="person"):
+        network.fit(x, y)
+
+
+def test_one_row_added_changes_no_public_number():
+    """Only weights may differ: plan, loss, certificate and shapes are the same."""
+    x, y = made_up(50)
+    more = np.vstack([x, [[10.0, 1.0, 2.0]]]), np.append(y, "yes")
+    a, b = logistic(max_iter=5).fit(x, y), logistic(max_iter=5).fit(*more)
+    assert a.plan_ == b.plan_
+    assert a.certificate_.loss == b.certificate_.loss
+    assert a.coef_.shape == b.coef_.shape
+
+
+# --- records that break a declaration ---------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize("make", [logistic, linear])
+def test_no_rows_and_one_row_are_data_like_any_other(make, rows):
+    x, y = made_up(1) if make is logistic else numbers(1)
+    model = make(max_iter=3).fit(x[:rows], y[:rows])
+    assert model.predict(x).shape == (1,)
+
+
+def test_networks_take_no_rows_too():
+    x, y = made_up(1)
+    model = PrivateMLPClassifier(classes=["no", "yes"], max_iter=3, **NETWORK)
+    assert model.fit(x[:0], y[:0]).predict(x).shape == (1,)
+
+
+def test_one_class_only_and_undeclared_labels_are_no_errors():
+    x, y = made_up(300)
+    only = logistic().fit(x, np.full(300, "yes"))
+    assert np.mean(only.predict(x) == "yes") > 0.9
+    mixed = np.where(np.arange(300) % 2 == 0, y, "perhaps")
+    model = logistic().fit(x, mixed)
+    assert set(model.predict(x)) <= {"no", "yes"}
+
+
+def test_undeclared_labels_count_for_nothing():
+    """With the moments switched off, rows of other labels leave no trace at all."""
+    x, y = made_up(200)
+    stray = np.vstack([x, x[:50]]), np.append(y, ["perhaps"] * 50)
+    a = logistic(moment_share=0.0, max_iter=5).fit(x, y)
+    b = logistic(moment_share=0.0, max_iter=5).fit(*stray)
+    assert np.array_equal(a.coef_, b.coef_)
+
+
+def test_values_out_of_bounds_are_clipped_and_nan_is_the_middle():
+    x, y = made_up(200)
+    wild, tame = x.copy(), x.copy()
+    wild[0], tame[0] = [1e300, -np.inf, np.nan], [10.0, -1.0, 1.0]
+    a, b = (logistic(max_iter=5).fit(part, y) for part in (wild, tame))
+    assert np.array_equal(a.coef_, b.coef_)
+    assert np.array_equal(a.predict_proba(wild[:1]), a.predict_proba(tame[:1]))
+
+
+def test_targets_out_of_bounds_are_clipped_and_nan_counts_for_nothing():
+    x, y = numbers(200)
+    y[0], y[1] = 1e9, np.nan
+    tame = y.copy()
+    tame[0] = 30.0
+    a, b = (linear(moment_share=0.0, max_iter=5).fit(x, part) for part in (y, tame))
+    without = np.arange(200) != 1
+    c = linear(moment_share=0.0, max_iter=5).fit(x[without], tame[without])
+    assert np.array_equal(a.coef_, b.coef_)
+    assert np.array_equal(a.coef_, c.coef_)
+
+
+# --- what is refused --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"classes": None}, "classes"),
+        ({"classes": ["yes"]}, "classes"),
+        ({"bounds": None}, "bounds"),
+        ({"bounds": (1.0, 1.0)}, "bounds"),
+        ({"expected_rows": None}, "expected_rows"),
+        ({"expected_rows": 0}, "expected_rows"),
+        ({"epsilon": -1.0}, "epsilon"),
+        ({"delta": 0.0}, "delta"),
+        ({"feature_norm": -2.0}, "feature_norm"),
+        ({"max_iter": 0}, "max_iter"),
+        ({"relation": "edit"}, "relation"),
+        ({"insecure_seed": "x"}, "seed"),
+    ],
+)
+def test_bad_parameters_are_named(changes, named):
+    x, y = made_up(20)
+    with pytest.raises(InvalidValue, match=named):
+        logistic(**changes).fit(x, y)
+
+
+@pytest.mark.parametrize("ends", [None, (1.0, 1.0), (0.0, np.inf), "ab", (2.0,)])
+def test_bad_target_bounds_are_named(ends):
+    x, y = numbers(20)
+    with pytest.raises(InvalidValue, match="target_bounds"):
+        linear(target_bounds=ends).fit(x, y)
+
+
+def test_under_replace_the_number_of_rows_is_public():
+    x, y = made_up(400)
+    model = logistic(relation="replace", expected_rows=None).fit(x, y)
+    assert model.plan_.rows == 400
+    assert model.certificate_.relation == "replace"
+    with pytest.raises(ValueError, match="0 sample"):
+        logistic(relation="replace").fit(x[:0], y[:0])
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), "big", (1, 2, 3, 4, 5)])
+def test_bad_layers_are_named(sizes):
+    x, y = made_up(20)
+    model = PrivateMLPClassifier(classes=["no", "yes"], **{**NETWORK, "hidden_layer_sizes": sizes})
+    with pytest.raises(InvalidValue, match="hidden_layer_sizes"):
+        model.fit(x, y)
+
+
+# --- scikit-learn and files -------------------------------------------------------------
+
+
+def test_cloning_pipelines_and_cross_validation():
+    x, y = made_up(300)
+    model = logistic(max_iter=10)
+    assert clone(model).get_params() == model.get_params()
+    pipe = make_pipeline(FunctionTransformer(), model)
+    assert pipe.fit(x, y).predict(x).shape == (300,)
+    assert cross_val_score(model, x, y, cv=3).mean() > 0.6
+
+
+def test_a_seed_repeats_and_no_seed_does_not():
+    x, y = made_up(100)
+    fits = [logistic(max_iter=3).fit(x, y).coef_ for _ in range(2)]
+    assert np.array_equal(*fits)
+    free = [logistic(max_iter=3, insecure_seed=None).fit(x, y) for _ in range(2)]
+    assert not np.array_equal(free[0].coef_, free[1].coef_)
+    assert free[0].certificate_.randomness["randomness"] == "operating system"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        logistic(max_iter=3),
+        logistic(max_iter=3, classes=["maybe", "no", "yes"]),
+        PrivateMLPClassifier(classes=["no", "yes"], max_iter=2, **NETWORK),
+    ],
+    ids=["two classes", "three classes", "network"],
+)
+def test_saving_and_loading(model, tmp_path):
+    x, y = made_up(60)
+    model.fit(x, y)
+    model.save(tmp_path / "model.npz")
+    again = type(model).load(tmp_path / "model.npz")
+    assert np.array_equal(again.predict_proba(x), model.predict_proba(x))
+    assert np.array_equal(again.predict(x), model.predict(x))
+    assert again.certificate_ == model.certificate_
+    with np.load(tmp_path / "model.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+    with pytest.raises(SchemaError, match="not a PrivateLinearRegression"):
+        PrivateLinearRegression.load(tmp_path / "model.npz")
+
+
+def test_saving_regressors(tmp_path):
+    x, y = numbers(60)
+    network = PrivateMLPRegressor(target_bounds=(-10, 30), max_iter=2, **NETWORK)
+    for model in (linear(max_iter=3), network):
+        model.fit(x, y).save(tmp_path / "model.npz")
+        again = type(model).load(tmp_path / "model.npz")
+        assert np.array_equal(again.predict(x), model.predict(x))
+
+
+# --- schemas ----------------------------------------------------------------------------
+
+
+def test_from_a_schema():
+    x, _ = made_up(400)
+    table = {"age": x[:, 0] * 9, "sex": np.where(x[:, 1] > 0, "F", "M"), "ill": x[:, 0] > 5}
+    table["ill"] = np.where(table["ill"], "yes", "no")
+    schema = Schema(
+        {
+            "age": Integer(0, 90),
+            "sex": Categorical(["F", "M"]),
+            "ill": Categorical(["no", "yes"], other="no"),
+        },
+        target="ill",
+        expected_rows=400,
+        person="name",
+        rows_per_person=2,
+    )
+    table["name"] = np.array([f"p{i // 2}" for i in range(400)])
+    rows = read_table(table, schema, insecure_seed=1)
+    encoding = Encoding(schema)
+    model = PrivateLogisticRegression.from_schema(schema, epsilon=5.0, insecure_seed=1)
+    model.fit(encoding.features(rows), encoding.target(rows))
+    assert model.score(encoding.features(rows), encoding.target(rows)) > 0.8
+    assert model.certificate_.plan["schema_hash"] == schema.content_hash
+    assert model.certificate_.plan["rows_per_person"] == 2
+    with pytest.raises(NotApplicable, match="numeric target"):
+        PrivateLinearRegression.from_schema(schema)
+    with pytest.raises(NotApplicable, match="no target"):
+        PrivateLogisticRegression.from_schema(Schema({"height": Real(0, 3)}))

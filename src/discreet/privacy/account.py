@@ -47,7 +47,15 @@ def epsilon(loss: Loss, *, delta: float, accountant: str = "best") -> float:
     """See :meth:`discreet.privacy.Loss.epsilon`."""
     target = _validate.real("delta", delta, at_least=0, below=1)
     name = _validate.one_of("accountant", accountant, ACCOUNTANTS)
-    return _READERS[name](loss, target)
+    return _reading(name, loss, target)
+
+
+def _reading(name: str, loss: Loss, delta: float) -> float:
+    """What an accountant says; where a claim is beyond floating point, infinity."""
+    try:
+        return _READERS[name](loss, delta)
+    except OverflowError:
+        return math.inf
 
 
 def epsilon_bounds(loss: Loss, *, delta: float, tolerance: float | None = None) -> Bounds:
@@ -250,7 +258,7 @@ def _best(loss: Loss, delta: float) -> float:
     answers = [bracket.upper]
     for name in ("naive", "advanced", "optimal", "zcdp", "rdp"):
         try:
-            answers.append(_READERS[name](loss, delta))
+            answers.append(_reading(name, loss, delta))
         except NotApplicable:
             continue
     return min(answers)

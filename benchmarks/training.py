@@ -120,15 +120,15 @@ def growth(rounds: int) -> dict[str, Any]:
     }
     result = {}
     for name, tasks in curves.items():
-        series: dict[str, list[float]] = {way: [] for way in (PLAIN, OURS, "Opacus ghost")}
+        series: dict[str, list[float | None]] = {way: [] for way in (PLAIN, OURS, "Opacus ghost")}
         for task in tasks.values():
             steps, _ = steps_of(task, list(series))
             times: dict[str, list[float]] = {way: [] for way in steps}
             for _ in range(rounds):
                 for way, step in steps.items():
                     times[way].append(seconds(step, 3))
-            for way, values in times.items():
-                series[way].append(1e3 * statistics.median(values))
+            for way, values in series.items():
+                values.append(1e3 * statistics.median(times[way]) if way in times else None)
         result[name] = {"sizes": list(tasks), "milliseconds": series}
     return result
 

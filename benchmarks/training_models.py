@@ -30,7 +30,13 @@ class Task:
 
 
 class Classifier(nn.Module):
-    """A transformer encoder over tokens, averaged over the positions."""
+    """A transformer encoder over tokens, averaged over the positions.
+
+    ``spread`` repeats the positions for every example: Opacus ew needs an axis of examples
+    everywhere, Opacus ghost contiguous ids.
+    """
+
+    spread = False
 
     def __init__(
         self,
@@ -51,8 +57,9 @@ class Classifier(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # Spread over the batch because expanded weights (Opacus ew) need an axis of examples.
-        places = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        if self.spread:
+            places = places.expand(tokens.shape).contiguous()
         return self.head(self.layers(self.words(tokens) + self.places(places)).mean(1))
 
 

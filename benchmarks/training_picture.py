@@ -42,8 +42,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
     left.set_xlabel("time of a step over plain SGD (log scale)")
     left.legend(fontsize=7)
     for axis, (name, curve) in zip(axes[1:], results["growth"].items(), strict=True):
-        for way in curve["milliseconds"]:
-            axis.plot(curve["sizes"], curve["milliseconds"][way], marker="o", label=way)
+        for way, values in curve["milliseconds"].items():
+            axis.plot(curve["sizes"], values, marker="o", label=way)
         axis.set_xscale("log", base=2)
         axis.set_yscale("log")
         axis.set_xlabel(name)

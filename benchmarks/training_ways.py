@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
-from training_models import Task
+from training_models import Classifier, Task
 
 CLIP_NORM = 1.0
 NOISE_MULTIPLIER = 1.0
@@ -103,6 +103,8 @@ def opacus(mode: str) -> Callable[[Task], Step]:
         warnings.simplefilter("ignore")
         inputs, labels = task.data(task.batch)
         model = task.make()
+        if isinstance(model, Classifier):
+            model.spread = True
         if mode != "ghost":
             refuse_large(task, model)
         if not ModuleValidator.is_valid(model):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -155,3 +156,37 @@ def test_bad_input_draws_nothing(name: str, shape: object, options: dict[str, ob
 def test_bad_torch_dtype() -> None:
     with pytest.raises(InvalidValue, match="dtype"):
         NormalStream().tensor(3, dtype=torch.int64)
+
+
+def test_fill_writes_the_same_stream_in_place() -> None:
+    for dtype in (np.float32, np.float64):
+        made = NormalStream(source=source(insecure_seed=5)).array(70_001, stddev=3, dtype=dtype)
+        buffer = np.zeros((1, 70_001), dtype=dtype)
+        NormalStream(source=source(insecure_seed=5)).fill(buffer, stddev=3)
+        assert buffer[0].tolist() == made.tolist()
+    shared = torch.zeros(1000)
+    NormalStream().fill(shared.numpy())
+    assert bool((shared != 0).any())
+
+
+def test_fill_refuses_what_it_cannot_write() -> None:
+    stream = NormalStream(source=ScriptedSource())
+    fixed = np.zeros(3)
+    fixed.flags.writeable = False
+    for target in (np.zeros(3, dtype=np.int64), np.zeros((3, 3)).T[:2], np.zeros(4)[::2], fixed):
+        with pytest.raises(InvalidValue, match="target"):
+            stream.fill(target)
+    with pytest.raises(InvalidValue, match="stddev"):
+        stream.fill(np.zeros(3), stddev=-1.0)
+
+
+def test_uniforms_keep_all_64_bits() -> None:
+    """Against exact fractions, where rounding is finest and at the ends."""
+    words = [0, 1, 2, 3, 2**52 - 1, 2**52, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
+    words += [int(w) for w in np.random.default_rng(6).integers(2**64, size=2000, dtype=np.uint64)]
+    words += [w >> shift for shift in (8, 11, 12, 13, 30) for w in words[11:200]]
+    found = tensor_module._uniforms(np.array(words, dtype=np.uint64))
+    expected = [float(Fraction(2 * word + 1, 2**65)) for word in words]
+    assert found.tolist() == pytest.approx(expected, rel=2.0**-51)
+    assert found[0] == 2.0**-65
+    assert found[1] == 3 * 2.0**-65

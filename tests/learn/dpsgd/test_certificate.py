@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -82,6 +83,26 @@ def test_json_gives_it_back(changes):
         lambda body: body.pop("receipt"),
         lambda body: body.update(extra=1),
         lambda body: body.update(version=7),
+        lambda body: body.update(epsilon=float("nan")),
+        lambda body: body.update(epsilon="3"),
+        lambda body: body.update(epsilon=1e9),
+        lambda body: body.update(epsilon=True),
+        lambda body: body.update(epsilon_lower=1e9),
+        lambda body: body.update(epsilon_lower=float("nan")),
+        lambda body: body.update(steps_taken=True),
+        lambda body: body.update(steps_taken=3.5),
+        lambda body: body.update(final_clip_norm=-5.0),
+        lambda body: body.update(final_clip_norm=2.0),
+        lambda body: body.update(isolation="vouched"),
+        lambda body: body.update(isolation="proved"),
+        lambda body: body.update(randomness={"randomness": "INSECURE seed 3"}),
+        lambda body: body.update(randomness=[]),
+        lambda body: body.update(versions={"discreet": 1}),
+        lambda body: body.update(warnings=["all is well"]),
+        lambda body: body.update(warnings="text"),
+        lambda body: body.update(assumptions=[]),
+        lambda body: body.update(receipt=7),
+        lambda body: body.update(model_digest="abc"),
     ],
 )
 def test_a_certificate_that_does_not_fit_together_is_refused(spoil):
@@ -121,7 +142,8 @@ def test_a_saved_model_comes_back_with_its_certificate(tmp_path):
         "model.safetensors",
     ]
     empty = network(seed=2)
-    assert dpsgd.load(tmp_path / "out", empty) == paper
+    found = dpsgd.load(tmp_path / "out", empty)
+    assert found == replace(paper, model_digest=found.model_digest)
     for one, other in zip(model.parameters(), empty.parameters(), strict=True):
         assert torch.equal(one, other)
 
@@ -153,7 +175,7 @@ def test_another_architecture_is_refused(tmp_path):
         dpsgd.load(tmp_path, torch.nn.Linear(6, 3))
     notes = {"plan_hash": plan().content_hash}
     write_tensors(tmp_path / "model.safetensors", {"w": torch.zeros(1)}, notes=notes)
-    with pytest.raises(SchemaError, match="another model"):
+    with pytest.raises(SchemaError, match="not the one"):
         dpsgd.load(tmp_path, network())
 
 
@@ -165,3 +187,24 @@ def test_tied_weights_are_saved(tmp_path):
     twin[1].weight = twin[0].weight
     dpsgd.load(tmp_path, twin)
     assert torch.equal(twin[1].weight, model[0].weight)
+
+
+def test_a_certificate_belongs_to_one_model(tmp_path):
+    """Another model of the same plan, such as one that was trained on without privacy."""
+    model = network()
+    save(tmp_path, model, written())
+    with torch.no_grad():
+        model[0].weight[0, 0] += 1e-3
+    save(tmp_path / "other", model, written())
+    (tmp_path / "model.safetensors").write_bytes(
+        (tmp_path / "other/model.safetensors").read_bytes()
+    )
+    with pytest.raises(SchemaError, match="not the one"):
+        dpsgd.load(tmp_path, network())
+
+
+def test_a_warning_cannot_be_taken_off():
+    body = written(isolation="vouched").to_json()
+    assert Certificate.from_json(body).warnings
+    with pytest.raises(SchemaError, match="warnings"):
+        Certificate.from_json({**body, "warnings": []})

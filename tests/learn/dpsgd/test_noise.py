@@ -140,7 +140,8 @@ def test_a_forked_child_has_noise_of_its_own():
     os.waitpid(child, 0)
     ours = taken(made, 6)
     assert theirs.size == ours.size
-    assert not set(theirs.tolist()) & set(ours.ravel().tolist())
+    # Two independent singles among 1200 each agree now and then, twenty of them never do.
+    assert len(set(theirs.tolist()) & set(ours.ravel().tolist())) < 20
 
 
 def test_noise_is_prepared_in_another_thread():

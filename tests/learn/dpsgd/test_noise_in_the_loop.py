@@ -95,7 +95,7 @@ def half(monkeypatch):
 def twice(monkeypatch):
     real = NoiseBank.take
 
-    def take(self):
+    def take(self, step):
         first = [view.clone() for view in real(self)]
         return [one + other for one, other in zip(first, real(self), strict=True)]
 
@@ -117,7 +117,7 @@ def reused(monkeypatch):
     kept = []
     real = NoiseBank.take
 
-    def take(self):
+    def take(self, step):
         if not kept:
             kept.extend(view.clone() for view in real(self))
         return [view.clone() for view in kept]

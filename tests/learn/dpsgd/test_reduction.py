@@ -1,5 +1,3 @@
-import logging
-
 import pytest
 import torch
 from torch import nn
@@ -8,6 +6,7 @@ from torch.nn import functional as F  # noqa: N812
 from discreet.errors import InvalidValue
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd.refusals import PlanViolation
 from learn.dpsgd.made_up_runs import data, each, network, plan
 
 ROWS = 8
@@ -76,10 +75,67 @@ def test_mean_weighted_by_classes_does_mix():
     assert not torch.allclose(*gradients, rtol=0.1)
 
 
-def test_what_the_graph_does_not_show_is_noted(caplog):
-    with caplog.at_level(logging.WARNING, logger="discreet.learn.dpsgd"):
-        check_reduction(torch.logsumexp(outputs(), (0, 1)), declared="mean", rows=ROWS)
-    assert "does not show how it was reduced" in caplog.text
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda o: torch.logsumexp(o, (0, 1)), "does not show"),
+        (lambda o: o.sum(1).max(), "does not show"),
+        (lambda o: o.sum(1).topk(2).values.mean(), "2 numbers for 8"),
+        (lambda o: o.sum(1).topk(2).values.sum(), "2 numbers for 8"),
+        (
+            lambda o: F.cross_entropy(o, classes(), reduction="none")[classes() > 0].mean(),
+            "numbers",
+        ),
+        (lambda o: F.cross_entropy(o[classes() > 0], classes()[classes() > 0]), "numbers"),
+        # Masks that happen to select everything today.
+        (lambda o: F.cross_entropy(o, classes(), reduction="none")[classes() >= 0].mean(), "mask"),
+        (lambda o: F.cross_entropy(o[classes() >= 0], classes()), "mask"),
+        (lambda o: o.sum(1).masked_select(classes() >= 0).mean(), "mask"),
+        (
+            lambda o: F.cross_entropy(o, classes(), weight=torch.ones(3), label_smoothing=0.1),
+            "weighted",
+        ),
+        (lambda o: F.mse_loss(o[1:], torch.zeros(ROWS - 1, 3)), "21 numbers for 8"),
+        (lambda o: o.mean() + o.mean() * o.square().mean(), "factor"),
+        (lambda o: o.mean() + o.sum() * (1 / (classes() > 0).sum()), "factor"),
+    ],
+)
+@pytest.mark.parametrize("declared", ["mean", "sum"])
+def test_what_hides_or_selects_examples_is_refused(make, message, declared):
+    with pytest.raises(InvalidValue, match=message):
+        check_reduction(make(outputs()), declared=declared, rows=ROWS)
+
+
+def test_label_smoothing_without_weights_is_a_mean():
+    smooth = F.cross_entropy(outputs(), classes(), label_smoothing=0.1)
+    check_reduction(smooth, declared="mean", rows=ROWS)
+    with pytest.raises(InvalidValue, match="reduction = 'sum'"):
+        check_reduction(smooth, declared="sum", rows=ROWS)
+
+
+def test_a_backward_pass_that_cannot_be_looked_at_is_refused():
+    private, optimizer = wrapped()
+    for inputs, targets in private.batches(data(64)):
+        torch.autograd.backward(each(private.model(inputs), targets).mean())
+        with pytest.raises(PlanViolation, match=r"not loss\.backward"):
+            optimizer.step()
+        break
+    private.detach()
+
+
+def test_later_losses_are_looked_at_too():
+    """The first batches are whole; then one has a target that is ignored."""
+    private, optimizer = wrapped()
+    for inputs, targets in private.batches(data(64)):
+        if private.steps_taken == 2:
+            targets[0] = -100
+            with pytest.raises(InvalidValue, match="ignore_index"):
+                F.cross_entropy(private.model(inputs), targets).backward()
+            break
+        F.cross_entropy(private.model(inputs), targets).backward()
+        optimizer.step()
+    assert private.steps_taken == 3
+    private.detach()
 
 
 def wrapped(**options):
@@ -105,7 +161,7 @@ def test_the_loop_looks_at_the_first_loss(loss, declared):
         break
     after = private.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert private.steps_taken == 0
+    assert private.steps_taken == 1
     private.detach()
 
 
@@ -114,7 +170,7 @@ def test_the_watch_is_gone_after_the_first_step_and_after_leaving():
     for step, (inputs, targets) in enumerate(private.batches(data(64), max_physical=6)):
         each(private.model(inputs), targets).mean().backward()
         optimizer.step()
-        assert (torch.overrides._get_current_function_mode() is None) == (private._watch is None)
+        assert torch.overrides._get_current_function_mode() is None
         if step > 20:
             break
     assert torch.overrides._get_current_function_mode() is None

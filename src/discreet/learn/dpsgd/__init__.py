@@ -14,8 +14,9 @@ from discreet.learn.dpsgd.isolation import (
     TensorSpec,
     check_isolation,
 )
+from discreet.learn.dpsgd.making import make_private
 from discreet.learn.dpsgd.plan import Phase, Plan
-from discreet.learn.dpsgd.private import Private, make_private
+from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.refusals import PlanViolation, ResumeRefused
 from discreet.learn.dpsgd.substitutes import Fixed, fix
 from discreet.learn.dpsgd.trained import Trained, load

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -11,13 +12,16 @@ from typing import Any, final
 
 from discreet import __version__
 from discreet.errors import SchemaError
-from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.learn.dpsgd.clipping import Quantile
+from discreet.learn.dpsgd.plan import Plan
 from discreet.privacy import Loss, from_json, to_json
 
 __all__ = ["Certificate"]
 
 _SCHEMA = "discreet.dpsgd.certificate"
 _VERSION = 1
+# "check": no batch was drawn yet, so nothing was probed and nothing trained.
+_ISOLATION = ("check", "checked", "vouched")
 _ASSUMPTIONS = (
     "one unit owns at most one example",
     "no example influences the gradient of another inside the model and the loss",
@@ -34,6 +38,7 @@ class Certificate:
     ``epsilon`` is a certified upper bound at ``delta``; ``epsilon_lower`` bounds the same
     from below where the accountant has a tight pair, and is ``None`` otherwise. Both are of the
     whole plan, also if training ended early: when it ended may have depended on the results.
+    ``model_digest`` is the SHA-256 of the tensors of the model that was saved with it.
     """
 
     plan: Plan
@@ -52,6 +57,7 @@ class Certificate:
     assumptions: tuple[str, ...]
     versions: Mapping[str, str]
     receipt: Mapping[str, Any] | None
+    model_digest: str | None = None
 
     @classmethod
     def of(
@@ -66,15 +72,6 @@ class Certificate:
     ) -> Certificate:
         """Write the certificate of a run under a plan."""
         lower = _lower(plan.loss, plan.delta)
-        warnings = list(plan.warnings)
-        if any("INSECURE" in value for value in randomness.values()):
-            warnings.insert(
-                0,
-                "INSECURE RANDOMNESS: batches and noise can be reproduced from a seed; this "
-                "model has no privacy and must not be released",
-            )
-        if isolation == "vouched":
-            warnings.append("that examples do not influence one another was not probed")
         epsilon = plan.epsilon()
         return cls(
             plan=plan,
@@ -89,7 +86,7 @@ class Certificate:
             isolation=isolation,
             final_clip_norm=plan.clip_norm if final_clip_norm is None else final_clip_norm,
             randomness=dict(randomness),
-            warnings=tuple(warnings),
+            warnings=_warnings(plan, randomness, isolation),
             assumptions=_ASSUMPTIONS,
             versions=_versions(),
             receipt=receipt,
@@ -97,17 +94,59 @@ class Certificate:
 
     def problems(self) -> list[str]:
         """What does not fit together, recomputed from the plan; nothing if the list is empty."""
-        found = []
+        found = self._wrong_types()
+        if found:
+            return found
         if self.plan.loss != self.loss:
             found.append("the loss is not that of the plan")
-        if certified(self.loss, self.delta) > self.epsilon:
+        right = self.plan.epsilon()
+        if right > self.epsilon:
             found.append("epsilon is below what the accountant certifies for the loss")
+        if self.versions.get("discreet") == __version__ and self.epsilon > right * (1 + 1e-6):
+            found.append("epsilon is above what this version certifies for the loss")
+        if self.epsilon_lower is not None and self.epsilon_lower > min(right, self.epsilon):
+            found.append("epsilon_lower is above epsilon")
         stated = (self.delta, self.relation, self.unit, self.sampler)
         planned = (self.plan.delta, self.plan.relation.value, self.plan.unit, self.plan.sampler)
         if stated != planned:
             found.append("delta, relation, unit or sampler are not those of the plan")
         if not 0 <= self.steps_taken <= self.plan.steps:
             found.append(f"{self.steps_taken} steps under a plan of {self.plan.steps}")
+        adaptive = isinstance(self.plan.clipping, Quantile)
+        if not adaptive and self.final_clip_norm != self.plan.clip_norm:
+            found.append("the clip norm is not that of the plan, which keeps it fixed")
+        if self.warnings != _warnings(self.plan, self.randomness, self.isolation):
+            found.append("the warnings are not those that the other fields call for")
+        if self.assumptions != _ASSUMPTIONS:
+            found.append("the assumptions are not those of the method")
+        return found
+
+    def _wrong_types(self) -> list[str]:
+        numbers = {"epsilon": self.epsilon, "final_clip_norm": self.final_clip_norm}
+        if self.epsilon_lower is not None:
+            numbers["epsilon_lower"] = self.epsilon_lower
+        found = [
+            f"{name} = {value!r} is not a finite number >= 0"
+            for name, value in numbers.items()
+            if type(value) not in (int, float) or not 0 <= value < math.inf
+        ]
+        if type(self.steps_taken) is not int:
+            found.append(f"steps_taken = {self.steps_taken!r} is not a whole number")
+        if self.isolation not in _ISOLATION:
+            found.append(f"isolation = {self.isolation!r} is none of {', '.join(_ISOLATION)}")
+        for name in ("randomness", "versions"):
+            table: object = getattr(self, name)
+            if not isinstance(table, dict) or not all(
+                isinstance(text, str) for pair in table.items() for text in pair
+            ):
+                found.append(f"{name} is not a table of texts")
+        if not all(isinstance(text, str) for text in (*self.warnings, *self.assumptions)):
+            found.append("warnings or assumptions are not texts")
+        if self.receipt is not None and not isinstance(self.receipt, dict):
+            found.append("receipt is not an object")
+        digest = self.model_digest
+        if digest is not None and (type(digest) is not str or len(digest) != 64):
+            found.append("model_digest is not a SHA-256 in hexadecimal")
         return found
 
     def to_json(self) -> dict[str, Any]:
@@ -139,8 +178,10 @@ class Certificate:
         if body.pop("plan_hash") != body["plan"].content_hash:
             raise SchemaError("certificate: the plan does not have the stated hash")
         body["loss"] = from_json(body["loss"])
-        body["warnings"] = tuple(body["warnings"])
-        body["assumptions"] = tuple(body["assumptions"])
+        for name in ("warnings", "assumptions"):
+            if not isinstance(body[name], list | tuple):
+                raise SchemaError(f"certificate: {name}: expected a list of texts")
+            body[name] = tuple(body[name])
         certificate = cls(**body)
         problems = certificate.problems()
         if problems:
@@ -155,6 +196,19 @@ class Certificate:
             f"{run}, noise multiplier {self.plan.noise_multiplier:.6g}",
         ]
         return "\n".join(lines + [f"WARNING: {warning}" for warning in self.warnings])
+
+
+def _warnings(plan: Plan, randomness: Mapping[str, str], isolation: str) -> tuple[str, ...]:
+    warnings = list(plan.warnings)
+    if any("INSECURE" in value for value in randomness.values()):
+        warnings.insert(
+            0,
+            "INSECURE RANDOMNESS: batches and noise can be reproduced from a seed; this "
+            "model has no privacy and must not be released",
+        )
+    if isolation == "vouched":
+        warnings.append("that examples do not influence one another was not probed")
+    return tuple(warnings)
 
 
 @lru_cache(maxsize=256)

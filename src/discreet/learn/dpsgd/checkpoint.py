@@ -6,6 +6,7 @@ is pickled, so nothing is executed when a file from elsewhere is read.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -14,12 +15,13 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
-from torch import Tensor, nn
+from torch import Tensor, nn, uint8
 from torch.optim import Optimizer
 
 from discreet.errors import InvalidValue, SchemaError
 
 __all__ = [
+    "digest_of",
     "load_model",
     "pack_optimizer",
     "prefixed",
@@ -95,6 +97,16 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
             "model", strange, "a state of tensors only, to be written without pickle"
         )
     return dict(state)
+
+
+def digest_of(tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 of names, types, shapes and contents."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        held = tensors[name].detach().cpu().contiguous()
+        digest.update(repr((name, str(held.dtype), tuple(held.shape))).encode())
+        digest.update(held.reshape(-1).view(uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def pack_optimizer(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -189,8 +189,15 @@ def read_clipping(value: object) -> Clipping:
     >>> read_clipping(Quantile(quantile=0.3).to_json()).quantile
     0.3
     """
-    if isinstance(value, Clipping):
+    if type(value) in _RULES.values():
+        assert isinstance(value, Clipping)
         return value
+    if isinstance(value, Clipping):
+        raise InvalidValue(
+            "clipping",
+            type(value).__name__,
+            "a rule of this library, whose bound is proved: " + ", ".join(_RULES),
+        )
     if isinstance(value, str):
         return _RULES[_validate.one_of("clipping", value, tuple(_RULES))]()
     if not isinstance(value, Mapping):

@@ -111,15 +111,21 @@ class NoiseBank:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="discreet-noise")
         self._to_fill = self._next_step
         self._at, self._row = 0, 0
+        self._out = False
         for buffer in self._buffers:
             self._refill(buffer)
 
-    def take(self) -> list[Tensor]:
-        """Noise for the next step, one tensor for each parameter, to be overwritten."""
+    def take(self, step: int | None = None) -> list[Tensor]:
+        """Noise for the next step, one tensor for each parameter, to be overwritten.
+
+        If ``step`` lies further ahead, the noise of the steps between is thrown away.
+        """
         if self._pid != os.getpid():
             self._start()
-        if self._row == self.rows:
-            self.release()
+        if step is not None and step != self._next_step:
+            self._skip_to(step)
+        self._turn()
+        self._out = True
         buffer = self._buffers[self._at]
         if buffer.filling is not None:
             buffer.filling.result()  # a failed job stays here and raises every time
@@ -143,8 +149,24 @@ class NoiseBank:
                 result[position] = view
         return result
 
+    def _skip_to(self, step: int) -> None:
+        if step < self._next_step:
+            raise InvalidValue("step", step, f"at least {self._next_step}: noise is used once")
+        while self._next_step < step:
+            self.take()
+
     def release(self) -> None:
-        """The tensors of the last :meth:`take` are no longer needed."""
+        """The tensors of the last :meth:`take` are no longer needed.
+
+        Only the first call after a :meth:`take` does anything. Noise that was never released,
+        because a step broke off, is replaced by the next :meth:`take`.
+        """
+        if self._out:
+            self._out = False
+            self._turn()
+
+    def _turn(self) -> None:
+        """Have a used-up buffer filled, and go on to the next."""
         if self._row == self.rows:
             self._refill(self._buffers[self._at])
             self._at = (self._at + 1) % len(self._buffers)

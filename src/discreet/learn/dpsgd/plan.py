@@ -353,6 +353,8 @@ class Plan:
         expected = set(cls.__dataclass_fields__)
         if set(body) != expected:
             raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
+        if not isinstance(body["phases"], list | tuple) or not body["phases"]:
+            raise SchemaError("plan: phases: expected a list of at least one phase")
         try:
             body["phases"] = [Phase(**phase) for phase in body["phases"]]
         except TypeError as error:

@@ -28,84 +28,32 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clipping import Quantile
 from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
-from discreet.learn.dpsgd.isolation import LossWatch, check_isolation
+from discreet.learn.dpsgd.first_steps import StateWatch
+from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of, template_of
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
 from discreet.learn.dpsgd.refusals import PlanViolation
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
-from discreet.learn.dpsgd.wrapping import (
-    ForwardGuard,
-    check_pair,
-    claim,
-    release,
-    same_parameters,
-)
+from discreet.learn.dpsgd.wrapping import ForwardGuard, claim, release, same_parameters
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream, Source
 
-__all__ = ["Private", "make_private"]
-
-
-def make_private(
-    model: nn.Module,
-    optimizer: Optimizer,
-    plan: Plan,
-    *,
-    reduction: str = "mean",
-    inputs: Any = None,
-    isolation: str = "check",
-    after_step: Sequence[Callable[[], object]] = (),
-    batch_axis: int | None = None,
-    source: Source | None = None,
-    team: Team | None = None,
-) -> Private:
-    """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd.private`.
-
-    ``reduction`` says what ``loss.backward()`` receives: the mean or the sum over the rows of a
-    batch. ``inputs`` describes the model's inputs for the isolation check
-    (:func:`~discreet.learn.dpsgd.check_isolation`), which then runs here; without it the check
-    runs at the first batch, on made-up values in the shapes found there, if the batch is a tensor
-    or a tuple of tensors that begins with the model's input. ``isolation="vouched"`` skips it:
-    the caller vouches that no example influences another.
-
-    ``after_step`` is called after every step of the plan: put ``scheduler.step`` and
-    ``average.update`` there if ``max_physical`` is used, because how often the loop runs then
-    depends on the private size of the batches.
-    """
-    if not isinstance(plan, Plan):
-        raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
-    _validate.one_of("reduction", reduction, ("mean", "sum"))
-    _validate.one_of("isolation", isolation, ("check", "vouched"))
-    parameters = check_pair(model, optimizer)
-    if inputs is not None and isolation == "check":
-        _refuse_mixing(model, inputs)
-        isolation = "checked"
-    return Private(
-        model,
-        optimizer,
-        plan,
-        parameters=parameters,
-        reduction=reduction,
-        isolation=isolation,
-        after_step=tuple(after_step),
-        batch_axis=batch_axis,
-        source=source,
-        team=team,
-    )
+__all__ = ["Private"]
 
 
 @final
 class Private:
-    """A model under a plan; made by :func:`make_private`.
+    """A model under a plan; made by :func:`~discreet.learn.dpsgd.make_private`.
 
     The guarantee: everything that leaves the loop through the model's parameters is together
     as private as ``plan.loss`` says, provided that no example influences the gradient of another
@@ -118,15 +66,19 @@ class Private:
         "_after_step",
         "_bank",
         "_batch_axis",
+        "_begun",
         "_chunk",
         "_clip_norm",
         "_clip_norms",
         "_count",
+        "_depth",
+        "_drawn",
         "_engine",
         "_factors",
         "_frozen",
-        "_group_sizes",
+        "_given",
         "_handles",
+        "_held",
         "_ids",
         "_inputs_of",
         "_isolation",
@@ -142,15 +94,17 @@ class Private:
         "_quantile",
         "_reduction",
         "_reserve",
+        "_rows",
         "_running",
         "_scale",
         "_source",
+        "_state_watch",
         "_step",
         "_stepped",
-        "_stepping",
         "_stream",
         "_team",
         "_watch",
+        "_writes",
     )
 
     def __init__(
@@ -185,7 +139,7 @@ class Private:
             for parameter in group["params"]
             if id(parameter) not in self._ids
         ]
-        self._group_sizes = [len(group["params"]) for group in optimizer.param_groups]
+        self._held = [list(group["params"]) for group in optimizer.param_groups]
         label = ("noise",) if team is None else ("noise", team.rank)
         self._stream = NormalStream(source=None if source is None else source.derive(*label))
         self._quantile = plan.clipping if isinstance(plan.clipping, Quantile) else None
@@ -193,22 +147,28 @@ class Private:
         self._clip_norms = [plan.clip_norm]
         self._factors = StepFactors(plan, ranks=1 if team is None else team.ranks)
         self._pid = os.getpid()
-        self._step = 0
+        self._step = self._begun = self._drawn = 0
         self._count = 0.0
         self._engine: GradientEngine | None = None
         self._bank: NoiseBank | None = None
         self._noisy: list[Tensor] | None = None
         self._chunk: Chunk | None = None
+        self._rows = 0
         self._running = False
-        self._stepping = False
+        self._given: list[Tensor] | None = None
+        self._depth = 0
         self._stepped = False
         self._scale = 1.0
         self._watch: BackwardWatch | None = None
         self._loss_watch = LossWatch(None)
+        self._state_watch: StateWatch | None = None
+        self._writes: frozenset[str] = frozenset()
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
-        self._handles = [
-            model.register_forward_pre_hook(ForwardGuard(self._has_open_chunk)),
+        axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
+        guard = ForwardGuard(self._open_rows, axes)
+        self._handles: list[Any] = [
+            model.register_forward_pre_hook(guard, with_kwargs=True),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
         ]
@@ -299,7 +259,9 @@ class Private:
         Each batch must be followed by a backward pass and ``optimizer.step()``. A step whose
         batch is larger than ``max_physical`` comes in several batches; the optimizer moves
         after the last of them. A step without any example comes as one example of zeros that
-        is not counted. With ``workers``, other processes read the examples.
+        is not counted. A step whose batch was drawn counts, even if reading it failed or the
+        loop was left: drawing again until a batch suits would not be the planned sampling.
+        With ``workers``, other processes read the examples.
         """
         if self._handles == []:
             raise PlanViolation("this plan was ended by detach()")
@@ -307,8 +269,8 @@ class Private:
             raise PlanViolation("a forked process would take the steps of its parent again")
         if self._running:
             raise PlanViolation("the batches of this plan are being read elsewhere already")
-        if not same_parameters(self._optimizer, self._group_sizes):
-            raise PlanViolation("parameters were added to the optimizer after it was wrapped")
+        if not same_parameters(self._optimizer, self._held):
+            raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
         if self._step >= self._plan.steps:
             raise PlanViolation(
                 f"all {self._plan.steps} steps of the plan were taken; more steps need a new "
@@ -320,23 +282,41 @@ class Private:
         steps = draws(self._plan, population=length, start=self._step, source=source)
         if self._team is not None:
             steps = map(self._team.share, steps)
-        return self._iterate(loading.chunks(steps))
+        return self._iterate(loading.chunks(self._counted(steps)))
+
+    def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
+        """Have every step on record before its batch is drawn."""
+        for step in range(self._step, self._plan.steps):
+            if self._reserve is not None:
+                self._reserve(step)
+            self._drawn = step + 1
+            yield next(steps)
 
     def _iterate(self, chunks: Iterator[tuple[Chunk, Any]]) -> Iterator[Any]:
         self._running = True
         try:
-            for chunk, data in chunks:
-                if self._engine is None:
-                    self._prepare(data)
-                self._open(chunk)
-                yield data
+            while (item := self._read(chunks)) is not None:
+                self._open(item[0])
+                yield item[1]
                 self._close()
         finally:
             self._running = False
             self._abandon()
 
+    def _read(self, chunks: Iterator[tuple[Chunk, Any]]) -> tuple[Chunk, Any] | None:
+        try:
+            item = next(chunks, None)
+            if item is not None and self._engine is None:
+                self._prepare(item[1])
+        except BaseException:
+            # Which of the drawn steps made it fail cannot be known: all of them count.
+            self._begun = self._drawn
+            raise
+        return item
+
     def _prepare(self, data: Any) -> None:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
+        groups = self._plan.clipping.groups(self._names)
         if self._isolation == "check":
             parts = template_of(data)
             if parts is None:
@@ -347,9 +327,8 @@ class Private:
                     "batches are not plain tensors (or isolation='vouched')",
                 )
             inputs = parts[0] if self._inputs_of is None else self._inputs_of(parts)
-            _refuse_mixing(self._model, inputs)
+            self._writes = probe(self._model, inputs, groups=groups, batch_axis=self._batch_axis)
             self._isolation = "checked"
-        groups = self._plan.clipping.groups(self._names)
         self._engine = GradientEngine(self._model, groups=groups, batch_axis=self._batch_axis)
         self._bank = NoiseBank(
             self._parameters,
@@ -358,25 +337,32 @@ class Private:
             stream=self._stream,
         )
         self._watch = BackwardWatch(self._model, self._look_at)
-        self._loss_watch = LossWatch(None if self._isolation == "vouched" else self._model)
+        vouched = self._isolation == "vouched"
+        self._loss_watch = LossWatch(None if vouched else self._model)
+        self._state_watch = StateWatch(self._model, allowed=None if vouched else self._writes)
 
     def _open(self, chunk: Chunk) -> None:
         assert self._engine is not None
         self._engine.expect(chunk.units, examples_per_unit=self._plan.augmentations)
         self._chunk = chunk
         self._stepped = False
-        rows = chunk.units * self._plan.augmentations
+        self._depth = 0
+        self._given = None
+        step = self._step
+        self._begun = step + 1
+        self._rows = rows = chunk.units * self._plan.augmentations
         self._scale = float(rows) if self._reduction == "mean" else 1.0
-        if self._watch is not None:
+        # Losses are looked at in the first step and, because the data may differ, in steps 2^k.
+        if self._watch is not None and (not step & (step - 1) or self._state_watch is not None):
             self._watch.start()
+        if self._state_watch is not None:
+            self._state_watch.start()
 
     def _close(self) -> None:
         """The loop asks for the next batch."""
-        if self._watch is not None:
-            self._watch.stop()
-            if self._stepped and not self._loss_watch.is_on:
-                self._watch.end()
-                self._watch = None
+        if self._state_watch is not None and self._stepped and not self._loss_watch.is_on:
+            self._state_watch.remove()
+            self._state_watch = None
         chunk = self._chunk
         if chunk is None:
             return
@@ -388,24 +374,29 @@ class Private:
         self._absorb()
 
     def _abandon(self) -> None:
-        """Leave the loop: nothing of an unfinished step is kept."""
+        """Leave the loop: nothing of an unfinished step is kept, and it counts as taken."""
+        self._step = max(self._step, self._begun)
         self._chunk = None
         self._noisy = None
+        self._depth = 0
+        if self._given is not None:
+            self._given = None
+            self._drop_gradients()
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.stop()
+        if self._state_watch is not None:
+            self._state_watch.forget()
         if self._engine is not None:
             self._engine.forget()
 
-    def _has_open_chunk(self) -> bool:
-        return self._chunk is not None
+    def _open_rows(self) -> int | None:
+        return None if self._chunk is None else self._rows
 
     def _look_at(self, loss: Tensor) -> None:
-        chunk = self._chunk
-        if chunk is not None:
-            rows = chunk.units * self._plan.augmentations
-            check_reduction(loss, declared=self._reduction, rows=rows)
-            self._loss_watch.judge(loss, rows=rows)
+        if self._chunk is not None:
+            check_reduction(loss, declared=self._reduction, rows=self._rows)
+            self._loss_watch.judge(loss, rows=self._rows)
 
     # --- one step ----------------------------------------------------------------------
 
@@ -416,7 +407,7 @@ class Private:
         """
         if self._chunk is None:
             raise PlanViolation("backward() outside of a batch of private.batches(...)")
-        rows = self._chunk.units * self._plan.augmentations
+        rows = self._rows
         if losses.ndim != 1 or losses.shape[0] != rows:
             raise InvalidValue(
                 "losses", tuple(losses.shape), f"one loss for each example, of shape ({rows},)"
@@ -429,19 +420,28 @@ class Private:
         losses.sum().backward()  # type: ignore[no-untyped-call]
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._pid != os.getpid():
+            raise PlanViolation("a forked process would take the steps of its parent again")
+        if self._depth:  # the step() of a subclass calls that of its parent
+            self._depth += 1
+            return
         chunk = self._chunk
         if chunk is None:
             raise PlanViolation(
                 "optimizer.step() without a batch: each batch of private.batches(...) allows one"
             )
-        if len(args) > 1 or kwargs:  # the optimizer itself is the first
+        # The optimizer itself is the first argument.
+        if (len(args) > 1 or kwargs) and any(
+            one is not None for one in (*args[1:], *kwargs.values())
+        ):
             raise PlanViolation("optimizer.step(closure): a closure would read the data again")
-        if not same_parameters(self._optimizer, self._group_sizes):
-            raise PlanViolation("parameters were added to the optimizer after it was wrapped")
+        if not same_parameters(self._optimizer, self._held):
+            raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
         self._absorb()
+        self._depth = 1
+        # Without gradients the optimizer leaves everything as it is.
+        self._drop_gradients()
         if not chunk.last:
-            # Without gradients the optimizer leaves everything as it is.
-            self._drop_gradients()
             return
         noisy = self._noisy
         assert noisy is not None
@@ -451,11 +451,9 @@ class Private:
         if self._quantile is not None:
             self._move_clip_norm(self._quantile)
         self._step += 1
-        self._stepping = True
+        self._given = noisy
         for parameter, gradient in zip(self._parameters, noisy, strict=True):
             parameter.grad = gradient
-        for parameter in self._frozen:
-            parameter.grad = None
 
     def _absorb(self) -> None:
         """Clip what was recorded and add it to the noisy sum of the step."""
@@ -465,6 +463,15 @@ class Private:
         norms = engine.squared_norms(scale=self._scale)
         if not engine.heard:
             raise PlanViolation("optimizer.step() without loss.backward() on this batch")
+        if self._watch is not None and self._watch.is_on:
+            if not self._watch.heard:
+                raise PlanViolation(
+                    "a backward pass that was not loss.backward() of a loss of model(...): how it "
+                    "was reduced could not be seen; use private.backward(losses)"
+                )
+            self._watch.stop()
+        if self._state_watch is not None:
+            self._state_watch.judge()
         if self._noisy is None:
             self._begin_step()
         clip_norm = self._clip_norm
@@ -479,13 +486,11 @@ class Private:
         engine.forget()
 
     def _begin_step(self) -> None:
-        """Take fresh noise; from here on the step counts as taken if the process dies."""
+        """Take fresh noise."""
         if self._step >= self._plan.steps:
             raise PlanViolation(f"all {self._plan.steps} steps of the plan were taken")
-        if self._reserve is not None:
-            self._reserve(self._step)
         assert self._bank is not None
-        self._noisy = self._bank.take()
+        self._noisy = self._bank.take(self._step)
         self._last_factor = self._factors.normaliser(self._step)
         self._count = 0.0
         if self._quantile is not None:
@@ -509,9 +514,11 @@ class Private:
         self._clip_norms.append(self._clip_norm)
 
     def _after_optimizer(self, *_: object) -> None:
-        if not self._stepping:
+        self._depth -= 1
+        if self._depth > 0 or self._given is None:
             return
-        self._stepping = False
+        self._depth = 0
+        self._given = None
         self._stepped = True
         self._drop_gradients()
         assert self._bank is not None
@@ -522,6 +529,8 @@ class Private:
     def _drop_gradients(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
+        for parameter in self._frozen:
+            parameter.grad = None
 
     # --- continuing and ending ---------------------------------------------------------
 
@@ -529,6 +538,8 @@ class Private:
         """End the plan: the model and the optimizer are as they were before, but trained."""
         self._abandon()
         self._loss_watch.remove()
+        if self._state_watch is not None:
+            self._state_watch.remove()
         if self._watch is not None:
             self._watch.end()
         if self._engine is not None:
@@ -542,22 +553,9 @@ class Private:
     def _continue_at(self, step: int, *, clip_norms: Sequence[float]) -> None:
         """Resume a run whose first ``step`` steps were taken or given up."""
         assert self._engine is None
-        self._step = step
+        self._step = self._begun = step
         self._clip_norms = list(clip_norms)
         self._clip_norm = self._clip_norms[-1]
 
     def __reduce__(self) -> NoReturn:
         raise NotApplicable("a model under a plan cannot be copied: both would spend one charge")
-
-
-def _refuse_mixing(model: nn.Module, inputs: Any) -> None:
-    try:
-        report = check_isolation(model, inputs=inputs)
-    except (InvalidValue, NotApplicable) as error:
-        error.add_note(
-            "the isolation check could not run the model: describe its inputs by inputs=, or "
-            "vouch for it by isolation='vouched'"
-        )
-        raise
-    if not report.ok:
-        raise PlanViolation(report.explain())

@@ -4,12 +4,15 @@ Clipping needs the gradient of each example by itself. A mean or a sum keeps the
 mean that is weighted by classes, or taken over the examples that are not masked, divides every
 example by something that depends on the others: one record then changes all gradients of its
 batch, and the noise no longer covers it. The autograd graph of a loss shows how it was
-reduced, for the reductions in common use; what it cannot tell is let pass with a note in the log.
+reduced, for the reductions in common use; a loss whose graph does not show it is refused.
+
+What no graph shows: numbers that were computed from the other examples without gradients and
+multiplied onto the losses before they were added up, such as ``softmax(losses.detach(), 0)``.
 """
 
 from __future__ import annotations
 
-import logging
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
@@ -27,15 +30,13 @@ from discreet.errors import InvalidValue
 
 __all__ = ["BackwardWatch", "check_reduction"]
 
-_log = logging.getLogger("discreet.learn.dpsgd")
-
 _TRANSPARENT = ("Neg", "Squeeze", "View", "UnsafeView", "Clone", "ToCopy", "Reshape", "Alias")
 _REDUCTIONS = {1: "mean", 2: "sum"}
 _ADVICE = "per-example losses (reduction='none') passed to private.backward()"
 
 
 def check_reduction(loss: Tensor, *, declared: str, rows: int) -> None:
-    """Refuse a loss that contradicts the declared reduction or mixes its examples.
+    """Refuse a loss unless it is, by its graph, the declared reduction of ``rows`` examples.
 
     >>> from torch.nn import functional as F
     >>> scores, classes = torch.zeros(4, 3, requires_grad=True), torch.zeros(4, dtype=torch.int64)
@@ -49,16 +50,9 @@ def check_reduction(loss: Tensor, *, declared: str, rows: int) -> None:
     if loss.grad_fn is None:
         raise InvalidValue("loss", "a constant", "a loss that depends on the model's output")
     found = set(_walk(loss.grad_fn, rows, root=True))
-    for reduction in found - {declared, "unknown"}:
+    for reduction in found - {declared}:
         raise InvalidValue(
             "reduction", declared, f"{reduction!r}, because that is how the loss was reduced"
-        )
-    if "unknown" in found:
-        _log.warning(
-            "the graph of the loss does not show how it was reduced (%s); it is taken as the %s "
-            "over examples that you declared",
-            type(loss.grad_fn).__name__,
-            declared,
         )
 
 
@@ -69,10 +63,12 @@ def _walk(node: Any, rows: int, *, root: bool = False) -> Iterator[str]:
             "a sum with a term that no recorded output leads to",
             "a loss of the model's outputs; regularise by the optimizer's weight_decay",
         )
-    name = type(node).__name__.removesuffix("0").removesuffix("Backward")
-    if hasattr(node, "_saved_reduction"):
-        yield _reduced(node, name)
+    name = _name(node)
+    if getattr(node, "_saved_reduction", 0) in _REDUCTIONS:
+        yield _reduced(node, name, rows)
     elif name in ("Mean", "Sum"):
+        _check_count(math.prod(node._saved_self_sym_sizes), rows)
+        _check_unmasked(node)
         yield name.lower()
     elif name in ("Add", "Sub"):
         for child, _ in node.next_functions:
@@ -86,17 +82,65 @@ def _walk(node: Any, rows: int, *, root: bool = False) -> Iterator[str]:
             raise InvalidValue(
                 "loss", "a scaled loss", "no loss scaling (GradScaler, accumulation): " + _ADVICE
             )
-        for child, _ in node.next_functions:
-            if child is not None:
-                yield from _walk(child, rows)
+        yield from _walk(_multiplied(node), rows)
     else:
-        yield "unknown"
+        raise InvalidValue(
+            "loss",
+            f"a scalar whose graph ({type(node).__name__}) does not show how it was reduced",
+            "a plain mean or sum over the examples, or " + _ADVICE,
+        )
 
 
-def _reduced(node: Any, name: str) -> str:
-    reduction = _REDUCTIONS.get(node._saved_reduction)
-    if reduction is None:
-        return "unknown"
+def _name(node: Any) -> str:
+    return type(node).__name__.rstrip("0123456789").removesuffix("Backward")
+
+
+def _check_count(elements: int, rows: int) -> None:
+    if elements % rows or not elements:
+        raise InvalidValue(
+            "loss",
+            f"a reduction of {elements} numbers for {rows} examples",
+            "as many losses of every example: a selection depends on all of them. Use " + _ADVICE,
+        )
+
+
+def _check_unmasked(node: Any) -> None:
+    """Refuse what was selected by a mask, also where the count happens to be right this time."""
+    while node.next_functions and node.next_functions[0][0] is not None:
+        node = node.next_functions[0][0]
+        masks = [
+            index
+            for index in getattr(node, "_saved_indices", None) or ()
+            if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+        ]
+        if masks or _name(node) == "MaskedSelect":
+            raise InvalidValue(
+                "loss",
+                "a reduction of what a mask selected",
+                "a divisor that does not depend on the other examples: " + _ADVICE,
+            )
+        if _name(node) not in (
+            *_TRANSPARENT,
+            "Index",
+            "Sum",
+            "Mean",
+            "Mul",
+            "Div",
+            "NllLoss",
+            "LogSoftmax",
+        ):
+            return
+
+
+def _reduced(node: Any, name: str, rows: int) -> str:
+    reduction = _REDUCTIONS[node._saved_reduction]
+    judged = node._saved_target if name in ("NllLoss", "NllLoss2D") else None
+    if judged is None:
+        judged = getattr(node, "_saved_self", None)
+    if judged is None:
+        raise InvalidValue("loss", type(node).__name__, "a known reduction, or " + _ADVICE)
+    _check_count(judged.numel(), rows)
+    _check_unmasked(node)
     if reduction == "mean" and name in ("NllLoss", "NllLoss2D"):
         if node._saved_weight is not None:
             raise InvalidValue(
@@ -114,11 +158,34 @@ def _reduced(node: Any, name: str) -> str:
     return reduction
 
 
+def _multiplied(node: Any) -> Any:
+    """The one factor of a product that has a graph, if the other is a plain number."""
+    children = [child for child, _ in node.next_functions if child is not None]
+    factor = getattr(node, "_saved_other", None)
+    if factor is None:
+        factor = getattr(node, "_saved_self", None)
+    # torch keeps a number of Python as a double of no dimensions.
+    plain = not isinstance(factor, Tensor) or (
+        factor.ndim == 0 and factor.dtype in (torch.float64, torch.int64)
+    )
+    if len(children) != 1 or not plain:
+        raise InvalidValue(
+            "loss",
+            "a product with a factor that may depend on the other examples",
+            "terms weighted by plain numbers, or " + _ADVICE,
+        )
+    return children[0]
+
+
 def _divided(node: Any, rows: int) -> str:
-    dividend, divisor = node.next_functions[0][0], node.next_functions[1][0]
+    children = [child for child, _ in node.next_functions]
     saved = node._saved_other
-    is_rows = divisor is None and saved.numel() == 1 and float(saved) == rows
-    if is_rows and set(_walk(dividend, rows)) == {"sum"}:
+    constant = children[1:] in ([], [None]) and children[0] is not None
+    is_rows = constant and (
+        (saved.numel() == 1 if isinstance(saved, Tensor) else saved is not None)
+        and float(saved) == rows
+    )
+    if is_rows and set(_walk(children[0], rows)) == {"sum"}:
         return "mean"
     raise InvalidValue(
         "loss",
@@ -133,8 +200,11 @@ class _Outputs:
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
+        self.on = False
 
     def __call__(self, _: nn.Module, __: object, output: Any) -> None:
+        if not self.on:
+            return
         tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
         self.nodes += [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
 
@@ -148,25 +218,37 @@ def _note_nothing(*_: object) -> None:
 
 @final
 class BackwardWatch(TorchFunctionMode):
-    """Sees every ``loss.backward()`` of one model while it is on: in the first step of a run.
+    """Sees every ``loss.backward()`` of one model while it is on.
 
     ``check`` is called with losses that come from an output of the model, and with no others:
-    several models may be trained side by side.
+    several models may be trained side by side. ``heard`` says whether there was one since
+    :meth:`start`; ``torch.autograd.backward`` is not seen.
     """
 
     def __init__(self, model: nn.Module, check: Callable[[Tensor], None]) -> None:
         super().__init__()
         self._check = check
+        self.heard = False
         self._outputs = _Outputs()
         self._hook = model.register_forward_hook(self._outputs)
 
     def start(self) -> None:
         """Watch from now on."""
-        self._outputs.nodes.clear()
+        self.stop()
+        self._outputs.on = True
+        self.heard = False
         _push_mode(self)  # type: ignore[no-untyped-call]
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it watches."""
+        return self._outputs.on
 
     def stop(self) -> None:
         """Watch no longer. Modes that others pushed meanwhile stay where they are."""
+        if not self._outputs.on:
+            return
+        self._outputs.on = False
         self._outputs.nodes.clear()
         above = []
         while (mode := _get_current_function_mode()) is not None:  # type: ignore[no-untyped-call]
@@ -191,6 +273,7 @@ class BackwardWatch(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.backward and self._comes_from_the_model(args[0]):
             self._check(args[0])
+            self.heard = True
         return func(*args, **(kwargs or {}))
 
     def _comes_from_the_model(self, loss: Tensor) -> bool:

@@ -1,7 +1,7 @@
 """A run that survives being killed: its identity, its write-ahead step counter, its state.
 
 The rule on which the guarantee rests: **a step that may have been taken is never taken
-again.** Before the noise of a step is used, a counter on the disk says that this step may have
+again.** Before the batch of a step is drawn, a counter on the disk says that this step may have
 been taken. When a killed run is resumed, it starts from the last saved state, but counts every
 step up to that counter as taken: the updates between are given up, not repeated. So no more than
 the planned number of noisy sums ever exist, of exactly the planned kinds, whatever was seen of

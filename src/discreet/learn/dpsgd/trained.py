@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -12,6 +12,7 @@ from torch import nn
 from discreet.errors import SchemaError
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.checkpoint import (
+    digest_of,
     load_model,
     read_tensors,
     tensors_of,
@@ -40,12 +41,13 @@ class Trained:
 
 
 def save(directory: str | Path, model: nn.Module, certificate: Certificate) -> None:
-    """Write a model and its certificate; the model's file names the plan it belongs to."""
+    """Write a model and its certificate, which holds the digest of the model's tensors."""
     place = Path(directory)
     place.mkdir(parents=True, exist_ok=True)
     tensors = tensors_of(model)
     notes = {"plan_hash": certificate.plan.content_hash}
-    write_json(place / "certificate.json", certificate.to_json())
+    paper = replace(certificate, model_digest=digest_of(tensors))
+    write_json(place / "certificate.json", paper.to_json())
     write_tensors(place / "model.safetensors", tensors, notes=notes)
 
 
@@ -60,5 +62,7 @@ def load(directory: str | Path, model: nn.Module) -> Certificate:
     tensors, notes = read_tensors(place / "model.safetensors")
     if notes.get("plan_hash") != certificate.plan.content_hash:
         raise SchemaError("the model and the certificate are of different plans")
+    if digest_of(tensors) != certificate.model_digest:
+        raise SchemaError("the model is not the one that the certificate was written for")
     load_model(model, tensors)
     return certificate

@@ -6,6 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
@@ -21,6 +22,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, LedgerMissing
 from discreet.learn.dpsgd.averaging import ParameterAverage
 from discreet.learn.dpsgd.checkpoint import (
+    digest_of,
     load_model,
     pack_optimizer,
     prefixed,
@@ -28,12 +30,13 @@ from discreet.learn.dpsgd.checkpoint import (
     unpack_optimizer,
     without_prefix,
 )
-from discreet.learn.dpsgd.isolation import check_isolation
 from discreet.learn.dpsgd.loading import Collate, length_of, template_of
+from discreet.learn.dpsgd.making import make_private
 from discreet.learn.dpsgd.plan import Plan
-from discreet.learn.dpsgd.private import Private, make_private
+from discreet.learn.dpsgd.private import Private
+from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
-from discreet.learn.dpsgd.refusals import PlanViolation, ResumeRefused
+from discreet.learn.dpsgd.refusals import ResumeRefused
 from discreet.learn.dpsgd.run_directory import RunDirectory
 from discreet.learn.dpsgd.sampling import first_step_after
 from discreet.learn.dpsgd.trained import Trained, save
@@ -171,14 +174,14 @@ class Trainer:
                 self.optimizer,
                 plan,
                 inputs=self._inputs,
-                isolation="vouched" if probed else self._isolation,
+                isolation="vouched" if probed is not None else self._isolation,
                 after_step=list(self._after_step()),
                 batch_axis=self._batch_axis,
                 source=source,
             )
             stack.callback(private.detach)
-            if probed:
-                private._isolation = "checked"
+            if probed is not None:
+                private._isolation, private._writes = "checked", probed
             if self._loss is not None:
                 private._inputs_of = _all_but_targets
             if run is not None:
@@ -218,6 +221,8 @@ class Trainer:
                 if self._average is not None:
                     self._average.exchange()
                 certificate = private.certificate(receipt=receipt)
+                digest = digest_of(tensors_of(self.model))
+                certificate = replace(certificate, model_digest=digest)
                 if run is not None:
                     save(run.path, self.model, certificate)
                     run.finish()
@@ -242,20 +247,23 @@ class Trainer:
         if self._average is not None:
             yield self._average.update
 
-    def _probe(self, validation: Any, collate: Collate | None) -> bool:
+    def _probe(self, validation: Any, collate: Collate | None) -> frozenset[str] | None:
         """Look for mixing before anything is charged, if public data show the shapes."""
         if self._isolation != "check" or self._inputs is not None or validation is None:
-            return False
+            return None
         loader: DataLoader[Any] = DataLoader(validation, batch_size=1, collate_fn=collate)
         parts = template_of(next(iter(loader)))
         if parts is None or self._loss is None or len(parts) < 2:
-            return False
-        report = check_isolation(
-            self.model, inputs=tuple(parts[:-1]), targets=parts[-1], loss=self._loss
+            return None
+        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        return probe(
+            self.model,
+            tuple(parts[:-1]),
+            targets=parts[-1],
+            loss=self._loss,
+            groups=self.plan.clipping.groups(names),
+            batch_axis=self._batch_axis,
         )
-        if not report.ok:
-            raise PlanViolation(report.explain())
-        return True
 
     def _validated(self, validation: Any, collate: Collate | None) -> dict[str, float]:
         """Mean loss and, for classifiers, accuracy on public data."""
@@ -297,6 +305,7 @@ class Trainer:
             "steps_taken": private.steps_taken,
             "clip_norms": list(private.clip_norms),
             "optimizer": plain,
+            "optimizer_class": _class_of(self.optimizer),
             "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
             "average": None,
         }
@@ -312,6 +321,11 @@ class Trainer:
             run.save_state(*self._state(private))
             return
         tensors, notes = found
+        if notes.get("optimizer_class") != _class_of(self.optimizer):
+            raise ResumeRefused(
+                f"the run was trained by {notes.get('optimizer_class')}, this trainer has "
+                f"{_class_of(self.optimizer)}"
+            )
         if (notes["scheduler"] is None) != (self.scheduler is None):
             raise ResumeRefused("the run had a scheduler, or had none; this trainer differs")
         if (notes["average"] is None) != (self._average is None):
@@ -342,6 +356,7 @@ def _kept(
     try:
         yield
     except BaseException as error:
+        private._abandon()
         if run is not None:
             try:
                 run.save_state(*state(private))
@@ -392,6 +407,10 @@ def _charged(
     if charge.outcome == "completed":
         raise ResumeRefused("the ledger says that this run was completed already")
     yield charge.receipt()
+
+
+def _class_of(optimizer: Optimizer) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _all_but_targets(parts: list[Tensor]) -> tuple[Tensor, ...]:

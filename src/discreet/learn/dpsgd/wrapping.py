@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -29,7 +31,7 @@ class Wrapped(Protocol):
 
 
 _LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
-_UNRELATED: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
+_UNRELATED: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
 
 def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
@@ -42,6 +44,7 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
             "DistributedDataParallel",
             "the bare module, and team=discreet.learn.dpsgd.distributed.join(model, plan)",
         )
+    _check_transparent(model)
     if not isinstance(optimizer, Optimizer):
         raise InvalidValue("optimizer", optimizer, "a torch.optim.Optimizer")
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -94,9 +97,41 @@ def release(wrapped: Wrapped) -> None:
     _LIVE.discard(wrapped)
 
 
-def same_parameters(optimizer: Optimizer, known: list[int]) -> bool:
-    """Whether no parameter was added to or taken from an optimizer's groups."""
-    return [len(group["params"]) for group in optimizer.param_groups] == known
+def same_parameters(optimizer: Optimizer, known: Sequence[Sequence[Tensor]]) -> bool:
+    """Whether an optimizer's groups hold the very parameters that they held."""
+    groups = optimizer.param_groups
+    if len(groups) != len(known):
+        return False
+    for group, expected in zip(groups, known, strict=True):
+        held = group["params"]
+        if len(held) != len(expected) or not all(map(operator.is_, held, expected)):
+            return False
+    return True
+
+
+def _check_transparent(model: nn.Module) -> None:
+    """Refuse models whose layers cannot be watched at work."""
+    for name, module in model.named_modules():
+        compiled = getattr(module, "_compiled_call_impl", None) is not None
+        if compiled or type(module).__name__ == "OptimizedModule":
+            raise InvalidValue(
+                f"model.{name}" if name else "model",
+                "compiled by torch.compile",
+                "the module itself: compiled code does not show the layers that are at work",
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InvalidValue(
+                f"model.{name}" if name else "model",
+                "a TorchScript module",
+                "a module of Python code: scripted code does not show the layers that are at work",
+            )
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise InvalidValue(
+                f"model.{name}",
+                "a parameter of a lazy module that has no shape yet",
+                "a model that has seen one made-up batch, before the optimizer is made",
+            )
 
 
 _watching = False
@@ -112,8 +147,8 @@ def _watch_all_optimizers() -> None:
 def _refuse_strangers(optimizer: Optimizer, *_: object) -> None:
     if not _LIVE or any(wrapped.optimizer is optimizer for wrapped in _LIVE):
         return
-    count = sum(len(group["params"]) for group in optimizer.param_groups)
-    if _UNRELATED.get(optimizer) == count:
+    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
+    if _UNRELATED.get(optimizer) == held:
         return
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -121,20 +156,28 @@ def _refuse_strangers(optimizer: Optimizer, *_: object) -> None:
                 raise PlanViolation(
                     "a second optimizer tried to change parameters that are trained under a plan"
                 )
-    _UNRELATED[optimizer] = count
+    _UNRELATED[optimizer] = held
 
 
 @final
 class ForwardGuard:
-    """Refuses a training-mode forward outside of a batch; a copy of the model is left alone."""
+    """Refuses a training-mode forward outside of a batch, or of other rows than the batch has.
 
-    def __init__(self, allowed: Callable[[], bool] | None) -> None:
-        self._allowed = allowed
+    ``rows_of`` gives the number of rows of the open batch, if there is one; the examples are on
+    one of ``axes``. A copy of the model is left alone.
+    """
 
-    def __call__(self, module: nn.Module, _: object) -> None:
-        if self._allowed is None or not module.training or not torch.is_grad_enabled():
+    def __init__(
+        self, rows_of: Callable[[], int | None] | None, axes: tuple[int, ...] = (0,)
+    ) -> None:
+        self._rows_of = rows_of
+        self._axes = axes
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._rows_of is None or not module.training or not torch.is_grad_enabled():
             return
-        if not self._allowed():
+        rows = self._rows_of()
+        if rows is None:
             raise PlanViolation(
                 "a forward pass in training mode outside of private.batches(...): gradients of "
                 "such a pass are not covered by the plan. Call model.eval() or use "
@@ -145,9 +188,36 @@ class ForwardGuard:
                 "a training pass under autocast: norms of gradients in half precision are off by "
                 "up to a percent, and so would be the bound that the noise is made for"
             )
+        self._check_rows(rows, args, kwargs)
+
+    def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        found = False
+        for one in _tensors_in(args if not kwargs else (args, kwargs)):
+            shape = one.shape
+            fits = any(axis < len(shape) and shape[axis] == rows for axis in self._axes)
+            found |= fits
+            if not fits and shape and one.is_floating_point():
+                found = False
+                break
+        if not found:
+            raise PlanViolation(
+                f"the model was given inputs that do not have the {rows} rows of this batch, one "
+                "for each example (times the plan's augmentations): what a row adds could not be "
+                "told to belong to one example. Let collate return one row for each example, in "
+                "order; several views of an example need Plan(augmentations=...)"
+            )
 
     def __deepcopy__(self, memo: object) -> ForwardGuard:
         return ForwardGuard(None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ForwardGuard, (None,)
+
+
+def _tensors_in(values: Any) -> Iterator[Tensor]:
+    """The tensors in plain containers; what other objects hold is theirs to lay out."""
+    for value in values.values() if type(values) is dict else values:
+        if isinstance(value, Tensor):
+            yield value
+        elif type(value) in (tuple, list, dict):
+            yield from _tensors_in(value)

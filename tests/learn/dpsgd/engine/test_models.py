@@ -213,6 +213,32 @@ class Functional(Language):
         return F.linear(hidden, self.words.weight)
 
 
+class Spread(Language):
+    """Positions repeated for every example in memory, or with an axis of size one."""
+
+    def __init__(self, *, copied: bool) -> None:
+        super().__init__()
+        self.copied = copied
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1]).expand(tokens.shape)
+        if self.copied:
+            places = places.contiguous()
+        return self.head(self.layer(self.words(tokens) + self.places(places)))
+
+
+@pytest.mark.parametrize("copied", [True, False])
+@pytest.mark.parametrize("rows", [4, 6])
+def test_positions_spread_over_the_batch(
+    copied: bool, rows: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also with as many examples as positions."""
+    check(settled(Spread(copied=copied)), ids(rows, 6), tolerance=1e-9)
+    check(settled(Spread(copied=copied)), ids(rows, 6), repeats=2, tolerance=1e-9)
+    check(settled(Spread(copied=copied)), ids(rows, 1), tolerance=1e-9)
+    assert not caplog.records
+
+
 def test_tied_embeddings() -> None:
     check(settled(Language()), ids(5, 6), tolerance=1e-9)
     check(settled(Language(words=60, width=2)), ids(3, 3, below=60), tolerance=1e-9)
@@ -424,3 +450,33 @@ class Einsum4(nn.Module):
 
     def forward(self, data: Tensor) -> Tensor:
         return torch.einsum("bi,ij->bj", data, self.form)
+
+
+class Cubed(torch.autograd.Function):
+    """Not a torch function: nothing sees it being called."""
+
+    @staticmethod
+    def forward(ctx: Any, data: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(data, weight)
+        return data * weight**3
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        data, weight = ctx.saved_tensors
+        return gradient * weight**3, (3 * gradient * data * weight**2).sum(0)
+
+
+class Unseen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, data: Tensor) -> Tensor:
+        return Cubed.apply(data, self.weight)
+
+
+def test_parameters_that_act_unseen(caplog: pytest.LogCaptureFixture) -> None:
+    model = settled(nn.Sequential(nn.Linear(4, 4), Unseen(), nn.Linear(4, 2)))
+    with caplog.at_level(logging.WARNING, logger="discreet.learn.dpsgd"):
+        check(model, normal(5, 4), torch_func=False, tolerance=1e-9)
+    assert "1 (Unseen): something other than a torch function uses 1.weight" in caplog.text

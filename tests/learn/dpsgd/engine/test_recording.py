@@ -439,7 +439,7 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
             check(shared, data)
     whole = contributions.total_squared_norms
     with monkeypatch.context() as patch:
-        patch.setattr(engine_module, "total_squared_norms", lambda parts: whole(parts[:-1]))
+        patch.setattr(engine_module, "total_squared_norms", lambda p, f: whole(p[:-1], f))
         with pytest.raises(AssertionError):
             check(small(), data)
     with monkeypatch.context() as patch:

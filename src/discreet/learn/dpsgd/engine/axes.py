@@ -4,6 +4,8 @@ Sizes alone cannot tell: a batch of 64 sequences of length 64 looks the same eit
 the axis is known (inside torch's own sequence layers, which declare ``batch_first``), declared
 (``batch_axis``), or follows the convention that examples come first; in a model that contains
 a sequence-first layer that convention is not assumed, and an undecidable shape is refused.
+A first axis that is a multiple of the examples is cut into them only where :mod:`.folds` knows
+that the rows of one example lie together.
 """
 
 from __future__ import annotations
@@ -14,8 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd.engine.folds import Folds
 
-__all__ = ["Axes", "contains_sequence_first", "declared_axis"]
+__all__ = ["Axes", "UnknownOrder", "contains_sequence_first", "declared_axis"]
+
+
+class UnknownOrder(Exception):
+    """A first axis holds several rows for each example, in an order that nothing tells."""
+
+    def __init__(self, site: object, shape: torch.Size, rows: int) -> None:
+        super().__init__(
+            f"{site}: no telling which rows of an input of shape {tuple(shape)} belong to which "
+            f"of {rows} examples"
+        )
 
 
 def declared_axis(module: nn.Module) -> int | None:
@@ -42,14 +55,23 @@ class Axes:
         self.known: int | None = None
         self.rows = 0
         self.sequence_first = sequence_first
+        self.folds = Folds()
         self._remembered: dict[str, int] = {}
 
-    def find(self, shape: torch.Size, *, leading: int, site: object) -> int:
-        """Return 0 or 1, the axis of examples among the first ``leading`` axes of ``shape``.
+    def open(self, rows: int) -> None:
+        """Expect so many rows in the following forward pass."""
+        self.rows = rows
+        self.known = None
+        self.folds.open(rows)
 
-        ``-1`` stands for a first axis of (time, batch) merged, time being outermost.
+    def find(self, data: Tensor, *, leading: int, site: object) -> int:
+        """Return 0 or 1, the axis of examples among the first ``leading`` axes of ``data``.
+
+        ``-1`` stands for a first axis of (time, batch) merged, time being outermost: torch's own
+        sequence layers do that.
         """
         rows = self.rows
+        shape = data.shape
         if leading < 1:
             raise NotApplicable(
                 f"{site}: an input of shape {tuple(shape)} has no axis for examples"
@@ -59,7 +81,7 @@ class Axes:
         wanted = self.known if self.known is not None else self.declared
         if wanted is None and not self.sequence_first:
             wanted = 0
-        if wanted == 0 and (first or (rows and shape[0] % rows == 0)):
+        if wanted == 0 and (first or self._cut(data, site, transposed=second)):
             return 0
         if wanted == 1 and second:
             return 1
@@ -67,6 +89,8 @@ class Axes:
             if first:
                 return 0
             if rows and shape[0] % rows == 0:
+                if self.known is None:
+                    raise UnknownOrder(site, shape, rows)
                 return -1
         if wanted is None:
             if first != second:
@@ -77,11 +101,23 @@ class Axes:
                 return self._remembered[str(site)]
         raise self._wrong(shape, site, wanted)
 
-    def first(self, shape: torch.Size, *, site: object) -> None:
+    def first(self, data: Tensor, *, site: object) -> None:
         """Check that the examples are along the first axis, as in images."""
-        rows = self.rows
-        if shape[0] != rows and (not rows or shape[0] % rows):
-            raise self._wrong(shape, site, 0)
+        if data.shape[0] != self.rows and not self._cut(data, site):
+            raise self._wrong(data.shape, site, 0)
+
+    def _cut(self, data: Tensor, site: object, *, transposed: bool = False) -> bool:
+        """Whether the first axis may be cut into examples; raise where its order is unknown."""
+        rows, size = self.rows, data.shape[0]
+        if rows == 1:  # whatever the order, all of it belongs to the one example
+            return True
+        if not rows or size % rows:
+            return False
+        if not size or self.folds.known(data):
+            return True
+        if transposed:  # more likely (time, examples, ...)
+            return False
+        raise UnknownOrder(site, data.shape, rows)
 
     def _wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
         return InvalidValue(

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from types import MethodType
 from typing import Any, final
 
 import torch
@@ -20,12 +20,44 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.dpsgd.engine.axes import declared_axis
+from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
 
 __all__ = ["BlackBoxes"]
 
 _log = logging.getLogger("discreet.learn.dpsgd")
+
+
+@final
+class _Routed:
+    """The forward call of a module while it is recorded.
+
+    A copy of the module, in memory or in a file, gets the module's own forward call: it is not
+    recorded, and trains as if the engine did not exist.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], module: nn.Module, own: Callable[..., Any]
+    ) -> None:
+        self._call = call
+        self._module = module
+        self._own = own
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._call(self._module, self._own, *args, **kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._own, MethodType) and self._own.__self__ is self._module:
+            return _bound, (self._own.__func__, self._module)
+        return _same, (self._own,)
+
+
+def _bound(function: Callable[..., Any], module: nn.Module) -> MethodType:
+    return MethodType(function, module)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @final
@@ -40,6 +72,7 @@ class BlackBoxes:
             module for module in model.modules() if module is model or is_watched(module)
         ]
         self._opaque: set[int] = set()
+        self._looked_at: set[int] = set()
         self._installed: list[tuple[nn.Module, Any]] = []
         self._inside = False
 
@@ -49,7 +82,7 @@ class BlackBoxes:
             call = self._root_forward if module is self._model else self._forward
             own = module.forward
             self._installed.append((module, module.__dict__.get("forward")))
-            module.__dict__["forward"] = partial(call, module, own)
+            module.__dict__["forward"] = _Routed(call, module, own)
 
     def uninstall(self) -> None:
         """Give the modules their own forward calls back."""
@@ -82,21 +115,40 @@ class BlackBoxes:
     def _recorded(self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if id(module) not in self._opaque:
             try:
-                return own(*args, **kwargs)
-            except NoRule as reason:
-                self._opaque.add(id(module))
-                _log.warning(
-                    "%s (%s): %s; its per-example gradients come through torch.func",
-                    self._names[id(module)] or "the model",
-                    type(module).__name__,
-                    reason,
-                )
+                result = own(*args, **kwargs)
+                reason = self._first_look(module, result)
+                if reason is None:
+                    return result
+            except (NoRule, UnknownOrder) as missing:
+                reason = str(missing)
+            self._opaque.add(id(module))
+            _log.warning(
+                "%s (%s): %s; its per-example gradients come through torch.func",
+                self._names[id(module)] or "the model",
+                type(module).__name__,
+                reason,
+            )
         self._inside = True
         try:
             with torch._C.DisableTorchFunction():
                 return self._run_per_example(module, args, kwargs)
         finally:
             self._inside = False
+
+    def _first_look(self, module: nn.Module, result: Any) -> str | None:
+        """Find parameters that acted unseen (in an autograd.Function), the first time only."""
+        if id(module) in self._looked_at:
+            return None
+        self._looked_at.add(id(module))
+        names = sorted(
+            {
+                name
+                for leaf in leaves_behind(result)
+                if (source := self._recorder.source_of(leaf)) is not None
+                for name in source.root_names()
+            }
+        )
+        return f"something other than a torch function uses {', '.join(names)}" if names else None
 
     def _run_per_example(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
         rows = self._recorder.axes.rows
@@ -160,10 +212,26 @@ class BlackBoxes:
         if not isinstance(value, Tensor) or value.ndim == 0 or recorder.is_constant(value):
             return None
         try:
-            axis = recorder.axes.find(value.shape, leading=value.ndim, site="an input")
-        except InvalidValue:
+            axis = recorder.axes.find(value, leading=value.ndim, site="an input")
+        except (InvalidValue, UnknownOrder):
             return None
         return axis if value.shape[axis] == recorder.axes.rows else None
+
+
+def leaves_behind(result: Any) -> Iterator[Tensor]:
+    """All leaves to which plain autograd would carry gradients of a result."""
+    tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
+    waiting = [value.grad_fn for value in tensors if value.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
 
 
 def one_by_one(

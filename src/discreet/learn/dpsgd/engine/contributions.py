@@ -5,17 +5,29 @@ A gradient that is never formed costs nothing: :class:`Outer` keeps the two fact
 :class:`PerExample` the gradients themselves. Each knows the squared norm of every
 example's gradient and the weighted sum over examples (book-keeping: Bu, Wang, Zha and
 Karypis 2022). :func:`merged` adds the uses of a shared parameter *before* the norm is
-taken: the norm of the sum, not the sum of the norms.
+taken: the norm of the sum, not the sum of the norms. Norms are for clipping, so they are upper
+bounds even where gradients are not formed: see :mod:`.rounding`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol, final
 
 import torch
 from torch import Tensor
+
+from discreet.learn.dpsgd.engine.rounding import (
+    bounded_norms,
+    gram_squared_norms,
+    lengths,
+    lost,
+    outer_squared_norms,
+    spread,
+    tied_squared_norms,
+)
 
 __all__ = [
     "Contribution",
@@ -36,7 +48,7 @@ class Contribution(Protocol):
     """Per-example gradients of one parameter, in some form."""
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each example's gradient, shape (examples,)."""
+        """Return the squared norm of each example's gradient, shape (examples,), for clipping."""
 
     def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
         """Add ``factor * sum_i weights[i] gradient_i`` to ``total``, of the parameter's shape."""
@@ -46,14 +58,6 @@ class Contribution(Protocol):
 
     def without(self, removed: Tensor) -> Contribution:
         """Return the same with the gradients of the examples ``removed`` (a mask) exactly zero."""
-
-
-def lengths(rows: Tensor) -> Tensor:
-    """Euclidean norm of each row; one pass, no temporary of the size of ``rows``."""
-    if rows.ndim != 2:
-        rows = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms
 
 
 def add_into(total: Tensor, add: Callable[[Tensor], object]) -> None:
@@ -148,8 +152,8 @@ class Outer:
         if self._norms is not None:
             return self._norms.square()
         if left.ndim == 2:
-            return lengths(left).mul_(lengths(right)).square_()
-        return cross_products(left, right, left, right).clamp_(min=0)
+            return outer_squared_norms(left, right)
+        return gram_squared_norms(left, right)
 
     def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
         left, right = self.left, self.right
@@ -204,6 +208,8 @@ class Outer:
             norms[piece] = lengths(target)
         if form == "store":
             return PerExample(values.view(examples, *self.shape), norms)
+        # The weighted sum will form them once more, with other roundings.
+        norms = bounded_norms(norms, spread(left, right), terms=left.shape[1])
         return Outer(left, right, self.shape, norms)
 
     def without(self, removed: Tensor) -> Outer:
@@ -253,17 +259,33 @@ class Lookup:
         self.values = values
         self.examples = examples
         self.shape = shape
+        self._merged = False
 
     def squared_norms(self) -> Tensor:
-        keys, places = torch.unique(self.owner * self.shape[0] + self.ids, return_inverse=True)
-        rows = self.values.new_zeros(keys.shape[0], self.shape[1])
-        rows.index_add_(0, places, self.values)
+        self._merge()
         totals = self.values.new_zeros(self.examples)
-        return totals.index_add_(0, keys // self.shape[0], lengths(rows).square_())
+        totals.index_add_(0, self.owner, lengths(self.values).square_())
+        # A running sum of as many squares may have lost that much.
+        return totals.mul_(1.0 + self.owner.shape[0] * torch.finfo(totals.dtype).eps)
 
     def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
+        self._merge()
         rows = self.values * weights[self.owner].unsqueeze(1)
         total.index_add_(0, self.ids, rows, alpha=factor)
+
+    def _merge(self) -> None:
+        """Add what an example adds to the same row: norms and sums must see the same numbers.
+
+        Values that cancel must do so here, not in a sum with other examples and noise.
+        """
+        if self._merged:
+            return
+        self._merged = True
+        keys, places = torch.unique(self.owner * self.shape[0] + self.ids, return_inverse=True)
+        rows = self.values.new_zeros(keys.shape[0], self.shape[1])
+        self.values = rows.index_add_(0, places, self.values)
+        self.owner = torch.div(keys, self.shape[0], rounding_mode="floor")
+        self.ids = keys - self.owner * self.shape[0]
 
     def per_example(self) -> Tensor:
         table = self.values.new_zeros(self.examples * self.shape[0], self.shape[1])
@@ -275,23 +297,14 @@ class Lookup:
         return Lookup(self.owner, self.ids, values, examples=self.examples, shape=self.shape)
 
 
-def cross_products(left: Tensor, right: Tensor, left2: Tensor, right2: Tensor) -> Tensor:
-    """Inner products of two gradients given by factors, example by example, from Gram matrices.
-
-    <sum_t a_t b_t^T, sum_s c_s d_s^T> = sum_{t,s} <a_t, c_s> <b_t, d_s>.
-    """
-    gram = torch.bmm(left, left2.transpose(1, 2))
-    gram.mul_(torch.bmm(right, right2.transpose(1, 2)))
-    return gram.flatten(1).sum(1)
-
-
-def total_squared_norms(parts: Sequence[Contribution]) -> Tensor:
-    """Squared norms of the gradients with respect to several parameters together.
+def total_squared_norms(parts: Sequence[Contribution], factor: float = 1.0) -> Tensor:
+    """``factor`` times the squared norms of the gradients with respect to several parameters.
 
     Few calls rather than few multiplications: for small layers a call costs more than its work.
     """
     totals: list[Tensor] = []
     norms: list[Tensor] = []
+    wide = 1
     lefts: list[Tensor] = []
     rights: list[Tensor] = []
     with_bias = {id(part.outer) for part in parts if isinstance(part, OuterBias)}
@@ -303,6 +316,7 @@ def total_squared_norms(parts: Sequence[Contribution]) -> Tensor:
             if id(part.outer) not in paired:
                 norms.append(lengths(part.outer.left))
         elif isinstance(part, Outer) and id(part) in paired and part.left.ndim == 2:
+            wide = max(wide, part.left.shape[1])
             lefts.append(lengths(part.left))
             rights.append(lengths(part.right))
         else:
@@ -311,14 +325,26 @@ def total_squared_norms(parts: Sequence[Contribution]) -> Tensor:
         totals.append(squared_lengths(norms))
     if lefts:
         # |left|^2 |right|^2 for the weight and |left|^2 for its bias.
-        one = lefts[0].new_ones(())
         left = lefts[0] if len(lefts) == 1 else torch.stack(lefts)
         right = rights[0] if len(lefts) == 1 else torch.stack(rights)
-        both = torch.addcmul(one, right, right).mul_(left).mul_(left)
+        share = 1.0 if totals else factor
+        both = torch.addcmul(scalar(share, left), right, right, value=share)
+        both = both.mul_(torch.addcmul(scalar(lost(wide, left), left), left, left))
+        if not totals:
+            return both if len(lefts) == 1 else both.sum(0)
         totals.append(both if len(lefts) == 1 else both.sum(0))
-    if len(totals) == 1:
-        return totals[0]
-    return torch.stack(totals).sum(0)
+    whole = totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
+    return whole if factor == 1.0 else whole.mul_(factor)
+
+
+@lru_cache(maxsize=64)
+def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+def scalar(value: float, like: Tensor) -> Tensor:
+    """Return a constant; never to be written to."""
+    return _scalar(value, like.dtype, like.device)
 
 
 def squared_lengths(norms: Sequence[Tensor]) -> Tensor:
@@ -372,11 +398,19 @@ class Tied:
     def squared_norms(self) -> Tensor:
         left, right = self.outer.with_terms()
         lookup = self.lookup
+        own = lookup.squared_norms()
         entries = left[lookup.owner, :, lookup.ids]
         products = torch.bmm(right[lookup.owner], lookup.values.unsqueeze(2)).squeeze(2)
         cross = left.new_zeros(lookup.examples)
         cross.index_add_(0, lookup.owner, (entries * products).sum(1))
-        return (self.outer.squared_norms() + lookup.squared_norms() + 2 * cross).clamp_(min=0)
+        spreads = left.new_zeros(lookup.examples)
+        spreads.index_add_(0, lookup.owner, lengths(lookup.values))
+        return tied_squared_norms(
+            self.outer.squared_norms() + own + 2 * cross,
+            spread(left, right) + spreads,
+            terms=left.shape[1],
+            roundings=right.shape[2] + left.shape[1] + lookup.owner.shape[0],
+        )
 
     def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
         self.outer.add_to(total, weights, factor)

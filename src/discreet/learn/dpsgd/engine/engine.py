@@ -45,14 +45,14 @@ class GradientEngine:
     models whose layers take (time, examples, features); ``None`` takes the first axis, except
     in a model with sequence-first layers, where an axis that cannot be told raises.
 
-    >>> model = nn.Linear(3, 2)
+    >>> model = nn.Linear(4, 1)
     >>> engine = GradientEngine(model)
-    >>> with engine.recording(4):
-    ...     model(torch.ones(4, 3)).sum().backward()
+    >>> with engine.recording(3):
+    ...     model(torch.ones(3, 4)).sum().backward()
     ...     norms = engine.squared_norms()
-    ...     total = engine.clipped_sum(torch.ones(1, 4))
+    ...     total = engine.clipped_sum(torch.ones(1, 3))
     >>> norms.tolist(), total["bias"].tolist(), model.bias.grad
-    ([[8.0, 8.0, 8.0, 8.0]], [4.0, 4.0], None)
+    ([[5.0, 5.0, 5.0]], [3.0], None)
     """
 
     def __init__(
@@ -197,12 +197,10 @@ class GradientEngine:
             for group in self._groups:
                 used = [part for at in group if (part := parts[at]) is not None]
                 if used and self._recorder.units:
-                    rows.append(total_squared_norms(used))
+                    rows.append(total_squared_norms(used, self._scale * self._scale))
                 else:
                     rows.append(some.new_zeros(self._recorder.units))
             table = rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
-            if self._scale != 1.0:
-                table.mul_(self._scale * self._scale)
         self._norms = table
         return table
 

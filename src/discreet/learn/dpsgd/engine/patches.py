@@ -44,6 +44,11 @@ class Geometry:
         sides = [side for pair in zip(self.before, self.after, strict=True) for side in pair[::-1]]
         return F.pad(images, sides[::-1]).contiguous()
 
+    def overlap(self) -> int:
+        """Return in how many patches an entry of an image can be."""
+        steps = [s // math.gcd(s, h) for s, h in zip(self.stride, self.dilation, strict=True)]
+        return math.prod(-(-k // step) for k, step in zip(self.kernel, steps, strict=True))
+
     def flat(self) -> Geometry:
         """Return the same with two axes, for one or two."""
         if len(self.kernel) == 2:

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes
 from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, merged
+from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
 from discreet.learn.dpsgd.engine.scratch import Scratch
 from discreet.learn.dpsgd.engine.sources import Site, Source
 
@@ -80,8 +81,7 @@ class Recorder(TorchFunctionMode):
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
         self.units, self.repeats = units, repeats
-        self.axes.rows = units * repeats
-        self.axes.known = None
+        self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self.constants = self._fixed.copy()
         self.watching = True
@@ -122,15 +122,31 @@ class Recorder(TorchFunctionMode):
                             data = True
         if not found:
             result = func(*args, **kwargs)
-            if not data and isinstance(result, Tensor):
-                self.constants[id(result)] = result
+            if not data:
+                if isinstance(result, Tensor):
+                    self.constants[id(result)] = result
+            elif func in FOLLOWED:
+                self.axes.folds.follow(func, args, self.data_in(args), result)
             return result
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
-            return rule(self, func, *args, **kwargs)
+            result = rule(self, func, *args, **kwargs)
+            if self.axes.folds.any:
+                self.axes.folds.follow(func, args, self.data_in(args), result)
+            return result
         if not data:
             return self.derive(func, args, kwargs)
         raise NoRule(func, self.names_in(args, kwargs))
+
+    def data_in(self, args: tuple[Any, ...]) -> list[Tensor]:
+        """Arguments that are neither parameters nor constants."""
+        return [
+            value
+            for value in flat(args)
+            if isinstance(value, Tensor)
+            and id(value) not in self.sources
+            and id(value) not in self.constants
+        ]
 
     def source_of(self, value: object) -> Source | None:
         """Return the source that this very tensor is, if any."""
@@ -258,19 +274,10 @@ class Recorder(TorchFunctionMode):
                 if source.leaves:
                     source.gather_leaves(self.units)
             for source in reversed(self.derived):
-                source.hand_to_parents()
+                source.hand_to_parents(self.units)
             for source in self.parameters:
                 if len(source.contributions) > 1:
                     source.contributions = [merged(source.contributions)]
-
-
-def flat(values: Sequence[Any]) -> Iterator[Any]:
-    """Arguments with lists and tuples opened."""
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from value
-        else:
-            yield value
 
 
 def is_transpose(result: Tensor, of: Tensor) -> bool:

@@ -26,11 +26,16 @@ def copies(recorder: Recorder, tensor: Tensor, data: Tensor, func: Any) -> Tenso
     base = source.repeats or source
     value = base.tensor.detach()
     site = recorder.site("broadcast", base)
-    axis = recorder.axes.find(data.shape, leading=data.ndim, site=site)
+    axis = recorder.axes.find(data, leading=data.ndim, site=site)
     rows = recorder.axes.rows
     depth = max(data.ndim, value.ndim)
     value = value.reshape(*(1,) * (depth - value.ndim), *value.shape)
     at = axis + depth - data.ndim
+    if base.looked_up is not None and at == 0 and value.shape[0] == rows == data.shape[0]:
+        # Rows of a table looked up for every example: each acts on its own example only.
+        aligned = value.requires_grad_()
+        base.aligned.append(aligned)
+        return aligned
     if axis < 0 or value.shape[at] != 1:
         raise NoRule(func, source.root_names())
     sizes = [-1] * depth

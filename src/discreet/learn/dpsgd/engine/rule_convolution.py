@@ -20,11 +20,11 @@ from discreet.learn.dpsgd.engine.contributions import (
     PerExample,
     cheapest_form,
     erased,
-    lengths,
     pieces,
 )
 from discreet.learn.dpsgd.engine.patches import Geometry, Patches
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder, Rule
+from discreet.learn.dpsgd.engine.rounding import bounded_norms, lengths, patch_spread
 from discreet.learn.dpsgd.engine.rule_linear import Kept
 from discreet.learn.dpsgd.engine.scratch import Scratch
 from discreet.learn.dpsgd.engine.sources import Source
@@ -104,6 +104,9 @@ class Convolved:
             norms[piece] = torch.stack([lengths(part) for part in targets]).square_().sum(0)
         norms.sqrt_()
         if not store:
+            # The weighted sum will form them once more, with other roundings.
+            spreads = patch_spread(self.maps, self.images, self.geometry.overlap())
+            norms = bounded_norms(norms, spreads, terms=terms)
             return Convolved(self.maps, self.images, self.geometry, self.shape, norms)
         if examples == units:
             return KernelRows(slices, norms, patches)
@@ -223,7 +226,7 @@ def watched(
     for source in (by_weight, by_bias):
         if source is not None:
             site = recorder.site("convolution", source)
-    recorder.axes.first(data.shape, site=site)
+    recorder.axes.first(data, site=site)
     plain_weight = weight if by_weight is None else weight.detach()
     plain_bias = bias if bias is None or by_bias is None else bias.detach()
     kept = Kept(data, site)

@@ -49,7 +49,7 @@ def embedding(
     refuse(site, max_norm=max_norm, by_frequency=scale_grad_by_freq, sparse=sparse)
     if recorder.is_constant(input):
         return constant(recorder, func, input, weight, padding_idx)
-    axis = recorder.axes.find(input.shape, leading=input.ndim, site=site)
+    axis = recorder.axes.find(input, leading=input.ndim, site=site)
     plain = weight.detach()
     version = input._version
 
@@ -159,7 +159,7 @@ def embedding_bag(
         add_lookup(recorder, weight, owner, ids, values, padding_idx)
 
     bags = input.shape[0] if offsets is None else offsets.shape[0] - int(include_last_offset)
-    recorder.axes.first(torch.Size([bags]), site=site)
+    recorder.axes.first(input if offsets is None else offsets[:bags], site=site)
     return recorder.tap(run, per_sample_weights, receive)
 
 

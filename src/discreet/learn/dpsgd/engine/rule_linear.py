@@ -71,7 +71,7 @@ def linear(
     for source in (by_bias, by_weight):
         if source is not None:
             site = source.used("linear")
-    axis = recorder.axes.find(input.shape, leading=input.ndim - 1, site=site)
+    axis = recorder.axes.find(input, leading=input.ndim - 1, site=site)
     # One product over all positions, whatever the number of axes.
     rows = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
     receive = listener(recorder, by_weight, by_bias, rows, input, axis, site)
@@ -145,7 +145,7 @@ def matmul(recorder: Recorder, func: Any, input: Tensor, other: Tensor) -> Tenso
     if source is None or other.ndim != 2 or recorder.source_of(input) is not None:
         raise NoRule(func, recorder.names_in((input, other), {}))
     site = recorder.site("matmul", source)
-    axis = recorder.axes.find(input.shape, leading=input.ndim - 1, site=site)
+    axis = recorder.axes.find(input, leading=input.ndim - 1, site=site)
     kept = Kept(input, site)
 
     def receive(gradient: Tensor) -> None:

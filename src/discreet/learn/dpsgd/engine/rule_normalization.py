@@ -52,7 +52,7 @@ def layer_norm(
     """Layer normalisation over the last axes."""
     site = named_site(recorder, "layer norm", func, input, weight, bias)
     features = len(normalized_shape)
-    axis = recorder.axes.find(input.shape, leading=input.ndim - features, site=site)
+    axis = recorder.axes.find(input, leading=input.ndim - features, site=site)
     by_weight, by_bias = recorder.source_of(weight), recorder.source_of(bias)
     gain, shift = plain(recorder, weight), plain(recorder, bias)
     kept = Kept(input, site)
@@ -106,7 +106,7 @@ def rms_norm(
     """Root-mean-square normalisation over the last axes."""
     site = named_site(recorder, "rms norm", func, input, weight)
     features = len(normalized_shape)
-    axis = recorder.axes.find(input.shape, leading=input.ndim - features, site=site)
+    axis = recorder.axes.find(input, leading=input.ndim - features, site=site)
     normalized = F.rms_norm(input, list(normalized_shape), None, eps)
     source = recorder.source_of(weight)
     assert source is not None
@@ -132,7 +132,7 @@ def group_norm(
 ) -> Tensor:
     """Group normalisation of (examples, channels, ...)."""
     site = named_site(recorder, "group norm", func, input, weight, bias)
-    recorder.axes.first(input.shape, site=site)
+    recorder.axes.first(input, site=site)
     by_weight, by_bias = recorder.source_of(weight), recorder.source_of(bias)
     gain, shift = plain(recorder, weight), plain(recorder, bias)
     examples, channels = input.shape[:2]
@@ -226,7 +226,7 @@ def fixed_statistics(
 ) -> Tensor:
     """Normalise (examples, channels, ...) with given statistics, then gain and shift."""
     site = named_site(recorder, "fixed norm", func, data, weight, bias)
-    recorder.axes.first(data.shape, site=site)
+    recorder.axes.first(data, site=site)
     normalized = F.batch_norm(data, mean, variance, None, None, False, 0.0, eps)
     by_weight, by_bias = recorder.source_of(weight), recorder.source_of(bias)
     wide = (1, -1, *(1,) * (data.ndim - 2))

@@ -58,6 +58,7 @@ class Source:
         self.transposes = transposes
         self.repeats = repeats
         self.looked_up: Tensor | None = None
+        self.aligned: list[Tensor] = []
         self.contributions: list[Contribution] = []
         self.leaves: list[tuple[Tensor, int]] = []
         self.uses = 0
@@ -99,8 +100,17 @@ class Source:
             self.contributions.append(PerExample(values))
         self.leaves.clear()
 
-    def hand_to_parents(self) -> None:
+    def hand_to_parents(self, units: int) -> None:
         """Move the contributions of a derived tensor to what it was derived from."""
+        for leaf in self.aligned:
+            if leaf.grad is not None and self.looked_up is not None:
+                table = self.parents[0]
+                rows = leaf.grad.reshape(units, -1, leaf.shape[-1])
+                ids = self.looked_up.reshape(units, -1)
+                table.contributions.append(
+                    rows_looked_up(ids, PerExample(rows), table.tensor.shape)
+                )
+        self.aligned.clear()
         if not self.contributions or not self.parents:
             return
         whole = merged(self.contributions)
@@ -128,9 +138,13 @@ class Source:
 
 
 def rows_looked_up(ids: Tensor, whole: Contribution, shape: torch.Size) -> Lookup:
-    """Carry gradients of rows that every example looked up alike to their table."""
+    """Carry gradients of looked-up rows to their table.
+
+    ``ids`` are (examples, places), or of any shape that all examples looked up alike.
+    """
     values = whole.per_example()
     examples = values.shape[0]
-    flat = ids.reshape(1, -1).expand(examples, -1).reshape(-1)
-    owner = torch.arange(examples, device=ids.device).repeat_interleave(ids.numel())
+    places = values[:1].numel() // shape[1]
+    flat = ids.reshape(-1, places).expand(examples, places).reshape(-1)
+    owner = torch.arange(examples, device=ids.device).repeat_interleave(places)
     return Lookup(owner, flat.long(), values.reshape(-1, shape[1]), examples=examples, shape=shape)

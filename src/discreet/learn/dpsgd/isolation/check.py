@@ -7,6 +7,7 @@ alone. Batch normalisation breaks this, and so does anything else that looks alo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -90,6 +91,7 @@ class _Probe:
     tried: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     reduction: str | None = None
+    writes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.one, self.two, self.later = (
@@ -102,7 +104,8 @@ class _Probe:
 
     def all(self) -> None:
         """Run every probe that still makes sense after the ones before."""
-        if not self._repeatable() or not self._readable():
+        self._parameters_stay()
+        if self.culprits or not self._repeatable() or not self._readable():
             return
         self._others()
         if not self.culprits:
@@ -116,7 +119,11 @@ class _Probe:
     def report(self) -> IsolationReport:
         """The findings so far."""
         return IsolationReport(
-            tuple(self.culprits.values()), tuple(self.tried), tuple(self.skipped), self.reduction
+            tuple(self.culprits.values()),
+            tuple(self.tried),
+            tuple(self.skipped),
+            self.reduction,
+            tuple(self.writes),
         )
 
     # --- preparations
@@ -133,6 +140,17 @@ class _Probe:
             else:
                 kind_of = type(self.subject.prototype.get_submodule(name)).__name__
             self.culprits.setdefault((name, kind), Culprit(name, kind_of, kind, evidence))
+
+    def _parameters_stay(self) -> None:
+        self.tried.append("writes")
+        model = copy.deepcopy(self.subject.prototype)
+        before = {name: (p._version, p.detach().clone()) for name, p in model.named_parameters()}
+        self.subject.run(self.one, model=model)
+        for name, parameter in model.named_parameters():
+            version, value = before[name]
+            kept = torch.equal(parameter.detach().nan_to_num(), value.nan_to_num())
+            if parameter._version != version or not kept:
+                self._accuse([name.rpartition(".")[0]], "writes", name)
 
     def _repeatable(self) -> bool:
         self.tried.append("repetition")
@@ -350,12 +368,22 @@ class _Probe:
             model = self.subject.fresh()
             self.subject.run(batch, model=model)
             state = state_of(model)
+            self._note_writes(model)
             after.append((state, self.subject.run(self.later, model=model).per_example))
         (one, answer), (other, different_answer) = after
         for (module, key), values in one.items():
             if not same(values, other.get((module, key), []), self.subject.fine):
                 self._accuse([module], "state", f"{key} after different batches")
+        accused = {name for name, kind in self.culprits if kind == "state"}
+        self.writes = [name for name in self.writes if name.rpartition(".")[0] not in accused]
         self.tried.append("earlier batches")
         if not same(answer, different_answer, self.subject.fine):
             names = carriers(self.subject, (self.one, self.two), self.later)
             self._accuse(names, "carried", "one batch after different earlier batches")
+
+    def _note_writes(self, model: nn.Module) -> None:
+        before = dict(self.subject.prototype.named_buffers())
+        for name, buffer in model.named_buffers():
+            kept = name in before and torch.equal(buffer, before[name])
+            if not kept and name not in self.writes:
+                self.writes.append(name)

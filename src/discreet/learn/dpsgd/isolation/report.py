@@ -19,6 +19,7 @@ _FINDINGS = {
     "order": "what it computes for one example changes with its place in the batch",
     "batch size": "what it computes for one example changes with the number of examples",
     "gradient": "the gradient of one example changes with the other examples",
+    "writes": "it changes a parameter of its own while it computes, past clipping and noise",
     "state": "it keeps a state that depends on the examples it saw",
     "carried": "its answer to one batch depends on the batches before",
     "reduction": "its value is neither the sum nor the mean of losses of single examples",
@@ -29,6 +30,8 @@ _FINDINGS = {
 
 _ADVICE = {
     "state": "discreet.learn.dpsgd.fix(model) replaces batch normalisation and running statistics",
+    "writes": "only the optimizer may change parameters: no statistics in frozen parameters, no "
+    "Embedding(max_norm=...)",
     "mixes": "discreet.learn.dpsgd.fix(model) replaces batch normalisation; other modules must "
     "treat the examples one by one",
     "reduction": 'use a loss with reduction="none", or the plain mean or sum',
@@ -61,13 +64,15 @@ class IsolationReport:
 
     ``ok`` means that no probe found examples touching each other. That is evidence, not proof.
     ``probes`` names what was tried, ``skipped`` what could not be tried and why, and
-    ``reduction`` is how a scalar loss was found to combine the examples.
+    ``reduction`` is how a scalar loss was found to combine the examples. ``writes`` names
+    buffers that a training pass changes, but in the same way whatever the examples are.
     """
 
     culprits: tuple[Culprit, ...]
     probes: tuple[str, ...]
     skipped: tuple[str, ...] = ()
     reduction: str | None = None
+    writes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

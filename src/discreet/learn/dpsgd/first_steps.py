@@ -1,0 +1,137 @@
+"""What is looked at only while the first steps of a run are taken, because it costs time.
+
+Only the optimizer may change parameters, with gradients that were clipped and made noisy. A module
+that writes statistics of its batch into a parameter (codebooks, embeddings with ``max_norm``) or a
+buffer publishes them without noise. The probe of :func:`~discreet.learn.dpsgd.check_isolation`
+looks for that on made-up inputs; here the real passes are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
+
+from discreet.learn.dpsgd.refusals import PlanViolation
+
+__all__ = ["StateWatch"]
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class _Print(NamedTuple):
+    """A mark of a tensor's contents that costs no memory: how often written, sum of its bits.
+
+    Writes through ``.data`` are not counted by torch; the sum shows them.
+    """
+
+    version: int
+    bits: int
+
+
+@final
+class StateWatch:
+    """Compares parameters and buffers before and after the passes of a batch.
+
+    ``allowed`` names buffers that were seen to change alike whatever the examples are; ``None``
+    allows all buffers, where the caller has vouched for them. Parameters are never allowed.
+    While a batch is open, calls of modules in places where they cannot be recorded are refused
+    by name: inside the backward pass (``torch.utils.checkpoint``) and inside ``torch.vmap``.
+    """
+
+    def __init__(self, model: nn.Module, *, allowed: Collection[str] | None) -> None:
+        self._model = model
+        self._allowed = allowed
+        self._before: dict[str, _Print] | None = None
+        self._handles = [
+            module.register_forward_pre_hook(_CallGuard(self, name))
+            for name, module in model.named_modules()
+        ]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a batch is being looked at."""
+        return self._before is not None
+
+    def start(self) -> None:
+        """A batch begins."""
+        self._before = self._prints()
+
+    def judge(self) -> None:
+        """Raise if the passes since :meth:`start` wrote into the model."""
+        before, self._before = self._before, None
+        if before is None:
+            return
+        parameters = {name for name, _ in self._model.named_parameters()}
+        for name, after in self._prints().items():
+            if before.get(name) == after:
+                continue
+            is_parameter = name in parameters
+            if not is_parameter and (self._allowed is None or name in self._allowed):
+                continue
+            owner = name.rpartition(".")[0]
+            kind = type(self._model.get_submodule(owner)).__name__
+            raise PlanViolation(
+                f"the {'parameter' if is_parameter else 'buffer'} {name} was written to during a "
+                f"training pass, by or around {owner or 'the model itself'} ({kind}): what it "
+                "holds of the examples would be released without noise. Only the optimizer may "
+                "change the model"
+            )
+
+    def forget(self) -> None:
+        """The batch was given up."""
+        self._before = None
+
+    def remove(self) -> None:
+        """Look no more."""
+        self.forget()
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _prints(self) -> dict[str, _Print]:
+        named = [*self._model.named_parameters(), *self._model.named_buffers()]
+        return {name: _Print(one._version, _bits(one)) for name, one in named}
+
+
+def _bits(one: Tensor) -> int:
+    held = one.detach()
+    if held.is_complex():
+        held = torch.view_as_real(held)
+    if held.is_floating_point():
+        held = held.view(_INTEGERS[held.element_size()])
+    return int(held.sum(dtype=torch.int64))
+
+
+@final
+class _CallGuard:
+    """A forward hook of every module; that of a copy does nothing."""
+
+    def __init__(self, watch: StateWatch | None, name: str) -> None:
+        self._watch = watch
+        self._name = name
+
+    def __call__(self, module: nn.Module, _: object) -> None:
+        if self._watch is None or not self._watch.is_open:
+            return
+        if not module.training or not torch.is_grad_enabled():
+            return
+        where = ""
+        if torch._C._current_graph_task_id() != -1:
+            where = "inside the backward pass (torch.utils.checkpoint does that)"
+        elif peek_interpreter_stack() is not None:
+            where = "inside torch.vmap or another transform of torch.func"
+        if where:
+            raise PlanViolation(
+                f"{self._name or 'the model'} ({type(module).__name__}) was called {where}, where "
+                "the gradients of single examples cannot be recorded: call it plainly"
+            )
+
+    def __deepcopy__(self, memo: object) -> _CallGuard:
+        return _CallGuard(None, self._name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _CallGuard, (None, self._name)

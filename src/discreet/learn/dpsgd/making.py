@@ -1,0 +1,72 @@
+"""Putting a model under a plan: what is checked before anything else happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from discreet import _validate
+from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.plan import Plan
+from discreet.learn.dpsgd.private import Private
+from discreet.learn.dpsgd.probing import probe
+from discreet.learn.dpsgd.team import Team
+from discreet.learn.dpsgd.wrapping import check_pair
+from discreet.randomness import Source
+
+__all__ = ["make_private"]
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan,
+    *,
+    reduction: str = "mean",
+    inputs: Any = None,
+    isolation: str = "check",
+    after_step: Sequence[Callable[[], object]] = (),
+    batch_axis: int | None = None,
+    source: Source | None = None,
+    team: Team | None = None,
+) -> Private:
+    """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd.private`.
+
+    ``reduction`` says what ``loss.backward()`` receives: the mean or the sum over the rows of a
+    batch. ``inputs`` describes the model's inputs for the isolation check
+    (:func:`~discreet.learn.dpsgd.check_isolation`), which then runs here; without it the check
+    runs at the first batch, on made-up values in the shapes found there, if the batch is a tensor
+    or a tuple of tensors that begins with the model's input. ``isolation="vouched"`` skips it:
+    the caller vouches that no example influences another.
+
+    ``after_step`` is called after every step of the plan: put ``scheduler.step`` and
+    ``average.update`` there if ``max_physical`` is used, because how often the loop runs then
+    depends on the private size of the batches.
+    """
+    if not isinstance(plan, Plan):
+        raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
+    _validate.one_of("reduction", reduction, ("mean", "sum"))
+    _validate.one_of("isolation", isolation, ("check", "vouched"))
+    parameters = check_pair(model, optimizer)
+    writes: frozenset[str] = frozenset()
+    if inputs is not None and isolation == "check":
+        groups = plan.clipping.groups(list(parameters))
+        writes = probe(model, inputs, groups=groups, batch_axis=batch_axis)
+        isolation = "checked"
+    private = Private(
+        model,
+        optimizer,
+        plan,
+        parameters=parameters,
+        reduction=reduction,
+        isolation=isolation,
+        after_step=tuple(after_step),
+        batch_axis=batch_axis,
+        source=source,
+        team=team,
+    )
+    private._writes = writes
+    return private

@@ -1,0 +1,44 @@
+"""Trials on made-up inputs that a model must pass before it is trained privately."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd.engine import verify_attribution
+from discreet.learn.dpsgd.isolation import check_isolation
+from discreet.learn.dpsgd.refusals import PlanViolation
+
+__all__ = ["probe"]
+
+
+def probe(
+    model: nn.Module,
+    inputs: Any,
+    *,
+    targets: Any = None,
+    loss: Callable[..., Tensor] | None = None,
+    groups: Sequence[Sequence[str]] | None = None,
+    batch_axis: int | None = None,
+) -> frozenset[str]:
+    """Refuse a model that mixes examples, or whose gradients the engine would mistake.
+
+    The answer names the buffers that a training pass changes in a way that does not depend on
+    the examples.
+    """
+    try:
+        report = check_isolation(model, inputs=inputs, targets=targets, loss=loss)
+        if report.ok:
+            verify_attribution(model, inputs, groups=groups, batch_axis=batch_axis)
+    except (InvalidValue, NotApplicable) as error:
+        error.add_note(
+            "the probes could not run the model, or failed: describe its inputs by inputs=, or "
+            "vouch for it by isolation='vouched'"
+        )
+        raise
+    if not report.ok:
+        raise PlanViolation(report.explain())
+    return frozenset(report.writes)

@@ -1,0 +1,174 @@
+"""Steps that break off: their noise is not used again and their batch is not drawn again."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd import PlanViolation
+from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
+
+FULL = {"sampler": "full", "expected_batch_size": None}
+
+
+class Interrupted(torch.optim.SGD):
+    """Ctrl-C inside of optimizer.step(), when it is armed."""
+
+    armed = False
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(("width", "chunk"), [(260, None), (260, 16), (20, 16)])
+def test_noise_is_not_used_again_after_an_interrupt(width, chunk):
+    """The planted zeros leave noise only; |correlation| of n normals exceeds 7/sqrt(n) by chance
+    with probability below 3e-12."""
+    model = nn.Linear(width, width, bias=False)
+    optimizer = Interrupted(model.parameters(), lr=1.0)
+    private = dpsgd.make_private(model, optimizer, plan(steps=8, **FULL), isolation="vouched")
+    blank = TensorDataset(torch.zeros(64, width), torch.zeros(64, dtype=torch.int64))
+    updates, armed = [], False
+    while private.steps_taken < 8:
+        batches = private.batches(blank, max_physical=chunk)
+        try:
+            for inputs, targets in batches:
+                before = model.weight.detach().clone()
+                private.backward(each(model(inputs), targets))
+                if not armed and private.steps_taken == 2 and private._chunk.last:
+                    optimizer.armed = armed = True
+                optimizer.step()
+                if not torch.equal(before, model.weight):
+                    updates.append((model.weight.detach() - before).flatten().double())
+        except KeyboardInterrupt:
+            batches.close()
+            assert model.weight.grad is None
+    assert (private._bank.rows == 1) == (width == 260)
+    private.detach()
+    assert len(updates) == 7
+    units = torch.stack([one / one.norm() for one in updates])
+    products = (units @ units.T).fill_diagonal_(0.0)
+    count = width * width
+    assert float(products.abs().max()) < 7 / count**0.5
+    for one in updates:
+        assert abs(float(one.std()) * 64 - 1) < 7 / (2 * count) ** 0.5
+
+
+def test_a_rejected_batch_is_not_drawn_again():
+    """Leaving the loop whenever a record turns up must not make a plan without that record."""
+    private, optimizer = wrap(network(), plan(steps=6, **FULL))
+    left = 0
+    while private.steps_taken < 6:
+        for inputs, targets in private.batches(data(64)):
+            if private.steps_taken % 2 == 0:
+                left += 1
+                break
+            private.backward(each(private.model(inputs), targets))
+            optimizer.step()
+    assert left == 3
+    private.detach()
+
+
+class Poisoned(TensorDataset):
+    """One record that cannot be read."""
+
+    def __getitems__(self, places):
+        if 0 in places:
+            raise ValueError("a record that cannot be read")
+        return [self[place] for place in places]
+
+
+def test_a_batch_that_cannot_be_read_counts():
+    private, optimizer = wrap(network(), plan(steps=30, expected_batch_size=32))
+    poisoned = Poisoned(*data(64).tensors)
+    taken = failed = 0
+    while private.steps_taken < 30:
+        try:
+            for inputs, targets in private.batches(
+                poisoned, collate=torch.utils.data.default_collate
+            ):
+                private.backward(each(private.model(inputs), targets))
+                optimizer.step()
+                taken += 1
+        except ValueError:
+            failed += 1
+    assert taken + failed == 30
+    assert failed > 0
+    private.detach()
+
+
+def test_a_checkpointed_run_counts_batches_that_cannot_be_read(tmp_path):
+    poisoned, failed = Poisoned(*data(64).tensors), 0
+    while True:
+        model = network()
+        trainer = dpsgd.Trainer(
+            model,
+            plan(steps=20, expected_batch_size=32),
+            loss=each,
+            optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
+            isolation="vouched",
+        )
+        try:
+            out = trainer.fit(
+                poisoned,
+                checkpoint=tmp_path / "run",
+                collate=torch.utils.data.default_collate,
+                progress=False,
+            )
+            break
+        except ValueError:
+            failed += 1
+            assert failed <= 20
+    assert out.certificate.steps_taken == 20
+    # Half of the batches hold the record: with fresh draws until all succeed there were 20 steps.
+    assert failed > 0
+
+
+def test_noise_of_the_right_phase_after_a_step_that_failed():
+    """The noise is prepared ahead by the number of the step, so a lost step must move it on."""
+    width = 100
+    model = nn.Linear(width, width, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    phases = [dpsgd.Phase(2, 64), dpsgd.Phase(2, 64, 10.0)]
+    made = plan(sampler="full", expected_batch_size=None, steps=None, phases=phases)
+    private = dpsgd.make_private(model, optimizer, made, isolation="vouched")
+    blank = TensorDataset(torch.zeros(64, width), torch.zeros(64, dtype=torch.int64))
+    for _ in private.batches(blank):
+        break
+    sizes = []
+    for inputs, targets in private.batches(blank):
+        before = model.weight.detach().clone()
+        private.backward(each(model(inputs), targets))
+        optimizer.step()
+        sizes.append(float((model.weight.detach() - before).std()) * 64)
+    assert sizes == pytest.approx([1.0, 10.0, 10.0], rel=0.1)
+    private.detach()
+
+
+def test_a_forked_child_cannot_take_the_step():
+    private, optimizer = wrap(network(), plan())
+    reader, writer = os.pipe()
+    for inputs, targets in private.batches(data(64)):
+        private.backward(each(private.model(inputs), targets))
+        child = os.fork()
+        if child == 0:
+            try:
+                optimizer.step()
+                os.write(writer, b"stepped")
+            except PlanViolation as error:
+                os.write(writer, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        break
+    os.close(writer)
+    with os.fdopen(reader, "rb") as answers:
+        assert b"forked" in answers.read()
+    private.detach()

@@ -16,7 +16,14 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["as_numbers", "declared_bounds", "declared_classes", "label_codes"]
+__all__ = [
+    "as_numbers",
+    "declared_bounds",
+    "declared_classes",
+    "label_codes",
+    "labels_apart",
+    "rows_apart",
+]
 
 
 def declared_classes(
@@ -81,6 +88,40 @@ def _place(known: dict[Any, int], label: Any) -> int:
         return known.get(label, -1)
     except TypeError:  # unhashable, so surely not declared
         return -1
+
+
+def labels_apart(labels: Any) -> Any:
+    """Return a plain list of labels as an array of objects; anything else as it is.
+
+    numpy would choose one type for a whole list, so that one text among numbers made texts of
+    them all: one record would have changed every other.
+
+    >>> labels_apart([0, "x", 1]).tolist(), np.asarray([0, "x", 1]).tolist()
+    ([0, 'x', 1], ['0', 'x', '1'])
+    """
+    if not isinstance(labels, list | tuple) or any(_has_parts(label) for label in labels):
+        return labels
+    apart = np.empty(len(labels), dtype=object)
+    for place, label in enumerate(labels):
+        apart[place] = label
+    return apart
+
+
+def rows_apart(rows: Any) -> Any:
+    """Return a list of rows of equal length as an array of objects; anything else as it is."""
+    if not isinstance(rows, list | tuple) or not rows:
+        return rows
+    if not all(isinstance(row, list | tuple) and len(row) == len(rows[0]) for row in rows):
+        return rows
+    apart = np.empty((len(rows), len(rows[0])), dtype=object)
+    for place, row in enumerate(rows):
+        for column, cell in enumerate(row):
+            apart[place, column] = cell
+    return apart
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, list | tuple | np.ndarray)
 
 
 def as_numbers(values: NDArray[Any]) -> NDArray[Any]:

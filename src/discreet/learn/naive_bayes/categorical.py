@@ -10,7 +10,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.learn.declared import as_numbers, declared_classes, label_codes
+from discreet.learn.declared import as_numbers, declared_classes, label_codes, rows_apart
 from discreet.learn.naive_bayes.estimation import (
     category_log_probabilities,
     class_log_priors,
@@ -102,7 +102,7 @@ class PrivateCategoricalNB(TableNaiveBayes):
         relation = Relation.parse(self.relation)
         dtype = None if self._has_values() else "numeric"
         return checked_features(
-            self, X, training=training, first=first, relation=relation, dtype=dtype
+            self, rows_apart(X), training=training, first=first, relation=relation, dtype=dtype
         )
 
     def _has_values(self) -> bool:

@@ -27,7 +27,7 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged
-from discreet.learn.declared import declared_classes, label_codes
+from discreet.learn.declared import declared_classes, label_codes, labels_apart
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
 from discreet.learn.saving import read_model, write_model
@@ -287,6 +287,6 @@ def _targets(y: Any, features: NDArray[Any]) -> NDArray[Any]:
         raise InvalidValue(
             "y", y, "labels; a classifier requires y to be passed, but the target y is None"
         )
-    targets = column_or_1d(y, warn=True)
+    targets = column_or_1d(labels_apart(y), warn=True)
     check_consistent_length(features, targets)
     return np.asarray(targets)

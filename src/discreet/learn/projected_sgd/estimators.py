@@ -27,7 +27,13 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged
-from discreet.learn.declared import as_numbers, declared_bounds, declared_classes, label_codes
+from discreet.learn.declared import (
+    as_numbers,
+    declared_bounds,
+    declared_classes,
+    label_codes,
+    labels_apart,
+)
 from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
 from discreet.learn.projected_sgd.plan import SgdPlan
 from discreet.learn.projected_sgd.projections import Box, L2Ball, Projection, Simplex
@@ -184,7 +190,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
             raise InvalidValue(
                 "y", y, "targets; learning requires y to be passed, but the target y is None"
             )
-        answers = column_or_1d(y, warn=True)
+        answers = column_or_1d(labels_apart(y), warn=True)
         check_consistent_length(features, answers)
         return np.asarray(answers)
 

@@ -33,7 +33,13 @@ from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged
-from discreet.learn.declared import as_numbers, declared_bounds, declared_classes, label_codes
+from discreet.learn.declared import (
+    as_numbers,
+    declared_bounds,
+    declared_classes,
+    label_codes,
+    labels_apart,
+)
 from discreet.learn.saving import read_model, write_model
 from discreet.learn.tabular.grid import RAW_STEPS, raw_rows
 from discreet.learn.tabular.plan import default_delta
@@ -236,7 +242,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
             raise InvalidValue(
                 "y", y, "targets; learning requires y to be passed, but the target y is None"
             )
-        answers = column_or_1d(y, warn=True)
+        answers = column_or_1d(labels_apart(y), warn=True)
         check_consistent_length(features, answers)
         return np.asarray(answers)
 

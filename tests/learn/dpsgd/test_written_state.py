@@ -7,7 +7,7 @@ from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, TensorSpec, check_isolation
-from learn.dpsgd.made_up_runs import data, each, network, plan
+from learn.dpsgd.made_up_runs import data, each, plan
 
 
 class Codebook(nn.Module):
@@ -111,4 +111,4 @@ def test_a_state_that_ignores_the_examples_is_no_fault():
     report = check_isolation(model, inputs=TensorSpec((6,)))
     assert report.ok
     assert any(name.endswith("_u") for name in report.writes)
-    train(network(), data(64), "check")
+    train(model, data(64), "check")

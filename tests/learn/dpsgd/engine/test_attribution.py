@@ -116,6 +116,23 @@ def test_only_an_unknown_order_is_run_example_by_example(
         engine.detach()
 
 
+def test_hooks_of_the_model_see_whole_batches_once() -> None:
+    model = Shaped(time_major).double()
+    seen: list[int] = []
+    model.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[0]))
+    model.register_forward_hook(lambda _, __, result: seen.append(result.shape[0]))
+    engine = GradientEngine(model)
+    apart: list[bool] = []
+    model.outer.register_forward_hook(lambda *_: apart.append(engine.runs_by_example))
+    with engine.recording(4):
+        model(batch(4, 6)).sum().backward()
+        assert float(engine.squared_norms().min()) > 0
+    engine.detach()
+    assert seen == [4, 4]
+    assert apart == [True]
+    assert not engine.runs_by_example
+
+
 def test_an_input_with_several_rows_for_each_example_is_refused() -> None:
     """Two crops of every example, all first crops before all second ones."""
     model = nn.Linear(5, 1)

@@ -153,7 +153,7 @@ def test_convolutions_whose_positions_cancel(size: float) -> None:
     factors[0, :, 2, 2:6] = normal(64, 1, seed=4)
     factors[0, :, 5, 2:6] = -factors[0, :, 2, 2:6]
     after = clipped(Blurred(), images, times(factors), start=noise)
-    assert float((after - before).norm()) <= 1 + 2**-10
+    assert float((after - before).norm()) <= 2**-8  # its own gradient is zero
 
 
 @pytest.mark.parametrize("rule", [Flat(), Automatic()])

@@ -61,6 +61,19 @@ def _same(value: Any) -> Any:
 
 
 @final
+class _Bare(nn.Module):
+    """A module without its own hooks: they ran once, on the whole batch."""
+
+    def __init__(self, module: nn.Module, own: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module = module
+        self._own = own
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._own(*args, **kwargs)
+
+
+@final
 class BlackBoxes:
     """Runs the forward calls of a recording, module by module where rules do not suffice."""
 
@@ -75,6 +88,11 @@ class BlackBoxes:
         self._looked_at: set[int] = set()
         self._installed: list[tuple[nn.Module, Any]] = []
         self._inside = False
+
+    @property
+    def inside(self) -> bool:
+        """Whether a module is being run example by example at this moment."""
+        return self._inside
 
     def install(self) -> None:
         """Route the forward calls of watched modules through here until :meth:`uninstall`."""
@@ -131,7 +149,7 @@ class BlackBoxes:
         self._inside = True
         try:
             with torch._C.DisableTorchFunction():
-                return self._run_per_example(module, args, kwargs)
+                return self._run_per_example(module, own, args, kwargs)
         finally:
             self._inside = False
 
@@ -150,14 +168,17 @@ class BlackBoxes:
         )
         return f"something other than a torch function uses {', '.join(names)}" if names else None
 
-    def _run_per_example(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def _run_per_example(
+        self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
         rows = self._recorder.axes.rows
+        bare = _Bare(module, own)
         copies = self._copies(module, rows)
         if rows == 0:
             empty = {name: copy.new_empty(copy.shape[1:]) for name, copy in copies.items()}
             for value in empty.values():
                 value.requires_grad_()
-            return torch.func.functional_call(module, empty, args, kwargs)
+            return torch.func.functional_call(bare, empty, args, kwargs)
         flat, spec = pytree.tree_flatten((args, kwargs))
         axes = [self._axis(value) for value in flat]
         varying = [value for value, axis in zip(flat, axes, strict=True) if axis is not None]
@@ -176,7 +197,7 @@ class BlackBoxes:
                 for value, axis in zip(flat, axes, strict=True)
             ]
             inputs, named = pytree.tree_unflatten(values, spec)
-            result = torch.func.functional_call(module, parameters, inputs, named)
+            result = torch.func.functional_call(bare, parameters, inputs, named)
             return pytree.tree_map_only(Tensor, lambda value: value.squeeze(out_axis), result)
 
         try:
@@ -203,7 +224,7 @@ class BlackBoxes:
                 copy = parameter.detach().expand(rows, *parameter.shape).requires_grad_()
                 source.leaves.append((copy, 0))
                 source.used("torch.func")
-                copies[name] = copy
+                copies[f"module.{name}"] = copy
         return copies
 
     def _axis(self, value: object) -> int | None:

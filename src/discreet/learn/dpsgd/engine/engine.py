@@ -119,6 +119,11 @@ class GradientEngine:
         """Whether a backward pass reached the open recording."""
         return self._open and any(part is not None for part in self._contributions())
 
+    @property
+    def runs_by_example(self) -> bool:
+        """Whether the engine itself is now running a module under ``torch.func``."""
+        return self._boxes.inside
+
     def expect(self, batch_size: int, *, examples_per_unit: int = 1) -> None:
         """Open a recording of ``batch_size`` units, each of ``examples_per_unit`` rows.
 

@@ -17,10 +17,11 @@ stage = @printf '\n==> %s\n' "$(1)"
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo test lint bench bench-accounting bench-learners bench-noise bench-training \
-        reproduce-detection reproduce-dpsgd stress-ledger docs clean distclean
+        reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
+        reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
 
 help:
-	@echo "make demo               what the accountants say, as pictures in demo-output/"
+	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make lint               the static part of make test"
 	@echo "make bench              all benchmarks, beside the peers"
@@ -28,7 +29,12 @@ help:
 	@echo "make bench-noise        speed of the exact samplers"
 	@echo "make bench-learners     learners for tables beside scikit-learn and diffprivlib"
 	@echo "make bench-training     a DP-SGD step beside a plain one and Opacus"
+	@echo "make reproduce-attacks  what attacks find, beside papers, ART and certificates"
 	@echo "make reproduce-dpsgd    accuracy of DP-SGD on MNIST and Fashion-MNIST"
+	@echo "make reproduce-pate     PATE on MNIST and Adult"
+	@echo "make reproduce-audit    what audits of training certify, on MNIST too"
+	@echo "make reproduce-mutants  broken learners against the audits of training"
+	@echo "make reproduce-theory   accuracy, attack and audit over epsilon, by accountant"
 	@echo "make reproduce-detection  broken mechanisms against the auditor"
 	@echo "make stress-ledger      races, kills and growth of the ledger"
 	@echo "make docs               the documentation in site/"
@@ -44,13 +50,11 @@ $(VENV)/installed-%: pyproject.toml constraints.txt | $(VENV)/pyvenv.cfg
 	$(PIP) --editable '.$(if $(filter-out core,$*),[$*])'
 	@touch $@
 
-demo: $(VENV)/installed-core
-	@mkdir -p demo-output
-	$(call stage,discreet compare)
-	$(BIN)/discreet compare --output demo-output/compare.png
-	$(call stage,discreet explain)
-	$(BIN)/discreet explain --epsilon 1 --delta 1e-6 --prior 0.4 --output demo-output/explain.png
-	@printf '\nPictures: demo-output/compare.png demo-output/explain.png\n'
+# A directory that an earlier run left is removed: discreet demo writes into a new one only.
+demo: $(VENV)/installed-demo
+	$(call stage,discreet demo)
+	@rm -rf discreet-demo
+	$(BIN)/discreet demo --out discreet-demo
 
 lint: $(VENV)/installed-test
 	$(call stage,ruff check)
@@ -72,6 +76,21 @@ bench: bench-accounting bench-learners bench-noise bench-training
 reproduce-detection: $(VENV)/installed-test
 	$(call stage,benchmarks/detection_table.py)
 	$(BIN)/python benchmarks/detection_table.py
+
+# A planted mechanism, and canaries in DP-SGD on MNIST; writes the tables into the docs.
+reproduce-audit: $(VENV)/installed-test
+	$(call stage,benchmarks/audit_training.py)
+	$(BIN)/python benchmarks/audit_training.py
+	$(BIN)/python benchmarks/audit_table.py
+
+reproduce-mutants: $(VENV)/installed-test
+	$(call stage,benchmarks/learner_mutants.py)
+	$(BIN)/python benchmarks/learner_mutants.py
+
+# Reads Adult and Location-30; PURCHASE=file adds Purchase-100.
+reproduce-theory: $(VENV)/installed-test
+	$(call stage,benchmarks/theory_practice.py)
+	$(BIN)/python benchmarks/theory_practice.py $(if $(PURCHASE),--purchase $(PURCHASE))
 
 stress-ledger: $(VENV)/installed-test
 	$(call stage,benchmarks/stress_ledger.py)
@@ -99,14 +118,24 @@ reproduce-dpsgd: $(VENV)/installed-test
 	$(call stage,benchmarks/reproduce_dpsgd.py)
 	$(BIN)/python benchmarks/reproduce_dpsgd.py
 
+# ART gets an environment of its own, which the script makes; PARTS="lira art" runs these only.
+reproduce-attacks: $(VENV)/installed-test
+	$(call stage,benchmarks/reproduce_attacks.py)
+	$(BIN)/python benchmarks/reproduce_attacks.py $(if $(PARTS),--only $(PARTS))
+
+# Reads MNIST and Adult from the same places.
+reproduce-pate: $(VENV)/installed-test
+	$(call stage,benchmarks/reproduce_pate.py)
+	$(BIN)/python benchmarks/reproduce_pate.py
+
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)
 	$(BIN)/mkdocs build --strict --site-dir site
 
 clean:
-	rm -rf build dist site demo-output .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf build dist site demo-output discreet-demo .pytest_cache .mypy_cache .ruff_cache \
 	    .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) .venv-diffprivlib
+	rm -rf $(VENV) .venv-diffprivlib .venv-art

@@ -1,6 +1,6 @@
 """diffprivlib on the tables that benchmarks/learners.py wrote; runs in its own environment.
 
-    python learners_peer.py DIRECTORY SEEDS EPSILONS...
+    python learners_peer.py DIRECTORY EPSILONS...
 
 Reads DIRECTORY/*.npz and prints a JSON list. Needs diffprivlib and scikit-learn only.
 """
@@ -32,13 +32,13 @@ def contestant(kind: str, epsilon: float, seed: int, norm: float, width: int) ->
 
 
 def main() -> None:
-    directory, seeds, *epsilons = sys.argv[1:]
+    directory, *epsilons = sys.argv[1:]
     warnings.simplefilter("ignore")
     rows: list[dict[str, Any]] = []
     for path in sorted(Path(directory).glob("*.npz")):
         with np.load(path) as data:
             kind, name = str(data["kind"]), str(data["name"])
-            for seed in range(int(seeds)):
+            for seed in range(int(data["seeds"])):
                 order = data[f"order_{seed}"] if f"order_{seed}" in data else data["order"]
                 first = int(data["first"])
                 x, y = data["x"][order], data["y"][order]

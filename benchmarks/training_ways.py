@@ -10,12 +10,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
+from discreet.randomness import NormalStream
 from training_models import Classifier, Task
 
 CLIP_NORM = 1.0
@@ -47,6 +49,14 @@ def plain(task: Task) -> Step:
         optimizer.zero_grad()
 
     return step
+
+
+def compile_noise() -> None:
+    """Have the noise transform compiled now, as a long run does in its first steps."""
+    stream = NormalStream()
+    buffer = np.empty(1 << 22, dtype=np.float32)
+    stream.fill(buffer)
+    stream.fill(buffer[:2])
 
 
 class ReadyBatch:

@@ -8,6 +8,11 @@
     ├── NotApplicable (TypeError)      a theorem does not cover this loss
     ├── SchemaError (ValueError)       a serialised loss cannot be read
     ├── BudgetExceeded (RuntimeError)  a charge would pass the budget
+    ├── MechanismHalted (RuntimeError) a mechanism has given all the answers it was paid for
+    ├── PlanViolation (RuntimeError)   a training loop does what its plan does not cover
+    ├── ResumeRefused (RuntimeError)   a checkpoint does not belong to this run, or is in use
+    ├── DataUnavailable (FileNotFoundError)  a public data set is nowhere to be found
+    ├── DataCorrupt (ValueError)       a file of a data set is not what it should be
     └── LedgerError (RuntimeError)     a ledger cannot do what was asked
         ├── LedgerMissing (LookupError)    no such ledger, dataset or entry
         ├── LedgerExists                   there is one of that name already
@@ -32,6 +37,8 @@ from fractions import Fraction
 __all__ = [
     "AlreadyCharged",
     "BudgetExceeded",
+    "DataCorrupt",
+    "DataUnavailable",
     "DiscreetError",
     "InvalidValue",
     "KeyConflict",
@@ -44,8 +51,11 @@ __all__ = [
     "LedgerReadOnly",
     "LedgerTooNew",
     "LedgerUnconfirmed",
+    "MechanismHalted",
     "NotApplicable",
+    "PlanViolation",
     "RelationMismatch",
+    "ResumeRefused",
     "SchemaError",
 ]
 
@@ -104,6 +114,30 @@ class BudgetExceeded(DiscreetError, RuntimeError):
         super().__init__(message)
         self.budget = budget
         self.remaining = dict(remaining or {})
+
+
+class MechanismHalted(DiscreetError, RuntimeError):
+    """The mechanism has given all the answers that its loss pays for.
+
+    Whether it is raised follows from the answers already released, never from the
+    question that was asked, so it tells nothing new.
+    """
+
+
+class PlanViolation(DiscreetError, RuntimeError):
+    """The loop was used in a way that the plan does not cover; nothing was released by it."""
+
+
+class ResumeRefused(DiscreetError, RuntimeError):
+    """A checkpoint does not belong to this run, or is in use; nothing was trained or charged."""
+
+
+class DataUnavailable(DiscreetError, FileNotFoundError):
+    """A data set is in none of the places where it may be."""
+
+
+class DataCorrupt(DiscreetError, ValueError):
+    """A file is not what it should be; nothing of it was used or kept."""
 
 
 class LedgerError(DiscreetError, RuntimeError):

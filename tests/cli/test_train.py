@@ -121,7 +121,7 @@ def test_the_ledger_is_charged_and_receipted(run, place):
     charged = ["--epsilon", "2", "--ledger", "study.ledger", "--dataset", "patients"]
     done = run(*TRAIN, *charged)
     assert done.exit_code == 0, done.stderr
-    receipt = json.loads(Path("model/certificate.json").read_text())["receipt"]["receipts"][0]
+    receipt = json.loads(Path("model/certificate.json").read_text())["receipt"]
     with Ledger.open("study.ledger") as book:
         assert book.verify(receipts=[receipt]).ok
     after = entries()
@@ -176,6 +176,73 @@ def test_the_schema_can_be_learned_for_a_share(run, place):
     paper = Certificate.from_json(json.loads(Path("model/certificate.json").read_text()))
     assert paper.epsilon <= 2.0
     assert "Exponential" in repr(paper.loss)
+
+
+OPEN = SCHEMA.replace("bounds = [0, 100]\n", "").replace(
+    'categories = ["well", "ill"]\nother = "well"\n', ""
+)
+LEARNED = ["--learn-schema", "0.5", "--ledger", "study.ledger", "--dataset", "patients"]
+
+
+def test_learning_the_schema_and_the_model_is_one_charge(run, place):
+    """Whatever is public is refused before anything is spent, and so is what is not affordable."""
+    Path("schema.toml").write_text(OPEN, encoding="utf-8")
+    with Ledger.create("study.ledger") as book:
+        book.create_dataset("patients", epsilon=3, delta="1e-4")
+    before = entries()
+    for refused in (
+        [*SEEDED, "--learner", "linear"],
+        [*SEEDED[:-4], "--epsilon", "4"],
+        [*SEEDED, "--learner", "compare", "--relation", "replace"],
+        [*SEEDED, "--delta", "1e-3"],
+    ):
+        assert run(*refused, *LEARNED).exit_code == 2, refused
+        assert entries() == before
+        assert not Path("model").exists()
+    done = run(*SEEDED, *LEARNED)
+    assert done.exit_code == 0, done.stderr
+    with Ledger.open("study.ledger") as book:
+        receipt = json.loads(Path("model/certificate.json").read_text())["receipt"]
+        assert book.verify(receipts=[receipt]).ok
+    assert entries() == before + 1
+    learned = Schema.from_file("model/schema.toml")
+    assert sorted(learned.classes) == ["ill", "well"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "classes"),
+    [([], {"other", "none"}), ([["38", "north", "ill"]] * 600, {"ill", "other"})],
+    ids=["none", "one"],
+)
+def test_a_learned_target_of_less_than_two_classes_is_no_error(run, place, rows, classes):
+    Path("schema.toml").write_text(OPEN, encoding="utf-8")
+    write_csv(Path("patients.csv"), rows)
+    done = run(*SEEDED, "--learn-schema", "0.5")
+    assert done.exit_code == 0, done.stderr
+    assert set(Schema.from_file("model/schema.toml").classes) == classes
+    assert run("predict", "model", "patients.csv", "-o", "out.csv").exit_code == 0
+
+
+def test_a_comparison_at_a_large_epsilon_is_planned_before_it_is_charged(run, place):
+    done = run(*TRAIN, "--epsilon", "80", "--insecure-seed", "1", "--learner", "compare")
+    assert done.exit_code == 0, done.stderr
+    paper = Certificate.from_json(json.loads(Path("model/certificate.json").read_text()))
+    assert 60 < paper.epsilon <= 80
+
+
+def test_networks_protect_persons_with_all_their_rows(run, place):
+    schema = SCHEMA.replace(
+        "[columns.age]", '[unit]\nperson = "name"\nrows_per_person = 3\n\n[columns.age]'
+    )
+    Path("schema.toml").write_text(schema, encoding="utf-8")
+    rows = [[*row, f"p{i % 200}"] for i, row in enumerate(patients(600))]
+    write_csv(Path("patients.csv"), rows, "age,ward,outcome,name")
+    done = run(*SEEDED, "--learner", "mlp")
+    assert done.exit_code == 0, done.stderr
+    paper = json.loads(Path("model/certificate.json").read_text())
+    assert paper["plan"]["training"]["examples"] == 200
+    assert paper["unit"] == "person"
+    assert "not what else was read off" in paper["covers"]
 
 
 def test_persons_are_protected_with_all_their_rows(run, place):
@@ -277,6 +344,17 @@ def test_no_file_no_schema_no_rows_and_half_a_ledger(run, place):
     assert "columns.age" in wrong.stderr
 
 
+def test_under_replace_no_records_are_refused_before_the_charge(run, place):
+    write_csv(Path("patients.csv"), [])
+    with Ledger.create("study.ledger") as book:
+        book.create_dataset("patients", epsilon=3, delta="1e-4", relation="replace")
+    ledger = ["--ledger", "study.ledger", "--dataset", "patients"]
+    done = run(*SEEDED, "--relation", "replace", *ledger)
+    assert done.exit_code == 2
+    assert "under replace" in done.stderr
+    assert entries() == 0
+
+
 def test_an_existing_directory_is_left_alone(run, place):
     Path("model").mkdir()
     done = run(*SEEDED)
@@ -311,6 +389,63 @@ def test_a_model_that_was_tampered_with_is_refused(run, place):
     Path("model/model.json").write_text('{"format": "discreet.model", "version": 9}')
     with pytest.raises(SchemaError, match="not known"):
         read_model_directory("model")
+
+
+def test_a_model_and_its_certificate_belong_together(run, place):
+    assert run(*SEEDED).exit_code == 0
+    written = Path("model/certificate.json").read_text(encoding="utf-8")
+    paper = json.loads(written)
+    for change in ({"epsilon": paper["epsilon"] + 1}, {"learner": "another"}, {"delta": 1e-3}):
+        Path("model/certificate.json").write_text(json.dumps({**paper, **change}))
+        with pytest.raises(SchemaError):
+            read_model_directory("model")
+    for text in ("", "[]", "{}"):
+        Path("model/certificate.json").write_text(text)
+        with pytest.raises(SchemaError):
+            read_model_directory("model")
+    Path("model/certificate.json").write_text(written, encoding="utf-8")
+    whole = Path("model/model.npz").read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], whole[:300] + b"\0" * 60 + whole[360:]):
+        Path("model/model.npz").write_bytes(damaged)
+        done = run("predict", "model", "patients.csv", "-o", "out.csv")
+        assert done.exit_code == 2
+        assert done.stderr.count("\n") == 1
+    Path("model/model.npz").unlink()
+    assert run("predict", "model", "patients.csv", "-o", "out.csv").exit_code == 2
+    assert not Path("out.csv").exists()
+
+
+def test_predict_writes_over_nothing_that_it_reads(run, place):
+    assert run(*SEEDED).exit_code == 0
+    Path("alias.csv").symlink_to("patients.csv")
+    Path("twin.csv").hardlink_to("patients.csv")
+    content = Path("patients.csv").read_bytes()
+    for output in ("patients.csv", "./model/../patients.csv", "alias.csv", "twin.csv"):
+        done = run("predict", "model", "patients.csv", "-o", output)
+        assert done.exit_code == 2, output
+        assert "another file than the one that is read" in done.stderr
+    for output in ("model/model.npz", "model/more.csv"):
+        done = run("predict", "model", "patients.csv", "-o", output)
+        assert "outside of the directory of the model" in done.stderr
+    assert Path("patients.csv").read_bytes() == content
+    assert len(list(Path("model").iterdir())) == 6
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "no/such/x", "", ".", "a\0b"], ids=repr)
+def test_impossible_names_are_refused_in_one_line(run, place, name):
+    done = run(*SEEDED[:-6], "--out", name, *SEEDED[-4:])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("--out = ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "", "."], ids=repr)
+def test_impossible_outputs_are_refused_in_one_line(run, place, name):
+    assert run(*SEEDED).exit_code == 0
+    done = run("predict", "model", "patients.csv", "-o", name)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("--output = ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_predict_refuses_before_writing(run, place):

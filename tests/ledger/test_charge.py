@@ -106,6 +106,69 @@ def test_a_refusal_of_the_tables_is_an_error_of_the_ledger(ledger: Ledger, place
     assert not ledger.verify().ok
 
 
+# --- bodies that can be continued -----------------------------------------------------------
+
+
+class Stop(Exception):
+    """A body breaks off."""
+
+
+def outcomes(ledger: Ledger) -> list[str]:
+    return [row.outcome for row in ledger.history("census")]
+
+
+def test_a_body_is_attempted_until_it_has_ended(ledger: Ledger) -> None:
+    with pytest.raises(Stop), ledger.charge("census", TENTH, key="k").attempt():
+        raise Stop
+    assert outcomes(ledger) == ["open"]
+    with ledger.charge("census", TENTH, key="k").attempt() as charge:
+        assert charge.replayed
+        charge.record({"steps": 3})
+    assert charge.outcome == "completed"
+    assert outcomes(ledger) == ["completed"]
+    assert ledger.show("census").budget.charges == 1
+    last = ledger.charge("census", TENTH, key="k")
+    assert (last.outcome, last.result) == ("completed", {"steps": 3})
+    with pytest.raises(AlreadyCharged, match="completed"), last.attempt():
+        pytest.fail("the body ran after it had ended")
+    assert ledger.verify().ok
+
+
+def test_a_failure_on_record_is_not_attempted_again(ledger: Ledger) -> None:
+    with pytest.raises(Stop), ledger.charge("census", TENTH, key="k"):
+        raise Stop
+    with (
+        pytest.raises(AlreadyCharged, match="failed"),
+        ledger.charge("census", TENTH, key="k").attempt(),
+    ):
+        pytest.fail("the body ran again")
+    assert outcomes(ledger) == ["failed"]
+
+
+def test_of_two_who_end_a_body_one_is_on_record(ledger: Ledger, place: str) -> None:
+    with Ledger.open(place) as other:
+        mine = ledger.charge("census", TENTH, key="k")
+        theirs = other.charge("census", TENTH, key="k")
+        with (
+            pytest.raises(AlreadyCharged, match="somebody else"),
+            mine.attempt(),
+            theirs.attempt(),
+        ):
+            pass  # theirs ends first
+    assert outcomes(ledger) == ["completed"]
+    assert ledger.verify().ok
+
+
+def test_an_attempt_is_one_and_has_a_key(ledger: Ledger) -> None:
+    with pytest.raises(LedgerError, match="key"), ledger.charge("census", TENTH).attempt():
+        pytest.fail("a body without a key was attempted")
+    charge = ledger.charge("census", TENTH, key="k")
+    with charge.attempt(), pytest.raises(LedgerError, match="once"), charge.attempt():
+        pytest.fail("two attempts at once")
+    with pytest.raises(AlreadyCharged), charge.attempt():
+        pytest.fail("an attempt after the end")
+
+
 # --- results -------------------------------------------------------------------------------
 
 

@@ -233,6 +233,17 @@ def test_the_tradeoff_curve_of_a_gaussian_is_its_closed_form():
         assert np.all(curve <= best * 1.05 + 2e-3)
 
 
+def test_the_tradeoff_curve_of_an_outright_failure_is_its_closed_form():
+    epsilon, delta = 0.8, 0.02
+    fpr = np.linspace(0.0, 1.0, 41)
+    best = np.minimum(
+        math.exp(epsilon) * fpr + delta, 1 - math.exp(-epsilon) * np.maximum(1 - delta - fpr, 0)
+    )
+    curve = ApproxDP(epsilon, delta).tradeoff(fpr)
+    assert np.all(curve >= np.minimum(best, 1.0) - 1e-12)
+    assert curve == pytest.approx(np.minimum(best, 1.0), abs=1e-4)
+
+
 def test_a_tradeoff_curve_is_concave_monotone_and_above_the_diagonal():
     fpr = np.linspace(0.0, 1.0, 201)
     for loss in (SGD, 2 * Laplace(3.0), ApproxDP(1, "0.01"), PureDP(0)):

@@ -15,12 +15,17 @@ from typer.core import TyperGroup
 
 from discreet import __version__
 from discreet.cli.account import account
+from discreet.cli.attack import attack
 from discreet.cli.audit_mechanism import audit_mechanism
 from discreet.cli.calibrate import calibrate
+from discreet.cli.certificate import certificate
+from discreet.cli.certify import certify
 from discreet.cli.compare import compare
+from discreet.cli.demo import demo
 from discreet.cli.explain import explain
 from discreet.cli.ledger import ledger
 from discreet.cli.options import shown
+from discreet.cli.pate import pate
 from discreet.cli.predict import predict
 from discreet.cli.release import release
 from discreet.cli.train import train
@@ -111,12 +116,14 @@ def discreet(
 
     \b
     Examples:
+      discreet demo
       discreet account --noise-multiplier 1.1 --rate 256/60000 --steps 14062 --delta 1e-5
       discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --steps 10000
       discreet compare --output compare.png
       discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
       discreet ledger create study.ledger census --epsilon 1 --delta 1e-6
       discreet train patients.csv --schema schema.toml --epsilon 2 --out model
+      discreet attack anonymity patients.csv --quasi zip --quasi birth --quasi sex
     """
     if version:
         typer.echo(f"discreet {__version__}")
@@ -124,6 +131,7 @@ def discreet(
         typer.echo(context.get_help())
 
 
+app.command(short_help="Claim, attack, audit and certificate, in about a minute.")(demo)
 app.command(short_help="What a release costs, by every accountant.")(account)
 app.command(short_help="The noise, steps or rate that meets a target.")(calibrate)
 app.command(short_help="Every accountant over the steps of a run.")(compare)
@@ -131,7 +139,11 @@ app.command(short_help="What a guarantee means for one person.")(explain)
 app.add_typer(release, short_help="One private answer, its loss and its error bars.")
 app.command(short_help="Try to refute a mechanism.")(audit_mechanism)
 app.command(short_help="A private model from a file, with its certificate.")(train)
+app.command(short_help="A student of private teachers, with its certificate.")(pate)
 app.command(short_help="What a trained model says about a file.")(predict)
+app.command(short_help="The certificate of a model, with attacks on it.")(certify)
+app.add_typer(certificate, name="certificate", short_help="Check a certificate.")
+app.add_typer(attack, name="attack", short_help="What an adversary really gets.")
 app.add_typer(ledger, name="ledger", short_help="Budgets that survive crashes and races.")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -22,7 +23,7 @@ __all__ = ["predict"]
 
 def predict(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A directory that discreet train wrote.")
+        str, typer.Argument(metavar="MODEL", help="A directory that discreet train or pate wrote.")
     ],
     file: Annotated[str, typer.Argument(metavar="FILE", help="A CSV or Parquet file.")],
     *,
@@ -42,15 +43,13 @@ def predict(
       discreet predict model new_patients.csv --output predictions.csv
     """
     from discreet.data import check_columns
-    from discreet.learn.model_directory import read_model_directory
 
-    fitted = read_model_directory(model)
+    fitted = _read(model)
     check_columns(file, fitted.schema.for_prediction())
     target = Path(output)
+    _check_output(target, file, Path(model))
     draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
-        if target.exists() and not target.is_file():
-            raise InvalidValue("output", output, "the name of a file")
         with draft.open("x", encoding="utf-8", newline="") as stream:
             rows = _written(fitted, file, stream)
             stream.flush()
@@ -60,7 +59,8 @@ def predict(
         reason = error.strerror or type(error).__name__
         raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
     finally:
-        draft.unlink(missing_ok=True)
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
     certificate = fitted.estimator.certificate_
     if as_json:
         print_json(
@@ -76,6 +76,32 @@ def predict(
         return
     cost = f"epsilon {at_most(certificate.epsilon)}, delta {certificate.delta:g}"
     print_lines([f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"])
+
+
+def _read(model: str) -> TableLearner:
+    from discreet.learn.model_directory import read_model_directory
+    from discreet.pate.student_directory import holds_student, read_student_directory
+
+    return read_student_directory(model) if holds_student(model) else read_model_directory(model)
+
+
+def _check_output(target: Path, file: str, model: Path) -> None:
+    """Refuse to write over the input or into the model."""
+    try:
+        exists = target.exists() if target.name else True
+        same = exists and target.samefile(file)
+        taken = exists and not target.is_file()
+        inside = target.resolve().is_relative_to(model.resolve())
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such name is possible"
+        expected = f"the name of a file that can be written ({reason})"
+        raise InvalidValue("output", str(target), expected) from None
+    if taken:
+        raise InvalidValue("output", str(target), "the name of a file")
+    if same:
+        raise InvalidValue("output", str(target), "another file than the one that is read")
+    if inside:
+        raise InvalidValue("output", str(target), "a place outside of the directory of the model")
 
 
 def _written(fitted: TableLearner, file: str, stream: TextIO) -> int:

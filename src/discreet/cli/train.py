@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,9 +14,9 @@ from discreet.cli.tables import at_most, print_json, print_lines, tracked
 from discreet.errors import DiscreetError, InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.data import Schema, SchemaPlan, Table
+    from discreet.data import Schema, SchemaPlan
     from discreet.learn.certificate import Certificate
-    from discreet.learn.choosing import TableLearner
+    from discreet.learn.choosing import BestPlan, TableLearner
     from discreet.ledger import Ledger
     from discreet.privacy import Loss
 
@@ -23,6 +24,7 @@ __all__ = ["train"]
 
 _AUTO = "auto"
 _COMPARE = "compare"
+_PURPOSES = {_COMPARE: "the best of several models"}
 
 
 def train(
@@ -85,8 +87,9 @@ def train(
     r"""Train a private model from a table; write it with its certificate.
 
     The schema declares what is public; nothing else is read off the data. Options, schema and the
-    columns of the file are checked before the ledger is charged; no record can cause an error.
-    How many rows there were and how well the model fits them is private and not shown.
+    columns of the file are checked before the ledger is charged, once and for all of it; no
+    record can cause an error. How many rows there were and how well the model fits them is
+    private and not shown, and how long it took is not meant for others either.
 
     \b
     Examples:
@@ -173,9 +176,19 @@ class _Order:
         if not declared.incomplete and share is not None:
             raise InvalidValue("learn_schema", learn_schema, "none: the schema is complete")
         check_columns(file, declared)
+        if neighbours == "replace" and not _has_records(file, declared):
+            # Under replace the number of rows is public, and only then may it be an error.
+            raise InvalidValue("file", file, "records: under replace there is no model of none")
         assert declared.expected_rows is not None
         point = default_delta(declared.expected_rows) if slack is None else slack
         return cls(file, declared, budget, point, learner, share, neighbours, seed)
+
+
+def _has_records(file: str, schema: Schema) -> bool:
+    from discreet.data.inputs import open_table
+
+    batches = open_table(file, schema).batches([next(iter(schema.columns))], 1)
+    return any(batch.rows for batch in batches)
 
 
 def _declared(path: str, target: str | None, rows: str | None) -> Schema:
@@ -209,30 +222,64 @@ class _Done:
 
 
 def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
-    """Plan everything, then charge, then learn: first what the schema leaves open."""
-    from discreet.data import read_table
+    """Plan everything, charge once for all of it, and only then read records.
 
-    schema, budget, slack = order.schema, order.epsilon, order.delta
-    first: Loss | None = None
-    receipts: list[dict[str, Any]] = []
-    if order.share is not None:
-        plan = _schema_plan(order)
-        first = plan.loss
-        budget, slack = budget * (1.0 - order.share), slack / 2.0
-        schema = _completed(plan, order, book, dataset, receipts)
-    model, reason = _planned(order, schema, budget, slack)
-    table = read_table(order.file, schema, insecure_seed=order.seed)
-    if model is None:
-        return _compared(order, schema, table, budget, slack, first, receipts, book, dataset)
-    keywords: dict[str, Any] = {}
-    if model.learner != "naive-bayes":
-        keywords["track"] = lambda steps: tracked(steps, "training")
-    model.fit(table, ledger=book, dataset=dataset, **keywords)
-    found = model.estimator.certificate_
-    if found.receipt is not None:
-        receipts.append(dict(found.receipt))
-    loss = found.loss if first is None else first + found.loss
-    return _certified(order, model, loss, found, reason, receipts)
+    What the schema leaves open is learned first, for its share; which learner and which noise
+    follow depends on what came out. So the charge is for the schema and for *some* training at
+    the rest of the budget, and a plan for a made-up completion of the schema shows, before, that
+    nothing that was asked for is impossible.
+    """
+    from discreet.learn.charging import charged
+    from discreet.privacy import ApproxDP
+
+    purpose = f"discreet train: {_PURPOSES.get(order.learner, 'a model')}"
+    if order.share is None:
+        run = _planned(order, order.schema, order.epsilon, order.delta)
+        with charged(book, dataset, loss=run.loss, delta=order.delta, purpose=purpose) as charge:
+            done = run.fitted(order, None)
+    else:
+        first = _schema_plan(order)
+        rest = order.epsilon * (1.0 - order.share), order.delta / 2.0
+        _planned(order, _made_up(order.schema), *rest)
+        whole = first.loss + ApproxDP(*rest, order.relation)
+        purpose += ", with bounds and categories"
+        with charged(book, dataset, loss=whole, delta=order.delta, purpose=purpose) as charge:
+            schema = first.run(order.file, insecure_seed=order.seed).value
+            done = _planned(order, schema, *rest).fitted(order, first.loss)
+    if charge is None:
+        return done
+    return replace(done, certificate=replace(done.certificate, receipt=charge.receipt()))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A learner, or a comparison of learners, that was planned: its loss is known."""
+
+    schema: Schema
+    loss: Loss
+    reason: str
+    model: TableLearner | None
+    comparison: BestPlan | None
+
+    def fitted(self, order: _Order, first: Loss | None) -> _Done:
+        """Read the file and learn; ``first`` is what the schema cost."""
+        from discreet.data import read_table, table_batches
+        from discreet.learn.choosing import best_learner
+
+        if self.comparison is not None:
+            table = read_table(order.file, self.schema, insecure_seed=order.seed)
+            model = best_learner(self.comparison, table, insecure_seed=order.seed).value
+        else:
+            assert self.model is not None
+            keywords: dict[str, Any] = {}
+            if self.model.learner != "naive-bayes":
+                keywords["track"] = lambda steps: tracked(steps, "training")
+            batches = table_batches(order.file, self.schema, insecure_seed=order.seed)
+            model = self.model.fit_batches(batches, **keywords)
+            if model.estimator.certificate_.loss != self.loss:
+                raise DiscreetError("a model was trained at another cost than was charged")
+        loss = self.loss if first is None else first + self.loss
+        return _certified(order, model, loss, self.reason)
 
 
 def _schema_plan(order: _Order) -> SchemaPlan:
@@ -247,33 +294,31 @@ def _schema_plan(order: _Order) -> SchemaPlan:
     )
 
 
-def _completed(
-    plan: SchemaPlan,
-    order: _Order,
-    book: Ledger | None,
-    dataset: str | None,
-    receipts: list[dict[str, Any]],
-) -> Schema:
-    from discreet.learn.charging import charged
+def _made_up(schema: Schema) -> Schema:
+    """Complete a schema with whatever is possible, to see whether it could be trained on."""
+    from discreet.data import Categorical, Column, Date, Integer, Real
 
-    purpose = "discreet train: bounds and categories"
-    with charged(book, dataset, loss=plan.loss, delta=0.0, purpose=purpose) as charge:
-        completed = plan.run(order.file, insecure_seed=order.seed).value
-    if charge is not None:
-        receipts.append(charge.receipt())
-    completed.require_complete()
-    return completed
+    spare: dict[str, Column] = {}
+    for name in schema.incomplete:
+        column = schema.columns[name]
+        if isinstance(column, Categorical):
+            spare[name] = Categorical(["one", "two"], other="one")
+        elif isinstance(column, Date):
+            spare[name] = Date(dt.date(1970, 1, 1), dt.date(2070, 1, 1))
+        else:
+            spare[name] = Integer(0, 1) if isinstance(column, Integer) else Real(0, 1)
+    return schema.with_columns(spare)
 
 
-def _planned(
-    order: _Order, schema: Schema, budget: float, slack: float
-) -> tuple[TableLearner | None, str]:
-    """Return the learner; its loss is computed here, so that what cannot be planned is refused."""
-    from discreet.data import Encoding
-    from discreet.learn.choosing import TableLearner, choose_learner
+def _planned(order: _Order, schema: Schema, budget: float, slack: float) -> _Run:
+    """Plan the learner, or all learners to be compared: what is impossible is refused here."""
+    from discreet.learn.choosing import TableLearner, choose_learner, plan_best
 
     if order.learner == _COMPARE:
-        return None, "the best of several by a private comparison, which was paid for"
+        plan = plan_best(schema, epsilon=budget, delta=slack)
+        count = len(plan.candidates)
+        reason = f"the best of {count} by a private comparison, which was paid for"
+        return _Run(schema, plan.loss, reason, None, plan)
     name, reason = order.learner, "it was asked for"
     if name == _AUTO:
         choice = choose_learner(schema, epsilon=budget, delta=slack)
@@ -286,47 +331,13 @@ def _planned(
         relation=order.relation,
         insecure_seed=order.seed,
     )
-    if name != "naive-bayes":
-        model.estimator.loss_for(Encoding(schema).width)
-    return model, reason
+    return _Run(schema, model.loss(), reason, model, None)
 
 
-def _compared(
-    order: _Order,
-    schema: Schema,
-    table: Table,
-    budget: float,
-    slack: float,
-    first: Loss | None,
-    receipts: list[dict[str, Any]],
-    book: Ledger | None,
-    dataset: str | None,
-) -> _Done:
-    from discreet.learn.charging import charged
-    from discreet.learn.choosing import best_learner, plan_best
-
-    plan = plan_best(schema, epsilon=budget, delta=slack)
-    purpose = "discreet train: private comparison of learners"
-    with charged(book, dataset, loss=plan.loss, delta=slack, purpose=purpose) as charge:
-        best = best_learner(plan, table, insecure_seed=order.seed).value
-    if charge is not None:
-        receipts.append(charge.receipt())
-    loss = plan.loss if first is None else first + plan.loss
-    found = best.estimator.certificate_
-    reason = f"the best of {len(plan.candidates)} by a private comparison, which was paid for"
-    return _certified(order, best, loss, found, reason, receipts)
-
-
-def _certified(
-    order: _Order,
-    model: TableLearner,
-    loss: Loss,
-    found: Certificate,
-    reason: str,
-    receipts: list[dict[str, Any]],
-) -> _Done:
+def _certified(order: _Order, model: TableLearner, loss: Loss, reason: str) -> _Done:
     from discreet.learn.certificate import Certificate
 
+    found = model.estimator.certificate_
     certificate = Certificate.of(
         loss,
         delta=order.delta,
@@ -338,7 +349,6 @@ def _certified(
             "schema_was_learned": order.share is not None,
         },
         randomness=found.randomness,
-        receipt={"receipts": receipts} if receipts else None,
     )
     if certificate.epsilon > order.epsilon * (1.0 + 1e-9):
         raise DiscreetError(

@@ -33,6 +33,7 @@ def summary_lines(model: TableLearner, certificate: Certificate, reason: str) ->
         lines.append("INSECURE: the noise comes from a seed; this model protects nobody")
     if certificate.receipt is None:
         lines.append("no ledger was charged: the certificate is the only record of this release")
+    lines.append("this covers the run, not what else anyone has read off the same data")
     names = list(strengths(model))[:5]
     lines.append(f"strongest columns: {', '.join(names)}")
     return lines

@@ -58,7 +58,7 @@ class Column(ABC):
 
 
 class Bounded(Column):
-    """A column of numbers in an interval, both ends included."""
+    """A column of numbers in an interval, both ends included; dates are numbers of days."""
 
     lower: Any
     upper: Any
@@ -87,6 +87,12 @@ class Bounded(Column):
             return self._number(self.missing)
         return float(self._round(np.array([lower / 2 + upper / 2]))[0])
 
+    def read_text(self, text: bytes) -> float:
+        return cells.number_in_text(text)
+
+    def read_object(self, cell: object) -> float:
+        return cells.read_number(cell)
+
     def settle(self, raw: NDArray[np.float64]) -> NDArray[Any]:
         """Put ``fill`` for NaN, round where the type is whole, and clip to the bounds."""
         lower, upper = self.bounds
@@ -97,9 +103,9 @@ class Bounded(Column):
     def _value(self, argument: str, value: object) -> Any:
         """Return a declared value in the type of this column, or raise."""
 
-    @abstractmethod
     def _number(self, value: Any) -> float:
         """Return a declared value as a number."""
+        return float(value)
 
     def _round(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.rint(values)
@@ -140,17 +146,8 @@ class Real(Bounded):
     def __post_init__(self) -> None:
         self._check()
 
-    def read_text(self, text: bytes) -> float:
-        return cells.number_in_text(text)
-
-    def read_object(self, cell: object) -> float:
-        return cells.read_number(cell)
-
     def _value(self, argument: str, value: object) -> float:
         return _validate.real(argument, value) + 0.0
-
-    def _number(self, value: Any) -> float:
-        return float(value)
 
     def _round(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         return values
@@ -174,19 +171,10 @@ class Integer(Bounded):
     def __post_init__(self) -> None:
         self._check()
 
-    def read_text(self, text: bytes) -> float:
-        return cells.number_in_text(text)
-
-    def read_object(self, cell: object) -> float:
-        return cells.read_number(cell)
-
     def _value(self, argument: str, value: object) -> int:
         return _validate.integer(
             argument, value, at_least=-_LARGEST_INTEGER, at_most=_LARGEST_INTEGER
         )
-
-    def _number(self, value: Any) -> float:
-        return float(value)
 
 
 @final

@@ -37,7 +37,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CHOICES", "chosen_rows"]
+__all__ = ["CHOICES", "chosen_rows", "rows_and_owners"]
 
 CHOICES = ("random", "first")
 
@@ -58,6 +58,18 @@ def chosen_rows(
     >>> chosen_rows([batch], person="who", cap=2, choose="first", source=source())
     array([0, 1, 3])
     """
+    return rows_and_owners(batches, person=person, cap=cap, choose=choose, source=source)[0]
+
+
+def rows_and_owners(
+    batches: Iterable[RawBatch],
+    *,
+    person: str,
+    cap: int,
+    choose: str,
+    source: Source,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the same rows, and for each of them the number of its owner."""
     _validate.one_of("choose", choose, CHOICES)
     numbers: dict[bytes, int] = {}
     kept = _Kept(cap)
@@ -74,7 +86,9 @@ def chosen_rows(
         order = source.words64(rows.size) if choose == "random" else rows.astype(np.uint64)
         kept.enter(of_row, order, rows)
         start += batch.rows
-    return np.sort(kept.rows())
+    rows, owners = kept.rows_and_owners()
+    sequence = np.argsort(rows)
+    return rows[sequence], owners[sequence]
 
 
 class _Kept:
@@ -95,9 +109,10 @@ class _Kept:
         if self._pending > max(self._settled, 1 << 16):
             self._settle()
 
-    def rows(self) -> NDArray[np.int64]:
+    def rows_and_owners(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         self._settle()
-        return self._parts[0][2] if self._parts else np.empty(0, dtype=np.int64)
+        nothing = np.empty(0, dtype=np.int64)
+        return (self._parts[0][2], self._parts[0][0]) if self._parts else (nothing, nothing)
 
     def _settle(self) -> None:
         if not self._parts:

@@ -296,7 +296,8 @@ def _refuse_nested(title: str, schema: Any, names: Sequence[str]) -> None:
 def _matrix(data: NDArray[Any], names: Sequence[str]) -> TableInput:
     if data.ndim != 2 or data.shape[1] != len(names):
         expected = f"two dimensions and {len(names)} columns, in the order of the schema"
-        raise InvalidValue("data", f"an array of shape {data.shape}", expected)
+        found = f"{data.shape[1]} columns" if data.ndim == 2 else f"{data.ndim} dimensions"
+        raise InvalidValue("data", f"an array of {found}", expected)
     return MemoryInput({name: data[:, at] for at, name in enumerate(names)})
 
 

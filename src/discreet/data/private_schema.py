@@ -43,6 +43,8 @@ from discreet.randomness.arguments import rational
 
 __all__ = ["SchemaPlan", "complete_schema", "plan_schema"]
 
+_SPARE_CLASSES = ("other", "none", "neither")
+
 
 @final
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class SchemaPlan:
             names=[*ranks, *texts],
         )
         for batch, used in parts:
-            rows = np.arange(batch.rows) if used is None else used
+            rows = np.arange(batch.rows) if used is None else used.rows
             for name, counts in ranks.items():
                 counts.add(batch.numbers(name, self.schema.columns[name])[rows])
             for name, occurring in texts.items():
@@ -247,7 +249,13 @@ def _with_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> 
     if not isinstance(column, Categorical):
         raise InvalidValue(f"columns.{name}", column, "a column with categories")
     other, missing = column.other, column.missing
-    if name == schema.target and categories:
+    if name == schema.target:
+        # How many classes come out may turn on a single record, so one or none is no error: the
+        # classes are filled up to two, and a model of them is as good as constant.
+        spare = [
+            label for label in dict.fromkeys((other, *_SPARE_CLASSES)) if label not in categories
+        ]
+        categories = (*categories, *spare[: max(0, 2 - len(categories))])
         # A class must be one of the categories: the most frequent one, by its noisy count.
         other = other if other in categories else categories[0]
         missing = missing if missing is None or missing in categories else categories[0]

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
-from discreet.errors import DiscreetError
+from discreet.errors import DataCorrupt, DataUnavailable
 
 __all__ = ["DataCorrupt", "DataUnavailable", "Found", "SourceFile", "cache_directory", "find"]
 
@@ -42,14 +42,6 @@ _TIMEOUT_SECONDS = 30.0
 _GZIP = b"\x1f\x8b"
 
 T = TypeVar("T")
-
-
-class DataUnavailable(DiscreetError, FileNotFoundError):
-    """A data set is in none of the places where it may be."""
-
-
-class DataCorrupt(DiscreetError, ValueError):
-    """A file is not what it should be; nothing of it was used or kept."""
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.data.arrays import RawBatch
-from discreet.data.contributions import CHOICES, chosen_rows
+from discreet.data.contributions import CHOICES, rows_and_owners
 from discreet.data.inputs import TableInput, open_table
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
@@ -44,7 +44,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Table", "check_columns", "raw_rows", "read_table", "table_batches"]
+__all__ = ["Table", "Used", "check_columns", "raw_rows", "read_table", "table_batches"]
 
 _BATCH_ROWS = 1 << 16
 
@@ -55,12 +55,14 @@ class Table:
     """Rows inside the domain of a schema; still private.
 
     ``columns`` holds an array for each column of the schema: numbers (dates as days since
-    1970-01-01) inside the bounds, or codes into the labels.
+    1970-01-01) inside the bounds, or codes into the labels. Where the schema has persons,
+    ``persons`` numbers the owner of each row, in an order that means nothing.
     """
 
     schema: Schema
     columns: Mapping[str, NDArray[Any]]
     rows: int
+    persons: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return self.rows
@@ -68,6 +70,15 @@ class Table:
     def __repr__(self) -> str:
         # Not the number of rows, which is private under add_remove.
         return f"Table({', '.join(self.columns)})"
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Used:
+    """The rows of a batch that are used, and the number of the owner of each."""
+
+    rows: NDArray[np.int64]
+    owners: NDArray[np.int64]
 
 
 def check_columns(data: object, schema: Schema) -> None:
@@ -104,7 +115,10 @@ def read_table(
         else column.settle(np.empty(0))
         for name, column in schema.columns.items()
     }
-    return Table(schema, MappingProxyType(columns), sum(batch.rows for batch in batches))
+    owners = [np.empty(0, dtype=np.int64)]
+    owners += [batch.persons for batch in batches if batch.persons is not None]
+    persons = None if schema.person is None else np.concatenate(owners)
+    return Table(schema, MappingProxyType(columns), sum(batch.rows for batch in batches), persons)
 
 
 def table_batches(
@@ -141,7 +155,7 @@ def raw_rows(
     source: Source,
     batch_rows: int = _BATCH_ROWS,
     names: Sequence[str] | None = None,
-) -> Iterator[tuple[RawBatch, NDArray[np.int64] | None]]:
+) -> Iterator[tuple[RawBatch, Used | None]]:
     """Yield batches as they came, and which of their rows are used; None means all of them."""
     wanted = list(schema.columns) if names is None else list(names)
     if schema.person is None or cap is None:
@@ -149,27 +163,30 @@ def raw_rows(
             yield batch, None
         return
     persons = table.batches([schema.person], batch_rows)
-    rows = chosen_rows(persons, person=schema.person, cap=cap, choose=choose, source=source)
+    rows, owners = rows_and_owners(
+        persons, person=schema.person, cap=cap, choose=choose, source=source
+    )
     start = 0
     for batch in table.batches(wanted, batch_rows):
         first, last = np.searchsorted(rows, [start, start + batch.rows])
-        yield batch, rows[first:last] - start
+        yield batch, Used(rows[first:last] - start, owners[first:last])
         start += batch.rows
 
 
 def _settled(
-    parts: Iterator[tuple[RawBatch, NDArray[np.int64] | None]], schema: Schema, size: int
+    parts: Iterator[tuple[RawBatch, Used | None]], schema: Schema, size: int
 ) -> Iterator[Table]:
     for batch, used in parts:
         columns = {}
         for name, column in schema.columns.items():
             raw = batch.numbers(name, column)
-            columns[name] = column.settle(raw if used is None else raw[used])
-        rows = batch.rows if used is None else used.size
+            columns[name] = column.settle(raw if used is None else raw[used.rows])
+        rows = batch.rows if used is None else used.rows.size
         for start in range(0, rows, size):
             stop = min(start + size, rows)
             part = {name: values[start:stop] for name, values in columns.items()}
-            yield Table(schema, MappingProxyType(part), stop - start)
+            owners = None if used is None else used.owners[start:stop]
+            yield Table(schema, MappingProxyType(part), stop - start, owners)
 
 
 def _checked_schema(schema: object) -> None:

@@ -11,12 +11,18 @@ from discreet import __version__
 from discreet.errors import SchemaError
 from discreet.privacy import Loss, from_json, to_json
 
-__all__ = ["Certificate"]
+__all__ = ["COVERS", "Certificate"]
 
 _KIND = "discreet.learn.certificate"
 _VERSION = 1
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
+COVERS = (
+    "one fit, on the data as they were passed to it; not what else was read off the same data: "
+    "scaling or features that were fitted to them, parameters that were tried out on them, "
+    "scores that were computed on them"
+)
+"""What a certificate speaks of, and what nobody but its owner can know."""
 
 
 @final
@@ -25,9 +31,10 @@ class Certificate:
     """The guarantee of one fitted model.
 
     ``epsilon`` is the accountant's upper bound at ``delta`` for ``loss``, under the relation of
-    that loss, for one row. ``plan`` holds public parameters only; ``randomness`` says where the
-    noise came from, and an insecure seed is marked there. ``receipt`` is the entry of the
-    ledger that was charged, or None if none was.
+    that loss, for one row or for one person with all rows, as ``plan`` says. It covers one fit
+    (:data:`COVERS`), not what else was read off the same data. ``plan`` holds public parameters
+    only; ``randomness`` says where the noise came from, and an insecure seed is marked there.
+    ``receipt`` is the entry of the ledger that was charged, or None if none was.
 
     >>> from discreet.privacy import DiscreteLaplace
     >>> paper = Certificate.of(2 * DiscreteLaplace(scale=4.0), delta=0.0, learner="example")
@@ -84,6 +91,7 @@ class Certificate:
             "delta": self.delta,
             "relation": self.relation,
             "unit": str(self.plan.get("unit", "row")),
+            "covers": COVERS,
             "plan": dict(self.plan),
             "randomness": dict(self.randomness),
             "receipt": None if self.receipt is None else dict(self.receipt),

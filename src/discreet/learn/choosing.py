@@ -10,6 +10,7 @@ taken unasked: on tables of this size they did not beat linear models under priv
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +24,7 @@ from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.selection import default_stop, run_mu, select_privately, selection_loss
 from discreet.mechanisms import Release, gaussian_integer
-from discreet.privacy import GDP, Composition, Loss
+from discreet.privacy import GDP, Loss
 from discreet.privacy.concentrated import zcdp_rho
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source
@@ -33,7 +34,15 @@ if TYPE_CHECKING:
 
     from discreet.data.tables import Table
 
-__all__ = ["LEARNERS", "Choice", "TableLearner", "best_learner", "choose_learner", "plan_best"]
+__all__ = [
+    "LEARNERS",
+    "BestPlan",
+    "Choice",
+    "TableLearner",
+    "best_learner",
+    "choose_learner",
+    "plan_best",
+]
 
 LEARNERS = ("logistic", "linear", "naive-bayes", "mlp")
 BINS = 8
@@ -86,10 +95,55 @@ class TableLearner:
         """Return the targets of a training table."""
         return Encoding(table.schema).target(table)
 
+    def loss(self) -> Loss:
+        """Return what :meth:`fit` costs; it depends on declared facts only, and nothing is read."""
+        by_column = self.learner == "naive-bayes"
+        width = len(self.schema.features) if by_column else Encoding(self.schema).width
+        found: Loss = self.estimator.loss_for(width)
+        return found
+
     def fit(self, table: Table, **keywords: Any) -> TableLearner:
         """Fit the estimator on a table; keywords are those of its ``fit``."""
-        self.estimator.fit(self.features(table), self.targets(table), **keywords)
+        return self.fit_batches([table], **keywords)
+
+    def fit_batches(self, batches: Iterable[Table], **keywords: Any) -> TableLearner:
+        """Fit the estimator on a table that comes in parts, none of which is kept.
+
+        Naive Bayes keeps its sums only; the others keep the encoded features, once.
+        """
+        if self.learner == "naive-bayes":
+            parts = 0
+            for batch in batches:
+                first = keywords if parts == 0 else {}
+                self.estimator.partial_fit(self.features(batch), self.targets(batch), **first)
+                parts += 1
+            if parts == 0:
+                nobody = np.empty((0, len(self.schema.features)))
+                self.estimator.partial_fit(nobody, np.empty(0, dtype=np.int64), **keywords)
+            self.estimator.finish()
+            return self
+        features, targets, persons = self._gathered(batches)
+        self.estimator.fit(features, targets, persons=persons, **keywords)
         return self
+
+    def _gathered(
+        self, batches: Iterable[Table]
+    ) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.int64] | None]:
+        parts, targets, persons = [], [np.empty(0)], [np.empty(0, dtype=np.int64)]
+        for batch in batches:
+            parts.append(self.features(batch))
+            targets.append(self.targets(batch))
+            if batch.persons is not None:
+                persons.append(batch.persons)
+        rows = sum(part.shape[0] for part in parts)
+        features = np.empty((rows, Encoding(self.schema).width), dtype=np.float32)
+        while parts:
+            # From the last part to the first, so that no row is held twice for long.
+            part = parts.pop()
+            features[rows - part.shape[0] : rows] = part
+            rows -= part.shape[0]
+        owners = None if self.schema.person is None else np.concatenate(persons)
+        return features, np.concatenate(targets), owners
 
     def predicted(self, table: Table) -> dict[str, NDArray[Any]]:
         """Return columns of predictions: the target, and for classes their probabilities."""
@@ -163,7 +217,9 @@ class BestPlan:
 def plan_best(schema: Schema, *, epsilon: float, delta: float) -> BestPlan:
     """Plan to try several learners and keep the best; the loss covers trying *and* choosing.
 
-    Every run is mu-GDP, model and score together (:mod:`discreet.learn.selection`).
+    Every run, model and score together, has at most the Renyi curve of a mu-GDP loss, which is all
+    that :mod:`discreet.learn.selection` asks of it. A candidate that cannot be planned within
+    that, or at all, is an error here and not after the charge.
     """
     candidates = _candidates(schema)
     stop = default_stop(len(candidates))
@@ -174,7 +230,10 @@ def plan_best(schema: Schema, *, epsilon: float, delta: float) -> BestPlan:
     # The budget of a run as epsilon at some delta, because learners are calibrated so.
     target = GDP(train).epsilon(delta=_RUN_DELTA) * (1.0 - 1e-6)
     loss = selection_loss(run, stop=stop)
-    return BestPlan(schema, candidates, stop, target, score, run, loss, epsilon, delta)
+    plan = BestPlan(schema, candidates, stop, target, score, run, loss, epsilon, delta)
+    for candidate in candidates:
+        _check_cost(plan, candidate[0], _made(plan, candidate).loss())
+    return plan
 
 
 def best_learner(
@@ -188,19 +247,9 @@ def best_learner(
     cap = plan.schema.rows_per_person or 1
 
     def run(candidate: tuple[str, dict[str, Any]], bits: Source) -> tuple[TableLearner, float]:
-        name, parameters = candidate
         seed = None if insecure_seed is None else bits.bits(62)
-        made = TableLearner.make(
-            name,
-            plan.schema,
-            epsilon=plan.train_epsilon,
-            delta=_RUN_DELTA,
-            insecure_seed=seed,
-            **parameters,
-        ).fit(table)
-        spent = _gdp_mu(made.estimator.certificate_.loss) ** 2 + plan.score_mu**2
-        if spent > zcdp_rho(plan.run_loss) * 2.0:
-            raise NotApplicable(f"a run of {name} costs more than was planned for it")
+        made = _made(plan, candidate, insecure_seed=seed).fit(table)
+        _check_cost(plan, candidate[0], made.estimator.certificate_.loss)
         noise = Fraction(cap * _SCORE_STEPS / plan.score_mu * (1.0 + 2.0**-20))
         score = gaussian_integer(
             _score(made, table), sensitivity=cap * _SCORE_STEPS, stddev=noise, source=bits
@@ -230,11 +279,15 @@ def _score(made: TableLearner, table: Table) -> int:
     return int(np.sum(np.trunc((1.0 - errors**2) * _SCORE_STEPS)))
 
 
-def _gdp_mu(loss: Loss) -> float:
-    parts = [part for part, _ in loss.parts] if isinstance(loss, Composition) else [loss]
-    if not all(isinstance(part, GDP) for part in parts):
-        raise NotApplicable(f"{loss!r} is not a loss of Gaussian noise alone")
-    return math.sqrt(2.0 * zcdp_rho(loss))
+def _made(plan: BestPlan, candidate: tuple[str, dict[str, Any]], **more: Any) -> TableLearner:
+    name, parameters = candidate
+    budget = {"epsilon": plan.train_epsilon, "delta": _RUN_DELTA}
+    return TableLearner.make(name, plan.schema, **budget, **more, **parameters)
+
+
+def _check_cost(plan: BestPlan, name: str, training: Loss) -> None:
+    if 2.0 * zcdp_rho(training) + plan.score_mu**2 > 2.0 * zcdp_rho(plan.run_loss):
+        raise NotApplicable(f"a run of {name} costs more than was planned for it")
 
 
 def _candidates(schema: Schema) -> tuple[tuple[str, dict[str, Any]], ...]:

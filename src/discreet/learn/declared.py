@@ -93,13 +93,15 @@ def _place(known: dict[Any, int], label: Any) -> int:
 def labels_apart(labels: Any) -> Any:
     """Return a plain list of labels as an array of objects; anything else as it is.
 
+    A list of lists throughout is a column, and is left as it is too.
+
     numpy would choose one type for a whole list, so that one text among numbers made texts of
     them all: one record would have changed every other.
 
     >>> labels_apart([0, "x", 1]).tolist(), np.asarray([0, "x", 1]).tolist()
     ([0, 'x', 1], ['0', 'x', '1'])
     """
-    if not isinstance(labels, list | tuple) or any(_has_parts(label) for label in labels):
+    if not isinstance(labels, list | tuple) or (labels and all(map(_has_parts, labels))):
         return labels
     apart = np.empty(len(labels), dtype=object)
     for place, label in enumerate(labels):
@@ -111,7 +113,7 @@ def rows_apart(rows: Any) -> Any:
     """Return a list of rows of equal length as an array of objects; anything else as it is."""
     if not isinstance(rows, list | tuple) or not rows:
         return rows
-    if not all(isinstance(row, list | tuple) and len(row) == len(rows[0]) for row in rows):
+    if not all(_has_parts(row) and len(row) == len(rows[0]) for row in rows):
         return rows
     apart = np.empty((len(rows), len(rows[0])), dtype=object)
     for place, row in enumerate(rows):
@@ -121,14 +123,14 @@ def rows_apart(rows: Any) -> Any:
 
 
 def _has_parts(value: Any) -> bool:
-    return isinstance(value, list | tuple | np.ndarray)
+    return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
     """Return values as numbers, one by one; what is no number is NaN.
 
-    >>> as_numbers(np.array(["1.5", "many"], dtype=object)).tolist()
-    [1.5, nan]
+    >>> as_numbers(np.array(["1.5", "many", 10**400], dtype=object)).tolist()
+    [1.5, nan, inf]
     """
     if values.dtype.kind in "biuf":
         return values
@@ -136,9 +138,13 @@ def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _number(value: Any) -> float:
+    if _has_parts(value):
+        return math.nan
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):
+    except OverflowError:
+        return -math.inf if value < 0 else math.inf
+    except Exception:  # noqa: BLE001 - an object may raise anything, and no cell may be an error
         return math.nan
 
 

@@ -8,6 +8,7 @@ another name and moved there in one step.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from discreet.data.schema import Schema
+from discreet.data.tables import read_table
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
 from discreet.learn.choosing import LEARNERS, TableLearner
@@ -33,7 +35,16 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
     """
     target = Path(out)
     expected = "a directory that does not exist yet, in one that does"
-    if target.exists() or target.is_symlink() or not target.name:
+    try:
+        # os.lstat and not exists(), which takes a name that is too long for one that is free.
+        os.lstat(target)
+        taken = True
+    except FileNotFoundError:
+        taken = not target.name
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "no such name is possible"
+        raise InvalidValue(argument, str(out), f"{expected} ({reason})") from None
+    if taken:
         raise InvalidValue(argument, str(out), expected)
     draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
@@ -73,11 +84,32 @@ def read_model_directory(place: str | Path) -> TableLearner:
         raise InvalidValue("model", str(place), "a directory that discreet train wrote")
     if head.get("version") != _VERSION or head.get("learner") not in LEARNERS:
         raise SchemaError(f"{path / 'model.json'}: a version or learner that is not known here")
-    schema = Schema.from_toml(text)
     try:
-        model = TableLearner.load(head["learner"], schema, path / "model.npz")
-    except OSError:
-        raise InvalidValue("model", str(place), "a directory with a readable model.npz") from None
+        paper = Certificate.from_json(
+            json.loads((path / "certificate.json").read_text(encoding="utf-8"))
+        )
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError):
+        raise SchemaError(f"{path / 'certificate.json'} is missing or damaged") from None
+    schema = Schema.from_toml(text)
+    model = _loaded(head["learner"], schema, path / "model.npz")
     if model.estimator.certificate_.plan.get("schema_hash") != schema.content_hash:
         raise SchemaError("the model and schema.toml do not belong together")
+    if model.estimator.certificate_ != paper:
+        raise SchemaError("the model and certificate.json do not belong together")
+    return model
+
+
+def _loaded(learner: str, schema: Schema, place: Path) -> TableLearner:
+    """Load the model and have it predict for one made-up record, of which every cell is missing."""
+    asked = schema.for_prediction()
+    record = read_table({name: [None] for name in asked.columns}, asked)
+    try:
+        model = TableLearner.load(learner, schema, place)
+        model.predicted(record)
+    except FileNotFoundError:
+        raise InvalidValue("model", str(place.parent), "a directory with a model.npz") from None
+    except SchemaError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
+        raise SchemaError(f"{place} is damaged ({type(error).__name__})") from None
     return model

@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,16 @@ __all__ = ["read_model", "write_model"]
 
 _HEAD = "discreet_json"
 _FORMAT = 1
+_DAMAGES = (
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_model(
@@ -48,10 +59,13 @@ def write_model(
 def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Return head and arrays of a file that :func:`write_model` wrote for this kind of model."""
     try:
-        with np.load(Path(path), allow_pickle=False) as file:
+        # np.load would leave a file open that it cannot read.
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         head = json.loads(str(arrays.pop(_HEAD)))
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except FileNotFoundError:
+        raise
+    except _DAMAGES as error:
         raise SchemaError(f"{path} is not a saved model: {error}") from None
     if not isinstance(head, dict) or head.get("kind") != kind or head.get("format") != _FORMAT:
         found = head.get("kind") if isinstance(head, dict) else None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NoReturn, final
 
@@ -29,7 +30,8 @@ class Charge:
     A charge that was found by its idempotency key is ``replayed``: ``outcome`` and ``result``
     are what was recorded, and entering it raises ``AlreadyCharged``, because a second run of the
     body would be a second release. For the same reason a charge cannot be copied or pickled, and
-    only the process that made it may run the body.
+    only the process that made it may run the body. Bodies that can be continued after a crash
+    run in :meth:`attempt`.
     """
 
     def __init__(
@@ -99,20 +101,45 @@ class Charge:
             raise InvalidValue("result", type(result).__name__, expected)
         self._result = text
 
+    @contextmanager
+    def attempt(self) -> Iterator[Charge]:
+        """Run a body that can be continued: until it has ended once, it may be attempted again.
+
+        Only for a charge with a key, and for a body that keeps durable account, outside of the
+        ledger, of every part that may have run, and runs no part twice. The ledger
+        cannot see that; it is what makes all attempts together the one release that was charged.
+        An attempt that ends records ``completed``. One that fails or dies records nothing: the
+        charge stays ``open``, and whoever comes with the same key may go on. After an outcome was
+        recorded there are no more attempts.
+        """
+        if self._entry.content.get("key") is None:
+            raise LedgerError("a charge without a key cannot be found again: it is no attempt")
+        if self._outcome != "open":
+            raise self._already_charged()
+        self._begin()
+        yield self  # an exception leaves here, and nothing is recorded
+        self._end(None)
+
     def __enter__(self) -> Charge:
         if self._replayed:
-            raise AlreadyCharged(
-                f"entry {self.seq} of {self.dataset!r} was charged under this key already "
-                f"(outcome: {self._outcome}): its body does not run again",
-                outcome=self._outcome,
-                result=self.result,
-            )
+            raise self._already_charged()
+        self._begin()
+        return self
+
+    def _already_charged(self) -> AlreadyCharged:
+        return AlreadyCharged(
+            f"entry {self.seq} of {self.dataset!r} was charged under this key already "
+            f"(outcome: {self._outcome}): its body does not run again",
+            outcome=self._outcome,
+            result=self.result,
+        )
+
+    def _begin(self) -> None:
         if os.getpid() != self._made_by:
             raise LedgerError("the body of a charge runs in the process that charged")
         if not self._once.acquire(blocking=False):
             raise LedgerError("the body of a charge runs once")
         self._entered = True
-        return self
 
     def __exit__(
         self,
@@ -120,6 +147,14 @@ class Charge:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        try:
+            self._end(kind)
+        except LedgerError as reason:
+            if error is None:
+                raise
+            error.add_note(f"and the outcome could not be recorded: {reason}")
+
+    def _end(self, kind: type[BaseException] | None) -> None:
         # A child that was forked inside the body leaves the outcome to its parent.
         if os.getpid() != self._made_by:
             return
@@ -133,12 +168,7 @@ class Charge:
             "error": None if kind is None else kind.__name__,
             "result": self.result,
         }
-        try:
-            self._append_outcome(self.seq, content)
-        except LedgerError as reason:
-            if error is None:
-                raise
-            error.add_note(f"and the outcome could not be recorded: {reason}")
+        self._append_outcome(self.seq, content)
 
     def __copy__(self) -> NoReturn:
         raise LedgerError("a charge cannot be copied: its body would run twice")

@@ -11,6 +11,7 @@ from typing import Any, cast, final
 
 from discreet import _validate
 from discreet.errors import (
+    AlreadyCharged,
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
@@ -360,10 +361,12 @@ class Ledger:
     def _as_charge(
         self, number: int, entry: Entry, outcome: Mapping[str, Any] | None, *, replayed: bool
     ) -> Charge:
-        def append_outcome(_seq: int, content: Mapping[str, Any]) -> None:
+        def append_outcome(seq: int, content: Mapping[str, Any]) -> None:
             # Losing an outcome is harmless unless somebody may ask for its result.
             with self._store.writing(durable=content["result"] is not None) as session:
                 found = records.dataset(session, entry.dataset, lock=self._store.row_lock)
+                if entry.content.get("key") is not None:
+                    _refuse_second(records.outcome_of(session, found, seq), seq)
                 following = self._entry(found.head, "outcome", content, found.roll)
                 records.append(session, number, following)
 
@@ -468,6 +471,17 @@ class Ledger:
         if not isinstance(self._store, SqliteStore):
             raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
         self._store.backup(path)
+
+
+def _refuse_second(outcome: Mapping[str, Any] | None, seq: int) -> None:
+    """Two who attempted one body at the same time: the first to end it is on record."""
+    if outcome is not None:
+        raise AlreadyCharged(
+            f"entry {seq} has the outcome {outcome['outcome']!r} already: somebody else has ended "
+            "its body, and it was paid for once",
+            outcome=str(outcome["outcome"]),
+            result=outcome["result"],
+        )
 
 
 def _dataset_first(label: tuple[str, str]) -> tuple[bool, tuple[str, str]]:

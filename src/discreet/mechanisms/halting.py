@@ -13,20 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn, final
 
-from discreet.errors import DiscreetError, NotApplicable
+from discreet.errors import MechanismHalted, NotApplicable
 from discreet.privacy import Loss
 
 __all__ = ["Charge", "MechanismHalted", "SingleRun"]
 
 Charge = Callable[[Loss], Any]
-
-
-class MechanismHalted(DiscreetError, RuntimeError):
-    """The mechanism has given all the answers that its loss pays for.
-
-    Whether it is raised follows from the answers already released, never from the
-    question that was asked, so it tells nothing new.
-    """
 
 
 class SingleRun:

@@ -112,8 +112,11 @@ def _profile(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     top = largest_loss(loss)
     reach = min(epsilon(loss, delta=1e-9), top)
     if not math.isfinite(reach):
+        # A probability of failing outright: go to where little more than that is left.
         floor = delta_bounds(loss, epsilon=700.0).upper
-        reach = epsilon(loss, delta=0.5 * (1.0 + floor)) if floor < 1.0 else 0.0
+        excesses = ((1.0 - floor) * share for share in (1e-6, 1e-3, 0.5))
+        reaches = (epsilon(loss, delta=floor + excess) for excess in excesses if floor < 1.0)
+        reach = next((found for found in reaches if math.isfinite(found)), 0.0)
     points = np.append(np.linspace(0.0, reach, 48), reach * 1.2)
     if math.isfinite(top):
         points = np.append(points[points < top], top)

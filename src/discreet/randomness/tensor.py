@@ -4,7 +4,9 @@ The stream is AES-256 in counter mode under a key drawn from the operating
 system, turned into normals by the Box-Muller transform: the radius from 64 bits
 in double precision, so that the tail reaches 9.4 standard deviations as it
 should (a 32-bit radius would stop at 6.7), and the angle from 32 bits for
-float32 and 64 bits for float64.
+float32 and 64 bits for float64. With numba (the extra ``jit``), a stream that
+has given some millions of float32 values goes on with a compiled transform,
+which is four times as fast and equal up to rounding.
 
 What it protects against: noise that can be predicted. Whoever sees any number
 of outputs learns nothing about the others short of breaking AES; the period
@@ -36,6 +38,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.randomness.compiled_normals import compiled_box_muller, numba_is_installed
 from discreet.randomness.sources import Source, resolve
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ __all__ = ["NormalStream"]
 
 _PAIRS = 1 << 14
 _REKEY_AFTER = 1 << 30
+_COMPILE_AFTER = 1 << 22  # normals: compiling earlier would take longer than it saves
 _ZEROS = memoryview(bytes(16 * _PAIRS))
 
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
@@ -59,6 +63,7 @@ class _Scratch(threading.local):
         self.words = np.empty(_PAIRS, dtype=np.uint64)
         self.doubles = np.empty((2, _PAIRS), dtype=np.float64)
         self.floats = np.empty((2, _PAIRS), dtype=np.float32)
+        self.exponents = np.empty(_PAIRS, dtype=np.int32)
 
 
 _SCRATCH = _Scratch()
@@ -80,6 +85,7 @@ class NormalStream:
 
     def __init__(self, *, source: Source | None = None) -> None:
         self._source = resolve(source)
+        self._given = 0
         self._forget()
         _STREAMS.add(self)
 
@@ -155,17 +161,38 @@ class NormalStream:
         """Box-Muller, block by block: first all cosines of a block, then all sines."""
         kind = result.dtype
         angle_bytes = kind.itemsize
+        compiled = None
+        if angle_bytes == 4:
+            # By what this stream has given, so that a seeded one repeats itself.
+            if self._given >= _COMPILE_AFTER and numba_is_installed():
+                compiled = compiled_box_muller()
+            self._given += result.size
         for start in range(0, result.size, 2 * _PAIRS):
             stop = min(start + 2 * _PAIRS, result.size)
             pairs = (stop - start + 1) // 2
             self._fill(_SCRATCH.random, (8 + angle_bytes) * pairs)
             bits = np.frombuffer(_SCRATCH.random, dtype="<u8", count=pairs)
-            squares = _uniforms(bits)
-            np.log(squares, out=squares)
-            squares *= -2.0 * stddev * stddev
             turns = np.frombuffer(
                 _SCRATCH.random, dtype=f"<i{angle_bytes}", count=pairs, offset=8 * pairs
             )
+            cosines, sines = result[start : start + pairs], result[start + pairs : stop]
+            if compiled is not None:
+                uniforms = _SCRATCH.doubles[0]
+                compiled(
+                    bits,
+                    turns,
+                    np.float32(stddev),
+                    uniforms,
+                    uniforms.view(np.int64),
+                    _SCRATCH.exponents,
+                    _SCRATCH.floats[0],
+                    cosines,
+                    sines,
+                )
+                continue
+            squares = _uniforms(bits)
+            np.log(squares, out=squares)
+            squares *= -2.0 * stddev * stddev
             scratch = _SCRATCH.floats if angle_bytes == 4 else _SCRATCH.doubles
             radius, angle = scratch[0, :pairs], scratch[1, :pairs]
             # In double precision the radius takes the place of its own square.
@@ -173,7 +200,6 @@ class NormalStream:
             np.sqrt(radius, out=radius)
             np.copyto(angle, turns, casting="unsafe")
             angle *= kind.type(math.pi * 2.0 ** (1 - 8 * angle_bytes))
-            cosines, sines = result[start : start + pairs], result[start + pairs : stop]
             np.cos(angle, out=cosines)
             cosines *= radius
             np.sin(angle[: sines.size], out=sines)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_signal_9_at_any_time(killed, sampler):
     assert max(steps) == 399
     with Ledger.open(place / "study.ledger") as ledger:
         rows = ledger.history("patients")
-        assert len(rows) == 1
+        assert [row.outcome for row in rows] == ["completed"]
         assert ledger.verify().ok
         certificate = dpsgd.load(place / "run", nn.Linear(6, 3))
         assert certificate.receipt == ledger.receipt("patients", rows[0].seq)
@@ -344,14 +345,53 @@ def ledger(tmp_path):
         yield made
 
 
+def outcomes(ledger):
+    assert ledger.verify().ok
+    return [row.outcome for row in ledger.history("patients")]
+
+
+def test_a_run_killed_between_its_outcome_and_its_last_note_is_complete(
+    tmp_path, ledger, monkeypatch
+):
+    charged = {"ledger": ledger, "dataset_name": "patients", "checkpoint": tmp_path / "run"}
+
+    def dies(self):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "finish", dies)
+        with pytest.raises(Stop):
+            trainer().fit(data(64), **charged)
+    assert outcomes(ledger) == ["completed"]
+    for words in ("ledger says .* completed already; its model", "is complete"):
+        with pytest.raises(ResumeRefused, match=words):
+            trainer().fit(data(64), **charged)
+    assert dpsgd.load(tmp_path / "run", network()).steps_taken == 12
+    assert outcomes(ledger) == ["completed"]
+
+
+def test_of_two_copies_of_a_run_one_is_completed(tmp_path, noted, ledger):
+    noted["stop"] = 5
+    with pytest.raises(Stop):
+        trainer().fit(data(64), ledger=ledger, dataset_name="patients", checkpoint=tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    trainer().fit(data(64), ledger=ledger, dataset_name="patients", checkpoint=tmp_path / "run")
+    with pytest.raises(ResumeRefused, match="completed already"):
+        trainer().fit(
+            data(64), ledger=ledger, dataset_name="patients", checkpoint=tmp_path / "copy"
+        )
+    assert outcomes(ledger) == ["completed"]
+
+
 def test_a_resumed_run_is_not_charged_again(tmp_path, noted, ledger):
     options = {"checkpoint": tmp_path / "run", "ledger": ledger, "dataset_name": "patients"}
     for stop in (2, 5):
         noted["stop"] = stop
         with pytest.raises(Stop):
             trainer().fit(data(64), **options)
-        assert len(ledger.history("patients")) == 1
+        assert outcomes(ledger) == ["open"]
     out = trainer().fit(data(64), **options)
+    assert outcomes(ledger) == ["completed"]
     (row,) = ledger.history("patients")
     assert out.certificate.receipt == ledger.receipt("patients", row.seq)
 

@@ -1,9 +1,6 @@
 """Two processes train as one: same draws, same noise scale, same certificate (S21)."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +13,7 @@ from discreet.errors import NotApplicable
 from discreet.learn.dpsgd import make_private
 from discreet.learn.dpsgd.distributed import join
 from learn.dpsgd import team_member as member
+from learn.dpsgd.team_processes import run_members
 
 MEMBER = Path(member.__file__)
 
@@ -24,27 +22,9 @@ MEMBER = Path(member.__file__)
 def run(tmp_path_factory):
     """What both members of one process group saw."""
     folder = tmp_path_factory.mktemp("team")
-    store = "file://" + str(folder / "store")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(MEMBER), str(rank), "2", store, str(folder)],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        texts = [process.communicate(timeout=120)[0] for process in processes]
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(texts)
+    found = run_members(MEMBER, folder)
     return SimpleNamespace(
-        found=[json.loads((folder / f"found-{rank}.json").read_text()) for rank in range(2)],
+        found=found,
         noise=[dict(np.load(folder / f"noise-{rank}.npz")) for rank in range(2)],
     )
 

@@ -3,10 +3,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
 
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
-from discreet.learn.dpsgd.refusals import PlanViolation
 from learn.dpsgd.made_up_runs import data, each, network, plan
 
 ROWS = 8

@@ -11,7 +11,9 @@ from torch.utils.data import default_collate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, ResumeRefused
-from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
+from discreet.learn.dpsgd.sampling import draws
+from discreet.randomness import source
+from learn.dpsgd.made_up_runs import clipped, data, each, network, plan, wrap
 
 
 def two_views(examples):
@@ -142,12 +144,18 @@ def test_models_whose_layers_cannot_be_watched(make, word):
 
 
 class Recomputed(nn.Module):
-    def __init__(self):
+    def __init__(self, *, reentrant=False):
         super().__init__()
         self.first, self.inner, self.last = nn.Linear(6, 6), network(), nn.Linear(3, 3)
+        self.reentrant = reentrant
 
     def forward(self, inputs):
-        return self.last(checkpoint(self.inner, self.first(inputs), use_reentrant=False))
+        return self.last(checkpoint(self.inner, self.first(inputs), use_reentrant=self.reentrant))
+
+
+class RecomputedTwice(Recomputed):
+    def __init__(self):
+        super().__init__(reentrant=True)
 
 
 class Mapped(nn.Module):
@@ -159,7 +167,10 @@ class Mapped(nn.Module):
         return torch.vmap(self.inner)(inputs)
 
 
-@pytest.mark.parametrize(("model", "word"), [(Recomputed, "checkpoint"), (Mapped, "vmap")])
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [(Recomputed, "use_reentrant"), (RecomputedTwice, "use_reentrant"), (Mapped, "vmap")],
+)
 def test_layers_called_where_they_cannot_be_recorded(model, word):
     private, _ = wrap(model(), plan())
     for inputs, targets in private.batches(data(64)):
@@ -167,6 +178,115 @@ def test_layers_called_where_they_cannot_be_recorded(model, word):
             private.backward(each(private.model(inputs), targets))
         break
     private.detach()
+
+
+@pytest.mark.parametrize("model", [Recomputed, RecomputedTwice])
+def test_checkpointed_layers_are_refused_by_the_probe(model):
+    made = model()
+    with pytest.raises(PlanViolation, match=r"use_reentrant=True or False.*max_physical"):
+        dpsgd.make_private(
+            made,
+            torch.optim.SGD(made.parameters(), lr=1.0),
+            plan(),
+            inputs=dpsgd.TensorSpec((6,)),
+        )
+
+
+def in_place(model):
+    model.compile(backend="eager")
+    return model
+
+
+def a_part(model):
+    model[0].compile(backend="eager")
+    return model
+
+
+def run_before(model):
+    """Compiled code that is there already does not look for new hooks."""
+    compiled = torch.compile(model, backend="eager")
+    model.eval()
+    compiled(torch.zeros(16, 6))
+    model.train()
+    return compiled
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda model: torch.compile(model, backend="eager"),
+        lambda model: torch.compile(lambda inputs: model(inputs), backend="eager"),
+        in_place,
+        a_part,
+        run_before,
+    ],
+    ids=["around", "function", "in place", "part", "run before"],
+)
+def test_a_model_compiled_after_it_was_wrapped(late):
+    model = network()
+    private, optimizer = wrap(model, plan())
+    before = [p.detach().clone() for p in model.parameters()]
+    compiled = late(model)
+    for inputs, _ in private.batches(data(64)):
+        with pytest.raises(PlanViolation, match=r"torch\.compile"):
+            compiled(inputs)
+        with pytest.raises(PlanViolation, match="without loss"):
+            optimizer.step()
+        break
+    private.detach()
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+class Quadratic(nn.Module):
+    """Uses its parameters in a way that no rule covers, around a layer that has one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.weight = nn.Parameter(0.3 * torch.randn(6, 6))
+        self.inner = nn.Linear(6, 3)
+
+    def forward(self, inputs):
+        square = torch.einsum("bi,ij,bj->b", inputs, self.weight, inputs)
+        return self.inner(inputs) + square.unsqueeze(1)
+
+
+@pytest.mark.parametrize("isolation", ["check", "vouched"])
+def test_modules_without_rules_run_by_example_from_the_first_step_on(isolation, caplog):
+    made = plan(noise_multiplier=1e-9, clip_norm=0.5)
+    trained, looped = Quadratic(), Quadratic()
+    dpsgd.Trainer(
+        trained,
+        made,
+        loss=nn.CrossEntropyLoss(reduction="none"),
+        optimizer=lambda p: torch.optim.SGD(p, lr=1.0),
+        isolation=isolation,
+        source=source(insecure_seed=1),
+    ).fit(data(64))
+    private, optimizer = wrap(looped, made, isolation=isolation)
+    for inputs, targets in private.batches(data(64)):
+        private.backward(each(looped(inputs), targets))
+        optimizer.step()
+    private.detach()
+    assert "torch.func" in caplog.text
+    assert "one by one" not in caplog.text  # the engine's own vmap is not refused
+    reference = Quadratic()
+    sampling = source(insecure_seed=1).derive("sampling", 0)
+    for drawn in draws(made, population=64, source=sampling):
+        total = {name: torch.zeros_like(p) for name, p in reference.named_parameters()}
+        for row in drawn.tolist():
+            one, target = (value.unsqueeze(0) for value in data(64)[row])
+            loss = each(reference(one), target).sum()
+            gradient = torch.autograd.grad(loss, list(reference.parameters()))
+            parts = clipped(dict(zip(total, gradient, strict=True)), 0.5)
+            for name, part in parts.items():
+                total[name] += part / 16
+        with torch.no_grad():
+            for name, parameter in reference.named_parameters():
+                parameter -= total[name]
+    for model in (trained, looped):
+        for one, other in zip(model.parameters(), reference.parameters(), strict=True):
+            assert torch.allclose(one, other, atol=2e-5)
 
 
 def test_a_run_goes_on_with_its_own_kind_of_optimizer(tmp_path):
@@ -177,7 +297,9 @@ def test_a_run_goes_on_with_its_own_kind_of_optimizer(tmp_path):
         return trainer.fit(data(64), checkpoint=tmp_path / "run", progress=False)
 
     def fails(model, batch):
-        raise KeyError("on purpose")
+        if model.training:
+            raise KeyError("on purpose")
+        return works(model, batch)
 
     def works(model, batch):
         return each(model(batch[0]), batch[1])

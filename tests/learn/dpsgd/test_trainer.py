@@ -87,6 +87,21 @@ def mixing():
     return nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
 
 
+def compared(outputs, targets):
+    return LOSS(outputs - outputs.mean(0), targets)
+
+
+def with_a_second_optimizer():
+    model = network()
+    second = torch.optim.Adam(model.parameters())
+
+    def losses(inside, batch):
+        second.step()
+        return LOSS(inside(batch[0]), batch[1])
+
+    return trainer(model, loss=None, losses=losses)
+
+
 @pytest.mark.parametrize(
     ("make", "fit", "error"),
     [
@@ -96,6 +111,24 @@ def mixing():
             PlanViolation,
         ),
         (lambda: trainer(mixing(), isolation="check"), {"validation": data(9)}, PlanViolation),
+        # The shapes of a table are known without reading it.
+        (lambda: trainer(mixing(), isolation="check"), {}, PlanViolation),
+        (lambda: trainer(loss=compared, isolation="check"), {}, PlanViolation),
+        (lambda: trainer(loss=nn.functional.cross_entropy), {}, InvalidValue),
+        (lambda: trainer(loss=nn.functional.cross_entropy), {"validation": data(9)}, InvalidValue),
+        (lambda: trainer(loss=lambda outputs, _: outputs.square()), {}, InvalidValue),
+        (lambda: trainer(loss=None, losses=lambda model, batch: 0.0), {}, InvalidValue),
+        (lambda: with_a_second_optimizer(), {}, PlanViolation),
+        (lambda: trainer(batch_axis=2), {}, InvalidValue),
+        (lambda: trainer(source=3), {}, InvalidValue),
+        (lambda: trainer(network(features=5)), {}, RuntimeError),
+        (lambda: trainer(network().double()), {}, RuntimeError),
+        (lambda: trainer(), {"max_physical": 0}, InvalidValue),
+        (lambda: trainer(), {"workers": -1}, InvalidValue),
+        (lambda: trainer(), {"collate": "default"}, InvalidValue),
+        (lambda: trainer(), {"checkpoint": __file__}, InvalidValue),
+        (lambda: trainer(), {"validation": []}, InvalidValue),
+        (lambda: trainer(), {"purpose": " in the margin"}, InvalidValue),
         (lambda: trainer(made=plan(public_examples=True)), {"dataset": data(63)}, InvalidValue),
         (lambda: trainer(), {"dataset": TensorDataset(torch.zeros(0, 6))}, InvalidValue),
         (lambda: trainer(), {"dataset_name": None}, InvalidValue),
@@ -112,6 +145,22 @@ def test_bad_input_is_refused_before_anything_is_charged(ledger, make, fit, erro
     assert ledger.history("patients") == []
 
 
+def test_trying_out_the_loss_leaves_the_model_as_it_was(ledger):
+    model = nn.Sequential(nn.Linear(6, 4), nn.Dropout(0.5), nn.Linear(4, 3))
+    model[1].eval()
+    modes = []
+
+    def losses(inside, batch):
+        modes.append((inside.training, inside[1].training, torch.is_grad_enabled()))
+        return LOSS(inside(batch[0]), batch[1])
+
+    trainer(model, loss=None, losses=losses).fit(
+        data(64), ledger=ledger, dataset_name="patients", progress=False
+    )
+    assert modes[0] == (False, False, False)
+    assert set(modes[1:]) == {(True, True, True)}  # fit() calls train(), as loops do
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,6 +169,11 @@ def test_bad_input_is_refused_before_anything_is_charged(ledger, make, fit, erro
         {"loss": None},
         {"losses": lambda model, batch: 0},
         {"average": 1.0},
+        {"optimizer": "sgd"},
+        {"optimizer": lambda parameters: None},
+        {"scheduler": "step"},
+        {"made": "a plan"},
+        {"model": nn.Linear(6, 3).requires_grad_(False)},
     ],
 )
 def test_bad_trainers(options):
@@ -209,7 +263,9 @@ def test_the_private_loss_is_marked():
 
 def test_a_run_that_fails_frees_the_model_and_leaves_the_charge_spent(ledger):
     def losses(model, batch):
-        raise RuntimeError("a bug in the loss")
+        if model.training:
+            raise RuntimeError("a bug in the loss")
+        return LOSS(model(batch[0]), batch[1])
 
     model = network()
     with pytest.raises(RuntimeError, match="a bug in the loss"):

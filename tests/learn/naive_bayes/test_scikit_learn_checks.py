@@ -19,6 +19,7 @@ FORBIDDEN = {
     "error would tell that some record has one",
     "check_supervised_y_no_nan": "the same for labels that are NaN or infinite",
     "check_fit_score_takes_y": "partial_fit after fit would be a second release, and is refused",
+    "check_dtype_object": "a cell that is no number is NaN; an error would tell of a record",
     "check_estimators_empty_data_messages": "under add_remove the number of rows is private, "
     "and no rows are data like any other",
 }

@@ -22,12 +22,14 @@ from discreet.learn.projected_sgd import (
 )
 
 NAN_TARGETS = "a target that is no number counts for nothing; an error would tell of a record"
+NO_NUMBERS = "a cell that is no number is NaN; an error would tell of a record"
 FORBIDDEN = {
     "classifier": {
+        "check_dtype_object": NO_NUMBERS,
         "check_classifiers_regression_target": "a label that was not declared counts for nothing",
         "check_supervised_y_no_nan": NAN_TARGETS,
     },
-    "regressor": {"check_supervised_y_no_nan": NAN_TARGETS},
+    "regressor": {"check_dtype_object": NO_NUMBERS, "check_supervised_y_no_nan": NAN_TARGETS},
 }
 NOT_RUN = {"check_array_api_input"}  # SCIPY_ARRAY_API is not set
 

@@ -6,6 +6,8 @@ fail by chance.
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import cross_val_score
@@ -20,6 +22,7 @@ from discreet.learn.tabular import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
+from discreet.learn.tabular.persons import owned_rows
 from discreet.ledger import Ledger
 
 BOUNDS = ([0.0, -1.0, 0.0], [10.0, 1.0, 2.0])
@@ -150,8 +153,59 @@ def test_persons_with_several_rows_pay_for_all_of_them():
     assert noise[1] == pytest.approx(3 * noise[0])
     assert three.certificate_.plan["unit"] == "person"
     network = PrivateMLPClassifier(classes=["no", "yes"], rows_per_person=3, **NETWORK)
-    with pytest.raises(NotApplicable, match="person"):
+    with pytest.raises(InvalidValue, match="persons"):
         network.fit(x, y)
+    for model in (three, network):
+        with pytest.raises(NotApplicable, match="replacing a person"):
+            clone(model).set_params(relation="replace").fit(x, y, persons=np.arange(100))
+
+
+def test_linear_models_keep_the_cap_themselves():
+    """Rows beyond the cap, and rows of nobody, leave no trace."""
+    x, y = made_up(90)
+    owners = np.array([f"p{i}" for i in range(30)] * 3, dtype=object)
+    owners[5] = ""
+    kept = [i for i in range(60) if i != 5] + [65]
+    capped = logistic(rows_per_person=2, max_iter=5).fit(x, y, persons=owners)
+    chosen = logistic(rows_per_person=2, max_iter=5).fit(x[sorted(kept)], y[sorted(kept)])
+    assert np.array_equal(capped.coef_, chosen.coef_)
+    with pytest.raises(InvalidValue, match="persons") as raised:
+        logistic().fit(x, y, persons=owners[:-1])
+    assert "89" not in str(raised.value)
+
+
+def test_a_person_is_one_example_of_a_network():
+    """Alone or beside empty places, the rows of a person are the same example."""
+    x, y = made_up(300)
+    facts = {"classes": ["no", "yes"], "max_iter": 15, **NETWORK}
+    alone = PrivateMLPClassifier(**{**facts, "expected_rows": 300}).fit(x, y)
+    names = np.arange(300)
+    padded = PrivateMLPClassifier(**{**facts, "expected_rows": 900}, rows_per_person=3)
+    padded.fit(x, y, persons=names)
+    assert padded.plan_.training == alone.plan_.training
+    assert padded.certificate_.plan["unit"] == "person"
+    for (a, b), (c, d) in zip(alone.layers_, padded.layers_, strict=True):
+        assert np.allclose(a, c, atol=1e-4)
+        assert np.allclose(b, d, atol=1e-4)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(["a", "b", "c", "", None]), max_size=12), st.integers(1, 3))
+def test_rows_of_persons_against_an_obvious_twin(persons, cap):
+    kept = owned_rows(persons, rows=len(persons), cap=cap)
+    expected, seen = [], {}
+    for row, person in enumerate(persons):
+        if person and seen.setdefault(person, 0) < cap:
+            expected.append((row, person, seen[person]))
+            seen[person] += 1
+    assert kept.rows.tolist() == [row for row, _, _ in expected]
+    assert kept.ranks.tolist() == [rank for _, _, rank in expected]
+    pairs = set(zip(kept.owners.tolist(), [person for _, person, _ in expected], strict=True))
+    assert len(pairs) == len(seen) == len({owner for owner, _ in pairs})
+    values = np.array([row + 1.0 for row, _, _ in expected])
+    side = kept.side_by_side(values, cap, empty=0.0)
+    assert side.shape == (len(seen), cap)
+    assert side.sum() == values.sum()
 
 
 def test_one_row_added_changes_no_public_number():
@@ -349,6 +403,13 @@ def test_from_a_schema():
     assert model.score(encoding.features(rows), encoding.target(rows)) > 0.8
     assert model.certificate_.plan["schema_hash"] == schema.content_hash
     assert model.certificate_.plan["rows_per_person"] == 2
+    assert np.bincount(rows.persons).max() == 2
+    network = PrivateMLPClassifier.from_schema(
+        schema, epsilon=5.0, insecure_seed=1, max_iter=20, hidden_layer_sizes=(8,)
+    )
+    network.fit(encoding.features(rows), encoding.target(rows), persons=rows.persons)
+    assert network.score(encoding.features(rows), encoding.target(rows)) > 0.7
+    assert network.plan_.training.examples == 200
     with pytest.raises(NotApplicable, match="numeric target"):
         PrivateLinearRegression.from_schema(schema)
     with pytest.raises(NotApplicable, match="no target"):

@@ -5,6 +5,7 @@ under a plan for a loop of your own, :class:`Trainer` runs all of it. :func:`che
 for modules that mix examples and :func:`fix` replaces the usual ones.
 """
 
+from discreet.errors import PlanViolation, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clipping import Automatic, Clipping, Flat, PerLayer, Quantile
@@ -17,7 +18,6 @@ from discreet.learn.dpsgd.isolation import (
 from discreet.learn.dpsgd.making import make_private
 from discreet.learn.dpsgd.plan import Phase, Plan
 from discreet.learn.dpsgd.private import Private
-from discreet.learn.dpsgd.refusals import PlanViolation, ResumeRefused
 from discreet.learn.dpsgd.substitutes import Fixed, fix
 from discreet.learn.dpsgd.trained import Trained, load
 from discreet.learn.dpsgd.trainer import Trainer

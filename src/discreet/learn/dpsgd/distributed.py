@@ -88,6 +88,34 @@ class ProcessTeam:
             dist.all_reduce(moved, op=dist.ReduceOp.SUM, group=self._group)
             _write_back(alike, moved)
 
+    def from_leader(self, content: bytes) -> bytes:
+        """Give every member the leader's bytes; what the others pass in is ignored."""
+        size = int(self._from_leader(np.array([len(content)], dtype=np.int64), 1)[0])
+        if size == 0:
+            return b""
+        held = torch.empty(size, dtype=torch.uint8)
+        if self.leads:
+            held.copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        held = held.to(self._device)
+        dist.broadcast(held, group=self._group, group_src=0)
+        return held.cpu().numpy().tobytes()
+
+    def gather(self, text: str) -> list[str]:
+        """The texts of all members, in the order of their numbers."""
+        content = text.encode()
+        mine = torch.tensor([len(content)], device=self._device)
+        sizes = [torch.empty_like(mine) for _ in range(self.ranks)]
+        dist.all_gather(sizes, mine, group=self._group)
+        most = max(1, *(int(size) for size in sizes))
+        padded = torch.frombuffer(bytearray(content.ljust(most, b" ")), dtype=torch.uint8)
+        padded = padded.to(self._device)
+        held = [torch.empty_like(padded) for _ in range(self.ranks)]
+        dist.all_gather(held, padded, group=self._group)
+        return [
+            one.cpu().numpy().tobytes()[: int(size)].decode()
+            for one, size in zip(held, sizes, strict=True)
+        ]
+
     def synchronise(self, model: nn.Module) -> None:
         """Give every member the leader's parameters and buffers."""
         for alike in _by_kind([*model.parameters(), *model.buffers()]):

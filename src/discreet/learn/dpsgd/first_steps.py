@@ -8,17 +8,29 @@ looks for that on made-up inputs; here the real passes are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
+from types import FrameType
 from typing import Any, NamedTuple, final
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 
-from discreet.learn.dpsgd.refusals import PlanViolation
+from discreet.errors import PlanViolation
+from discreet.learn.dpsgd.wrapping import refuse_compiled
 
-__all__ = ["StateWatch"]
+__all__ = ["CHECKPOINTED", "StateWatch"]
 
+CHECKPOINTED = (
+    "torch.utils.checkpoint, with use_reentrant=True or False, runs layers again inside the "
+    "backward pass, where the gradients of single examples cannot be recorded. Call the layers "
+    "plainly; batches(..., max_physical=...) bounds the memory of a step instead"
+)
+_CHECKPOINT_FILE = torch.utils.checkpoint.__file__
+
+_PIECE = 1 << 18
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -39,12 +51,20 @@ class StateWatch:
     ``allowed`` names buffers that were seen to change alike whatever the examples are; ``None``
     allows all buffers, where the caller has vouched for them. Parameters are never allowed.
     While a batch is open, calls of modules in places where they cannot be recorded are refused
-    by name: inside the backward pass (``torch.utils.checkpoint``) and inside ``torch.vmap``.
+    by name: inside ``torch.utils.checkpoint``, the backward pass, ``torch.vmap`` and compiled code.
+    ``by_engine`` says whether the engine itself is running a module example by example.
     """
 
-    def __init__(self, model: nn.Module, *, allowed: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        allowed: Collection[str] | None,
+        by_engine: Callable[[], bool] | None = None,
+    ) -> None:
         self._model = model
         self._allowed = allowed
+        self._by_engine = by_engine
         self._before: dict[str, _Print] | None = None
         self._handles = [
             module.register_forward_pre_hook(_CallGuard(self, name))
@@ -55,6 +75,11 @@ class StateWatch:
     def is_open(self) -> bool:
         """Whether a batch is being looked at."""
         return self._before is not None
+
+    @property
+    def by_engine(self) -> bool:
+        """Whether it is the engine that calls modules now."""
+        return self._by_engine is not None and self._by_engine()
 
     def start(self) -> None:
         """A batch begins."""
@@ -103,7 +128,9 @@ def _bits(one: Tensor) -> int:
         held = torch.view_as_real(held)
     if held.is_floating_point():
         held = held.view(_INTEGERS[held.element_size()])
-    return int(held.sum(dtype=torch.int64))
+    # In pieces, because torch makes a copy in 64 bits of what it adds up.
+    pieces = torch.split(held.reshape(-1), _PIECE)
+    return sum(int(piece.sum(dtype=torch.int64).item()) for piece in pieces)
 
 
 @final
@@ -117,11 +144,19 @@ class _CallGuard:
     def __call__(self, module: nn.Module, _: object) -> None:
         if self._watch is None or not self._watch.is_open:
             return
-        if not module.training or not torch.is_grad_enabled():
+        if not module.training or self._watch.by_engine:
+            return
+        refuse_compiled()
+        # Before the look at gradients: the reentrant variant disables them in its forward pass.
+        if _is_checkpointed():
+            raise PlanViolation(
+                f"{self._name or 'the model'} ({type(module).__name__}): {CHECKPOINTED}"
+            )
+        if not torch.is_grad_enabled():
             return
         where = ""
         if torch._C._current_graph_task_id() != -1:
-            where = "inside the backward pass (torch.utils.checkpoint does that)"
+            where = "inside the backward pass"
         elif peek_interpreter_stack() is not None:
             where = "inside torch.vmap or another transform of torch.func"
         if where:
@@ -135,3 +170,13 @@ class _CallGuard:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _CallGuard, (None, self._name)
+
+
+def _is_checkpointed() -> bool:
+    """Whether a function of torch.utils.checkpoint is under way in this thread."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == _CHECKPOINT_FILE:
+            return True
+        frame = frame.f_back
+    return False

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Chunk", "Loading", "length_of", "template_of"]
+__all__ = ["Chunk", "Loading", "length_of", "template_of", "template_of_table"]
 
 Collate = Callable[[list[Any]], Any]
 
@@ -119,22 +119,22 @@ class _Sampled:
         return self._make()
 
 
-def length_of(dataset: object) -> int:
+def length_of(dataset: object, argument: str = "dataset") -> int:
     """The number of examples of a data set that can be read in any order."""
     if isinstance(dataset, DataLoader):
         raise InvalidValue(
-            "dataset", "a DataLoader", "the data set itself: batches are drawn as the plan says"
+            argument, "a DataLoader", "the data set itself: batches are drawn as the plan says"
         )
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
         raise InvalidValue(
-            "dataset", type(dataset).__name__, "a data set with __len__ and __getitem__"
+            argument, type(dataset).__name__, "a data set with __len__ and __getitem__"
         )
     try:
         length = len(dataset)  # type: ignore[arg-type]
     except TypeError:
-        raise InvalidValue("dataset", type(dataset).__name__, "a data set with a length") from None
+        raise InvalidValue(argument, type(dataset).__name__, "a data set with a length") from None
     if length == 0:
-        raise InvalidValue("dataset", "no examples", "at least one example")
+        raise InvalidValue(argument, "no examples", "at least one example")
     return length
 
 
@@ -144,6 +144,13 @@ def template_of(data: Any) -> list[Tensor] | None:
     if isinstance(parts, tuple | list) and all(isinstance(part, Tensor) for part in parts):
         return [torch.empty_like(part, device="meta") for part in parts]
     return None
+
+
+def template_of_table(dataset: object, collate: Collate | None) -> list[Tensor] | None:
+    """The shapes of a row of tensors that are held as a table; nothing of it is read."""
+    if type(dataset) is not TensorDataset or collate is not None:
+        return None
+    return template_of([tensor[:1] for tensor in dataset.tensors])
 
 
 def _blank(data: Any) -> Any:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
 from discreet import _validate
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
@@ -50,6 +51,11 @@ def make_private(
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
     _validate.one_of("reduction", reduction, ("mean", "sum"))
     _validate.one_of("isolation", isolation, ("check", "vouched"))
+    if batch_axis is not None:
+        _validate.integer("batch_axis", batch_axis, at_least=0, at_most=1)
+    if source is not None and not isinstance(source, Source):
+        raise InvalidValue("source", source, "a discreet.randomness.Source or None")
+    _check_company(team)
     parameters = check_pair(model, optimizer)
     writes: frozenset[str] = frozenset()
     if inputs is not None and isolation == "check":
@@ -70,3 +76,17 @@ def make_private(
     )
     private._writes = writes
     return private
+
+
+def _check_company(team: Team | None) -> None:
+    """Refuse to train in one of several processes as if there were no others."""
+    if team is not None or not dist.is_available() or not dist.is_initialized():
+        return
+    processes = dist.get_world_size()
+    if processes > 1:
+        raise PlanViolation(
+            f"this is one of {processes} processes of torch.distributed and has not joined the "
+            "others: each would train a model of its own, a release of its own. Give "
+            "team=discreet.learn.dpsgd.distributed.join(model, plan); for a run by itself, join "
+            "with group=dist.new_group([rank], use_local_synchronization=True)"
+        )

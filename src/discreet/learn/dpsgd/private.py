@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clipping import Quantile
 from discreet.learn.dpsgd.engine import GradientEngine
@@ -41,7 +41,6 @@ from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.plan import Plan, certified
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
-from discreet.learn.dpsgd.refusals import PlanViolation
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
 from discreet.learn.dpsgd.wrapping import ForwardGuard, claim, release, same_parameters
@@ -339,7 +338,12 @@ class Private:
         self._watch = BackwardWatch(self._model, self._look_at)
         vouched = self._isolation == "vouched"
         self._loss_watch = LossWatch(None if vouched else self._model)
-        self._state_watch = StateWatch(self._model, allowed=None if vouched else self._writes)
+        engine = self._engine
+        self._state_watch = StateWatch(
+            self._model,
+            allowed=None if vouched else self._writes,
+            by_engine=lambda: engine.runs_by_example,
+        )
 
     def _open(self, chunk: Chunk) -> None:
         assert self._engine is not None

@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd.engine import verify_attribution
+from discreet.learn.dpsgd.first_steps import CHECKPOINTED
 from discreet.learn.dpsgd.isolation import check_isolation
-from discreet.learn.dpsgd.refusals import PlanViolation
 
 __all__ = ["probe"]
 
@@ -33,6 +33,11 @@ def probe(
         report = check_isolation(model, inputs=inputs, targets=targets, loss=loss)
         if report.ok:
             verify_attribution(model, inputs, groups=groups, batch_axis=batch_axis)
+    except RuntimeError as error:
+        # Either variant fails in words of torch's own, which advise to use the other one.
+        if "torch.utils.checkpoint" in str(error):
+            raise PlanViolation(CHECKPOINTED) from error
+        raise
     except (InvalidValue, NotApplicable) as error:
         error.add_note(
             "the probes could not run the model, or failed: describe its inputs by inputs=, or "

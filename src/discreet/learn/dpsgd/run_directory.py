@@ -27,10 +27,9 @@ from typing import Any, final
 
 from torch import Tensor
 
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import InvalidValue, ResumeRefused, SchemaError
 from discreet.learn.dpsgd.checkpoint import read_json, read_tensors, write_json, write_tensors
 from discreet.learn.dpsgd.plan import Plan
-from discreet.learn.dpsgd.refusals import ResumeRefused
 
 __all__ = ["RunDirectory"]
 
@@ -52,7 +51,10 @@ class RunDirectory:
     def __init__(self, path: str | Path, plan: Plan) -> None:
         self.path = Path(path)
         self._plan = plan
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise InvalidValue("checkpoint", str(path), "a directory, not a file") from None
         self._place = self.path.resolve()
         self._lock = _lock(self._place)
         try:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from discreet import _validate
-from discreet.errors import InvalidValue, LedgerMissing
+from discreet.errors import InvalidValue, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
 from discreet.learn.dpsgd.checkpoint import (
     digest_of,
@@ -30,18 +28,28 @@ from discreet.learn.dpsgd.checkpoint import (
     unpack_optimizer,
     without_prefix,
 )
-from discreet.learn.dpsgd.loading import Collate, length_of, template_of
+from discreet.learn.dpsgd.loading import (
+    Collate,
+    Loading,
+    length_of,
+    template_of,
+    template_of_table,
+)
 from discreet.learn.dpsgd.making import make_private
+from discreet.learn.dpsgd.members import Members
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
-from discreet.learn.dpsgd.refusals import ResumeRefused
 from discreet.learn.dpsgd.run_directory import RunDirectory
+from discreet.learn.dpsgd.run_frame import charged_once, kept
 from discreet.learn.dpsgd.sampling import first_step_after
 from discreet.learn.dpsgd.trained import Trained, save
 from discreet.ledger import Ledger
 from discreet.randomness import Source
+
+if TYPE_CHECKING:
+    from discreet.learn.dpsgd.distributed import ProcessTeam
 
 __all__ = ["Trainer"]
 
@@ -64,6 +72,11 @@ class Trainer:
     What may be released: the model, its certificate and history. During training nothing that
     depends on private examples is shown or kept but the parameters, whose every step the plan
     has paid for. The training loss is not among it: see ``show_private_loss`` in :meth:`fit`.
+
+    With ``team`` (:func:`discreet.learn.dpsgd.distributed.join`) several processes train one
+    model. All of them make the same trainer and call :meth:`fit`; the first alone charges its
+    ledger, writes its checkpoint and shows its progress, and all get the same model and
+    certificate.
     """
 
     def __init__(
@@ -80,6 +93,7 @@ class Trainer:
         isolation: str = "check",
         batch_axis: int | None = None,
         source: Source | None = None,
+        team: ProcessTeam | None = None,
     ) -> None:
         if (loss is None) == (losses is None):
             raise InvalidValue("loss", loss, "either loss or losses, not both")
@@ -92,16 +106,14 @@ class Trainer:
             )
         if not isinstance(model, nn.Module):
             raise InvalidValue("model", model, "a torch.nn.Module")
+        if not isinstance(plan, Plan):
+            raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
+        if source is not None and not isinstance(source, Source):
+            raise InvalidValue("source", source, "a discreet.randomness.Source or None")
         self.model = model
         self.plan = plan
-        self.optimizer = (
-            optimizer
-            if isinstance(optimizer, Optimizer)
-            else optimizer([p for p in model.parameters() if p.requires_grad])
-        )
-        if scheduler is not None and not isinstance(scheduler, LRScheduler):
-            scheduler = scheduler(self.optimizer)
-        self.scheduler = scheduler
+        self.optimizer = _optimizer_of(model, optimizer)
+        self.scheduler = _scheduler_of(self.optimizer, scheduler)
         self._loss = loss
         self._losses: Losses = losses or self._default_losses
         self._average = None if average is None else ParameterAverage(model, decay=average)
@@ -109,6 +121,7 @@ class Trainer:
         self._isolation = isolation
         self._batch_axis = batch_axis
         self._source = source
+        self._team = team
 
     def fit(
         self,
@@ -137,97 +150,174 @@ class Trainer:
         (:mod:`~discreet.learn.dpsgd.run_directory`), and refuses a changed plan. At the end
         the model and its certificate are in that directory too.
 
-        The isolation check runs before the charge if ``inputs`` described the model's inputs
-        or ``validation`` shows their shapes, otherwise at the first batch, which is after it.
+        The isolation check runs before the charge if the shapes are known: from ``inputs``,
+        from ``validation``, or from ``dataset`` if it is a ``TensorDataset`` (nothing of it is
+        read). Otherwise it runs at the first batch, which is after the charge. With the last
+        two the loss is tried out as well, on public examples or on zeros.
 
         ``validation`` is *public* data: figures on it are shown and kept. ``show_private_loss``
         shows the training loss as well, marked as not for release; it is not part of what was
         paid for and is not kept.
         """
         plan, steps = self.plan, self.plan.steps
+        members = Members(self._team)
+        with members.together():
+            saves, looks = self._checked(
+                dataset,
+                validation=validation,
+                names=(ledger, dataset_name),
+                every=(checkpoint_every, validate_every),
+                collate=collate,
+                max_physical=max_physical,
+                workers=workers,
+            )
+        self._agree(members, dataset)
+        members.lead_with("ledger", given=ledger is not None)
+        members.lead_with("checkpoint", given=checkpoint is not None)
+        if members.leads:
+            for warning in plan.warnings:
+                _log.warning("%s", warning)
+        with ExitStack() as stack:
+            run = None
+            with members.together():
+                if checkpoint is not None and members.leads:
+                    run = RunDirectory(checkpoint, plan)
+                    stack.callback(run.close)
+            source = self._source
+            attempt = members.told(lambda: None if run is None else run.attempt)
+            if source is not None and attempt is not None:
+                source = source.derive("attempt", attempt)
+            members.begin(self.model)
+            with members.together():
+                shapes = self._shapes(dataset, validation, collate)
+                private = self._wrapped(shapes, source)
+                stack.callback(private.detach)
+                self._try_out(shapes, validation, collate)
+            self._restore(run, private, members)
+            paid = stack.enter_context(ExitStack())
+            names = {"purpose": purpose, "analyst": analyst, "project": project}
+            receipt = members.told(
+                lambda: paid.enter_context(
+                    charged_once(ledger, dataset_name, plan, run, names=names)
+                )
+            )
+            history: list[Mapping[str, float]] = []
+            shown = progress if members.leads else False
+            with Display(private, shown=shown) as display, kept(run, private, self._state):
+                batches: Iterator[Any] = iter(())
+                if private.steps_taken < steps:
+                    batches = private.batches(
+                        dataset, collate=collate, max_physical=max_physical, workers=workers
+                    )
+                self.model.train()
+                for batch in batches:
+                    losses = self._losses(self.model, self._moved(batch))
+                    private.backward(losses)
+                    self.optimizer.step()
+                    if not private.stepped:
+                        continue
+                    taken = private.steps_taken
+                    if validation is not None and (taken % looks == 0 or taken == steps):
+                        figures = self._validated(validation, collate)
+                        history.append({"step": taken, **figures})
+                        display.public(figures)
+                    if display.is_on:
+                        seen = float(losses.detach().mean()) if show_private_loss else None
+                        display.step(private_loss=seen)
+                    if run is not None and taken % saves == 0 and taken < steps:
+                        run.save_state(*self._state(private))
+            if self._average is not None:
+                self._average.exchange()
+            members.settle(self.model)
+            certificate = private.certificate(receipt=receipt)
+            digest = digest_of(tensors_of(self.model))
+            # Seeded members differ in this; the certificate is the leader's.
+            randomness = members.told(lambda: dict(certificate.randomness))
+            certificate = replace(certificate, model_digest=digest, randomness=randomness)
+            with members.together():
+                if run is not None:
+                    save(run.path, self.model, certificate)
+                # The outcome is in the ledger before the directory says that all is done: a
+                # crash between the two can be resumed, and the other way round it could not.
+                paid.close()
+                if run is not None:
+                    run.finish()
+        self.model.eval()
+        return Trained(self.model, certificate, tuple(history))
+
+    def _checked(
+        self,
+        dataset: Any,
+        *,
+        validation: Any,
+        names: tuple[Ledger | None, str | None],
+        every: tuple[int | None, int | None],
+        collate: Collate | None,
+        max_physical: int | None,
+        workers: int,
+    ) -> tuple[int, int]:
+        """Refuse what can be refused at once; how often to save and to validate."""
+        plan, steps = self.plan, self.plan.steps
+        ledger, dataset_name = names
+        checkpoint_every, validate_every = every
         if (ledger is None) != (dataset_name is None):
             raise InvalidValue("dataset_name", dataset_name, "a name if and only if with a ledger")
         saves = max(1, steps // 20) if checkpoint_every is None else checkpoint_every
         _validate.integer("checkpoint_every", saves, at_least=1)
         looks = max(1, steps // 10) if validate_every is None else validate_every
         _validate.integer("validate_every", looks, at_least=1)
+        if ledger is not None and not isinstance(ledger, Ledger):
+            raise InvalidValue("ledger", ledger, "a discreet.ledger.Ledger or None")
         length = length_of(dataset)
         if plan.public_examples and length != plan.examples:
             raise InvalidValue(
                 "dataset", f"{length} examples", f"the public number {plan.examples} of the plan"
             )
         if validation is not None:
-            length_of(validation)
-        for warning in plan.warnings:
-            _log.warning("%s", warning)
-        with ExitStack() as stack:
-            run = None
-            if checkpoint is not None:
-                run = RunDirectory(checkpoint, plan)
-                stack.callback(run.close)
-            source = self._source
-            if source is not None and run is not None:
-                source = source.derive("attempt", run.attempt)
-            probed = self._probe(validation, collate)
-            private = make_private(
-                self.model,
-                self.optimizer,
-                plan,
-                inputs=self._inputs,
-                isolation="vouched" if probed is not None else self._isolation,
-                after_step=list(self._after_step()),
-                batch_axis=self._batch_axis,
-                source=source,
-            )
-            stack.callback(private.detach)
-            if probed is not None:
-                private._isolation, private._writes = "checked", probed
-            if self._loss is not None:
-                private._inputs_of = _all_but_targets
-            if run is not None:
-                self._restore(run, private)
-                private._reserve = run.reserve
-            with _charged(
-                ledger,
-                dataset_name,
-                plan,
-                run,
-                names={"purpose": purpose, "analyst": analyst, "project": project},
-            ) as receipt:
-                history: list[Mapping[str, float]] = []
-                with Display(private, shown=progress) as display, _kept(run, private, self._state):
-                    batches: Iterator[Any] = iter(())
-                    if private.steps_taken < steps:
-                        batches = private.batches(
-                            dataset, collate=collate, max_physical=max_physical, workers=workers
-                        )
-                    self.model.train()
-                    for batch in batches:
-                        losses = self._losses(self.model, self._moved(batch))
-                        private.backward(losses)
-                        self.optimizer.step()
-                        if not private.stepped:
-                            continue
-                        taken = private.steps_taken
-                        if validation is not None and (taken % looks == 0 or taken == steps):
-                            figures = self._validated(validation, collate)
-                            history.append({"step": taken, **figures})
-                            display.public(figures)
-                        if display.is_on:
-                            shown = float(losses.detach().mean()) if show_private_loss else None
-                            display.step(private_loss=shown)
-                        if run is not None and taken % saves == 0 and taken < steps:
-                            run.save_state(*self._state(private))
-                if self._average is not None:
-                    self._average.exchange()
-                certificate = private.certificate(receipt=receipt)
-                digest = digest_of(tensors_of(self.model))
-                certificate = replace(certificate, model_digest=digest)
-                if run is not None:
-                    save(run.path, self.model, certificate)
-                    run.finish()
-        self.model.eval()
-        return Trained(self.model, certificate, tuple(history))
+            length_of(validation, "validation")
+        Loading(dataset, collate, max_physical, workers)
+        if self._team is not None and workers:
+            raise InvalidValue("workers", workers, "0: the members of a team stay in step")
+        return saves, looks
+
+    def _agree(self, members: Members, dataset: Any) -> None:
+        """What would let the models of the members drift apart."""
+        groups = [
+            {key: repr(value) for key, value in group.items() if key != "params"}
+            for group in self.optimizer.param_groups
+        ]
+        members.agree(
+            {
+                "plan": self.plan.content_hash,
+                "dataset": length_of(dataset),
+                "optimizer": [_class_of(self.optimizer), groups],
+                "scheduler": type(self.scheduler).__qualname__,
+                "average": None if self._average is None else self._average.decay,
+                "isolation": self._isolation,
+                # A seed that one member uses takes the privacy of all.
+                "source": self._source is not None and "INSECURE" in str(self._source.provenance),
+            }
+        )
+
+    def _wrapped(self, shapes: list[Tensor] | None, source: Source | None) -> Private:
+        """The model under its plan, probed if the shapes are known."""
+        probed = self._probe(shapes)
+        private = make_private(
+            self.model,
+            self.optimizer,
+            self.plan,
+            inputs=self._inputs,
+            isolation="vouched" if probed is not None else self._isolation,
+            after_step=list(self._after_step()),
+            batch_axis=self._batch_axis,
+            source=source,
+            team=self._team,
+        )
+        if probed is not None:
+            private._isolation, private._writes = "checked", probed
+        if self._loss is not None:
+            private._inputs_of = _all_but_targets
+        return private
 
     def _default_losses(self, model: nn.Module, batch: Any) -> Tensor:
         *inputs, targets = batch
@@ -247,12 +337,48 @@ class Trainer:
         if self._average is not None:
             yield self._average.update
 
-    def _probe(self, validation: Any, collate: Collate | None) -> frozenset[str] | None:
-        """Look for mixing before anything is charged, if public data show the shapes."""
-        if self._isolation != "check" or self._inputs is not None or validation is None:
+    def _shapes(
+        self, dataset: Any, validation: Any, collate: Collate | None
+    ) -> list[Tensor] | None:
+        """The shapes of a batch, from public data or from a table of which nothing is read."""
+        if validation is None:
+            return template_of_table(dataset, collate)
+        return template_of(next(iter(_loader(validation, 1, collate))))
+
+    def _try_out(
+        self, shapes: list[Tensor] | None, validation: Any, collate: Collate | None
+    ) -> None:
+        """Compute losses once before anything is charged, of public or of made-up examples.
+
+        The made-up ones are zeros, as in a step that draws nobody.
+        """
+        rows = 2
+        if validation is not None:
+            rows = min(rows, length_of(validation))
+            batch = next(iter(_loader(validation, rows, collate)))
+        elif shapes is not None:
+            batch = [torch.zeros(rows, *part.shape[1:], dtype=part.dtype) for part in shapes]
+        else:
+            return
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                losses: object = self._losses(self.model, self._moved(batch))
+        finally:
+            for module, mode in modes:
+                module.training = mode
+        if not isinstance(losses, Tensor) or losses.shape != (rows,):
+            found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            name = "losses" if self._loss is None else "loss"
+            raise InvalidValue(
+                name, found, f"one loss for each example, of shape ({rows},) for {rows} of them"
+            )
+
+    def _probe(self, parts: list[Tensor] | None) -> frozenset[str] | None:
+        """Look for mixing before anything is charged, if the shapes are known."""
+        if self._isolation != "check" or self._inputs is not None:
             return None
-        loader: DataLoader[Any] = DataLoader(validation, batch_size=1, collate_fn=collate)
-        parts = template_of(next(iter(loader)))
         if parts is None or self._loss is None or len(parts) < 2:
             return None
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
@@ -267,7 +393,7 @@ class Trainer:
 
     def _validated(self, validation: Any, collate: Collate | None) -> dict[str, float]:
         """Mean loss and, for classifiers, accuracy on public data."""
-        loader: DataLoader[Any] = DataLoader(validation, batch_size=512, collate_fn=collate)
+        loader = _loader(validation, 512, collate)
         if self._average is not None:
             self._average.exchange()
         self.model.eval()
@@ -314,12 +440,25 @@ class Trainer:
             notes["average"] = self._average.updates
         return tensors, notes
 
-    def _restore(self, run: RunDirectory, private: Private) -> None:
+    def _restore(self, run: RunDirectory | None, private: Private, members: Members) -> None:
         """Continue from the last state, or keep the first one: what cannot be kept shows now."""
-        found = run.load_state()
+        found = None
+        with members.together():
+            if run is not None:
+                found = run.load_state()
+                if found is None:
+                    run.save_state(*self._state(private))
+                private._reserve = run.reserve
+        found = members.state(found)
         if found is None:
-            run.save_state(*self._state(private))
             return
+        reserved = members.told(lambda: 0 if run is None else run.reserved)
+        with members.together():
+            self._continue(private, found, reserved)
+
+    def _continue(
+        self, private: Private, found: tuple[dict[str, Tensor], dict[str, Any]], reserved: int
+    ) -> None:
         tensors, notes = found
         if notes.get("optimizer_class") != _class_of(self.optimizer):
             raise ResumeRefused(
@@ -337,7 +476,7 @@ class Trainer:
         if self._average is not None:
             averages = without_prefix("average", tensors)
             self._average.restore(averages, updates=int(notes["average"]))
-        start = first_step_after(self.plan, run.reserved)
+        start = first_step_after(self.plan, reserved)
         if start > notes["steps_taken"]:
             _log.warning(
                 "%d steps after the last saved state may have been taken; they are given up",
@@ -346,67 +485,33 @@ class Trainer:
         private._continue_at(start, clip_norms=notes["clip_norms"])
 
 
-@contextmanager
-def _kept(
-    run: RunDirectory | None,
-    private: Private,
-    state: Callable[[Private], tuple[dict[str, Tensor], dict[str, Any]]],
-) -> Iterator[None]:
-    """Save the state at the end and when the loop breaks off, if there is a place for it."""
-    try:
-        yield
-    except BaseException as error:
-        private._abandon()
-        if run is not None:
-            try:
-                run.save_state(*state(private))
-                run.give_back(private.steps_taken)
-            except OSError as reason:
-                error.add_note(f"and the state could not be saved: {reason}")
-        raise
-    if run is not None:
-        run.save_state(*state(private))
+def _optimizer_of(model: nn.Module, given: Any) -> Optimizer:
+    if isinstance(given, Optimizer):
+        return given
+    chosen = [p for p in model.parameters() if p.requires_grad]
+    if not chosen:
+        raise InvalidValue("model", type(model).__name__, "at least one trainable parameter")
+    made = given(chosen) if callable(given) else None
+    if not isinstance(made, Optimizer):
+        raise InvalidValue(
+            "optimizer", given, "a torch.optim.Optimizer, or a function from parameters to one"
+        )
+    return made
 
 
-@contextmanager
-def _charged(
-    ledger: Ledger | None,
-    dataset: str | None,
-    plan: Plan,
-    run: RunDirectory | None,
-    *,
-    names: Mapping[str, str | None],
-) -> Iterator[dict[str, Any] | None]:
-    """Charge the whole plan once; a resumed run shows its receipt instead."""
-    receipt = None if run is None else run.load_receipt()
-    if ledger is None or dataset is None:
-        if receipt is not None:
-            raise ResumeRefused("the run was charged to a ledger; pass that ledger to resume it")
-        yield None
-        return
-    if receipt is not None:
-        entry = receipt["entry"]
-        try:
-            known = entry["dataset"] == dataset and ledger.receipt(dataset, entry["seq"]) == receipt
-        except LedgerMissing:
-            known = False
-        if not known:
-            raise ResumeRefused("the run was charged to another ledger or dataset")
-    if receipt is None and run is not None and run.reserved:
-        raise ResumeRefused("the run took steps without being charged to a ledger")
-    key = secrets.token_hex(16) if run is None else run.run_id
-    charge = ledger.charge(
-        dataset, plan.loss, delta=Fraction(repr(plan.delta)), key=key, **dict(names)
-    )
-    if run is not None and receipt is None:
-        run.save_receipt(charge.receipt())
-    if not charge.replayed:
-        with charge:
-            yield charge.receipt()
-        return
-    if charge.outcome == "completed":
-        raise ResumeRefused("the ledger says that this run was completed already")
-    yield charge.receipt()
+def _scheduler_of(optimizer: Optimizer, given: Any) -> LRScheduler | None:
+    if given is None or isinstance(given, LRScheduler):
+        return given
+    made = given(optimizer) if callable(given) else None
+    if not isinstance(made, LRScheduler):
+        raise InvalidValue(
+            "scheduler", given, "a scheduler of torch, or a function from the optimizer to one"
+        )
+    return made
+
+
+def _loader(dataset: Any, rows: int, collate: Collate | None) -> DataLoader[Any]:
+    return DataLoader(dataset, batch_size=rows, collate_fn=collate)
 
 
 def _class_of(optimizer: Optimizer) -> str:

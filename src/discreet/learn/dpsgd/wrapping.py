@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,17 @@ from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from discreet.errors import InvalidValue
-from discreet.learn.dpsgd.refusals import PlanViolation
+from discreet.errors import InvalidValue, PlanViolation
 
-__all__ = ["ForwardGuard", "Wrapped", "check_pair", "claim", "release", "same_parameters"]
+__all__ = [
+    "ForwardGuard",
+    "Wrapped",
+    "check_pair",
+    "claim",
+    "refuse_compiled",
+    "release",
+    "same_parameters",
+]
 
 
 class Wrapped(Protocol):
@@ -109,6 +117,26 @@ def same_parameters(optimizer: Optimizer, known: Sequence[Sequence[Tensor]]) -> 
     return True
 
 
+# What compiles Python frames at this moment, if anything does. Where torch does not tell, nothing
+# is refused: the engine is right inside of compiled code too, only slow.
+_compiling: Callable[[], object] = getattr(
+    importlib.import_module("torch._C._dynamo.eval_frame"),
+    "get_eval_frame_callback",
+    lambda: None,
+)
+
+
+def refuse_compiled() -> None:
+    """Raise if this is called from inside a function or module of ``torch.compile``."""
+    # While code is being compiled only the first is true, and what is compiled is to raise, which
+    # sends it back to plain Python; there the second is true.
+    if torch.compiler.is_dynamo_compiling() or _compiling() is not None:
+        raise PlanViolation(
+            "the model was called inside of code that torch.compile has compiled: the layers at "
+            "work could not be recorded one by one. Call the model itself"
+        )
+
+
 def _check_transparent(model: nn.Module) -> None:
     """Refuse models whose layers cannot be watched at work."""
     for name, module in model.named_modules():
@@ -183,6 +211,7 @@ class ForwardGuard:
                 "such a pass are not covered by the plan. Call model.eval() or use "
                 "torch.no_grad() to look at the model, or detach() to end private training"
             )
+        refuse_compiled()
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise PlanViolation(
                 "a training pass under autocast: norms of gradients in half precision are off by "

@@ -10,14 +10,15 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.learn.declared import as_numbers, declared_classes, label_codes, rows_apart
+from discreet.learn.declared import as_numbers, declared_classes, label_codes
+from discreet.learn.inputs import number_features, raw_features
 from discreet.learn.naive_bayes.estimation import (
     category_log_probabilities,
     class_log_priors,
     pooled_counts,
     split_tables,
 )
-from discreet.learn.naive_bayes.estimator import TableNaiveBayes, checked_features
+from discreet.learn.naive_bayes.estimator import TableNaiveBayes
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts
 from discreet.learn.schema_facts import labelled_facts
@@ -98,12 +99,9 @@ class PrivateCategoricalNB(TableNaiveBayes):
         )
         return CategoryCounts(classes, sizes), noise
 
-    def _read_features(self, X: Any, *, training: bool, first: bool = False) -> NDArray[Any]:
-        relation = Relation.parse(self.relation)
-        dtype = None if self._has_values() else "numeric"
-        return checked_features(
-            self, rows_apart(X), training=training, first=first, relation=relation, dtype=dtype
-        )
+    def _read_features(self, X: Any, *, first: bool = False) -> NDArray[Any]:
+        read = raw_features if self._has_values() else number_features
+        return read(self, X, reset=first, relation=Relation.parse(self.relation))
 
     def _has_values(self) -> bool:
         listed = not isinstance(self.categories, int | np.integer) and self.categories is not None

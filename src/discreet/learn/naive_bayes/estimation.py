@@ -2,8 +2,9 @@
 
 The noise is known, so it is used: what cannot be told from noise is not believed. Conditional
 probabilities lean towards what all classes have in common by as many pseudo-counts as the noise
-has standard deviations, and no variance is believed to be smaller than its own error. Without
-noise the categorical model is exactly the smoothed maximum-likelihood one.
+has standard deviations, means and variances of the classes are drawn together as far as noise may
+have torn them apart, and no variance is believed to be smaller than its own error. Without noise
+the categorical model is exactly the smoothed maximum-likelihood one.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ __all__ = [
 
 _UNIFORM_VARIANCE = 1.0 / 12.0
 _LARGEST_VARIANCE = 0.25
+# How far apart the means of classes are taken to be where the noise tells nothing of it: a tenth of
+# the width of the bounds. To draw them together altogether would lose the little that is there.
+_APART = 0.1
+# With one or two numbers, the rule of James and Stein leaves them as they are.
+_LEAST_FEATURES = 3
 
 
 def pooled_counts(
@@ -69,20 +75,57 @@ def category_log_probabilities(
 
 
 def bin_moments(
-    bins: NDArray[np.float64], counts: NDArray[np.float64], *, stddev: float, smoothing: float
+    bins: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    *,
+    stddev: float,
+    smoothing: float,
+    pooling: float = 0.0,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means and variances (classes x features) in [0, 1] from noisy soft bins.
 
-    With (b0, b1, b2) in units of one record, u - 1/2 sums to (b2 - b0)/2 and (u - 1/2)^2 to
-    (b0 - b1 + b2)/4, whose noise has standard deviation sqrt(3)/4 stddev.
+    With (b0, b1, b2) in units of one record, u - 1/2 sums to (b2 - b0)/2, whose noise has standard
+    deviation stddev / sqrt(2), and (u - 1/2)^2 to (b0 - b1 + b2)/4, with sqrt(3)/4 stddev. What
+    tells the classes apart is drawn together as far as it may be noise
+    (:func:`_drawn_together`). No variance is below its own error, and one that is below that of
+    all classes is moved towards it by the share ``pooling``.
     """
     size = counts[:, None]
     centred = np.clip((bins[..., 2] - bins[..., 0]) / (2.0 * size), -0.5, 0.5)
     second = (bins[..., 0] - bins[..., 1] + bins[..., 2]) / (4.0 * size)
     error = np.sqrt(3.0) / 4.0 * stddev / size
     least = np.minimum(np.maximum(error, smoothing), _UNIFORM_VARIANCE)
-    variances = np.clip(second - centred**2, least, _LARGEST_VARIANCE)
-    return centred + 0.5, variances
+    means = _drawn_together(centred, counts, spread=stddev * np.sqrt(0.5), apart=_APART)
+    plain = np.clip(second - centred**2, smoothing, _LARGEST_VARIANCE)
+    own, believed = (
+        _drawn_together(part, counts, spread=stddev * np.sqrt(3.0) / 4.0)
+        for part in (plain, np.maximum(plain, least))
+    )
+    shared = (1.0 - pooling) * own + pooling * (counts @ own / counts.sum())
+    return means + 0.5, np.minimum(np.maximum(believed, shared), _LARGEST_VARIANCE)
+
+
+def _drawn_together(
+    values: NDArray[np.float64], counts: NDArray[np.float64], *, spread: float, apart: float = 0.0
+) -> NDArray[np.float64]:
+    """Draw the classes' values towards their common ones, by the rule of James and Stein (1961).
+
+    The sum of a class has noise of standard deviation ``spread``, its value spread / count. The
+    deviations of a class from the common values are a vector over features; where its square is
+    not larger than that of noise alone is expected to be, nothing is left of it, or what a normal
+    prior of standard deviation ``apart`` leaves.
+    """
+    classes, features = values.shape
+    if features < _LEAST_FEATURES or spread == 0.0:
+        return values
+    total = counts.sum()
+    common = counts @ values / total
+    deviations = values - common
+    noise = spread**2 * (counts**-2 - 2.0 / (counts * total) + classes / total**2)
+    square = np.einsum("kj,kj->k", deviations, deviations)
+    kept = 1.0 - (features - 2) * noise / np.maximum(square, np.finfo(np.float64).tiny)
+    kept = np.clip(kept, apart**2 / (apart**2 + noise), 1.0)
+    return np.asarray(common + kept[:, None] * deviations)
 
 
 def _nonnegative(row: NDArray[np.float64], *, total: float) -> NDArray[np.float64]:

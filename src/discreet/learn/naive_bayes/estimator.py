@@ -16,22 +16,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin  # type: ignore[import-untyped]
-from sklearn.utils.validation import (  # type: ignore[import-untyped]
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.base import BaseEstimator, ClassifierMixin, clone  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
+from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged
-from discreet.learn.declared import declared_classes, label_codes, labels_apart
+from discreet.learn.declared import declared_classes, label_codes
+from discreet.learn.inputs import targets_of
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
 from discreet.learn.saving import read_model, write_model
-from discreet.privacy import Relation
+from discreet.privacy import Loss, Relation
 from discreet.randomness import source
 
 if TYPE_CHECKING:
@@ -40,7 +37,7 @@ if TYPE_CHECKING:
     from discreet.ledger import Ledger
     from discreet.randomness import Source
 
-__all__ = ["TableNaiveBayes", "checked_features"]
+__all__ = ["TableNaiveBayes"]
 
 
 @dataclass
@@ -73,7 +70,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Check the declarations and return empty sums with the noise that they will get."""
 
     @abstractmethod
-    def _read_features(self, X: Any, *, training: bool, first: bool = False) -> NDArray[Any]:
+    def _read_features(self, X: Any, *, first: bool = False) -> NDArray[Any]:
         """Return the feature array, checked by type and shape only."""
 
     @abstractmethod
@@ -158,6 +155,14 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         return self
 
+    def loss_for(self, features: int) -> Loss:
+        """Return what a model of so many features costs; nothing is read."""
+        planned = clone(self)
+        planned.n_features_in_ = _validate.integer("features", features, at_least=1)
+        labels = declared_classes(self.classes)
+        loss: Loss = planned._open_statistics(labels.size)[1].loss
+        return loss
+
     def _add(
         self, X: Any, y: Any, classes: Any, ledger: Ledger | None, dataset: str | None
     ) -> None:
@@ -165,8 +170,8 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if collection is not None and (ledger is not None or dataset is not None):
             raise InvalidValue("ledger", ledger, "none after the first batch, which was charged")
         labels = declared_classes(classes) if collection is None else collection.classes
-        features = self._read_features(X, training=True, first=collection is None)
-        targets = _targets(y, features)
+        features = self._read_features(X, first=collection is None)
+        targets = targets_of(y, features)
         if collection is None:
             collection = self._open(labels, ledger, dataset)
             self._collecting = collection
@@ -200,7 +205,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _joint(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "certificate_")
-        features = self._read_features(X, training=False)
+        features = self._read_features(X)
         return np.asarray(self._log_likelihoods(features) + self.class_log_prior_)
 
     def predict(self, X: Any) -> NDArray[Any]:
@@ -263,30 +268,3 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.non_deterministic = self.insecure_seed is None
         return tags
-
-
-def checked_features(
-    estimator: Any, X: Any, *, training: bool, first: bool, relation: Relation, dtype: Any
-) -> NDArray[Any]:
-    """Check type and shape; the number of rows may be zero where it is private."""
-    least = 0 if not training or relation is Relation.ADD_REMOVE else 1
-    return np.asarray(
-        validate_data(
-            estimator,
-            X,
-            reset=first,
-            dtype=dtype,
-            ensure_all_finite=False,
-            ensure_min_samples=least,
-        )
-    )
-
-
-def _targets(y: Any, features: NDArray[Any]) -> NDArray[Any]:
-    if y is None:
-        raise InvalidValue(
-            "y", y, "labels; a classifier requires y to be passed, but the target y is None"
-        )
-    targets = column_or_1d(labels_apart(y), warn=True)
-    check_consistent_length(features, targets)
-    return np.asarray(targets)

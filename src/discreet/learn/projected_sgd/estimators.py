@@ -16,12 +16,7 @@ from sklearn.base import (  # type: ignore[import-untyped]
     RegressorMixin,
 )
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
-from sklearn.utils.validation import (  # type: ignore[import-untyped]
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet.errors import InvalidValue
@@ -32,8 +27,8 @@ from discreet.learn.declared import (
     declared_bounds,
     declared_classes,
     label_codes,
-    labels_apart,
 )
+from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
 from discreet.learn.projected_sgd.plan import SgdPlan
 from discreet.learn.projected_sgd.projections import Box, L2Ball, Projection, Simplex
@@ -41,6 +36,7 @@ from discreet.learn.projected_sgd.risk import ExcessRisk, excess_risk_without_pr
 from discreet.learn.projected_sgd.training import engine_for, train
 from discreet.learn.saving import read_model, write_model
 from discreet.learn.schema_facts import linear_facts
+from discreet.privacy import Relation
 from discreet.randomness import source
 
 if TYPE_CHECKING:
@@ -105,7 +101,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         """Learn; with a ledger, charge ``dataset`` (relation replace) before reading records."""
         self._declare()
         features = self._features_of(X, training=True)
-        answers = self._answers(y, features)
+        answers = targets_of(y, features)
         plan = self._make_plan(*features.shape)
         engine = engine_for(self.engine, self._set(), plan.steps)
         bits = source(insecure_seed=self.insecure_seed)
@@ -181,18 +177,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         return region
 
     def _features_of(self, X: Any, *, training: bool) -> NDArray[np.float64]:
-        return np.asarray(
-            validate_data(self, X, reset=training, dtype=np.float64, ensure_all_finite=False)
-        )
-
-    def _answers(self, y: Any, features: NDArray[Any]) -> NDArray[Any]:
-        if y is None:
-            raise InvalidValue(
-                "y", y, "targets; learning requires y to be passed, but the target y is None"
-            )
-        answers = column_or_1d(labels_apart(y), warn=True)
-        check_consistent_length(features, answers)
-        return np.asarray(answers)
+        return number_features(self, X, reset=training, relation=Relation.REPLACE)
 
     def _rows(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Shorten rows to ``feature_norm`` and append the constant; NaN becomes 0."""
@@ -229,7 +214,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         return excess_risk_without_privacy(
             self.theta_,
             self._rows(features),
-            self._goals(self._answers(y, features)),
+            self._goals(targets_of(y, features)),
             loss=self._linear_loss(),
             projection=self._set(),
             bound=self.excess_risk_bound_,

@@ -52,8 +52,6 @@ _LONGEST_WEIGHTS = 1024.0
 _OUTPUT_STEPS = float(1 << 20)
 # Room for rounding in the factor that shortens a residual.
 _SHORTER = 1.0 - 2.0**-40
-# The ridge, in units of the spectral norm that the noise of the moments is expected to have.
-_RIDGE = 0.1
 _LARGEST = 1 << 62
 _RAW_SQUARED = RAW_STEPS**2
 
@@ -114,7 +112,7 @@ def turning_basis(moments: NDArray[np.float64] | None, plan: LinearPlan) -> Turn
         return Turning(np.eye(width) / length, plan.clip_ratio)
     values, vectors = np.linalg.eigh(moments)
     spread = plan.moment_stddev / _RAW_SQUARED / plan.rows
-    ridge = _RIDGE * spread * math.sqrt(width) + 1e-9
+    ridge = plan.ridge * spread * math.sqrt(width) + 1e-9
     kept = np.maximum(values, 0.0)
     length = plan.clip_ratio * math.sqrt(max(float(np.sum(kept / (kept + ridge))), 1.0))
     return Turning(vectors / np.sqrt(kept + ridge) / length, length)

@@ -3,8 +3,8 @@
 The order of :meth:`fit` is always the same. Parameters and the shape of the data are checked;
 the loss, which depends on declared facts only, is charged; then records are looked at. A record
 that breaks a declaration is repaired by a rule that looks at that record alone: numbers are
-clipped to the bounds, NaN is the middle, a row with an undeclared label or with no target
-counts for nothing.
+clipped to the bounds, what is no number is the middle, and a row with an undeclared label or with
+no target has no gradient.
 """
 
 # ruff: noqa: N803 (scikit-learn calls the features X)
@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
-from sklearn.utils.validation import (  # type: ignore[import-untyped]
-    check_consistent_length,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet.data.columns import Bounded
@@ -33,15 +28,11 @@ from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged
-from discreet.learn.declared import (
-    as_numbers,
-    declared_bounds,
-    declared_classes,
-    label_codes,
-    labels_apart,
-)
+from discreet.learn.declared import declared_bounds
+from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import read_model, write_model
 from discreet.learn.tabular.grid import RAW_STEPS, raw_rows
+from discreet.learn.tabular.persons import OwnedRows, owned_rows
 from discreet.learn.tabular.plan import default_delta
 from discreet.privacy import Loss, Relation
 from discreet.randomness import Source, source
@@ -51,7 +42,7 @@ if TYPE_CHECKING:
 
     from discreet.ledger import Ledger
 
-__all__ = ["TabularEstimator", "Targets", "Track", "table_facts"]
+__all__ = ["TabularEstimator", "Track", "table_facts"]
 
 Track = Callable[[Iterable[int]], Iterable[int]]
 """Goes through the steps of a run, and may show how far it is."""
@@ -95,6 +86,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     schema_hash: str | None
     insecure_seed: int | None
     _for_classes: ClassVar[bool]
+    _needs_persons: ClassVar[bool] = False
 
     @classmethod
     def from_schema(cls, schema: Schema, **parameters: Any) -> Self:
@@ -126,6 +118,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         plan: Any,
         rows: NDArray[np.float32],
         targets: NDArray[Any],
+        owned: OwnedRows | None,
         bits: Source,
         track: Track,
     ) -> Mapping[str, Any]:
@@ -146,27 +139,34 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         X: Any,
         y: Any,
         *,
+        persons: Any = None,
         ledger: Ledger | None = None,
         dataset: str | None = None,
         track: Track | None = None,
     ) -> Self:
         """Learn; with a ledger, charge ``dataset`` before records are read.
 
-        ``track`` may wrap the sequence of steps, to show progress.
+        ``persons`` says whose row each one is: the first ``rows_per_person`` of each are used and
+        rows without a person are not. Without it the linear models take the promise that nobody
+        owns more rows than that. ``track`` may wrap the sequence of steps, to show progress.
         """
         self._declare()
         features = self._features(X, training=True)
-        answers = self._answers(y, features)
+        answers = targets_of(y, features)
+        owned = self._owned(persons, features.shape[0])
         plan = self._make_plan(self._planned_rows(features.shape[0]), features.shape[1])
         loss: Loss = plan.loss
         bits = source(insecure_seed=self.insecure_seed)
         purpose = type(self).__name__
         delta = float(plan.delta)
         with charged(ledger, dataset, loss=loss, delta=delta, purpose=purpose) as charge:
+            if owned is not None:
+                features, answers = features[owned.rows], answers[owned.rows]
             told = self._learn(
                 plan,
                 self._rows(features),
                 self._targets(answers),
+                owned,
                 bits,
                 (lambda steps: steps) if track is None else track,
             )
@@ -222,29 +222,21 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         return min(_validate.real("feature_norm", self.feature_norm, above=0), widest)
 
     def _features(self, X: Any, *, training: bool) -> NDArray[Any]:
-        private = Relation.parse(self.relation) is Relation.ADD_REMOVE
-        kind = X.dtype if getattr(X, "dtype", None) == np.float32 else np.float64
-        features = np.asarray(
-            validate_data(
-                self,
-                X,
-                reset=training,
-                dtype=kind,
-                ensure_all_finite=False,
-                ensure_min_samples=0 if private or not training else 1,
-            )
-        )
+        relation = Relation.parse(self.relation)
+        features = number_features(self, X, reset=training, relation=relation, keep_single=True)
         declared_bounds(self.bounds, features.shape[1])
         return features
 
-    def _answers(self, y: Any, features: NDArray[Any]) -> NDArray[Any]:
-        if y is None:
+    def _owned(self, persons: object, rows: int) -> OwnedRows | None:
+        """Return which rows count; None: all of them, as whoever chose them promises."""
+        cap = _validate.integer("rows_per_person", self.rows_per_person, at_least=1)
+        if persons is not None:
+            return owned_rows(persons, rows=rows, cap=cap)
+        if cap > 1 and self._needs_persons:
             raise InvalidValue(
-                "y", y, "targets; learning requires y to be passed, but the target y is None"
+                "persons", None, f"whose row each one is, because a person owns up to {cap} rows"
             )
-        answers = column_or_1d(labels_apart(y), warn=True)
-        check_consistent_length(features, answers)
-        return np.asarray(answers)
+        return None
 
     def _rows(self, features: NDArray[Any]) -> NDArray[np.float32]:
         width = features.shape[1]
@@ -295,42 +287,3 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.non_deterministic = self.insecure_seed is None
         return tags
-
-
-class Targets:
-    """How declared classes and target bounds become codes and numbers; for two mixins."""
-
-    @staticmethod
-    def codes(answers: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
-        """Return the code of each label, -1 for one that was not declared."""
-        return label_codes(answers, classes)
-
-    @staticmethod
-    def classes(declared: object) -> NDArray[Any]:
-        """Return the declared labels, sorted."""
-        return declared_classes(declared)
-
-    @staticmethod
-    def bounds(declared: object) -> tuple[float, float]:
-        """Return the declared bounds of a numeric target."""
-        expected = "a pair of public finite bounds of the target, lower < upper"
-        try:
-            lower, upper = (float(end) for end in declared)  # type: ignore[attr-defined]
-        except (TypeError, ValueError):
-            raise InvalidValue("target_bounds", declared, expected) from None
-        if not (math.isfinite(upper - lower) and lower < upper):
-            raise InvalidValue("target_bounds", declared, expected)
-        return lower, upper
-
-    @staticmethod
-    def scaled(answers: NDArray[Any], ends: tuple[float, float]) -> NDArray[np.float64]:
-        """Return numbers clipped to the bounds and scaled to [-1, 1]; NaN where there is none."""
-        lower, upper = ends
-        numbers = np.clip(np.asarray(as_numbers(answers), dtype=np.float64), lower, upper)
-        return np.clip(2.0 * (numbers - lower) / (upper - lower) - 1.0, -1.0, 1.0)
-
-    @staticmethod
-    def unscaled(values: NDArray[np.float64], ends: tuple[float, float]) -> NDArray[np.float64]:
-        """Return predictions on the scale of the target, clipped to its bounds."""
-        lower, upper = ends
-        return np.clip(lower + (values + 1.0) / 2.0 * (upper - lower), lower, upper)

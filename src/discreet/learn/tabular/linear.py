@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.special import expit, softmax
-from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
 
 from discreet.learn.tabular.descent import descend
-from discreet.learn.tabular.estimator import TabularEstimator, Targets, Track
+from discreet.learn.tabular.estimator import TabularEstimator, Track
+from discreet.learn.tabular.persons import OwnedRows
 from discreet.learn.tabular.plan import LinearPlan
+from discreet.learn.tabular.targets import ClassTargets, NumberTargets
 from discreet.privacy import Relation
 from discreet.randomness import Source
 
@@ -57,9 +58,11 @@ class _Linear(TabularEstimator):
         plan: LinearPlan,
         rows: NDArray[np.float32],
         targets: NDArray[Any],
+        owned: OwnedRows | None,
         bits: Source,
         track: Track,
     ) -> Mapping[str, Any]:
+        # Whose row is whose does not matter: the noise covers all rows that a person may own.
         def residuals(scores: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
             return self._residuals(scores, targets[start:stop])
 
@@ -88,7 +91,7 @@ class _Linear(TabularEstimator):
 
 
 @final
-class PrivateLogisticRegression(ClassifierMixin, _Linear):  # type: ignore[misc]
+class PrivateLogisticRegression(ClassTargets, _Linear):
     """Private logistic regression for two or more classes.
 
     **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
@@ -99,7 +102,8 @@ class PrivateLogisticRegression(ClassifierMixin, _Linear):  # type: ignore[misc]
     or of arrays with one for each feature; ``expected_rows``, the order of magnitude of the number
     of rows (under ``replace`` the number itself may be used); ``feature_norm``, the largest length
     of a row whose features are scaled to [-1, 1], if it is below sqrt(features). Values out of
-    bounds are clipped, NaN is the middle, a row of an undeclared label counts for nothing.
+    bounds are clipped, what is no number is the middle, a row of an undeclared label has no
+    gradient (it is in the noisy moments like any other row).
     ``delta`` None is :func:`~discreet.learn.tabular.plan.default_delta` of the declared rows.
 
     ``max_iter``, ``pace``, ``clip_ratio`` and ``moment_share`` are those of
@@ -117,8 +121,6 @@ class PrivateLogisticRegression(ClassifierMixin, _Linear):  # type: ignore[misc]
     >>> model.certificate_.epsilon <= 1.0, model.certificate_.delta
     (True, 1e-05)
     """
-
-    _for_classes = True
 
     def __init__(
         self,
@@ -153,14 +155,8 @@ class PrivateLogisticRegression(ClassifierMixin, _Linear):  # type: ignore[misc]
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
-    def _declare(self) -> None:
-        self.classes_ = Targets.classes(self.classes)
-
     def _outputs(self) -> int:
         return 1 if self.classes_.size == 2 else int(self.classes_.size)
-
-    def _targets(self, answers: NDArray[Any]) -> NDArray[np.int64]:
-        return Targets.codes(answers, self.classes_)
 
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
         if scores.shape[1] == 1:
@@ -176,35 +172,21 @@ class PrivateLogisticRegression(ClassifierMixin, _Linear):  # type: ignore[misc]
         scores = self._scores(X)
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each row."""
+    def _class_scores(self, X: Any) -> NDArray[np.float64]:
         scores = self._scores(X)
-        best = scores[:, 0] > 0.0 if scores.shape[1] == 1 else np.argmax(scores, axis=1)
-        return np.asarray(self.classes_[np.asarray(best, dtype=np.int64)])
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return P(class | row), rows x classes."""
-        scores = self._scores(X)
-        if scores.shape[1] == 1:
-            return np.asarray(expit(np.concatenate([-scores, scores], axis=1)))
-        return np.asarray(softmax(scores, axis=1))
-
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return log P(class | row), rows x classes."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.predict_proba(X)))
+        return scores if scores.shape[1] > 1 else np.concatenate([0.0 * scores, scores], axis=1)
 
     def _model_arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._model_arrays(), "classes": self.classes_}
 
 
 @final
-class PrivateLinearRegression(RegressorMixin, _Linear):  # type: ignore[misc]
+class PrivateLinearRegression(NumberTargets, _Linear):
     """Private least squares for a target with public bounds.
 
     **Guarantee.** As :class:`PrivateLogisticRegression`, which also says what must be declared;
     instead of classes, ``target_bounds`` is the public pair that bounds the target. Targets
-    outside are clipped, and a row whose target is NaN counts for nothing. Residuals are clipped
+    outside are clipped, and a row whose target is no number has no gradient. Residuals are clipped
     with the gradients, which makes the fit robust, not only private.
 
     >>> X = [[x / 500] for x in range(1000)]
@@ -215,8 +197,6 @@ class PrivateLinearRegression(RegressorMixin, _Linear):  # type: ignore[misc]
     >>> 3.0 < float(model.fit(X, y).predict([[1.0]])[0]) < 5.0
     True
     """
-
-    _for_classes = False
 
     def __init__(
         self,
@@ -251,15 +231,8 @@ class PrivateLinearRegression(RegressorMixin, _Linear):  # type: ignore[misc]
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
-    def _declare(self) -> None:
-        self._ends = Targets.bounds(self.target_bounds)
-
-    def _targets(self, answers: NDArray[Any]) -> NDArray[np.float64]:
-        return Targets.scaled(answers, self._ends)
-
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(np.nan_to_num(scores - targets[:, None], nan=0.0))
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the expected target of each row, inside its bounds."""
-        return Targets.unscaled(self._scores(X)[:, 0], self._ends)
+    def _values(self, X: Any) -> NDArray[np.float64]:
+        return np.asarray(self._scores(X)[:, 0])

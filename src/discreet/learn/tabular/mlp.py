@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy.special import softmax
-from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
 
-from discreet.errors import NotApplicable
-from discreet.learn.tabular.estimator import TabularEstimator, Targets, Track
+from discreet.learn.tabular.estimator import TabularEstimator, Track
 from discreet.learn.tabular.grid import RAW_STEPS
 from discreet.learn.tabular.network import NetworkPlan, forward, train_network
+from discreet.learn.tabular.persons import OwnedRows
+from discreet.learn.tabular.targets import ClassTargets, NumberTargets
 from discreet.privacy import Relation
 from discreet.randomness import Source
 
@@ -33,16 +32,12 @@ class _Network(TabularEstimator):
     hidden_layer_sizes: Any
     max_iter: int | None
     step_size: float | None
+    _needs_persons = True
 
     def _outputs(self) -> int:
         return 1
 
     def _make_plan(self, rows: int, features: int) -> NetworkPlan:
-        if self.rows_per_person != 1:
-            raise NotApplicable(
-                "DP-SGD states its guarantee for one row, and here a person owns several: keep one "
-                "row for each person, or use a linear model"
-            )
         return NetworkPlan.make(
             rows=rows,
             features=features + 1,
@@ -51,6 +46,7 @@ class _Network(TabularEstimator):
             epsilon=self.epsilon,
             delta=self._delta(rows),
             relation=self.relation,
+            contributions=self.rows_per_person,
             squared=not self._for_classes,
             steps=self.max_iter,
             step_size=self.step_size,
@@ -61,14 +57,22 @@ class _Network(TabularEstimator):
         plan: NetworkPlan,
         rows: NDArray[np.float32],
         targets: NDArray[Any],
+        owned: OwnedRows | None,
         bits: Source,
         track: Track,
     ) -> Mapping[str, Any]:
         counts = targets >= 0 if self._for_classes else ~np.isnan(targets)
+        inputs = rows / np.float32(RAW_STEPS * self._length())
+        goals = targets if self._for_classes else targets.astype(np.float32)
+        cap = int(self.rows_per_person)
+        if owned is not None and cap > 1:
+            inputs = owned.side_by_side(inputs, cap, empty=0.0)
+            goals = owned.side_by_side(goals, cap, empty=0)
+            counts = owned.side_by_side(counts, cap, empty=False)
         self.layers_ = train_network(
             plan,
-            rows / np.float32(RAW_STEPS * self._length()),
-            targets if self._for_classes else targets.astype(np.float32),
+            inputs,
+            goals,
             counts,
             self._losses,
             outputs=self._outputs(),
@@ -102,19 +106,19 @@ class _Network(TabularEstimator):
 
 
 @final
-class PrivateMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
+class PrivateMLPClassifier(ClassTargets, _Network):
     """A private network for two or more classes, trained by DP-SGD.
 
-    **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, by the
-    loss of :class:`discreet.learn.dpsgd.Plan`. What must be declared, and how records that break a
-    declaration are repaired, is said in
+    **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
+    person with at most ``rows_per_person`` rows, by the loss of :class:`discreet.learn.dpsgd.Plan`.
+    With persons, ``fit`` must be told whose rows they are: a person is one example, drawn with
+    all rows, whose gradients are added up and clipped together. What must be declared, and how
+    records that break a declaration are repaired, is said in
     :class:`~discreet.learn.tabular.PrivateLogisticRegression`.
 
     ``hidden_layer_sizes`` are the widths of the hidden layers, ``max_iter`` the number of noisy
     steps and ``step_size`` their size; None is chosen from public facts. Needs torch to fit.
     """
-
-    _for_classes = True
 
     def __init__(
         self,
@@ -147,14 +151,8 @@ class PrivateMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
-    def _declare(self) -> None:
-        self.classes_ = Targets.classes(self.classes)
-
     def _outputs(self) -> int:
         return int(self.classes_.size)
-
-    def _targets(self, answers: NDArray[Any]) -> NDArray[np.int64]:
-        return Targets.codes(answers, self.classes_)
 
     @staticmethod
     def _losses(outputs: Tensor, goals: Tensor) -> Tensor:
@@ -162,28 +160,20 @@ class PrivateMLPClassifier(ClassifierMixin, _Network):  # type: ignore[misc]
 
         return cross_entropy(outputs, goals, reduction="none")
 
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the most probable class of each row."""
-        best = np.argmax(self._outcomes(X), axis=1)
-        return np.asarray(self.classes_[best])
-
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return P(class | row), rows x classes."""
-        return np.asarray(softmax(self._outcomes(X), axis=1))
+    def _class_scores(self, X: Any) -> NDArray[np.float64]:
+        return self._outcomes(X)
 
     def _model_arrays(self) -> dict[str, NDArray[Any]]:
         return {**super()._model_arrays(), "classes": self.classes_}
 
 
 @final
-class PrivateMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
+class PrivateMLPRegressor(NumberTargets, _Network):
     """A private network for a target with public bounds, trained by DP-SGD.
 
     **Guarantee.** As :class:`PrivateMLPClassifier`; instead of classes, ``target_bounds`` is the
     public pair that bounds the target.
     """
-
-    _for_classes = False
 
     def __init__(
         self,
@@ -216,16 +206,9 @@ class PrivateMLPRegressor(RegressorMixin, _Network):  # type: ignore[misc]
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
-    def _declare(self) -> None:
-        self._ends = Targets.bounds(self.target_bounds)
-
-    def _targets(self, answers: NDArray[Any]) -> NDArray[np.float64]:
-        return Targets.scaled(answers, self._ends)
-
     @staticmethod
     def _losses(outputs: Tensor, goals: Tensor) -> Tensor:
         return 0.5 * (outputs[:, 0] - goals) ** 2
 
-    def predict(self, X: Any) -> NDArray[np.float64]:
-        """Return the expected target of each row, inside its bounds."""
-        return Targets.unscaled(self._outcomes(X)[:, 0], self._ends)
+    def _values(self, X: Any) -> NDArray[np.float64]:
+        return np.asarray(self._outcomes(X)[:, 0])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.estimator import Track
 from discreet.privacy import Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
@@ -61,17 +61,24 @@ class NetworkPlan:
         epsilon: float,
         delta: float,
         relation: Relation | str,
+        contributions: int = 1,
         squared: bool = False,
         steps: int | None = None,
         step_size: float | None = None,
     ) -> NetworkPlan:
-        """Choose what is not given; defaults as in :mod:`discreet.learn.tabular.plan`."""
+        """Choose what is not given; defaults as in :mod:`discreet.learn.tabular.plan`.
+
+        With several ``contributions`` a person, an example is a person with all rows.
+        """
         from discreet.learn.dpsgd import Plan
 
-        n = _validate.integer("expected_rows", rows, at_least=1)
+        cap = _validate.integer("rows_per_person", contributions, at_least=1)
+        n = math.ceil(_validate.integer("expected_rows", rows, at_least=1) / cap)
         target = _validate.real("epsilon", epsilon, above=0)
         point = _validate.real("delta", delta, above=0, below=1)
         kind = Relation.parse(relation)
+        if kind is Relation.REPLACE and cap > 1:
+            raise NotApplicable("replacing a person may change the number of rows: use add_remove")
         sizes = hidden_sizes(hidden)
         widths = [features, *sizes, outputs]
         weights = sum((a + 1) * b for a, b in pairwise(widths))
@@ -148,7 +155,9 @@ def train_network(
 ) -> Layers:
     """Run the plan; rows for which ``counts`` is false have a loss of zero.
 
-    Under add_remove one such row is appended, so that no records at all are data like any other.
+    The first axis counts examples; a second one, before that of the features, the rows of an
+    example, whose losses are added up. Under add_remove an example of such rows is appended, so
+    that no records at all are data like any other.
     """
     import torch
     from torch.utils.data import TensorDataset
@@ -156,15 +165,16 @@ def train_network(
     from discreet.learn.dpsgd import make_private
 
     if plan.training.relation is Relation.ADD_REMOVE:
-        rows = np.concatenate([rows, np.zeros((1, rows.shape[1]), dtype=rows.dtype)])
-        targets = np.concatenate([targets, np.zeros(1, dtype=targets.dtype)])
-        counts = np.concatenate([counts, np.zeros(1, dtype=np.bool_)])
+        rows, targets, counts = (
+            np.concatenate([part, np.zeros((1, *part.shape[1:]), dtype=part.dtype)])
+            for part in (rows, targets, counts)
+        )
     data = TensorDataset(
         torch.from_numpy(rows),
         torch.from_numpy(np.where(counts, targets, targets.dtype.type(0))),
         torch.from_numpy(counts.astype(np.float32)),
     )
-    model = _network(rows.shape[1], plan.hidden, outputs, bits.derive("weights"))
+    model = _network(rows.shape[-1], plan.hidden, outputs, bits.derive("weights"))
     optimizer = torch.optim.SGD(
         model.parameters(), lr=plan.step_size * (1.0 - _MOMENTUM), momentum=_MOMENTUM
     )
@@ -179,7 +189,8 @@ def train_network(
         for number in track(range(plan.training.steps)):
             while True:
                 inputs, goals, weights = next(batches)
-                private.backward(losses(model(inputs), goals) * weights)
+                found = losses(model(inputs).flatten(0, -2), goals.flatten())
+                private.backward((found * weights.flatten()).reshape(len(weights), -1).sum(1))
                 optimizer.step()
                 if private.stepped:
                     break

@@ -62,7 +62,9 @@ class LinearPlan:
     """Public numbers of a run; build it with :meth:`make`.
 
     ``pace`` is the sum of all step sizes; ``clip_ratio`` is the clipping norm as a share of the
-    expected length of a turned row, ``moment_share`` the share of mu^2 for the moments.
+    expected length of a turned row, ``moment_share`` the share of mu^2 for the moments. ``ridge``
+    is what is added to the moments before they are inverted, in units of sqrt(width) deviations
+    of their noise (its spectral norm is about two).
 
     >>> plan = LinearPlan.make(
     ...     rows=32_561,
@@ -89,6 +91,7 @@ class LinearPlan:
     pace: float
     clip_ratio: float
     moment_share: float
+    ridge: float
     moment_stddev: float
     gradient_stddev: float
 
@@ -136,7 +139,8 @@ class LinearPlan:
         count = _validate.integer(
             "max_iter", _default_steps(whole, squared) if steps is None else steps, at_least=1
         )
-        parts = (n, features, outputs, length, cap, target, point, kind, count, whole, clip, share)
+        run = (count, whole, clip, share, chosen["ridge"])
+        parts = (n, features, outputs, length, cap, target, point, kind, *run)
         first = cls(*parts, moment_stddev=1.0, gradient_stddev=1.0)
         return cls(*parts, *_noise(first))
 
@@ -174,10 +178,11 @@ def _defaults(signal: float, *, squared: bool) -> dict[str, float]:
     if squared:
         pace = min(12.0, max(4.5, 4.5 * signal**0.4))
         clip = min(0.8, max(0.1, 0.1 * (signal / 3.0) ** 0.4))
-        return {"pace": pace, "clip_ratio": clip, "moment_share": 0.2}
-    pace = min(160.0, max(7.0, 6.0 * signal**0.55))
+        return {"pace": pace, "clip_ratio": clip, "moment_share": 0.2, "ridge": 0.1}
+    pace = min(160.0, max(14.0, 6.0 * signal**0.55))
     clip = min(1.2, max(0.3, 0.3 * (signal / 30.0) ** 0.4))
-    return {"pace": pace, "clip_ratio": clip, "moment_share": 0.25}
+    ridge = min(0.1, max(0.03, signal / 300.0))
+    return {"pace": pace, "clip_ratio": clip, "moment_share": 0.25, "ridge": ridge}
 
 
 def _default_steps(pace: float, squared: bool) -> int:

@@ -16,6 +16,8 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine import GradientEngine, attribution, verify_attribution
 from discreet.learn.dpsgd.engine.axes import Axes
 from discreet.learn.dpsgd.isolation import TensorSpec
+from discreet.learn.dpsgd.isolation.made_up import describe
+from discreet.learn.dpsgd.isolation.subject import prepared
 from learn.dpsgd.engine.judges import check
 
 
@@ -258,3 +260,36 @@ def test_a_copy_made_during_a_recording_trains_plainly(copied: Any) -> None:
         assert all(p.grad is not None for p in other.parameters())
     assert all(p.grad is None for p in model.parameters())
     assert "forward" not in model.__dict__
+
+
+def held_by(thing: object) -> int:
+    """How many numbers the tensors have that an object holds, each tensor once."""
+    seen: set[int] = set()
+    waiting, total = [thing], 0
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, type | nn.Module):
+            continue
+        seen.add(id(one))
+        if isinstance(one, Tensor):
+            total += one.untyped_storage().size() // one.element_size()
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, list | tuple):
+            waiting += one
+        elif hasattr(one, "__dict__"):
+            waiting += vars(one).values()
+    return total
+
+
+def test_memory_does_not_grow_with_the_examples() -> None:
+    model = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 2))
+    subject = prepared(model, loss=None, description=describe(torch.zeros(1, 40), None))
+    names = list(subject.trainable())
+    weights = sum(p.numel() for p in model.parameters())
+    groupings = [[[name] for name in names], [names]]
+    small, large = (
+        held_by(attribution._Trial(subject, size, groupings, seed=1)) for size in (2, 16)
+    )
+    assert small < 2.2 * weights  # the sums of both groupings, and little else
+    assert large - small < weights  # the batch and the outputs, and no gradients

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from discreet.learn.dpsgd.clipping import Automatic, Clipping, Flat
 from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine.contributions import cheapest_form
 
 Losses = Callable[[Tensor], Tensor]
 
@@ -46,8 +47,14 @@ def times(factors: Tensor) -> Losses:
     return lambda outputs: (outputs * factors).flatten(1).sum(1)
 
 
-# (examples, terms, outputs, inputs): the first by Gram matrices, the others formed twice.
-SHAPES = [(2, 2, 512, 512), (8, 90, 180, 190), (64, 32, 64, 80)]
+# (examples, terms, outputs, inputs): by Gram matrices, stored, stored, formed twice.
+SHAPES = [(2, 2, 512, 512), (8, 90, 180, 190), (64, 32, 64, 80), (256, 20, 36, 36)]
+
+
+def test_the_shapes_take_different_ways() -> None:
+    assert [cheapest_form(*shape) for shape in SHAPES] == ["gram", "store", "store", "pass"]
+    assert cheapest_form(16, 64, 64, 32 * 9) == "store"
+    assert cheapest_form(16, 64, 128, 64 * 9) != "store"
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -133,27 +140,28 @@ def test_tied_tables_whose_terms_cancel(size: float) -> None:
 
 
 class Blurred(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, before: int, after: int) -> None:
         super().__init__()
-        self.layer = nn.Conv2d(32, 64, 3, padding=1, bias=False)
+        self.layer = nn.Conv2d(before, after, 3, padding=1, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layer(images)
 
 
 @pytest.mark.parametrize("size", [1e6, 1e12])
-def test_convolutions_whose_positions_cancel(size: float) -> None:
-    images = normal(16, 32, 8, 8)
-    row = normal(32, 1, 1, seed=1) * size
-    factors = normal(16, 64, 8, 8, seed=2)
+@pytest.mark.parametrize(("before", "after"), [(32, 64), (64, 128)])  # stored, formed twice
+def test_convolutions_whose_positions_cancel(size: float, before: int, after: int) -> None:
+    images = normal(16, before, 8, 8)
+    row = normal(before, 1, 1, seed=1) * size
+    factors = normal(16, after, 8, 8, seed=2)
     factors[0] = 0
-    noise = normal(64 * 32 * 9, seed=5)
-    before = clipped(Blurred(), images, times(factors), start=noise)
-    images[0] = row.expand(32, 8, 8)
-    factors[0, :, 2, 2:6] = normal(64, 1, seed=4)
+    noise = normal(after * before * 9, seed=5)
+    without = clipped(Blurred(before, after), images, times(factors), start=noise)
+    images[0] = row.expand(before, 8, 8)
+    factors[0, :, 2, 2:6] = normal(after, 1, seed=4)
     factors[0, :, 5, 2:6] = -factors[0, :, 2, 2:6]
-    after = clipped(Blurred(), images, times(factors), start=noise)
-    assert float((after - before).norm()) <= 2**-8  # its own gradient is zero
+    total = clipped(Blurred(before, after), images, times(factors), start=noise)
+    assert float((total - without).norm()) <= 2**-8  # its own gradient is zero
 
 
 @pytest.mark.parametrize("rule", [Flat(), Automatic()])

@@ -52,6 +52,8 @@ def verify_attribution(
     linear function of each example's outputs as its loss, the squared norm of every example's
     gradient with respect to every parameter, and sums with random weights, are compared with
     those of the examples taken one by one. ``groups`` and ``batch_axis`` are the engine's.
+    Of the gradients taken one by one only norms and running sums are kept, so the memory that a
+    trial needs is a few copies of the model, however many examples it has.
 
     A trial refutes, it cannot prove: agreement is evidence from made-up inputs. That examples do
     not feel one another is taken for granted here; ``check_isolation`` looks at that.
@@ -67,10 +69,12 @@ def verify_attribution(
     with _quiet():
         for size, draws in _sizes(subject).items():
             for number in range(draws):
-                trial = _Trial(subject, size, seed=100 * size + number)
-                trial.judge([[name] for name in names], batch_axis)
+                groupings = [[[name] for name in names]]
                 if number == 0:
-                    trial.judge([list(group) for group in groups or [names]], batch_axis)
+                    groupings.append([list(group) for group in groups or [names]])
+                trial = _Trial(subject, size, groupings, seed=100 * size + number)
+                for expected in trial.expected:
+                    trial.judge(expected, batch_axis)
 
 
 @contextmanager
@@ -104,28 +108,55 @@ def _sizes(subject: Subject) -> dict[int, int]:
 @final
 @dataclass
 class _Single:
-    """What one example gave by itself: its outputs, the loss' coefficients, its gradients."""
+    """What one example gave by itself: its outputs, and the loss' coefficients for them."""
 
     outputs: list[Tensor]
     coefficients: list[Tensor]
-    gradients: list[Tensor]
+
+
+@final
+@dataclass
+class _Expected:
+    """Sums of the gradients with random weights, for each group and example, of a grouping."""
+
+    groups: list[list[str]]
+    weights: Tensor
+    sums: dict[str, Tensor]
+
+    def add(self, row: int, gradients: dict[str, Tensor]) -> None:
+        """Add the gradients of one example."""
+        for weights, group in zip(self.weights.double(), self.groups, strict=True):
+            for name in group:
+                self.sums[name].add_(gradients[name], alpha=float(weights[row]))
 
 
 @final
 class _Trial:
-    """One made-up batch and the gradients of its examples one by one."""
+    """One made-up batch, and norms and sums of the gradients of its examples one by one."""
 
-    def __init__(self, subject: Subject, size: int, *, seed: int) -> None:
+    def __init__(
+        self, subject: Subject, size: int, groupings: list[list[list[str]]], *, seed: int
+    ) -> None:
         self._subject = subject
         self._size = size
-        self._names = list(subject.trainable())
         self._generator = torch.Generator().manual_seed(seed)
         self._batch = draw(subject.description, rows=size, seed=seed, double=subject.double)
-        self._singles = [
-            self._alone(take(subject.description, self._batch, [row])) for row in range(size)
+        named = subject.trainable()
+        kind = next(iter(named.values())).dtype
+        self.expected = [
+            _Expected(
+                groups,
+                self._uniform((len(groups), size)).to(kind),
+                {name: torch.zeros_like(p, dtype=torch.float64) for name, p in named.items()},
+            )
+            for groups in groupings
         ]
+        self._norms: dict[str, list[float]] = {name: [] for name in named}
+        self._largest = 0.0
+        self._singles = [self._alone(row) for row in range(size)]
 
-    def _alone(self, batch: Batch) -> _Single:
+    def _alone(self, row: int) -> _Single:
+        batch: Batch = take(self._subject.description, self._batch, [row])
         try:
             outputs = self._subject.run(batch).outputs
         except DiscreetError:
@@ -136,7 +167,7 @@ class _Trial:
                 f"their own; does a module mix them? {error}"
             ) from error
         coefficients = [self._uniform(one.shape).sub_(0.5).to(one.dtype) for one in outputs]
-        parameters = list(self._subject.trainable().values())
+        parameters = self._subject.trainable()
         losses = [
             (weights * one).sum().double()
             for weights, one in zip(coefficients, outputs, strict=True)
@@ -147,29 +178,34 @@ class _Trial:
                 "no output of the model depends on its trainable parameters in a way that can be "
                 "differentiated, so whose gradient is whose cannot be tried out"
             )
-        gradients = torch.autograd.grad(
-            torch.stack(losses).sum(), parameters, allow_unused=True, materialize_grads=True
+        found = torch.autograd.grad(
+            torch.stack(losses).sum(),
+            list(parameters.values()),
+            allow_unused=True,
+            materialize_grads=True,
         )
-        return _Single(
-            [one.detach() for one in outputs],
-            coefficients,
-            [gradient.to_dense() for gradient in gradients],
-        )
+        gradients = {
+            name: one.to_dense().double() for name, one in zip(parameters, found, strict=True)
+        }
+        for name, gradient in gradients.items():
+            self._norms[name].append(float(gradient.square().sum()))
+            self._largest = max(self._largest, size_of(gradient))
+        for expected in self.expected:
+            expected.add(row, gradients)
+        return _Single([one.detach() for one in outputs], coefficients)
 
     def _uniform(self, shape: Sequence[int]) -> Tensor:
         return torch.empty(shape, dtype=torch.float64).uniform_(generator=self._generator)
 
-    def judge(self, groups: list[list[str]], batch_axis: int | None) -> None:
+    def judge(self, expected: _Expected, batch_axis: int | None) -> None:
         """Compare the engine with the examples one by one."""
         model = self._subject.fresh()
-        engine = GradientEngine(model, groups=groups, batch_axis=batch_axis)
-        kind = next(iter(self._subject.trainable().values())).dtype
-        weights = self._uniform((len(groups), self._size)).to(kind)
+        engine = GradientEngine(model, groups=expected.groups, batch_axis=batch_axis)
         try:
             with engine.recording(self._size):
                 self._loss(self._subject.run(self._batch, model=model).outputs).backward()  # type: ignore[no-untyped-call]
                 norms = engine.squared_norms()
-                sums = engine.clipped_sum(weights)
+                sums = engine.clipped_sum(expected.weights)
         except InvalidValue as error:
             raise NotApplicable(
                 f"in a made-up batch of {self._size} examples it cannot be told which rows belong "
@@ -177,8 +213,8 @@ class _Trial:
             ) from error
         finally:
             engine.detach()
-        self._compare_norms(groups, norms)
-        self._compare_sums(groups, weights, sums)
+        self._compare_norms(expected.groups, norms)
+        self._compare_sums(expected, sums)
 
     def _loss(self, outputs: list[Tensor]) -> Tensor:
         """The sum of all examples' losses, each from its own part of the outputs."""
@@ -227,13 +263,7 @@ class _Trial:
     def _compare_norms(self, groups: list[list[str]], norms: Tensor) -> None:
         expected = torch.tensor(
             [
-                [
-                    sum(
-                        float(single.gradients[self._names.index(name)].double().square().sum())
-                        for name in group
-                    )
-                    for single in self._singles
-                ]
+                [sum(self._norms[name][row] for name in group) for row in range(self._size)]
                 for group in groups
             ],
             dtype=torch.float64,
@@ -244,21 +274,11 @@ class _Trial:
             if not bool(((given - right).abs() <= self._tolerance * scale).all()):
                 raise self._wrong(group)
 
-    def _compare_sums(
-        self, groups: list[list[str]], weights: Tensor, sums: dict[str, Tensor]
-    ) -> None:
-        largest = max(size_of(one) for single in self._singles for one in single.gradients)
-        for row, group in zip(weights, groups, strict=True):
-            for name in group:
-                place = self._names.index(name)
-                right = sum(
-                    weight * single.gradients[place].double()
-                    for weight, single in zip(row.double(), self._singles, strict=True)
-                )
-                assert isinstance(right, Tensor)
-                scale = max(size_of(right), 1e-3 * largest)
-                if not close(sums[name].double(), right, scale=scale, tolerance=self._tolerance):
-                    raise self._wrong([name])
+    def _compare_sums(self, expected: _Expected, sums: dict[str, Tensor]) -> None:
+        for name, right in expected.sums.items():
+            scale = max(size_of(right), 1e-3 * self._largest)
+            if not close(sums[name].double(), right, scale=scale, tolerance=self._tolerance):
+                raise self._wrong([name])
 
     @property
     def _tolerance(self) -> float:

@@ -42,6 +42,8 @@ __all__ = [
 
 # So many numbers stay in a second-level cache while they are looked at again.
 IN_CACHE = 1 << 18
+# From so many terms on, a second product over them is dearer than memory.
+MANY_TERMS = 96
 
 
 class Contribution(Protocol):
@@ -119,16 +121,22 @@ def cheapest_form(examples: int, terms: int, left: int, right: int) -> str:
     sum. *Gram* takes norms from ``terms x terms`` matrices, ``terms^2 (left + right)``
     multiplications, and spends that product too.
 
-    Storing an entry means fresh memory, written once and read twice: measured, it costs as
-    much as a hundred multiplications. So gradients are stored if all of them fit into the cache,
-    or if the second product would be dearer than that. Products for Gram matrices are small and
-    run at a third to two thirds of the speed of the others.
+    Storing an entry means writing it once and reading it twice: measured, it costs as much as a
+    hundred multiplications, or some twenty where the second product is a small one. So
+    gradients are stored if all of them fit into the cache, if the second product would be dearer
+    than that, or if they take little more memory than their factors. Products for Gram matrices
+    run at four fifths of the speed of the others, and give the lengths of all terms besides,
+    which *pass* has to read all factors for.
     """
     formed = left * right
     factors = terms * (left + right)
-    if examples * formed <= IN_CACHE or (terms >= 96 and formed <= 4 * factors):
+    if (
+        examples * formed <= IN_CACHE
+        or (terms >= MANY_TERMS and formed <= 4 * factors)
+        or (terms >= 24 and 4 * formed <= 5 * factors)
+    ):
         return "store"
-    return "gram" if 2 * factors < formed else "pass"
+    return "gram" if factors <= formed else "pass"
 
 
 @final
@@ -206,10 +214,12 @@ class Outer:
             target = values[piece] if form == "store" else values[:count]
             torch.bmm(left[piece].transpose(1, 2), right[piece], out=target)
             norms[piece] = lengths(target)
+        if form == "store" and left.shape[1] >= MANY_TERMS:
+            return PerExample(values.view(examples, *self.shape), norms)
+        # The weighted sum may form them once more, with other roundings.
+        norms = bounded_norms(norms, spread(left, right), terms=left.shape[1])
         if form == "store":
             return PerExample(values.view(examples, *self.shape), norms)
-        # The weighted sum will form them once more, with other roundings.
-        norms = bounded_norms(norms, spread(left, right), terms=left.shape[1])
         return Outer(left, right, self.shape, norms)
 
     def without(self, removed: Tensor) -> Outer:

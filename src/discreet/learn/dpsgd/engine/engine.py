@@ -18,6 +18,7 @@ from discreet.learn.dpsgd.engine.black_box import BlackBoxes
 from discreet.learn.dpsgd.engine.contributions import Contribution, total_squared_norms
 from discreet.learn.dpsgd.engine.recorder import Recorder
 from discreet.learn.dpsgd.engine.rules import ALWAYS, RULES
+from discreet.learn.dpsgd.engine.scratch import keep_freed_memory
 
 __all__ = ["GradientEngine"]
 
@@ -76,6 +77,7 @@ class GradientEngine:
         self._recorder.rules = RULES
         self._recorder.always = ALWAYS
         self._boxes = BlackBoxes(model, self._recorder)
+        keep_freed_memory()
         self._open = False
         self._scale = 1.0
         self._settled: list[Contribution | None] | None = None

@@ -269,6 +269,10 @@ class Recorder(TorchFunctionMode):
         self.watching = False
         if not self.units:
             return
+        if not self.derived and not any(
+            source.leaves or len(source.contributions) > 1 for source in self.parameters
+        ):
+            return
         with torch.no_grad():
             for source in (*self.parameters, *self.derived):
                 if source.leaves:

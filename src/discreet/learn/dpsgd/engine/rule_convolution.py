@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from discreet.learn.dpsgd.engine.contributions import (
+    MANY_TERMS,
     PerExample,
     cheapest_form,
     erased,
@@ -103,10 +104,11 @@ class Convolved:
             patches.products(self.maps[piece], self.images[piece], targets)
             norms[piece] = torch.stack([lengths(part) for part in targets]).square_().sum(0)
         norms.sqrt_()
-        if not store:
-            # The weighted sum will form them once more, with other roundings.
+        if not store or (terms < MANY_TERMS and len(places) > 1):
+            # The weighted sum may form them once more, with other roundings.
             spreads = patch_spread(self.maps, self.images, self.geometry.overlap())
             norms = bounded_norms(norms, spreads, terms=terms)
+        if not store:
             return Convolved(self.maps, self.images, self.geometry, self.shape, norms)
         if examples == units:
             return KernelRows(slices, norms, patches)

@@ -104,8 +104,11 @@ def listener(
         if axis == 0:
             return recorder.by_units(matrix, 1) if matrix.shape[0] != recorder.units else matrix
         if steps:
-            matrix = matrix.view(steps, recorder.axes.rows, -1, matrix.shape[1]).transpose(0, 1)
-            return recorder.by_units(matrix, 1)
+            if matrix.shape[0] == steps * recorder.axes.rows:  # a view is enough
+                matrix = matrix.view(steps, recorder.axes.rows, matrix.shape[1])
+            else:
+                matrix = matrix.view(steps, recorder.axes.rows, -1, matrix.shape[1])
+            return recorder.by_units(matrix.transpose(0, 1), 1)
         return recorder.by_units(recorder.axes.rows_first(matrix, axis), 1)
 
     def receive(gradient: Tensor) -> None:

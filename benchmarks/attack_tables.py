@@ -1,0 +1,218 @@
+"""The tables of docs/attack-results.md, made from what benchmarks/reproduce_attacks.py recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+NOTHING = "*Not recorded yet.*"
+
+
+def share(part: dict[str, Any] | None, digits: int = 3) -> str:
+    """A share with its interval."""
+    if part is None:
+        return "nobody called"
+    return f"{part['share']:.{digits}f} [{part['low']:.{digits}f}, {part['high']:.{digits}f}]"
+
+
+def signed(part: dict[str, Any]) -> str:
+    """A difference with its interval."""
+    return f"{part['value']:+.3f} [{part['low']:+.3f}, {part['high']:+.3f}]"
+
+
+def rows_of(results: dict[str, Any], *names: str) -> list[dict[str, Any]]:
+    parts = results["parts"]
+    return [row for name in names if name in parts for row in parts[name]["found"]]
+
+
+def table(head: tuple[str, ...], right: int, rows: list[tuple[str, ...]]) -> str:
+    """A table whose last ``right`` columns are numbers."""
+    if not rows:
+        return NOTHING
+    rule = ["---"] * (len(head) - right) + ["---:"] * right
+    lines = [head, tuple(rule), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def shokri(results: dict[str, Any]) -> str:
+    head = ("setting", "train", "test", "precision, paper", "the paper's attack", "`shokri()`")
+    rows = [
+        (
+            row["setting"],
+            f"{row['train']:.3f} ({row['paper']['train']:.3f})",
+            f"{row['test']:.3f} ({row['paper']['test']:.3f})",
+            f"{row['paper']['precision']:.3f}",
+            share(row["as_in_the_paper"]["precision"]),
+            share(row["ours"]["precision"]),
+            f"{row['training_seconds'] + row['ours']['seconds']:.0f}",
+        )
+        for row in rows_of(results, "location", "adult", "mnist", "purchases")
+    ]
+    return table((*head, "seconds"), 6, rows)
+
+
+def epochs(results: dict[str, Any]) -> str:
+    head = ("attack model of the paper, trained for", "precision", "mean over classes", "recall")
+    rows = [
+        (
+            f"{each['epochs']} epochs",
+            share(each["precision"]),
+            f"{each['mean_over_classes']:.3f}",
+            f"{each['recall']['share']:.3f}",
+        )
+        for row in rows_of(results, "location")
+        for each in [*row["shorter"], {"epochs": "at most 200", **row["as_in_the_paper"]}]
+    ]
+    return table(head, 3, rows)
+
+
+def lira(results: dict[str, Any]) -> str:
+    if "lira" not in results["parts"]:
+        return NOTHING
+    found = results["parts"]["lira"]["found"]
+    head = ("attack", "AUC", "TPR at 10 % FPR", "at 1 %", "at 0.1 %", "single targets at 0.1 %")
+    rows = [
+        (
+            row["attack"],
+            f"{row['auc']['value']:.4f}",
+            *(share(point, 4) for point in row["tpr_at_fpr"]),
+            f"{row['single_targets']['lowest']:.4f} to {row['single_targets']['highest']:.4f}",
+            f"{row['seconds']:.0f}",
+        )
+        for row in found["attacks"]
+    ]
+    return table((*head, "seconds"), 6, rows)
+
+
+def art(results: dict[str, Any]) -> str:
+    if "art" not in results["parts"]:
+        return NOTHING
+    found = results["parts"]["art"]["found"]
+    mine = next(row["seconds"] for row in found["rows"] if row["who"] == "discreet")
+    rows = [
+        (
+            row["who"],
+            row["attack_model"],
+            f"{row['accuracy']:.3f}",
+            f"{row['precision']:.3f}",
+            f"{row['training_seconds']:.1f}",
+            f"{row['seconds']:.1f}",
+            f"{row['processor_seconds']:.1f}",
+            f"{row['seconds'] / mine:.1f}",
+        )
+        for row in found["rows"]
+    ]
+    head = ("who", "attack model", "accuracy", "precision", "seconds, shadows", "in all")
+    return table((*head, "processor seconds", "times"), 6, rows)
+
+
+def certificates(results: dict[str, Any]) -> str:
+    head = ("epsilon", "accuracy", "best attack by AUC", "AUC", "best TPR at 1 % FPR", "outside")
+    rows = []
+    for row in rows_of(results, "certificates"):
+        attacks = row["attacks"]
+        best = max(attacks, key=lambda name: attacks[name]["auc"]["value"])
+        low = [
+            point["share"]
+            for each in attacks.values()
+            for point in each["tpr_at_fpr"]
+            if point["fpr"] == 0.01
+        ]
+        outside = sum(each["outside"] for each in attacks.values())
+        points = sum(each["points"] for each in attacks.values())
+        rows.append(
+            (
+                "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}",
+                f"{row['accuracy_on_public']:.3f}",
+                best,
+                f"{attacks[best]['auc']['value']:.3f}",
+                f"{max(low):.3f}",
+                "-" if row["epsilon"] is None else f"{outside} of {points}",
+                f"{row['seconds']:.0f}",
+            )
+        )
+    return table((*head, "seconds"), 4, rows)
+
+
+def attribute(results: dict[str, Any]) -> str:
+    head = ("model", "attribute", "prior", "attack, members", "attack, others", "imputation")
+    rows = [
+        (
+            row["model"],
+            row["attribute"],
+            row["prior"],
+            f"{row['attack_on_members']['share']:.3f}",
+            f"{row['attack_on_nonmembers']['share']:.3f}",
+            f"{row['imputation_on_members']['share']:.3f}",
+            signed(row["excess"]),
+            f"{row['seconds']:.1f}",
+        )
+        for row in rows_of(results, "attribute")
+    ]
+    return table((*head, "excess", "seconds"), 5, rows)
+
+
+def properties(results: dict[str, Any]) -> str:
+    rows = [
+        (
+            row["property"],
+            row["access"],
+            share(row["accuracy"]),
+            f"{row['auc']:.3f}",
+            f"{row['training_seconds'] + row['seconds']:.0f}",
+        )
+        for row in rows_of(results, "property")
+    ]
+    return table(("property", "the attacker sees", "accuracy", "AUC", "seconds"), 3, rows)
+
+
+def inversion(results: dict[str, Any]) -> str:
+    head = ("attacked model", "judge", "recognised", "photographs recognised", "seconds")
+    rows = [
+        (
+            row["model"],
+            row["judge"],
+            share(row["rate"]),
+            f"{row['photographs']['share']:.3f}",
+            f"{row['seconds']:.0f}",
+        )
+        for row in rows_of(results, "inversion")
+    ]
+    return table(head, 3, rows)
+
+
+def targets(results: dict[str, Any]) -> str:
+    said = {True: "yes", False: "**no**"}
+    rows = [
+        (each["what"], each["target"], f"{each['measured']:.4g}", said[each["met"]])
+        for each in results["targets"]
+    ]
+    return table(("target", "asked for", "measured", "met"), 2, rows)
+
+
+def pictured(
+    name: str, text: str, under: Callable[[dict[str, Any]], str]
+) -> Callable[[dict[str, Any]], str]:
+    """A table under its picture, which exists once its part was recorded."""
+
+    def both(results: dict[str, Any]) -> str:
+        if name not in results["parts"]:
+            return under(results)
+        return f"![{text}](images/attacks-{name}.png)\n\n{under(results)}"
+
+    return both
+
+
+TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "targets": targets,
+    "shokri": shokri,
+    "epochs": epochs,
+    "lira": pictured("lira", "Curves on logarithmic axes", lira),
+    "art": art,
+    "certificates": pictured(
+        "certificates", "Curves of all attacks, one panel for each epsilon", certificates
+    ),
+    "attribute": pictured("attribute", "Attack and imputation by model", attribute),
+    "property": pictured("property", "Accuracy of the attack by property", properties),
+    "inversion": pictured("inversion", "Photographs above what was read off the models", inversion),
+}

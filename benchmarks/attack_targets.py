@@ -1,0 +1,94 @@
+"""The targets of benchmarks/reproduce_attacks.py, held against what was recorded."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+LOW = 0.001
+LIRA_OVER_YEOM = 10.0
+FASTER_THAN_ART = 5.0
+# What ART does unless it is told otherwise.
+ART_DEFAULT = "ART, nn"
+
+
+def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every target whose part was recorded, with what was measured."""
+    targets: list[dict[str, Any]] = []
+    for name in ("location", "adult", "mnist"):
+        targets += [_near_the_paper(row) for row in _found(parts, name, [])]
+    targets += _trend(_found(parts, "purchases", []))
+    if "lira" in parts:
+        targets.append(_lira(parts["lira"]["found"]))
+    if "art" in parts:
+        targets += _art(parts["art"]["found"])
+    for row in _found(parts, "certificates", []):
+        if row["epsilon"] is not None:
+            outside = sum(each["outside"] for each in row["attacks"].values())
+            what = f"DP-SGD at epsilon {row['epsilon']:g}: points of curves outside the region"
+            targets.append(_target(what, outside, at_most=0))
+    return targets
+
+
+def precision_of(part: dict[str, Any]) -> float:
+    """The share of members among those called members; 0 if nobody is."""
+    share = part["precision"]
+    return 0.0 if share is None else float(share["share"])
+
+
+def tpr_at(row: dict[str, Any], fpr: float) -> float:
+    return float(next(point["share"] for point in row["tpr_at_fpr"] if point["fpr"] == fpr))
+
+
+def _found(parts: dict[str, Any], name: str, default: Any) -> Any:
+    return parts[name]["found"] if name in parts else default
+
+
+def _near_the_paper(row: dict[str, Any]) -> dict[str, Any]:
+    distance = abs(precision_of(row["as_in_the_paper"]) - row["paper"]["precision"])
+    what = f"{row['setting']}: precision of the paper's attack, distance from the paper"
+    return _target(what, distance, at_most=row["within"])
+
+
+def _trend(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if len(rows) < 2:
+        return []
+    precisions = [precision_of(row["as_in_the_paper"]) for row in rows]
+    smallest = min(later - earlier for earlier, later in pairwise(precisions))
+    return [_target("made-up purchases: smallest rise of the precision", smallest, above=0.0)]
+
+
+def _lira(found: dict[str, Any]) -> dict[str, Any]:
+    rows = {row["attack"]: tpr_at(row, LOW) for row in found["attacks"]}
+    ratio = rows["lira online"] / max(rows["yeom"], 1e-9)
+    return _target("LiRA: TPR at 0.1 % FPR over Yeom's", ratio, at_least=LIRA_OVER_YEOM)
+
+
+def _art(found: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = {row["who"]: row for row in found["rows"]}
+    mine = rows["discreet"]
+    peers = [row for who, row in rows.items() if who != "discreet"]
+    lead = mine["accuracy"] - max(row["accuracy"] for row in peers)
+    ratio = rows[ART_DEFAULT]["seconds"] / mine["seconds"]
+    return [
+        _target("accuracy ahead of the best of ART's attack models by", lead, at_least=0.0),
+        _target("speed over ART's default attack", ratio, at_least=FASTER_THAN_ART),
+    ]
+
+
+def _target(
+    what: str,
+    measured: float,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    above: float | None = None,
+) -> dict[str, Any]:
+    if at_most is not None:
+        met, target = measured <= at_most, f"at most {at_most:g}"
+    elif at_least is not None:
+        met, target = measured >= at_least, f"at least {at_least:g}"
+    else:
+        assert above is not None
+        met, target = measured > above, f"above {above:g}"
+    return {"what": what, "measured": float(measured), "target": target, "met": bool(met)}

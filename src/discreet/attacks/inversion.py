@@ -1,0 +1,284 @@
+"""Model inversion: an input that a class of a model stands for.
+
+S29. Where a class is a person, the input at which a classifier is most confident of that class
+can be a picture of the person (Fredrikson et al. 2015). The attack climbs
+
+    log p(class | x) - total_variation * TV(x),    lower <= x <= upper,
+
+from several starts by gradient ascent (Adam, Kingma and Ba 2015), puts x back into its range
+after every step and blurs it from time to time; among the starts it keeps the one with the
+best objective. Gradients come from a torch module itself; a black box that gives probabilities
+is climbed by finite differences along the lowest frequencies of the picture.
+
+Confidence of the attacked model says nothing about success: it is what was climbed. Whether the
+picture shows the person is judged by :func:`.inversion_recognition.recognition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks.chance import generator
+from discreet.attacks.inversion_gradients import Climb, DifferenceClimb, ExactClimb
+from discreet.attacks.inversion_pictures import blur, cosine_directions, total_variation
+from discreet.attacks.targets import Target, as_target
+from discreet.errors import InvalidValue, NotApplicable
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["InversionResult", "invert"]
+
+GRADIENTS = ("exact", "differences")
+_MOST_COORDINATES = 1024  # of a black box whose inputs are no pictures
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class InversionResult:
+    """One input for each class: ``images[k]`` belongs to ``classes[k]``.
+
+    ``confidences`` are the attacked model's own; ``queries`` counts the records that it was
+    asked about. ``model`` is what was attacked and ``answers`` are its log-probabilities for the
+    images, so that it cannot be its own judge.
+    """
+
+    classes: tuple[int, ...]
+    images: NDArray[np.float64]
+    confidences: NDArray[np.float64]
+    gradients: str
+    steps: int
+    restarts: int
+    total_variation: float
+    smoothing: float
+    queries: int
+    picture: tuple[int, int] | None
+    bounds: tuple[float, float]
+    answers: NDArray[np.float64] = field(repr=False)
+    model: Any = field(repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain JSON values, without the images."""
+        return {
+            "attack": "inversion",
+            "classes": list(self.classes),
+            "confidences": [float(value) for value in self.confidences],
+            "shape": list(self.images.shape[1:]),
+            "gradients": self.gradients,
+            "steps": self.steps,
+            "restarts": self.restarts,
+            "total_variation": self.total_variation,
+            "smoothing": self.smoothing,
+            "queries": self.queries,
+        }
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.classes)} classes inverted by {self.gradients} gradients with "
+            f"{self.queries} queries; the model's own confidence is "
+            f"{float(self.confidences.mean()):.3f} on average"
+        )
+
+
+def invert(
+    model: Any,
+    *,
+    shape: tuple[int, ...],
+    classes: Sequence[int] | None = None,
+    picture: tuple[int, int] | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    gradients: str | None = None,
+    output: str | None = None,
+    steps: int = 200,
+    restarts: int = 3,
+    learning_rate: float = 0.02,
+    total_variation: float = 1e-4,
+    smoothing: float = 1.0,
+    smooth_every: int = 20,
+    start: ArrayLike | None = None,
+    frequencies: int = 12,
+    max_queries: int = 5_000_000,
+    seed: int | None = None,
+) -> InversionResult:
+    """Climb to the most typical input of each class.
+
+    ``shape`` is that of one record as the model takes it; its last two axes are the picture, or
+    ``picture`` is (height, width) where records are flat. Records that are no pictures are
+    climbed without total variation and smoothing. ``learning_rate`` is in units of the range
+    ``bounds``, ``smoothing`` is the width of the blur in pixels, done every ``smooth_every``
+    steps. Ascent begins at ``start`` (the middle of the range) with a little noise.
+
+    ``gradients`` is ``"exact"`` for torch modules and ``"differences"`` for anything else;
+    the latter needs probabilities that change with the input, asks for ``frequencies`` squared
+    plus one records in every step, and is refused beyond ``max_queries``. A model that gives
+    labels only, or whose scores are constant around the start, as those of trees, is refused.
+    """
+    target = as_target(model, output=output)
+    if target.label_only:
+        raise NotApplicable("this model gives labels only: there is nothing to climb")
+    form = _Form(shape, picture, bounds)
+    count = target.log_probabilities(form.middle()[None].reshape(1, *form.shape)).shape[1]
+    wanted = _classes(classes, count)
+    rounds = _validate.integer("steps", steps, at_least=1)
+    tries = _validate.integer("restarts", restarts, at_least=1)
+    rate = _validate.real("learning_rate", learning_rate, above=0) * form.range
+    penalty = _validate.real("total_variation", total_variation, at_least=0)
+    width = _validate.real("smoothing", smoothing, at_least=0)
+    every = _validate.integer("smooth_every", smooth_every, at_least=1)
+    if form.picture is None:
+        penalty = width = 0.0
+    climb, way = _climb(model, target, form, gradients, output, frequencies)
+    queries = climb.queries * len(wanted) * tries * (rounds + 1)
+    if queries > _validate.integer("max_queries", max_queries, at_least=1):
+        raise InvalidValue(
+            "max_queries", max_queries, f"{queries} for this many steps, restarts and frequencies"
+        )
+    # Every class climbs from the same starts: no picture depends on which others are asked for.
+    inputs = np.tile(form.starts(start, tries, seed), (len(wanted), 1))
+    goals = np.repeat(wanted, tries)
+    mean = np.zeros_like(inputs)
+    square = np.zeros_like(inputs)
+    for step in range(1, rounds + 1):
+        values, slope = climb(inputs, goals)
+        if step == 1:
+            _refuse_the_flat(slope.reshape(len(wanted), -1))
+        _, slope = form.objective(inputs, values, slope, penalty)
+        mean = 0.9 * mean + 0.1 * slope
+        square = 0.999 * square + 0.001 * slope**2
+        move = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-12)
+        inputs = np.clip(inputs + rate * move, *form.bounds)
+        if width and step % every == 0 and step < rounds:
+            inputs = form.blurred(inputs, width)
+    values, _ = form.objective(inputs, *climb(inputs, goals), penalty)
+    best = values.reshape(len(wanted), tries).argmax(axis=1) + tries * np.arange(len(wanted))
+    images = inputs[best].reshape(-1, *form.shape)
+    answers = target.log_probabilities(images)
+    return InversionResult(
+        classes=tuple(int(label) for label in wanted),
+        images=images,
+        confidences=np.exp(answers[np.arange(len(wanted)), wanted]),
+        gradients=way,
+        steps=rounds,
+        restarts=tries,
+        total_variation=penalty,
+        smoothing=width,
+        queries=queries,
+        picture=form.picture,
+        bounds=form.bounds,
+        answers=answers,
+        model=model,
+    )
+
+
+@final
+class _Form:
+    """The shape of one input, its range, and where the picture is in it."""
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        picture: tuple[int, int] | None,
+        bounds: tuple[float, float],
+    ) -> None:
+        self.shape = tuple(_validate.integer("shape", size, at_least=1) for size in shape)
+        if not self.shape:
+            raise InvalidValue("shape", shape, "the shape of one record")
+        self.size = int(np.prod(self.shape))
+        lower, upper = (_validate.real("bounds", bound) for bound in bounds)
+        if not lower < upper:
+            raise InvalidValue("bounds", bounds, "two numbers, the smaller one first")
+        self.bounds = (lower, upper)
+        self.range = upper - lower
+        self.picture = picture
+        if picture is None and len(self.shape) > 1:
+            self.picture = (self.shape[-2], self.shape[-1])
+        if self.picture is not None and self.size % int(np.prod(self.picture)):
+            raise InvalidValue("picture", picture, f"height and width in a record of {shape}")
+
+    def middle(self) -> NDArray[np.float64]:
+        return np.full(self.size, sum(self.bounds) / 2)
+
+    def starts(self, start: ArrayLike | None, count: int, seed: int | None) -> NDArray[np.float64]:
+        """Copies of the start, each with soft noise of a tenth of the range."""
+        origin = self.middle()
+        if start is not None:
+            origin = np.array(start, dtype=np.float64).ravel()
+            inside = len(origin) == self.size and np.isfinite(origin).all()
+            if not inside or origin.min() < self.bounds[0] or origin.max() > self.bounds[1]:
+                shown = f"an array of shape {np.shape(start)}"
+                raise InvalidValue("start", shown, f"a record {self.shape} within {self.bounds}")
+        noise = self.blurred(generator(seed).standard_normal((count, self.size)), 2.0)
+        noise *= 0.1 * self.range / np.maximum(noise.std(axis=1, keepdims=True), 1e-12)
+        return np.clip(origin + noise, *self.bounds)
+
+    def blurred(self, inputs: NDArray[np.float64], width: float) -> NDArray[np.float64]:
+        if self.picture is None:
+            return inputs
+        return blur(inputs.reshape(-1, *self.picture), width).reshape(inputs.shape)
+
+    def objective(
+        self,
+        inputs: NDArray[np.float64],
+        values: NDArray[np.float64],
+        slope: NDArray[np.float64],
+        penalty: float,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        if penalty and self.picture is not None:
+            pictures = inputs.reshape(len(inputs), -1, *self.picture) / self.range
+            variation, variation_slope = total_variation(pictures)
+            values = values - penalty * variation.sum(axis=1)
+            slope = slope - penalty * variation_slope.reshape(inputs.shape) / self.range
+        return values, slope
+
+
+def _refuse_the_flat(slopes: NDArray[np.float64]) -> None:
+    if not np.abs(slopes).max(axis=1).all():
+        raise NotApplicable(
+            "the scores of this model do not change around the start, as those of trees and "
+            "nearest neighbours: there is no slope to climb"
+        )
+
+
+def _classes(classes: Sequence[int] | None, count: int) -> NDArray[np.intp]:
+    chosen = range(count) if classes is None else classes
+    labels = [
+        _validate.integer("classes", label, at_least=0, at_most=count - 1) for label in chosen
+    ]
+    if not labels or len(set(labels)) != len(labels):
+        raise InvalidValue("classes", classes, "at least one class, each named once")
+    return np.array(labels, dtype=np.intp)
+
+
+def _climb(
+    model: Any,
+    target: Target,
+    form: _Form,
+    gradients: str | None,
+    output: str | None,
+    frequencies: int,
+) -> tuple[Climb, str]:
+    is_module = hasattr(model, "parameters") and hasattr(model, "modules")
+    way = gradients or ("exact" if is_module else "differences")
+    _validate.one_of("gradients", way, GRADIENTS)
+    if way == "exact":
+        if not is_module:
+            raise InvalidValue("gradients", gradients, "differences: this is no torch module")
+        return ExactClimb(model, form.shape, probabilities=output == "probabilities"), way
+    if form.picture is not None:
+        one = cosine_directions(*form.picture, frequencies)
+        channels = form.size // one.shape[1]
+        directions = np.asarray(np.kron(np.eye(channels), one), dtype=np.float64)
+    elif form.size <= _MOST_COORDINATES:
+        directions = np.eye(form.size)
+    else:
+        raise InvalidValue(
+            "shape", form.shape, f"a picture, or at most {_MOST_COORDINATES} coordinates"
+        )
+    bounds = form.bounds
+    climb = DifferenceClimb(target, form.shape, directions, step=1e-2 * form.range, bounds=bounds)
+    return climb, way

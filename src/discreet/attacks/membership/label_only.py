@@ -1,0 +1,192 @@
+"""Label-only attacks, for models that give away nothing but a class (Choquette-Choo et al. 2021).
+
+Training pushes the decision boundary away from the records that were used. The distance of a
+record to the boundary is measured with labels alone, by the decision-based search of Chen,
+Jordan and Wainwright (HopSkipJump, 2020): walk to the boundary by bisection, estimate its
+direction from the labels of random points around, step along it, walk back. Or, cheaper: how
+many slightly changed copies of the record keep their label?
+
+A record that the model gets wrong has distance and agreement 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks import chance
+from discreet.attacks.membership.boundary import boundary_distances
+from discreet.attacks.observations import record_digests
+from discreet.attacks.results import MembershipResult
+from discreet.attacks.targets import Target, as_target, class_indices
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.attacks.chance import Generator
+
+__all__ = ["label_only"]
+
+METHODS = ("boundary", "noise", "shifts")
+
+
+def label_only(
+    target: Any,
+    records: Any,
+    labels: Any,
+    *,
+    members: Any,
+    method: str = "boundary",
+    public: tuple[Any, Any] | None = None,
+    false_positive_rate: float = 0.1,
+    copies: int = 32,
+    scale: float = 0.5,
+    distance: int = 1,
+    iterations: int = 4,
+    queries: int = 40,
+    bounds: tuple[float, float] | None = None,
+    seed: int | None = None,
+) -> MembershipResult:
+    """Score each record by how firmly the target holds on to its label.
+
+    ``method`` is
+
+    - ``"boundary"``: the distance to the decision boundary, found with about
+      ``iterations * (queries + 20)`` questions for each record;
+    - ``"noise"``: the share of ``copies`` that keep the right label under Gaussian noise of
+      up to ``scale`` standard deviations of each column;
+    - ``"shifts"``: the same for images (the last two axes are rows and columns) moved by up
+      to ``distance`` pixels.
+
+    ``public`` is a pair (records, labels) of surely unused records that sets the threshold:
+    a non-member from the same population is accused with probability at most
+    ``false_positive_rate``. Without it there are scores and no decisions. ``bounds`` keeps
+    queries inside the range of valid values.
+    """
+    _validate.one_of("method", method, METHODS)
+    rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
+    values = _numbers("records", records)
+    if not isinstance(target, Target) and not hasattr(target, "predict") and callable(target):
+        target = target if hasattr(target, "parameters") else as_target(target, output="labels")
+    asked = as_target(target)
+    codes = class_indices(asked, labels)
+    truth = np.asarray(members)
+    if truth.dtype != bool or truth.shape != (len(values),) or len(codes) != len(values):
+        raise InvalidValue(
+            "members", f"shape {truth.shape}", "True or False, and a label, for each record"
+        )
+    digests = record_digests(values, codes)
+    if np.isin(digests[~truth], digests[truth]).any():
+        raise InvalidValue("members", "records that are both", "members or non-members, not both")
+
+    def measure(x: NDArray[np.float64], y: NDArray[np.int64], stream: int) -> NDArray[np.float64]:
+        draw = chance.generator(own_seed, stream)
+        if method == "boundary":
+            return boundary_distances(
+                asked.labels, x, y, draw, iterations=iterations, queries=queries, bounds=bounds
+            )
+        if method == "noise":
+            change = _noise(values.std(axis=0), scale, copies, bounds)
+        else:
+            change = _shifts(values, distance)
+        return _agreement(asked, x, y, change, draw)
+
+    own_seed = chance.fresh_seed() if seed is None else _validate.integer("seed", seed, at_least=0)
+    scores = measure(values, codes, 0)
+    decisions, threshold = None, None
+    if public is not None:
+        others = _numbers("public", public[0])
+        known = class_indices(asked, public[1])
+        if np.isin(record_digests(others, known), digests).any():
+            raise InvalidValue("public", "evaluated records", "records apart from the evaluated")
+        threshold = _level(measure(others, known, 1), rate)
+        decisions = scores > threshold
+    return MembershipResult(
+        f"label only: {method}",
+        scores,
+        truth,
+        codes,
+        np.arange(len(values)),
+        decisions,
+        threshold,
+        {"method": method, "seed": own_seed},
+    )
+
+
+def _level(reference: NDArray[np.float64], rate: float) -> float:
+    """The score that a non-member passes with probability at most ``rate``."""
+    count = len(reference)
+    rank = math.ceil((1 - rate) * (count + 1) * (1 - 1e-12))
+    if rank > count:
+        raise InvalidValue(
+            "public",
+            f"{count} records",
+            f"at least {math.ceil(1 / rate) - 1} for a false-positive rate of {rate:g}",
+        )
+    return float(np.sort(reference)[rank - 1])
+
+
+def _numbers(argument: str, records: Any) -> NDArray[np.float64]:
+    values = records.detach().cpu().numpy() if hasattr(records, "detach") else np.asarray(records)
+    if values.dtype.kind not in "biuf" or values.ndim < 2 or not len(values):
+        raise InvalidValue(
+            argument, f"{values.dtype} of shape {values.shape}", "an array of numbers, (n, ...)"
+        )
+    return values.astype(np.float64)
+
+
+Change = Callable[["NDArray[np.float64]", "Generator"], "NDArray[np.float64]"]
+
+
+def _noise(
+    spread: NDArray[np.float64], scale: float, copies: int, bounds: tuple[float, float] | None
+) -> list[Change]:
+    largest = _validate.real("scale", scale, above=0)
+    count = _validate.integer("copies", copies, at_least=1)
+
+    def changed(size: float) -> Change:
+        def change(x: NDArray[np.float64], draw: Generator) -> NDArray[np.float64]:
+            # One draw for all records: the score of one does not depend on the others.
+            moved = x + size * spread * draw.standard_normal(x.shape[1:])
+            return moved if bounds is None else np.clip(moved, *bounds)
+
+        return change
+
+    return [changed(largest * (copy + 1) / count) for copy in range(count)]
+
+
+def _shifts(records: NDArray[np.float64], distance: int) -> list[Change]:
+    far = _validate.integer("distance", distance, at_least=1)
+    if records.ndim < 3 or min(records.shape[-2:]) <= far:
+        raise InvalidValue("records", f"shape {records.shape}", "images, to be shifted")
+
+    def moved(down: int, right: int) -> Change:
+        def change(x: NDArray[np.float64], _: Generator) -> NDArray[np.float64]:
+            padded = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(far, far), (far, far)], mode="edge")
+            rows, columns = x.shape[-2:]
+            top, left = far - down, far - right
+            return padded[..., top : top + rows, left : left + columns]
+
+        return change
+
+    steps = range(-far, far + 1)
+    return [moved(down, right) for down in steps for right in steps]
+
+
+def _agreement(
+    target: Target,
+    records: NDArray[np.float64],
+    labels: NDArray[np.int64],
+    changes: list[Change],
+    draw: Generator,
+) -> NDArray[np.float64]:
+    right = target.labels(records) == labels
+    kept = np.zeros(len(records))
+    for change in changes:
+        kept += target.labels(change(records, draw)) == labels
+    return np.where(right, kept / len(changes), 0.0)

@@ -1,0 +1,183 @@
+"""Quantile regression, an attack without shadow models (Bertran et al. 2023).
+
+Some records are easy whether or not they were used, so one threshold for all is a poor
+attack. From public records that were surely not used, a regression learns which scaled logit
+a record *of this kind* gets from the target without having been used; a record whose logit
+lies above a high quantile of that is called a member.
+
+The regression may be as poor as it likes: the threshold is then set on public records that
+the regression has not seen (split conformal prediction, Vovk et al. 2005), so that a
+non-member from the same population is accused with at most the stated probability.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks import chance
+from discreet.attacks.one_thread import one_thread
+from discreet.attacks.results import MembershipResult
+from discreet.errors import InvalidValue, NotApplicable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.attacks.chance import Generator
+    from discreet.attacks.observations import Observation
+
+__all__ = ["quantile_regression"]
+
+# More columns than this are reduced to their main directions before trees look at them.
+_MANY_COLUMNS = 64
+_DIRECTIONS = 32
+_FEWEST = 20
+
+
+def quantile_regression(
+    observation: Observation,
+    public: Observation,
+    *,
+    false_positive_rate: float = 0.05,
+    features: Callable[[Any], Any] | None = None,
+    regressor: Callable[[float], Any] | None = None,
+    seed: int | None = None,
+) -> MembershipResult:
+    """Score each record by how far the target's answer lies above what is usual for its kind.
+
+    ``public`` holds the target's answers on records of the same population that were surely
+    not used, apart from the observed ones. ``features`` turns records into a table for the
+    regression (by default their values, reduced to main directions if there are many; the
+    true class is always added). ``regressor(level)`` makes a scikit-learn regressor for a
+    quantile (by default boosted trees).
+
+    The score is (logit - median) / (high quantile - median), both predicted for the record;
+    the high quantile is that of ``1 - false_positive_rate``.
+    """
+    rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=0.5)
+    observation.refuse_shared(public, "public")
+    if bool(public.members.any()):
+        raise InvalidValue(
+            "public", f"{int(public.members.sum())} members", "records that were not used"
+        )
+    needed = max(_FEWEST, 2 * math.ceil(1 / rate))
+    if len(public) < needed:
+        raise InvalidValue(
+            "public",
+            f"{len(public)} records",
+            f"at least {needed} for a false-positive rate of {rate:g}",
+        )
+    with one_thread():
+        reference, scores, model = _surprises(
+            observation, public, rate, features, regressor, chance.generator(seed)
+        )
+    rank = math.ceil((1 - rate) * (len(reference) + 1) * (1 - 1e-12))
+    threshold = float(np.sort(reference)[rank - 1])
+    return MembershipResult(
+        "quantile regression",
+        scores,
+        observation.members,
+        observation.labels,
+        np.arange(len(observation)),
+        scores > threshold,
+        threshold,
+        {
+            "public": len(public),
+            "false_positive_rate": rate,
+            "regressor": model,
+        },
+    )
+
+
+def _surprises(
+    observation: Observation,
+    public: Observation,
+    rate: float,
+    features: Callable[[Any], Any] | None,
+    regressor: Callable[[float], Any] | None,
+    draw: Generator,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
+    """Scores of the public records that were not learnt from, and of the observed ones."""
+    make = regressor if regressor is not None else _boosted(int(draw.integers(2**31)))
+    table = _Table(public, observation, features)
+    order = draw.permutation(len(public))
+    learn, check = order[: len(public) // 2], order[len(public) // 2 :]
+    logits = public.scaled_logits()
+    middle = make(0.5).fit(table.public[learn], logits[learn])
+    upper = make(1 - rate).fit(table.public[learn], logits[learn])
+    # Predicted quantiles may cross; the typical width keeps the scale positive.
+    width = upper.predict(table.public[learn]) - middle.predict(table.public[learn])
+    floor = max(float(np.median(np.abs(width))) / 10, 1e-6)
+
+    def surprise(rows: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+        centre = middle.predict(rows)
+        return np.asarray((values - centre) / np.maximum(upper.predict(rows) - centre, floor))
+
+    return (
+        surprise(table.public[check], logits[check]),
+        surprise(table.observed, observation.scaled_logits()),
+        type(upper).__name__,
+    )
+
+
+class _Table:
+    """Features of the public and the observed records, with the same columns."""
+
+    def __init__(
+        self, public: Observation, observation: Observation, features: Callable[[Any], Any] | None
+    ) -> None:
+        if public.records is None or observation.records is None:
+            raise NotApplicable(
+                "quantile regression looks at the records: make observations by observe()"
+            )
+        prepare = _values if features is None else features
+        known, asked = _table(prepare(public.records)), _table(prepare(observation.records))
+        if known.shape[1] != asked.shape[1]:
+            raise InvalidValue("public", f"{known.shape[1]} columns", f"{asked.shape[1]} columns")
+        if features is None and known.shape[1] > _MANY_COLUMNS:
+            centre = known.mean(axis=0)
+            _, directions = np.linalg.eigh((known - centre).T @ (known - centre))
+            main = directions[:, ::-1][:, :_DIRECTIONS]
+            known, asked = (known - centre) @ main, (asked - centre) @ main
+        classes = max(public.classes, observation.classes)
+        self.public = np.column_stack([known, np.eye(classes)[public.labels]])
+        self.observed = np.column_stack([asked, np.eye(classes)[observation.labels]])
+
+
+def _values(records: Any) -> Any:
+    return records.detach().cpu().numpy() if hasattr(records, "detach") else np.asarray(records)
+
+
+def _table(values: Any) -> NDArray[np.float64]:
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidValue(
+            "features", None, "a function from records to numbers: these records are not numbers"
+        ) from None
+    return array.reshape(len(array), -1)
+
+
+def _boosted(seed: int) -> Callable[[float], Any]:
+    try:
+        ensemble = import_module("sklearn.ensemble")
+    except ImportError:
+        raise NotApplicable("quantile_regression() needs the package scikit-learn") from None
+
+    def make(level: float) -> Any:
+        return ensemble.HistGradientBoostingRegressor(
+            loss="quantile",
+            quantile=level,
+            max_iter=60,
+            max_leaf_nodes=8,
+            min_samples_leaf=20,
+            early_stopping=False,
+            random_state=seed,
+        )
+
+    return make

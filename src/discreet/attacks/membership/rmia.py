@@ -1,0 +1,110 @@
+"""The robust attack RMIA (Zarifzadeh, Liu and Shokri 2024).
+
+For a record x and records z of the population, the likelihood ratio is
+
+    LR(x, z) = (p(x | target) / p(x)) / (p(z | target) / p(z)),
+
+where p(x | target) is the confidence in the true class and p(x) its average over reference
+models with and without x. The score of x is the share of z with LR(x, z) >= gamma. Since the
+ratio of x enters every comparison alike, the share is read off the sorted ratios of the
+population, in n log n steps instead of n squared.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks.results import MembershipResult
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.attacks.observations import Observation
+    from discreet.attacks.shadow_scores import ShadowScores
+
+__all__ = ["rmia"]
+
+MODES = ("online", "offline")
+# Confidences of 0 have no logarithm; this is the smallest normal number.
+_FLOOR = float(np.finfo(np.float64).tiny)
+
+
+def rmia(
+    observation: Observation,
+    shadows: ShadowScores,
+    *,
+    mode: str = "offline",
+    gamma: float = 1.0,
+    offline_a: float = 0.3,
+    population: Observation | None = None,
+    false_positive_rate: float = 0.05,
+) -> MembershipResult:
+    """Score each record by how many records of the population it outdoes.
+
+    Works with very few reference models. ``mode="offline"`` uses only models without the
+    record and estimates those with it as p_in = a p_out + (1 - a), so p(x) is
+    ((1 + a) p_out + (1 - a)) / 2 with ``a = offline_a`` (section 3.3 of the paper).
+    ``population`` are records of the shadow pool, apart from the evaluated ones and no
+    members, that serve as z; without it, the evaluated records serve, which ranks records
+    alike but makes the threshold cautious. A record is called a member if it outdoes all but
+    a share ``false_positive_rate`` of the population.
+    """
+    _validate.one_of("mode", mode, MODES)
+    ratio = _validate.real("gamma", gamma, at_least=1)
+    share = _validate.real("offline_a", offline_a, at_least=0, at_most=1)
+    rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
+    references = shadows.apart_from(observation)
+    own = _log_ratios(observation, references, mode, share)
+    if population is None:
+        others = own
+    else:
+        observation.refuse_shared(population, "population")
+        others = _log_ratios(population, references, mode, share)
+    beaten = np.searchsorted(np.sort(others), own - np.log(ratio), side="right")
+    scores = beaten / len(others)
+    return MembershipResult(
+        f"rmia {mode}",
+        scores,
+        observation.members,
+        observation.labels,
+        np.arange(len(observation)),
+        scores >= 1 - rate,
+        1 - rate,
+        {
+            "references": len(references),
+            "mode": mode,
+            "gamma": ratio,
+            "population": len(others),
+            **({"offline_a": share} if mode == "offline" else {}),
+        },
+    )
+
+
+def _log_ratios(
+    observation: Observation, shadows: ShadowScores, mode: str, share: float
+) -> NDArray[np.float64]:
+    """log p(x | target) - log p(x) for every record."""
+    both = shadows.aligned(observation, signal="confidence")
+    outside = _average("without", both.shadow, ~both.inclusion)
+    if mode == "online":
+        prior = (outside + _average("with", both.shadow, both.inclusion)) / 2
+    else:
+        prior = ((1 + share) * outside + (1 - share)) / 2
+    return np.asarray(np.log(np.maximum(both.target, _FLOOR)) - np.log(np.maximum(prior, _FLOOR)))
+
+
+def _average(
+    kind: str, values: NDArray[np.float64], used: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    count = used.sum(axis=0)
+    if int(count.min()) < 1:
+        raise InvalidValue(
+            "shadows",
+            f"{len(values)} models, of which a record has none {kind} it",
+            f"at least one model {kind} each record: train more shadow models",
+        )
+    return np.asarray(np.where(used, values, 0.0).sum(axis=0) / count)

@@ -1,0 +1,100 @@
+"""The loss threshold of Yeom, Giacomelli, Fredrikson and Jha (2018): members lose less.
+
+The attack needs one number, and the literature sets it in three ways that know different
+things: the average loss on the training data (which a paper or a leaderboard may tell),
+the losses of public records that were surely not used, or shadow models. None of them looks
+at the records that are attacked.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks.results import MembershipResult
+from discreet.attacks.roc import roc_curve
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from discreet.attacks.observations import Observation
+    from discreet.attacks.shadow_scores import ShadowScores
+
+__all__ = ["yeom"]
+
+
+def yeom(
+    observation: Observation,
+    *,
+    training_loss: float | None = None,
+    public: Observation | None = None,
+    shadows: ShadowScores | None = None,
+    false_positive_rate: float = 0.1,
+) -> MembershipResult:
+    """Call a record a member if the target's loss on it is low.
+
+    The threshold is set by one of
+
+    - ``training_loss``: the average loss on the target's training data. If nothing is given
+      it is taken from the observed members, as the paper's adversary is told it;
+    - ``public``: the target's answers on records that are surely no members. A record is
+      called a member if fewer than ``false_positive_rate`` of the public losses are as low,
+      in the conformal sense: the chance to accuse a non-member from the same population is
+      at most that rate, for any target and any number of public records;
+    - ``shadows``: the loss that best divides the shadow models' members from their
+      non-members.
+
+    The score is minus the loss.
+    """
+    ways = {"training_loss": training_loss, "public": public, "shadows": shadows}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise InvalidValue("threshold", " and ".join(given), "one way to set it")
+    rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
+    losses = observation.losses
+    strict = False
+    if public is not None:
+        observation.refuse_shared(public, "public")
+        limit, strict = _public_limit(public, rate), True
+    elif shadows is not None:
+        limit = _shadow_limit(shadows.apart_from(observation))
+    elif training_loss is not None:
+        limit = _validate.real("training_loss", training_loss, at_least=0)
+    else:
+        limit = float(losses[observation.members].mean())
+    return MembershipResult(
+        "yeom",
+        -losses,
+        observation.members,
+        observation.labels,
+        np.arange(len(observation)),
+        losses < limit if strict else losses <= limit,
+        -limit,
+        {
+            "threshold_from": given[0] if given else "average loss of the members",
+            "loss_threshold": limit if math.isfinite(limit) else str(limit),
+        },
+    )
+
+
+def _public_limit(public: Observation, rate: float) -> float:
+    """The loss with at most ``rate * (m + 1)`` public losses not above it."""
+    count = len(public)
+    rank = math.floor(rate * (count + 1) * (1 + 1e-12))
+    if rank < 1:
+        raise InvalidValue(
+            "public",
+            f"{count} records",
+            f"at least {math.ceil(1 / rate) - 1} for a false-positive rate of {rate:g}",
+        )
+    return float(np.sort(public.losses)[rank - 1])
+
+
+def _shadow_limit(shadows: ShadowScores) -> float:
+    """The loss at which TPR - FPR over all shadow models is largest."""
+    scores = -shadows.losses
+    curve = roc_curve(scores[shadows.inclusion], scores[~shadows.inclusion])
+    best = int(np.argmax(curve.tpr - curve.fpr))
+    return -float(curve.thresholds[max(best, 1)])

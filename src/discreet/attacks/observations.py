@@ -1,0 +1,193 @@
+"""Observations: what the attacker sees of a target, and what the examiner knows.
+
+The target is asked once; every attack on probabilities then reads the same answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks import signals
+from discreet.attacks.targets import as_target, checked_labels, class_indices, rows
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Observation", "observe", "observe_split", "record_digests"]
+
+OVERLAPS = ("refuse", "drop", "allow")
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Observation:
+    """A target's answers on labelled records, and which of them are members.
+
+    ``log_probabilities`` is (n, classes); ``labels`` are the true classes; ``members`` is the
+    truth that the attack is judged by and never sees. ``digests`` identify the records, so
+    that attacks can tell reference records from evaluated ones. ``records`` is what was
+    asked, for the attacks that look at the records themselves.
+    """
+
+    log_probabilities: NDArray[np.floating]
+    labels: NDArray[np.int64]
+    members: NDArray[np.bool_]
+    digests: NDArray[np.uint64]
+    records: Any = None
+
+    def __repr__(self) -> str:
+        # Answers and records are about single people: they do not belong into logs.
+        return (
+            f"Observation(records={len(self)}, members={int(self.members.sum())}, "
+            f"classes={self.classes})"
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.log_probabilities.shape[1])
+
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """Cross-entropy of each record."""
+        return signals.loss(self.log_probabilities, self.labels)
+
+    @cached_property
+    def confidences(self) -> NDArray[np.float64]:
+        """Probability of the true class of each record."""
+        return signals.confidence(self.log_probabilities, self.labels)
+
+    def scaled_logits(self, *, limit: float = signals.RESOLUTION) -> NDArray[np.float64]:
+        """Return log(p / (1 - p)) of the true class of each record."""
+        return signals.scaled_logit(self.log_probabilities, self.labels, limit=limit)
+
+    def part(self, chosen: NDArray[np.bool_] | NDArray[np.intp]) -> Observation:
+        """Return the observation of some of the records, by a mask or by their numbers."""
+        index = np.arange(len(self))[chosen]
+        return Observation(
+            self.log_probabilities[index],
+            self.labels[index],
+            self.members[index],
+            self.digests[index],
+            None if self.records is None else rows(self.records, index),
+        )
+
+    def refuse_shared(self, other: Observation, argument: str) -> None:
+        """Raise if ``other``, given as ``argument``, holds a record that is evaluated here."""
+        shared = int(np.isin(other.digests, self.digests).sum())
+        if shared:
+            raise InvalidValue(
+                argument,
+                f"{shared} records that are also evaluated",
+                "records apart from those that the attack is judged on",
+            )
+
+
+def observe(
+    target: Any,
+    records: Any,
+    labels: Any,
+    *,
+    members: Any,
+    overlap: str = "refuse",
+) -> Observation:
+    """Ask the target about the records; ``members`` says with True or False which it saw.
+
+    ``target`` is anything that :func:`~discreet.attacks.as_target` takes without options.
+    ``overlap`` is about records that are both member and non-member (equal in every value and
+    label): ``"refuse"`` them, ``"drop"`` the copies among the non-members, or ``"allow"`` them.
+
+    >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
+    >>> observe(coin, np.eye(2), [0, 1], members=[True, False]).confidences
+    array([0.5, 0.5])
+    """
+    _validate.one_of("overlap", overlap, OVERLAPS)
+    asked = as_target(target)
+    truth = np.asarray(members)
+    if truth.dtype != bool or truth.shape != (len(records),):
+        shown = f"{truth.dtype} of shape {truth.shape}"
+        raise InvalidValue("members", shown, f"True or False for each of {len(records)} records")
+    codes = class_indices(asked, labels)
+    if len(codes) != len(records):
+        raise InvalidValue("labels", f"{len(codes)} labels", f"one for each of {len(records)}")
+    digests = record_digests(records, codes)
+    twice = ~truth & np.isin(digests, digests[truth])
+    if overlap == "refuse" and twice.any():
+        raise InvalidValue(
+            "members",
+            f"{int(twice.sum())} non-members that are equal to a member",
+            'records that are one or the other (or overlap="drop")',
+        )
+    if overlap == "drop" and twice.any():
+        kept = np.flatnonzero(~twice)
+        records, codes, truth, digests = (
+            rows(records, kept),
+            codes[kept],
+            truth[kept],
+            digests[kept],
+        )
+    scores = asked.log_probabilities(records)
+    return Observation(scores, checked_labels(codes, scores.shape[1]), truth, digests, records)
+
+
+def observe_split(
+    target: Any,
+    *,
+    members: tuple[Any, Any],
+    nonmembers: tuple[Any, Any],
+    overlap: str = "refuse",
+) -> Observation:
+    """Ask the target about two sets of (records, labels): members come first.
+
+    >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
+    >>> x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
+    >>> seen = observe_split(coin, members=(x[:3], y[:3]), nonmembers=(x[3:], y[3:]))
+    >>> seen.members.tolist()
+    [True, True, True, False]
+    """
+    for name, pair in (("members", members), ("nonmembers", nonmembers)):
+        if len(pair[0]) != len(pair[1]):
+            raise InvalidValue(name, type(pair).__name__, "a pair (records, labels), equally long")
+        if len(pair[0]) == 0:
+            raise InvalidValue(name, "no records", "at least one record")
+    inside, outside = (np.asarray(pair[0]) for pair in (members, nonmembers))
+    if inside.shape[1:] != outside.shape[1:]:
+        raise InvalidValue(
+            "nonmembers", f"records of shape {outside.shape[1:]}", f"{inside.shape[1:]} as members"
+        )
+    return observe(
+        target,
+        np.concatenate([inside, outside]),
+        np.concatenate([np.asarray(members[1]), np.asarray(nonmembers[1])]),
+        members=np.arange(len(inside) + len(outside)) < len(inside),
+        overlap=overlap,
+    )
+
+
+def record_digests(records: Any, labels: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return 64 bits for each record and its label, equal where both are equal."""
+    values = records.detach().cpu().numpy() if hasattr(records, "detach") else np.asarray(records)
+    codes = labels.astype("<i8")
+    digests = np.empty(len(codes), dtype=np.uint64)
+    for start in range(0, len(codes), 1024):
+        part = values[start : start + 1024].reshape(len(values[start : start + 1024]), -1)
+        texts = (
+            [row.tobytes() for row in part.astype(np.float64) + 0.0]  # no negative zeros
+            if part.dtype.kind in "biuf"
+            else [repr(row).encode() for row in part.tolist()]
+        )
+        for place, text in enumerate(texts, start):
+            state = hashlib.blake2b(text, digest_size=8)
+            state.update(codes[place].tobytes())
+            digests[place] = int.from_bytes(state.digest(), "little")
+    return digests

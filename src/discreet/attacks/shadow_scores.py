@@ -1,0 +1,215 @@
+"""The matrix of shadow scores that every shadow attack reads.
+
+``log_probabilities[j]`` is (n, classes), what shadow model j says about every record of the
+pool, in single precision: the relative error of 6e-8 is far below the spread between models.
+``inclusion[j]`` says which records j was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks import signals
+from discreet.attacks.observations import Observation
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["AlignedScores", "ShadowScores"]
+
+# Fewer common records than this may be divided alike by chance (probability 2**-39).
+_TWIN_RECORDS = 40
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AlignedScores:
+    """A signal of the target and of its reference models on the same records.
+
+    ``shadow`` and ``inclusion`` are (models, n); ``target`` is (n,).
+    """
+
+    target: NDArray[np.float64]
+    shadow: NDArray[np.float64]
+    inclusion: NDArray[np.bool_]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShadowScores:
+    """Scores of all shadow models on all records of the pool."""
+
+    log_probabilities: Sequence[NDArray[np.float32]]
+    inclusion: NDArray[np.bool_]
+    labels: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+    records: Any = None
+
+    def __post_init__(self) -> None:
+        shape = (len(self.log_probabilities), len(self.labels))
+        if self.inclusion.shape != shape:
+            raise InvalidValue("inclusion", f"shape {self.inclusion.shape}", f"shape {shape}")
+
+    def __len__(self) -> int:
+        return len(self.log_probabilities)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return int(self.log_probabilities[0].shape[1])
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """All probabilities at once, (models, n, classes)."""
+        return np.exp(
+            np.stack([np.asarray(part, dtype=np.float64) for part in self.log_probabilities])
+        )
+
+    @cached_property
+    def losses(self) -> NDArray[np.float64]:
+        """Cross-entropy, (models, n)."""
+        return np.stack([signals.loss(part, self.labels) for part in self.log_probabilities])
+
+    @cached_property
+    def confidences(self) -> NDArray[np.float64]:
+        """Probability of the true class, (models, n)."""
+        return np.stack([signals.confidence(part, self.labels) for part in self.log_probabilities])
+
+    def scaled_logits(self, *, limit: float = signals.RESOLUTION) -> NDArray[np.float64]:
+        """Return log(p / (1 - p)) of the true class, (models, n)."""
+        if limit == signals.RESOLUTION:
+            return self._scaled_logits
+        return self._logits(limit)
+
+    @cached_property
+    def _scaled_logits(self) -> NDArray[np.float64]:
+        return self._logits(signals.RESOLUTION)
+
+    def _logits(self, limit: float) -> NDArray[np.float64]:
+        return np.stack(
+            [
+                signals.scaled_logit(part, self.labels, limit=limit)
+                for part in self.log_probabilities
+            ]
+        )
+
+    def without(self, row: int) -> ShadowScores:
+        """Return the others: neither model ``row`` nor any twin of it.
+
+        A twin was trained on the same records, or on exactly the other ones. A complementary
+        twin is *not* an innocent reference: it is out where the target is in, and taken as
+        evidence it turns the attack around.
+        """
+        place = _validate.integer("row", row, at_least=0, at_most=len(self) - 1)
+        keep = ~_twins(self.inclusion, self.inclusion[place])
+        keep[place] = False
+        return self._rows(np.flatnonzero(keep))
+
+    def leave_out(self, row: int) -> tuple[Observation, ShadowScores]:
+        """Return model ``row`` as the target, and the others as its references."""
+        others = self.without(row)
+        seen = Observation(
+            np.asarray(self.log_probabilities[row], dtype=np.float64),
+            self.labels,
+            self.inclusion[row],
+            self.digests,
+            self.records,
+        )
+        return seen, others
+
+    def _rows(self, keep: NDArray[np.intp]) -> ShadowScores:
+        rest = ShadowScores(
+            [self.log_probabilities[place] for place in keep],
+            self.inclusion[keep],
+            self.labels,
+            self.digests,
+            self.records,
+        )
+        # What has been computed for the whole pool is not computed again for a part of it.
+        for name in ("losses", "confidences", "_scaled_logits"):
+            if name in self.__dict__:
+                rest.__dict__[name] = self.__dict__[name][keep]
+        return rest
+
+    def places(self, observation: Observation) -> NDArray[np.intp]:
+        """Return the number in the pool of every observed record.
+
+        Raises where a record is not in the pool, or is there twice and so cannot be told.
+        """
+        if np.array_equal(observation.digests, self.digests):
+            return np.arange(len(self.digests))
+        order = np.argsort(self.digests, kind="stable")
+        ordered = self.digests[order]
+        left = np.searchsorted(ordered, observation.digests, side="left")
+        right = np.searchsorted(ordered, observation.digests, side="right")
+        found = right - left
+        missing, doubled = int((found == 0).sum()), int((found > 1).sum())
+        if missing:
+            raise InvalidValue(
+                "observation",
+                f"{missing} records that are not in the shadow pool",
+                "records of the pool, with the same labels",
+            )
+        if doubled:
+            raise InvalidValue(
+                "observation",
+                f"{doubled} records that are in the shadow pool more than once",
+                "the pool's records in the pool's order, or records without copies",
+            )
+        return order[left]
+
+    def aligned(
+        self, observation: Observation, *, signal: str, limit: float = signals.RESOLUTION
+    ) -> AlignedScores:
+        """Return a signal of the target beside that of the references, record by record.
+
+        ``signal`` is ``"scaled_logit"``, ``"confidence"`` or ``"loss"``. Shadow models that
+        are twins of the target (trained on the same of these records, or on exactly the
+        others) are left out.
+        """
+        _validate.one_of("signal", signal, ("scaled_logit", "confidence", "loss"))
+        if observation.classes != self.classes:
+            raise InvalidValue(
+                "observation", f"{observation.classes} classes", f"{self.classes}, as the shadows"
+            )
+        place = self.places(observation)
+        inclusion = self.inclusion[:, place]
+        keep = np.flatnonzero(~_twins(inclusion, observation.members))
+        if not keep.size:
+            raise InvalidValue("shadows", "no model but twins of the target", "other models")
+        if signal == "scaled_logit":
+            own, matrix = observation.scaled_logits(limit=limit), self.scaled_logits(limit=limit)
+        elif signal == "confidence":
+            own, matrix = observation.confidences, self.confidences
+        else:
+            own, matrix = observation.losses, self.losses
+        return AlignedScores(own, matrix[np.ix_(keep, place)], inclusion[keep])
+
+    def apart_from(self, observation: Observation) -> ShadowScores:
+        """Return the models that are not twins of the target on the records in common.
+
+        For attacks that learn from the shadow models as a whole, over any records.
+        """
+        if np.array_equal(observation.digests, self.digests):
+            mine = theirs = np.arange(len(self.digests))
+        else:
+            _, mine, theirs = np.intersect1d(self.digests, observation.digests, return_indices=True)
+        twins = _twins(self.inclusion[:, mine], observation.members[theirs])
+        if twins.all():
+            raise InvalidValue("shadows", "no model but twins of the target", "other models")
+        return self._rows(np.flatnonzero(~twins)) if twins.any() else self
+
+
+def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows divide the records as ``members`` does, or exactly the other way round."""
+    if inclusion.shape[1] < _TWIN_RECORDS or members.all() or not members.any():
+        return np.zeros(len(inclusion), dtype=bool)
+    agreement = (inclusion == members).sum(axis=1)
+    return np.asarray((agreement == 0) | (agreement == inclusion.shape[1]))

@@ -1,0 +1,219 @@
+"""One run: many canaries, each included by a fair coin, and guesses about some of them.
+
+Steinke, Nasr and Jagielski (2023), Theorem 5.2. Let m canaries be included by independent fair
+coins, let the trainer be (epsilon, delta)-DP in each canary's presence, and let r guesses be
+made from its output alone (the rest are abstentions). With W ~ Binomial(r, e^eps / (1 + e^eps)),
+
+    P(at least v guesses are right)
+        <= P(W >= v) + 2 m delta max over i in {1, ..., v} of P(v - i <= W < v) / i.
+
+An epsilon at which that is at most the false-alarm rate is refuted. The second term is the price
+of delta: a mechanism that fails with probability delta *for each canary* can buy i right guesses
+with probability 2 m delta / i. Leaving it out is wrong as soon as m delta is not tiny.
+
+All epsilons up to the bound are refuted, not merely the bound itself. Where 2 m delta exceeds 1
+the right side need not grow with epsilon, so the range is covered by intervals, each refuted as
+a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import special
+
+from discreet import _validate
+from discreet.audit.inclusion import Inclusion
+from discreet.audit.mechanism import Claim
+from discreet.audit.verdicts import TrainingAudit, checked_rate, concluded
+from discreet.errors import InvalidValue
+from discreet.privacy import Loss
+from discreet.privacy.meaning import best_tpr
+from discreet.privacy.theorems_gaussian import gaussian_mu
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+__all__ = ["audit_one_run", "one_run_epsilon", "one_run_p_value", "suggest_guesses"]
+
+ONE_RUN_ASSUMPTIONS = (
+    "the canaries were included by the coins of this audit and by nothing else",
+    "the scores were computed without knowledge of the coins, from what the trainer released",
+    "including one canary or not is a change that the claimed guarantee speaks of",
+    "the numbers of canaries and guesses were fixed before the coins were drawn",
+)
+
+_MOST_EPSILON = 64.0
+_FINEST = 1e-9
+_ROUNDING = 1e-9
+
+
+def audit_one_run(
+    inclusion: Inclusion,
+    scores: ArrayLike,
+    *,
+    loss: Loss | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    false_alarm_rate: float = 0.05,
+) -> TrainingAudit:
+    """Bound epsilon from below by guesses about the canaries of one run.
+
+    ``scores``, one for each canary and larger if it seems included, must come from the
+    output of the run alone. The numbers of guesses are those of ``inclusion``, which this
+    uses up. The claim is a ``loss``, read at ``delta``, or an ``epsilon`` and ``delta``.
+
+    Formal guarantee: for any trainer, with dependence between the canaries of any kind, the
+    bound exceeds the true epsilon at ``delta`` with probability at most ``false_alarm_rate``.
+
+    >>> coins = Inclusion(1000, guesses=(250, 250))
+    >>> audit = audit_one_run(coins, coins.included.astype(float), epsilon=4.0, delta=1e-5)
+    >>> audit.verdict, round(audit.epsilon_lower, 3)
+    ('violated', 5.088)
+    """
+    claim = Claim.read(loss, epsilon, delta)
+    rate = checked_rate(false_alarm_rate)
+    correct = read_guesses(inclusion, scores)
+    size, guesses = inclusion.canaries, sum(inclusion.guesses)
+    share = rate / inclusion.audits
+
+    def bound(right: int) -> float:
+        return one_run_epsilon(
+            canaries=size, guesses=guesses, correct=right, delta=claim.delta, rate=share
+        )
+
+    return concluded(
+        "one run, guesses about canaries",
+        claim=claim,
+        epsilon_lower=bound(correct),
+        ceiling=bound(guesses),
+        rate=rate,
+        assumptions=ONE_RUN_ASSUMPTIONS,
+        evidence=guess_evidence(inclusion, correct),
+    )
+
+
+def read_guesses(inclusion: Inclusion, scores: ArrayLike) -> int:
+    """Use up one audit of the coins: how many guesses are right."""
+    if not isinstance(inclusion, Inclusion):
+        raise InvalidValue("inclusion", type(inclusion).__name__, "the Inclusion of the run")
+    return inclusion.correct(scores)
+
+
+def guess_evidence(inclusion: Inclusion, correct: int) -> dict[str, object]:
+    """What the bound was computed from."""
+    return {
+        "canaries": inclusion.canaries,
+        "guesses_included": inclusion.guesses[0],
+        "guesses_excluded": inclusion.guesses[1],
+        "correct": correct,
+        "audits_of_these_coins": inclusion.audits,
+        **inclusion.provenance,
+    }
+
+
+def one_run_p_value(
+    *, canaries: int, guesses: int, correct: int, epsilon: float, delta: float
+) -> float:
+    """At least the probability of so many right guesses under (epsilon, delta)-DP.
+
+    >>> round(one_run_p_value(canaries=100, guesses=4, correct=4, epsilon=0.0, delta=0.0), 9)
+    0.0625
+    """
+    size = _validate.integer("canaries", canaries, at_least=1)
+    r = _validate.integer("guesses", guesses, at_least=1, at_most=size)
+    v = _validate.integer("correct", correct, at_least=0, at_most=r)
+    level = _validate.real("epsilon", epsilon, at_least=0)
+    failure = _validate.real("delta", delta, at_least=0, at_most=1)
+    return _p_value(size, r, v, level, level, failure)
+
+
+def one_run_epsilon(
+    *, canaries: int, guesses: int, correct: int, delta: float, rate: float
+) -> float:
+    """The largest epsilon such that all smaller ones are refuted at the false-alarm rate."""
+    size = _validate.integer("canaries", canaries, at_least=1)
+    r = _validate.integer("guesses", guesses, at_least=1, at_most=size)
+    v = _validate.integer("correct", correct, at_least=0, at_most=r)
+    failure = _validate.real("delta", delta, at_least=0, at_most=1)
+
+    def refuted(low: float, high: float) -> bool:
+        return _p_value(size, r, v, low, high, failure) <= rate
+
+    if not refuted(0.0, 0.0):
+        return 0.0
+    if 2.0 * size * failure <= 1.0:
+        # The bound is a mixture of tails, each of which grows with epsilon.
+        low, high = 0.0, _MOST_EPSILON
+        while high - low > _FINEST * (1.0 + high):
+            middle = (low + high) / 2
+            low, high = (middle, high) if refuted(middle, middle) else (low, middle)
+        return low
+    reached, step = 0.0, 1.0
+    while step > _FINEST and reached < _MOST_EPSILON:
+        if refuted(reached, reached + step):
+            reached += step
+        else:
+            step /= 2
+    return reached
+
+
+def suggest_guesses(
+    loss: Loss, *, canaries: int, delta: float, false_alarm_rate: float = 0.05
+) -> tuple[int, int]:
+    """Numbers of guesses that would show most about a Gaussian mechanism of the same epsilon.
+
+    Computed from the claim alone, before there is a run; a poor number costs strength, never
+    validity. Few guesses are surer, many count for more: at a false-positive rate a the best
+    attack calls a share (a + power(a)) / 2 of the canaries included, power(a) / (a + power(a))
+    of them rightly.
+
+    >>> from discreet.privacy import GDP
+    >>> suggest_guesses(GDP(mu=0.925), canaries=1000, delta=1e-5)
+    (51, 51)
+    """
+    if not isinstance(loss, Loss):
+        raise InvalidValue("loss", loss, "a loss of discreet.privacy")
+    size = _validate.integer("canaries", canaries, at_least=2)
+    rate = checked_rate(false_alarm_rate)
+    levels = np.geomspace(1e-4, 0.5, 60)
+    claim = Claim.read(loss, None, delta)
+    if claim.delta > 0.0 and claim.epsilon > 0.0:
+        mu = gaussian_mu(claim.epsilon, claim.delta)
+        powers = special.ndtr(special.ndtri(levels) + mu)
+    else:
+        powers = np.array([best_tpr(a, epsilon=claim.epsilon) for a in levels.tolist()])
+    best, chosen = -1.0, (1, 1)
+    for level, power in zip(levels.tolist(), powers.tolist(), strict=True):
+        half = min(size // 2, round(size * (level + power) / 2))
+        if half < 1:
+            continue
+        right = math.floor(2 * half * power / (level + power))
+        shown = one_run_epsilon(
+            canaries=size, guesses=2 * half, correct=right, delta=delta, rate=rate
+        )
+        if shown > best:
+            best, chosen = shown, (half, half)
+    return chosen
+
+
+def _p_value(size: int, r: int, v: int, low: float, high: float, failure: float) -> float:
+    """The bound of the theorem, or a bound on it for all epsilons between two."""
+    if v == 0:
+        return 1.0
+    # P(W >= w) = 1 - I_(1-q)(r - w + 1, w): 1 - q keeps its digits when q is near 1.
+    beyond = float(special.betaincc(r - v + 1.0, float(v), _wrong(high)))
+    bought = 0.0
+    if failure > 0.0:
+        least = beyond if low == high else float(special.betaincc(r - v + 1.0, v, _wrong(low)))
+        wanted = np.arange(v - 1, 0, -1, dtype=np.float64)
+        tails = np.append(special.betaincc(r - wanted + 1.0, wanted, _wrong(high)), 1.0)
+        bought = float(((tails - least) / np.arange(1, v + 1)).max())
+    total = beyond + 2.0 * size * failure * bought
+    return min(1.0, total * (1.0 + _ROUNDING))
+
+
+def _wrong(epsilon: float) -> float:
+    return 1.0 / (1.0 + math.exp(epsilon))

@@ -1,0 +1,148 @@
+"""The outcome of an audit of training: a lower bound, what it could have been, a verdict.
+
+An audit of training states with confidence c that epsilon at delta is at least
+``epsilon_lower``, provided that its assumptions hold; they are part of the outcome. Its
+*ceiling* is the most that it could have certified with the same numbers of runs, canaries
+and guesses, had every guess been right. An audit whose ceiling does not exceed the claim
+cannot contradict it, whatever the training does, and says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, final
+
+from discreet import _validate
+from discreet.audit.binomial import SMALLEST_ERROR
+from discreet.audit.mechanism import Claim
+from discreet.errors import InvalidValue
+
+__all__ = ["CONSISTENT", "TOO_WEAK", "VIOLATED", "TrainingAudit", "concluded"]
+
+VIOLATED = "violated"
+CONSISTENT = "consistent"
+TOO_WEAK = "too weak to tell"
+
+_SCHEMA = "discreet.audit.training"
+_VERSION = 1
+LEAST_RATE = 1e-30
+assert LEAST_RATE > SMALLEST_ERROR
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TrainingAudit:
+    """What an audit of training says.
+
+    ``epsilon_lower`` exceeds the true epsilon at ``delta`` with probability at most 1 -
+    ``confidence``, under ``assumptions``. ``ceiling`` is the most that it could have been.
+    ``claimed_epsilon`` is the upper bound that was audited. ``verdict`` is "violated",
+    "consistent" or "too weak to tell", and ``reason`` says why in words. ``evidence`` holds
+    the counts that the bound was computed from.
+    """
+
+    method: str
+    verdict: str
+    reason: str
+    epsilon_lower: float
+    ceiling: float
+    claimed_epsilon: float
+    delta: float
+    confidence: float
+    assumptions: tuple[str, ...]
+    evidence: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "evidence", MappingProxyType(dict(self.evidence)))
+
+    @property
+    def violated(self) -> bool:
+        """Whether the claim is contradicted, up to the stated confidence."""
+        return self.verdict == VIOLATED
+
+    def to_json(self) -> dict[str, Any]:
+        """The outcome as plain JSON values."""
+        body = {field.name: getattr(self, field.name) for field in fields(self)}
+        body["assumptions"] = list(self.assumptions)
+        body["evidence"] = dict(self.evidence)
+        return {"schema": _SCHEMA, "version": _VERSION, **body}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.verdict}: epsilon >= {down(self.epsilon_lower)} at delta {self.delta:g} "
+            f"with confidence {self.confidence:g}, claimed epsilon <= "
+            f"{self.claimed_epsilon:.6g} ({self.method})\n"
+            f"{self.reason}\n"
+            f"at best this audit could have shown epsilon >= {down(self.ceiling)}\n"
+            + "\n".join(f"assumes: {text}" for text in self.assumptions)
+        )
+
+
+def concluded(
+    method: str,
+    *,
+    claim: Claim,
+    epsilon_lower: float,
+    ceiling: float,
+    rate: float,
+    assumptions: tuple[str, ...],
+    evidence: Mapping[str, Any],
+    refutation: str | None = None,
+    weakness: str | None = None,
+) -> TrainingAudit:
+    """Put a lower bound and its ceiling beside a claim.
+
+    A test of the claim itself may contradict it where the bound at one delta does not;
+    ``refutation`` then says how. Such a test has a weakness of its own if no outcome could
+    have contradicted the claim; for a mere bound that is a ceiling at or below the claim.
+    """
+    shown, most = max(0.0, epsilon_lower), max(0.0, ceiling)
+    if refutation is None and shown > claim.epsilon:
+        refutation = f"epsilon is at least {down(shown)}, more than the claimed {claim.epsilon:.6g}"
+    if weakness is None and refutation is None and most <= claim.epsilon:
+        weakness = (
+            f"its ceiling of {down(most)} does not exceed the claimed {claim.epsilon:.6g}: even "
+            "if every guess had been right, it could not have contradicted the claim"
+        )
+    if refutation is not None:
+        verdict, reason = VIOLATED, refutation
+    elif weakness:
+        verdict, reason = TOO_WEAK, weakness
+    else:
+        verdict = CONSISTENT
+        reason = (
+            f"this attack showed {down(shown)} of the claimed {claim.epsilon:.6g}; another one "
+            "may show more"
+        )
+    return TrainingAudit(
+        method=method,
+        verdict=verdict,
+        reason=reason,
+        epsilon_lower=shown,
+        ceiling=most,
+        claimed_epsilon=claim.epsilon,
+        delta=claim.delta,
+        confidence=1 - rate,
+        assumptions=assumptions,
+        evidence=evidence,
+    )
+
+
+def down(value: float) -> str:
+    """A lower bound in four decimals, rounded down."""
+    return f"{math.floor(value * 1e4) / 1e4:.4f}"
+
+
+def checked_rate(false_alarm_rate: float) -> float:
+    """A false-alarm rate inside (1e-30, 1/2], or an error."""
+    return _validate.real("false_alarm_rate", false_alarm_rate, above=LEAST_RATE, at_most=0.5)
+
+
+def positive_delta(claim: Claim) -> Claim:
+    """Refuse delta = 0 where a bound says nothing about it."""
+    if claim.delta == 0.0:
+        raise InvalidValue("delta", 0.0, "a number above 0: a Gaussian has no epsilon at delta 0")
+    return claim

@@ -1,0 +1,84 @@
+"""What attack commands write: JSON, lines for people, and an HTML page that is whole or absent."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from discreet.report import Page
+
+__all__ = ["Exposed", "PageFile", "Seed", "page_place"]
+
+PageFile = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write a page with pictures (.html)."),
+]
+Exposed = Annotated[
+    str,
+    typer.Option(
+        metavar="INTEGER",
+        help="List so many of the most exposed records. The output is internal then: it points "
+        "at single people.",
+    ),
+]
+Seed = Annotated[
+    str | None, typer.Option(metavar="INTEGER", help="Make the experiment repeatable.")
+]
+
+
+class Place:
+    """Where a page goes, proved to be writable before anything is computed."""
+
+    def __init__(self, target: Path | None) -> None:
+        self._target = target
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a page was asked for."""
+        return self._target is not None
+
+    def write(self, page: Page) -> None:
+        """Write the page under its name."""
+        if self._target is not None:
+            with _refused(str(self._target)):
+                page.write(self._target)
+
+
+@contextmanager
+def page_place(output: str | None) -> Iterator[Place]:
+    """Check ``--output`` before the work of the block: its name, its directory, Plotly."""
+    if output is None:
+        yield Place(None)
+        return
+    from importlib.util import find_spec
+
+    target = Path(output)
+    if target.suffix.lower() not in {".html", ".htm"}:
+        raise InvalidValue("output", output, "a file name that ends in .html")
+    if find_spec("plotly") is None:
+        raise InvalidValue("output", output, "plotly: pip install 'discreet[report]'")
+    probe = target.with_name(f".{target.stem[:64]}.{secrets.token_hex(8)}")
+    with _refused(output):
+        if target.exists() and not target.is_file():
+            raise InvalidValue("output", output, "the name of a file")
+        os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+        probe.unlink()
+    yield Place(target)
+
+
+@contextmanager
+def _refused(output: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidValue("output", output, f"a file that can be written ({reason})") from None

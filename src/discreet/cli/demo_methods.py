@@ -1,0 +1,326 @@
+"""How the demonstration trains: the private model, its plain twin, and shadows of both.
+
+The audit of DP-SGD is one of the very run that is released: canaries own coordinates of their own
+beside the model, so that they take part in sampling, clipping and noise without moving a weight.
+Learners that train in milliseconds are run hundreds of times on made-up neighbours instead. Either
+way no private record enters an audit.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import numpy as np
+
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.audit import TrainingAudit
+    from discreet.cli.demo_data import DemoData
+    from discreet.ledger import Ledger
+
+__all__ = ["METHODS", "Made", "Method", "method_of"]
+
+# Beyond so many records fewer shadow models are trained, for a shorter time.
+_MANY = 4000
+
+
+@dataclass(frozen=True)
+class Made:
+    """A private model, and how to save it."""
+
+    model: Any
+    save: Callable[[Path], None]
+    audits: tuple[TrainingAudit, ...]
+
+
+class Method(ABC):
+    """A way to learn privately, with what it takes to examine it."""
+
+    name: ClassVar[str]
+    relation: ClassVar[str] = "add_remove"
+    plain_shadows = 32
+    private_shadows = 16
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        self.data = data
+        self.epsilon = epsilon
+        self.delta = delta
+        if data.planned > _MANY:
+            self.plain_shadows, self.private_shadows = 16, 8
+
+    @abstractmethod
+    def private(self, ledger: Ledger, dataset: str) -> Made:
+        """Charge, train and audit."""
+
+    @abstractmethod
+    def plain(self, indices: NDArray[Any], seed: int) -> Any:
+        """Train the twin without privacy on records of both halves, by their numbers."""
+
+    @abstractmethod
+    def shadow(self, indices: NDArray[Any], seed: int) -> Any:
+        """Train as :meth:`private` does, with noise from a seed: it protects nobody."""
+
+    @property
+    def plain_trainer(self) -> Callable[..., Any]:
+        """What the pool of plain shadows calls."""
+        return self.plain
+
+
+@final
+class GradientDescent(Method):
+    """DP-SGD on a small network."""
+
+    name = "dpsgd"
+    _canaries = 1000
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        from discreet.attacks import NetworkTrainer, Perceptron
+        from discreet.learn.dpsgd import Plan
+
+        super().__init__(data, epsilon=epsilon, delta=delta)
+        size = data.planned
+        self._network = Perceptron(data.columns, len(data.classes), hidden=(32,))
+        self._plan = Plan(
+            examples=size,
+            expected_batch_size=min(size, max(300, size // 10)),
+            steps=120 if size <= _MANY else 200,
+            clip_norm=1.0,
+            epsilon=epsilon,
+            delta=delta,
+            unit=data.unit,
+        )
+        wide = Perceptron(data.columns, len(data.classes), hidden=(128,))
+        epochs = 60 if size <= _MANY else 10
+        self._twin = NetworkTrainer(
+            data.records, data.labels, wide, epochs=epochs, learning_rate=1e-2
+        )
+
+    def private(self, ledger: Ledger, dataset: str) -> Made:
+        """Train with 1,000 gradient canaries, half of them included, and audit that run."""
+        from torch import nn
+
+        from discreet.audit import Inclusion, audit_one_run, suggest_guesses
+        from discreet.learn.dpsgd.canaries import GradientCanaries
+        from discreet.learn.dpsgd.trained import save
+        from discreet.learn.dpsgd.trainer import Trainer
+
+        plan = self._plan
+        guesses = suggest_guesses(plan.loss, canaries=self._canaries, delta=plan.delta)
+        coins = Inclusion(self._canaries, guesses=guesses)
+        model = self._network()
+        loss = nn.CrossEntropyLoss(reduction="none")
+        marked = GradientCanaries(
+            model, _tensors(*self.data.inside), plan, included=coins.included, loss=loss
+        )
+        steps = _optimizer(marked.model.parameters())
+        marked.watch(steps)
+        trainer = Trainer(
+            marked.model, plan, optimizer=steps, losses=marked.losses, inputs=marked.inputs
+        )
+        trained = trainer.fit(
+            marked.dataset,
+            ledger=ledger,
+            dataset_name=dataset,
+            purpose="discreet demo: a model by DP-SGD",
+            progress=False,
+        )
+        audit = audit_one_run(coins, marked.scores(), loss=plan.loss, delta=plan.delta)
+        model.eval()
+
+        def keep(place: Path) -> None:
+            save(place, model, trained.certificate)
+
+        return Made(model, keep, (audit,))
+
+    def plain(self, indices: NDArray[Any], seed: int) -> Any:
+        return self._twin(indices, seed)
+
+    @property
+    def plain_trainer(self) -> Callable[..., Any]:
+        return self._twin
+
+    def shadow(self, indices: NDArray[Any], seed: int) -> Any:
+        import torch
+        from torch import nn
+
+        from discreet.learn.dpsgd.trainer import Trainer
+        from discreet.randomness import source
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._network()
+        trainer = Trainer(
+            model,
+            self._plan,
+            optimizer=_optimizer,
+            loss=nn.CrossEntropyLoss(reduction="none"),
+            isolation="vouched",
+            source=source(insecure_seed=seed),
+        )
+        records = _tensors(self.data.records[indices], self.data.labels[indices])
+        trainer.fit(records, progress=False)
+        return model
+
+
+class _Estimated(Method):
+    """A learner in the style of scikit-learn, fast enough to be run hundreds of times."""
+
+    _runs = 400
+
+    @abstractmethod
+    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+        """An unfitted private estimator; ``tiny`` for the handful of rows of an audit."""
+
+    @abstractmethod
+    def _twin(self) -> Any:
+        """An unfitted estimator without privacy."""
+
+    @abstractmethod
+    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
+        """Made-up data with and without a canary, and the score of a fitted model."""
+
+    def private(self, ledger: Ledger, dataset: str) -> Made:
+        """Train, and audit the same learner by many runs on made-up neighbours."""
+        from discreet.audit import audit_runs
+
+        model = self._estimator().fit(*self.data.inside, ledger=ledger, dataset=dataset)
+        paper = model.certificate_
+        with_it, without, score = self._neighbours()
+        scores = [
+            [score(self._estimator(tiny=True).fit(*records)) for _ in range(self._runs)]
+            for records in (with_it, without)
+        ]
+        # The claim is that of the learner on the made-up data: same budget, same calibration.
+        probe = self._estimator(tiny=True).fit(*without).certificate_
+        audit = audit_runs(*scores, epsilon=probe.epsilon, delta=probe.delta)
+
+        def keep(place: Path) -> None:
+            place.mkdir(parents=True)
+            model.save(place / "model.npz")
+            plan = {**paper.plan, "unit": self.data.unit}
+            text = json.dumps({**paper.to_json(), "plan": plan, "unit": self.data.unit}, indent=2)
+            (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
+
+        return Made(model, keep, (audit,))
+
+    def plain(self, indices: NDArray[Any], seed: int) -> Any:
+        return self._asked(self._twin().fit(self.data.records[indices], self.data.labels[indices]))
+
+    def shadow(self, indices: NDArray[Any], seed: int) -> Any:
+        made = self._estimator(seed)
+        return self._asked(made.fit(self.data.records[indices], self.data.labels[indices]))
+
+    def _asked(self, fitted: Any) -> Any:
+        from discreet.attacks import as_target
+
+        return as_target(
+            fitted.predict_proba, output="probabilities", classes=len(self.data.classes)
+        )
+
+
+@final
+class NaiveBayes(_Estimated):
+    """Naive Bayes from noisy moments."""
+
+    name = "naive_bayes"
+
+    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+        from discreet.learn.naive_bayes import PrivateGaussianNB
+
+        return PrivateGaussianNB(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            classes=list(range(len(self.data.classes))),
+            bounds=(0.0, 1.0),
+            insecure_seed=seed,
+        )
+
+    def _twin(self) -> Any:
+        from sklearn.naive_bayes import GaussianNB  # type: ignore[import-untyped]
+
+        return GaussianNB(var_smoothing=1e-3)
+
+    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
+        count = len(self.data.classes)
+        records, labels = np.full((count, self.data.columns), 0.5), np.arange(count)
+        more = np.concatenate([records, np.ones((1, self.data.columns))]), np.append(labels, 0)
+
+        def score(fitted: Any) -> float:
+            counts = np.asarray(fitted.class_count_)
+            return float(counts[0] - counts[1:].mean())
+
+        return more, (records, labels), score
+
+
+@final
+class ProjectedDescent(_Estimated):
+    """Private projected SGD, for two classes."""
+
+    name = "projected_sgd"
+    relation = "replace"
+    _steps = 200_000
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        super().__init__(data.in_two_classes(), epsilon=epsilon, delta=delta)
+
+    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+        from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier
+
+        return PrivateProjectedSGDClassifier(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            classes=[0, 1],
+            # Rows have entries in [0, 1]; longer ones are shortened.
+            feature_norm=max(1.0, 0.5 * self.data.columns**0.5),
+            steps=None if tiny else min(self.data.planned**2, self._steps),
+            insecure_seed=seed,
+        )
+
+    def _twin(self) -> Any:
+        from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+
+        return LogisticRegression(C=100.0, max_iter=2000)
+
+    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
+        records, labels = np.zeros((4, self.data.columns)), np.array([0, 1, 0, 1])
+        records[0] = 1.0
+        other = labels.copy()
+        labels[0] = 1
+
+        def score(fitted: Any) -> float:
+            return float(fitted.decision_function(records[:1])[0])
+
+        return (records, labels), (records, other), score
+
+
+METHODS: dict[str, type[Method]] = {
+    made.name: made for made in (GradientDescent, ProjectedDescent, NaiveBayes)
+}
+
+
+def method_of(name: str, data: DemoData, *, epsilon: float, delta: float) -> Method:
+    """Return the method of a name, planned for the data."""
+    if name not in METHODS:
+        raise InvalidValue("method", name, f"one of {', '.join(METHODS)}")
+    return METHODS[name](data, epsilon=epsilon, delta=delta)
+
+
+def _tensors(records: NDArray[np.float32], labels: NDArray[np.int64]) -> Any:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    return TensorDataset(torch.from_numpy(records), torch.from_numpy(labels))
+
+
+def _optimizer(parameters: Any) -> Any:
+    import torch
+
+    return torch.optim.SGD(parameters, lr=2.0)

@@ -1,0 +1,114 @@
+"""Features and targets as they are handed to ``fit``: checked by their form, never by a record.
+
+What may be an error here is public: that the features are no table, how many columns there are,
+of which type an array is. Errors show no cell and, where the number of rows is private, no
+count. A cell that is no number is NaN, whatever it is instead; no cell changes how another one
+is read.
+"""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.utils.validation import (  # type: ignore[import-untyped]
+    column_or_1d,
+    validate_data,
+)
+
+from discreet.errors import InvalidValue
+from discreet.learn.declared import as_numbers, labels_apart, rows_apart
+from discreet.privacy import Relation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["number_features", "raw_features", "targets_of"]
+
+_NUMBERS = "biuf"
+_READ_ONE_BY_ONE = "OSU"
+
+
+def number_features(
+    estimator: Any, X: Any, *, reset: bool, relation: Relation, keep_single: bool = False
+) -> NDArray[Any]:
+    """Return a table as doubles, NaN where a cell is no number.
+
+    ``reset`` says that the estimator learns its number of features from this table. With
+    ``keep_single``, single precision stays as it is.
+    """
+    table = _table(estimator, X, reset=reset, relation=relation)
+    if table.dtype.kind in _NUMBERS:
+        if keep_single and table.dtype == np.float32:
+            return table
+        # A long double may lie beyond every double: it becomes infinite, and is clipped later.
+        with np.errstate(over="ignore"):
+            return np.asarray(table, dtype=np.float64)
+    if table.dtype.kind in _READ_ONE_BY_ONE:
+        return as_numbers(table.ravel()).reshape(table.shape)
+    if table.dtype.kind == "c":
+        raise InvalidValue("X", "complex numbers", "real numbers. Complex data not supported")
+    raise InvalidValue("X", f"an array of {table.dtype}", "numbers")
+
+
+def raw_features(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArray[Any]:
+    """Return a table with its cells as they are."""
+    table = _table(estimator, X, reset=reset, relation=relation)
+    if table.dtype.kind == "c":
+        raise InvalidValue("X", "complex numbers", "categories. Complex data not supported")
+    return table
+
+
+def _table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArray[Any]:
+    if issparse(X):
+        # scikit-learn's own words, which its users look for.
+        validate_data(estimator, X, reset=reset, ensure_min_samples=0)
+    listed = rows_apart(X)
+    try:
+        table = np.asarray(listed)
+    except (TypeError, ValueError):
+        table = np.empty(0)
+    if table.ndim != 2:
+        raise InvalidValue(
+            "X",
+            f"{type(X).__name__} of {table.ndim} dimensions",
+            "two dimensions, rows of one length. Reshape your data: (-1, 1) for a single feature, "
+            "(1, -1) for a single row",
+        )
+    rows, width = table.shape
+    public = relation is Relation.REPLACE
+    if width == 0:
+        count = rows if public else ""
+        raise InvalidValue(
+            "X",
+            "no columns",
+            f"features; 0 feature(s) (shape=({count}, 0)) while a minimum of 1 is required.",
+        )
+    if public and reset and rows == 0:
+        raise InvalidValue(
+            "X", "0 sample(s)", "rows: under replace their number is public, and a minimum of 1"
+        )
+    named = X if hasattr(X, "columns") else table
+    validate_data(estimator, named, reset=reset, skip_check_array=True)
+    return table
+
+
+def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
+    """Return the targets, one for each row of the features, with their cells as they are."""
+    if y is None:
+        raise InvalidValue(
+            "y", y, "targets; learning requires y to be passed, but the target y is None"
+        )
+    try:
+        answers = np.asarray(labels_apart(y))
+    except (TypeError, ValueError):
+        answers = np.empty(())
+    if answers.ndim not in (1, 2) or (answers.ndim == 2 and answers.shape[1] != 1):
+        expected = "one dimension: y should be a 1d array, one target for each row"
+        raise InvalidValue("y", f"{type(y).__name__} of {answers.ndim} dimensions", expected)
+    if answers.shape[0] != features.shape[0]:
+        raise InvalidValue("y", "another length than X", "one target for each row of X")
+    return np.asarray(column_or_1d(answers, warn=True))

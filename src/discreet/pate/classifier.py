@@ -1,0 +1,380 @@
+"""PATE as an estimator: teachers on private parts, labels by vote, a student that is released.
+
+The order of :meth:`PATEClassifier.fit` is always the same. Parameters and public data are
+checked, queries are chosen and teachers are rehearsed, all without the private records; the loss,
+which is data-independent, is charged; then records are partitioned, teachers are trained,
+and they vote. Labels leave, and with the public data they make the student. Teachers and votes are
+dropped.
+
+**Public rows that are also private.** Not looked for: whether an error was raised would tell who
+is in the private data. The guarantee holds as it stands, for what the private copy adds; see
+:func:`~discreet.pate.partition.shared_records` for the keeper of the data.
+"""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from scipy.special import softmax
+from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
+
+from discreet import _validate
+from discreet.errors import InvalidValue
+from discreet.learn.certificate import Certificate
+from discreet.learn.charging import charged
+from discreet.learn.inputs import number_features, targets_of
+from discreet.learn.saving import read_model, write_model
+from discreet.learn.tabular.plan import default_delta
+from discreet.learn.tabular.targets import ClassTargets
+from discreet.pate.aggregator import Aggregator
+from discreet.pate.confident import InteractiveGNMax
+from discreet.pate.partition import partition_records
+from discreet.pate.planning import VotePlan, plan_votes
+from discreet.pate.queries import central_examples, uncertain_examples
+from discreet.pate.session import Session
+from discreet.pate.student import Student, make_student
+from discreet.pate.teachers import rehearse, teacher_names, teacher_votes
+from discreet.pate.vote_files import kept_key, open_cache
+from discreet.privacy import Loss, Relation
+from discreet.randomness import source as make_source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.ledger import Ledger
+
+__all__ = ["PATEClassifier"]
+
+
+class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
+    """A student of private teachers (S23), with a certificate; only the student is released.
+
+    **Guarantee.** The labels, and with them the model, are ``certificate_.loss`` under
+    ``relation`` for one record, or for one person with all rows if ``persons`` are passed to
+    ``fit``: each reaches one teacher, whose vote is one of ``teachers`` in every query.
+
+    :param classes: the public labels.
+    :param epsilon: with ``delta`` what the labels may cost. ``delta`` may follow from
+        ``expected_rows``, a public order of magnitude.
+    :param teachers: how many; public.
+    :param teacher: what a teacher is, or a list (:mod:`discreet.pate.teachers`); by default
+        logistic regression.
+    :param student: "table", "images", or an object (:mod:`discreet.pate.student`), with
+        ``student_parameters``.
+    :param representation: a transformer, such as those of scikit-learn, that is fitted to the
+        *public* rows, acts row by row and prepares what teachers see; "scattering" for images.
+    :param aggregator: "auto", "gnmax" or an aggregator (:mod:`discreet.pate.planning`).
+    :param agreement: a public guess at the share of teachers who agree, for "auto".
+    :param queries: the most queries to ask.
+    :param rounds: in how many rounds to ask; after the first, about what the student so far is
+        least sure of.
+    :param columns: column sets of the teachers.
+    :param jobs: workers of joblib.
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(4000, 2))
+    >>> y = (X.sum(axis=1) > 0).astype(int)
+    >>> model = PATEClassifier(
+    ...     classes=[0, 1], epsilon=1.0, delta=1e-5, teachers=100, insecure_seed=1
+    ... )
+    >>> model = model.fit(X, y, public=rng.normal(size=(300, 2)))
+    >>> model.certificate_.epsilon <= 1.0, model.score(X, y) > 0.9
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        classes: Any = None,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        expected_rows: int | None = None,
+        teachers: int = 100,
+        teacher: Any = None,
+        student: Any = "table",
+        student_parameters: dict[str, Any] | None = None,
+        representation: Any = None,
+        aggregator: Any = "auto",
+        agreement: float = 0.85,
+        queries: int | None = None,
+        rounds: int = 1,
+        columns: Any = None,
+        relation: Relation | str = Relation.ADD_REMOVE,
+        schema_hash: str | None = None,
+        jobs: int = 1,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.classes = classes
+        self.epsilon = epsilon
+        self.delta = delta
+        self.expected_rows = expected_rows
+        self.teachers = teachers
+        self.teacher = teacher
+        self.student = student
+        self.student_parameters = student_parameters
+        self.representation = representation
+        self.aggregator = aggregator
+        self.agreement = agreement
+        self.queries = queries
+        self.rounds = rounds
+        self.columns = columns
+        self.relation = relation
+        self.schema_hash = schema_hash
+        self.jobs = jobs
+        self.insecure_seed = insecure_seed
+
+    # --- planning -----------------------------------------------------------------------
+
+    def loss_for(self, public_rows: int) -> Loss:
+        """What :meth:`fit` will charge with so many public rows; nothing is read."""
+        self._declare()
+        return self._votes(public_rows).loss
+
+    def _votes(self, public_rows: int) -> VotePlan:
+        return plan_votes(
+            self.aggregator,
+            epsilon=self.epsilon,
+            delta=self._delta(),
+            classes=len(self.classes_),
+            teachers=self.teachers,
+            public_rows=public_rows,
+            queries=self.queries,
+            agreement=self.agreement,
+            relation=self.relation,
+        )
+
+    def _delta(self) -> float:
+        if self.delta is not None:
+            return _validate.real("delta", self.delta, above=0, below=1)
+        if self.expected_rows is None:
+            raise InvalidValue("delta", None, "a number, or expected_rows from which it follows")
+        return default_delta(_validate.integer("expected_rows", self.expected_rows, at_least=1))
+
+    # --- learning -----------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        *,
+        public: Any = None,
+        persons: Any = None,
+        ledger: Ledger | None = None,
+        dataset: str | None = None,
+        cache: str | Path | None = None,
+    ) -> Self:
+        """Learn from private ``X``, ``y`` and ``public`` rows without labels.
+
+        With a ledger, ``dataset`` is charged before records are looked at. ``cache`` is a
+        directory for private files with which a run that was interrupted goes on. A cell that
+        is no finite number is 0; a record with an undeclared label teaches nothing.
+        """
+        self._declare()
+        relation = Relation.parse(self.relation)
+        features = number_features(self, X, reset=True, relation=relation)
+        answers = targets_of(y, features)
+        rows = self._public_rows(public)
+        plan = self._votes(len(rows))
+        rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
+        student = make_student(self.student, self.student_parameters)
+        seen = student.features(rows)
+        prepare = self._prepare(rows)
+        teacher = _default_teacher() if self.teacher is None else self.teacher
+        classes = len(self.classes_)
+        rehearse(teacher, rows, classes=classes, columns=self.columns, prepare=prepare)
+        asked = central_examples(seen, -(-plan.queries // rounds))
+        candidates = asked if rounds == 1 else np.arange(len(rows))
+        bits = make_source(insecure_seed=self.insecure_seed)
+        key = None if cache is None else kept_key(open_cache(cache), bits)
+        delta = self._delta()
+        with charged(
+            ledger, dataset, loss=plan.loss, delta=delta, purpose=type(self).__name__
+        ) as charge:
+            clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
+            codes = self._targets(answers)
+            parts = partition_records(
+                clean,
+                codes,
+                teachers=plan.aggregator.teachers,
+                persons=persons,
+                relation=relation,
+                key=key,
+                source=bits,
+            )
+            histograms = teacher_votes(
+                parts,
+                clean,
+                codes,
+                rows[candidates],
+                teacher=teacher,
+                classes=classes,
+                columns=self.columns,
+                prepare=prepare,
+                jobs=self.jobs,
+                cache=cache,
+            )
+            session = plan.open(bits)
+            table = np.zeros((len(rows), classes), dtype=np.int64)
+            table[candidates] = histograms
+            examples, labels = self._answered(session, table, plan, student, rows, seen, asked)
+            del histograms, table
+        self.student_ = student.fit(rows, examples, labels, classes=classes, features=seen)
+        self.examples_, self.labels_ = examples, labels
+        self.certificate_ = Certificate.of(
+            plan.loss,
+            delta=delta,
+            learner=type(self).__name__,
+            plan={
+                **_facts(plan),
+                "unit": "person" if persons is not None else "row",
+                "partition": parts.record,
+                "teacher": teacher_names(teacher),
+                "public_rows": len(rows),
+                "queries_asked": session.asked,
+                "labels_answered": int(session.answers),
+                "labels_used": len(labels),
+                "student": {"kind": student.kind, **student.parameters},
+                "classes": classes,
+                "features": int(self.n_features_in_),
+                "schema_hash": self.schema_hash,
+            },
+            randomness=bits.provenance,
+            receipt=None if charge is None else charge.receipt(),
+        )
+        return self
+
+    def _answered(
+        self,
+        session: Session,
+        histograms: NDArray[np.int64],
+        plan: VotePlan,
+        student: Student,
+        rows: NDArray[np.float64],
+        seen: NDArray[np.float64],
+        first: NDArray[np.int64],
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Ask in rounds; what is asked next follows from labels that were released."""
+        classes = len(self.classes_)
+        examples, labels = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        every, asked = first, first
+        chances = np.full((len(rows), classes), 1.0 / classes)
+        while len(asked):
+            extra = {}
+            if isinstance(plan.aggregator, InteractiveGNMax):
+                extra["predictions"] = chances[asked]
+            found = session.answer_many(histograms[asked], **extra)
+            given = np.array([label is not None for label in found], dtype=np.bool_)
+            examples = np.concatenate([examples, asked[: len(found)][given]])
+            said = np.array([label for label in found if label is not None], dtype=np.int64)
+            labels = np.concatenate([labels, said])
+            left = min(plan.queries - len(every), len(first))
+            if session.halted or left <= 0 or len(every) == len(rows):
+                break
+            student.fit(rows, examples, labels, classes=classes, features=seen)
+            chances = softmax(student.scores(rows), axis=1)
+            asked = uncertain_examples(chances, seen, left, asked=every)
+            every = np.concatenate([every, asked])
+        return examples, labels
+
+    def _public_rows(self, public: Any) -> NDArray[np.float64]:
+        if public is None:
+            raise InvalidValue("public", None, "rows of public data for the student to learn from")
+        rows = number_features(self, public, reset=False, relation=Relation.ADD_REMOVE)
+        if len(rows) < 2:
+            raise InvalidValue("public", f"{len(rows)} rows", "at least two rows of public data")
+        return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def _prepare(
+        self, rows: NDArray[np.float64]
+    ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]] | None:
+        """The representation, fitted to public rows and nothing else."""
+        view = self.representation
+        if view is None:
+            return None
+        if isinstance(view, str):
+            _validate.one_of("representation", view, ("scattering",))
+            from discreet.pate.image_view import ScatteringView
+
+            view = ScatteringView(size=tuple((self.student_parameters or {}).get("size", (28, 28))))
+        if not (hasattr(view, "fit") and hasattr(view, "transform")):
+            raise InvalidValue("representation", view, "a transformer, or 'scattering'")
+        prepare: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+        prepare = clone(view).fit(rows).transform
+        some = rows[:8]
+        together = np.asarray(prepare(some), dtype=np.float64)
+        apart = np.concatenate([np.asarray(prepare(row[None, :])) for row in some])
+        if together.shape != apart.shape or not np.allclose(together, apart, rtol=1e-3, atol=1e-5):
+            raise InvalidValue("representation", view, "a transformer that acts row by row")
+        return prepare
+
+    def _class_scores(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self, "certificate_")
+        rows = number_features(self, X, reset=False, relation=Relation.ADD_REMOVE)
+        clean = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
+        return np.asarray(self.student_.scores(clean))
+
+    # --- keeping ------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write student and certificate to one file of arrays and JSON, without pickle."""
+        check_is_fitted(self, "certificate_")
+        head = {
+            "parameters": {
+                "classes": self.classes_.tolist(),
+                "epsilon": self.epsilon,
+                "delta": self._delta(),
+                "teachers": self.teachers,
+                "relation": Relation.parse(self.relation).value,
+                "schema_hash": self.schema_hash,
+                "insecure_seed": self.insecure_seed,
+                "student": self.student_.kind,
+                "student_parameters": self.student_.parameters,
+            },
+            "certificate": self.certificate_.to_json(),
+            "n_features": int(self.n_features_in_),
+        }
+        write_model(path, kind=type(self).__name__, head=head, arrays=self.student_.arrays())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a student that :meth:`save` wrote; it is one of the kinds known here."""
+        head, arrays = read_model(path, kind=cls.__name__)
+        model = cls(**head["parameters"])
+        model._declare()
+        model.n_features_in_ = head["n_features"]
+        model.certificate_ = Certificate.from_json(head["certificate"])
+        model.student_ = make_student(model.student, model.student_parameters)
+        model.student_.set_arrays(arrays)
+        return model
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.non_deterministic = self.insecure_seed is None
+        return tags
+
+
+def _default_teacher() -> Any:
+    from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]
+    from sklearn.pipeline import make_pipeline  # type: ignore[import-untyped]
+    from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
+
+
+def _facts(plan: VotePlan) -> dict[str, Any]:
+    aggregator: Aggregator = plan.aggregator
+    return {
+        "teachers": aggregator.teachers,
+        "aggregator": aggregator.parameters,
+        "budget": dict(plan.budget),
+        "queries_planned": plan.queries,
+        "chosen_because": plan.reason,
+    }

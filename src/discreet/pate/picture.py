@@ -1,0 +1,149 @@
+"""The flow of a PATE run as a picture: what stays inside, what leaves, and its numbers.
+
+Drawn from a certificate, so it shows public facts only.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from discreet.learn.certificate import Certificate
+
+__all__ = ["draw_flow", "flow_lines"]
+
+# Okabe and Ito: told apart by the colour-blind.
+_INSIDE, _BORDER, _OUTSIDE = "#D55E00", "#6E6E6E", "#0072B2"
+_KINDS = (".png", ".svg", ".pdf")
+
+
+def flow_lines(certificate: Certificate) -> dict[str, str]:
+    """What each stage of the run was, in words; public."""
+    plan = certificate.plan
+    try:
+        parts, aggregator = plan["partition"], dict(plan["aggregator"])
+        asked, answered = plan["queries_asked"], plan["labels_answered"]
+        student = plan["student"]["kind"]
+        teachers, public = plan["teachers"], plan["public_rows"]
+    except (KeyError, TypeError):
+        raise InvalidValue("certificate", certificate.learner, "the certificate of PATE") from None
+    name = aggregator.pop("aggregator")
+    hidden = ("classes", "teachers", "relation")
+    noise = ", ".join(
+        f"{key.replace('_', ' ')} {_short(value)}"
+        for key, value in aggregator.items()
+        if key not in hidden and value is not None
+    )
+    number = "private" if certificate.relation == "add_remove" else "public"
+    return {
+        "private": f"private records\ntheir number is {number}",
+        "teachers": f"{teachers} teachers, disjoint\nby {parts['rule']}\n{_kinds(plan['teacher'])}",
+        "aggregator": f"{name}\n{noise}",
+        "labels": f"{asked} queries asked\n{answered} labels answered",
+        "public": f"{public} public rows\nwithout labels",
+        "student": f"student ({student})\nthe release",
+    }
+
+
+def draw_flow(certificate: Certificate, place: str | Path) -> None:
+    """Draw the run of a certificate to a PNG, SVG or PDF file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    target = Path(place)
+    if target.suffix.lower() not in _KINDS:
+        raise InvalidValue("place", str(place), "a file that ends in " + ", ".join(_KINDS))
+    words = flow_lines(certificate)
+    figure = Figure(figsize=(11, 3.6))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(0, 11)
+    axes.set_ylim(0, 3.6)
+    axes.axis("off")
+    boxes = {
+        "private": (0.2, 1.75, 1.9, 0.9, _INSIDE),
+        "teachers": (2.5, 1.65, 2.7, 1.1, _INSIDE),
+        "aggregator": (5.65, 1.65, 2.5, 1.1, _BORDER),
+        "labels": (8.7, 1.75, 2.1, 0.9, _OUTSIDE),
+        "public": (2.9, 0.35, 1.9, 0.8, _OUTSIDE),
+        "student": (8.7, 0.35, 2.1, 0.8, _OUTSIDE),
+    }
+    for key, (left, low, width, height, colour) in boxes.items():
+        _box(axes, left, low, width, height, colour, words[key])
+    for start, end in (
+        ((2.1, 2.2), (2.5, 2.2)),
+        ((5.2, 2.2), (5.65, 2.2)),
+        ((8.15, 2.2), (8.7, 2.2)),
+        ((3.85, 1.15), (3.85, 1.65)),
+        ((9.75, 1.75), (9.75, 1.15)),
+        ((4.8, 0.75), (8.7, 0.75)),
+    ):
+        axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": "black", "lw": 1.2})
+    axes.text(5.42, 2.32, "votes", ha="center", fontsize=7)
+    axes.text(3.95, 1.38, "queries", ha="left", va="center", fontsize=7)
+    axes.plot([8.4, 8.4], [0.95, 2.95], color=_BORDER, lw=1.0, ls=(0, (4, 3)))
+    axes.text(8.32, 2.88, "stays inside", ha="right", fontsize=8, color=_INSIDE)
+    axes.text(8.48, 2.88, "may leave", ha="left", fontsize=8, color=_OUTSIDE)
+    unit = certificate.plan.get("unit", "row")
+    change = "added or removed" if certificate.relation == "add_remove" else "changed"
+    title = (
+        f"epsilon {_upwards(certificate.epsilon)} at delta {certificate.delta:g} for one {unit} "
+        f"{change}, data-independent"
+    )
+    axes.text(0.2, 3.28, title, fontsize=12, weight="bold", va="center")
+    if any("INSECURE" in value for value in certificate.randomness.values()):
+        axes.text(0.2, 2.98, "INSECURE seed: protects nobody", fontsize=9, color=_INSIDE)
+    metadata = {"Date": None} if target.suffix.lower() == ".svg" else None
+    figure.savefig(target, dpi=120, metadata=metadata)
+
+
+def _box(
+    axes: Any, left: float, low: float, width: float, height: float, colour: str, text: str
+) -> None:
+    from matplotlib.patches import FancyBboxPatch
+
+    shape = FancyBboxPatch(
+        (left, low),
+        width,
+        height,
+        boxstyle="round,pad=0,rounding_size=0.08",
+        linewidth=1.4,
+        edgecolor=colour,
+        facecolor="white",
+    )
+    axes.add_patch(shape)
+    lines = [part for line in text.split("\n") for part in textwrap.wrap(line, 34) or [""]]
+    heading, rest = lines[0], "\n".join(lines[1:])
+    middle = left + width / 2
+    top = low + height - 0.12
+    axes.text(middle, top, heading, ha="center", va="top", fontsize=10, color=colour)
+    axes.text(middle, top - 0.25, rest, ha="center", va="top", fontsize=8, linespacing=1.25)
+
+
+def _kinds(names: list[str]) -> str:
+    if len(names) > 1:
+        return f"{len(names)} kinds of teachers"
+    if names[0].startswith("Pipeline("):
+        return " + ".join(re.findall(r"[A-Z]\w+(?=\()", names[0])[1:])
+    return textwrap.shorten(names[0], 34, placeholder=" ...")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            return f"{float(Fraction(value)):.4g}"
+        except ValueError:
+            return value
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _upwards(epsilon: float) -> str:
+    """Three decimals, rounded up: what is shown is never less than what holds."""
+    shown = float(f"{epsilon:.3f}")
+    return f"{shown if shown >= epsilon else shown + 0.001:.3f}"

@@ -1,0 +1,223 @@
+"""Publishing a data-dependent figure: the order fixed beforehand, noise, and its own cost (S25).
+
+The figure f(D), the divergence of the labels at one order a, is released as
+
+    f(D) + z s S(D) + N(0, (s S(D))^2),
+
+S a beta-smooth upper bound of its local sensitivity (:mod:`discreet.pate.smooth`), s the
+``noise`` and z the quantile of the noise for ``failure``. So what comes out is at least f(D)
+except with probability ``failure`` over its noise. The shift by z s S(D) depends on
+the data as well: between neighbours the means differ by at most k min(S, S'), with
+k = 1 + z s (e^beta - 1).
+
+**Its cost.** The two releases are Gaussians with variances whose ratio v lies between e^(-2 beta)
+and e^(2 beta) and means at most k min(S, S') apart. Their divergence of order b is
+
+    h(v) + b k^2 min(1, v) / (2 s^2 w),   w = b - (b-1) v > 0,
+    h(v) = -(1/2) log v - log(w) / (2 (b-1))
+
+(Gil, Alajaji and Linder 2013). h falls up to v = 1 and rises from there, the second term rises,
+so it is at most the larger of its value at e^(2 beta), and h(e^(-2 beta)) + b k^2 / (2 s^2).
+Noise and mean live on a grid of 2**-40; S is at least 2**-20, so the noise has a
+deviation of at least 2**20 s steps, where sums over the grid and integrals agree to all digits
+(their difference is below exp(-2**39 s^2)). One step is added to S for the rounding of the mean.
+
+**What is then published.** At order a the labels and the figure together have divergence at most
+figure + cost on the data at hand, in both directions, with probability 1 - ``failure``. Every
+parameter must be chosen without looking at the votes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any, final
+
+import numpy as np
+from scipy.special import ndtri
+
+from discreet import _validate
+from discreet.errors import InvalidValue
+from discreet.mechanisms.seeding import choose_source
+from discreet.pate.aggregator import Aggregator
+from discreet.pate.data_dependent import converted
+from discreet.pate.smooth import smooth_bound
+from discreet.pate.surface import RESOLUTION, surface_of
+from discreet.randomness import Source, discrete_gaussian
+
+__all__ = ["ReleaseNoise", "SanitisedRDP", "sanitise"]
+
+_GRID = Fraction(1, 1 << 40)
+_LEAST_SENSITIVITY = 2.0**-20
+# Rounding errors of figures and sensitivities are far below; neighbours may differ by both.
+_ROUNDING = 1e-9
+_CELLS_WITHIN_A_MINUTE = 600_000_000
+
+
+@final
+@dataclass(frozen=True)
+class ReleaseNoise:
+    """The public parameters of a release: order, smoothness beta, noise and failure.
+
+    >>> noise = ReleaseNoise.costing(0.1, order=20)
+    >>> 0.099 < noise.cost(20) <= 0.1
+    True
+    """
+
+    order: float
+    beta: float
+    noise: float
+    failure: float = 0.01
+
+    def __post_init__(self) -> None:
+        _validate.real("order", self.order, above=1, at_most=10_000)
+        _validate.real("beta", self.beta, at_least=1e-6, at_most=10)
+        _validate.real("noise", self.noise, at_least=0.01, at_most=1e6)
+        _validate.real("failure", self.failure, at_least=1e-9, at_most=0.5)
+        if math.isinf(self.cost(self.order)):
+            raise InvalidValue("beta", self.beta, "a number with exp(2 beta) < order / (order - 1)")
+
+    @property
+    def quantile(self) -> float:
+        """z: how many deviations are added."""
+        return float(-ndtri(self.failure)) * (1.0 + 1e-9) + 1e-9
+
+    def cost(self, order: float) -> float:
+        """The divergence of the release itself at an order; infinite where beta is too large."""
+        b = _validate.real("order", order, above=1)
+        beta = self.beta + 4.0 * _ROUNDING
+        widest, narrowest = math.exp(2.0 * beta), math.exp(-2.0 * beta)
+        if b - (b - 1.0) * widest <= 1e-9:
+            return math.inf
+        apart = 1.0 + self.quantile * self.noise * math.expm1(beta)
+        shift = b * (apart / self.noise) ** 2 / 2.0
+        above = _spread(widest, b) + shift / (b - (b - 1.0) * widest)
+        below = _spread(narrowest, b) + shift
+        return max(above, below) * (1.0 + 1e-12)
+
+    @classmethod
+    def costing(
+        cls, cost: float, *, order: float, beta: float | None = None, failure: float = 0.01
+    ) -> ReleaseNoise:
+        """The least noise whose release costs at most ``cost`` at ``order``.
+
+        ``beta`` is 0.2 / order unless it is given. A larger one lowers the sensitivity of
+        stable votes and raises the least cost that is possible.
+        """
+        budget = _validate.real("cost", cost, above=0)
+        at = _validate.real("order", order, above=1, at_most=10_000)
+        smoothness = 0.2 / at if beta is None else _validate.real("beta", beta, at_least=1e-6)
+        low, high = 0.01, 1e6
+        if cls(at, smoothness, high, failure).cost(at) > budget:
+            raise InvalidValue("cost", cost, f"more than beta = {smoothness:g} costs by itself")
+        for _ in range(80):
+            middle = math.sqrt(low * high)
+            enough = cls(at, smoothness, middle, failure).cost(at) <= budget
+            low, high = (low, middle) if enough else (middle, high)
+        return cls(at, smoothness, high, failure)
+
+
+@final
+@dataclass(frozen=True)
+class SanitisedRDP:
+    """A published figure: labels and figure together, at one order, on the data at hand.
+
+    ``figure`` bounds the divergence of the labels with probability 1 - ``failure`` over its
+    noise, and ``cost`` that of its own release. It may be stored. It is a statement about one
+    data set, so it is no loss: it composes with nothing, and ledgers charge the
+    data-independent loss.
+    """
+
+    order: float
+    figure: float
+    cost: float
+    failure: float
+    data_independent: float
+    queries: int
+    aggregator: dict[str, Any]
+    randomness: str
+
+    @property
+    def total(self) -> float:
+        """The divergence of labels and figure together."""
+        return self.figure + self.cost
+
+    def epsilon(self, *, delta: float) -> float:
+        """The epsilon that the total proves at ``delta``, figure included."""
+        point = _validate.real("delta", delta, above=0, below=1)
+        return float(converted(np.array([self.total]), np.array([self.order]), point)[0])
+
+    def to_json(self) -> dict[str, Any]:
+        """The figure as plain JSON values, with what it is."""
+        label = "data-dependent, sanitised by smooth sensitivity"
+        return {"kind": label, **asdict(self), "total": self.total}
+
+
+def sanitise(
+    aggregator: Aggregator,
+    votes: Any,
+    *,
+    noise: ReleaseNoise,
+    predictions: Any = None,
+    resolution: int = RESOLUTION,
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> SanitisedRDP:
+    """Publish the data-dependent divergence of a stream of queries fixed beforehand.
+
+    See the module for the guarantee. The figure is cut at 0 and at the data-independent
+    one, which is post-processing; where it would not be below, publish that one instead.
+
+    >>> from discreet.pate import GNMax
+    >>> published = sanitise(
+    ...     GNMax(classes=3, teachers=900, noise=20),
+    ...     [[800, 50, 50]] * 100,
+    ...     noise=ReleaseNoise.costing(0.1, order=8),
+    ...     insecure_seed=1,
+    ... )
+    >>> published.total < published.data_independent
+    True
+    """
+    if not isinstance(noise, ReleaseNoise):
+        raise InvalidValue("noise", noise, "a ReleaseNoise, such as ReleaseNoise.costing(...)")
+    surface = surface_of(aggregator, resolution=resolution)
+    if surface.rows * surface.columns * (aggregator.teachers + 1) > _CELLS_WITHIN_A_MINUTE:
+        raise InvalidValue(
+            "resolution",
+            resolution,
+            f"fewer cells than {surface.rows} x {surface.columns} for this many teachers",
+        )
+    bits = choose_source(source, insecure_seed)
+    cells = surface.cells(votes, predictions)
+    table = surface.table(noise.order)
+    figure = float(cells.counts @ table[cells.rows, cells.columns]) * (1.0 + 1e-12)
+    smooth = smooth_bound(table, cells, beta=noise.beta, reach=surface.reach)
+    sensitivity = smooth * (1.0 + _ROUNDING) + _LEAST_SENSITIVITY
+    queries = int(cells.counts.sum())
+    independent = queries * float(surface.independent.rdp([noise.order])[0])
+    published = _noisy(figure, sensitivity * noise.noise, noise.quantile, bits)
+    return SanitisedRDP(
+        order=noise.order,
+        figure=min(max(published, 0.0), independent),
+        cost=noise.cost(noise.order),
+        failure=noise.failure,
+        data_independent=independent,
+        queries=queries,
+        aggregator=aggregator.parameters,
+        randomness=bits.provenance["randomness"],
+    )
+
+
+def _noisy(figure: float, deviation: float, quantile: float, source: Source) -> float:
+    """The figure, shifted by the quantile and with noise, exact on the grid."""
+    width = Fraction(deviation) / _GRID
+    centre = math.ceil((Fraction(figure) + Fraction(quantile * deviation)) / _GRID)
+    draw = discrete_gaussian(width * width, source=source)
+    return float((centre + draw) * _GRID)
+
+
+def _spread(ratio: float, order: float) -> float:
+    """h(v): what two different variances cost."""
+    w = order - (order - 1.0) * ratio
+    return -0.5 * math.log(ratio) - math.log(w) / (2.0 * (order - 1.0))

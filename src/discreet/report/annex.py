@@ -1,0 +1,64 @@
+"""The internal annex of a certificate: a JSON document that must stay in the house."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.errors import InvalidValue
+from discreet.privacy import Loss, from_json
+from discreet.report.certificate import SCHEMA, VERSION, content_hash, require_valid
+from discreet.report.internal_facts import InternalFacts
+
+__all__ = ["NOTICE", "internal_annex", "within_guarantee"]
+
+NOTICE = (
+    "INTERNAL, unsafe to publish: computed from private records outside of any mechanism. It is "
+    "for those who answer for the data, and must not be passed on with the model."
+)
+# An alarm says that a certificate is wrong: a right one is accused less than once in a million.
+_ALARM = 1.0 - 1e-6
+
+
+def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the annex to a public certificate, complete with its hash."""
+    if type(facts) is not InternalFacts:
+        raise InvalidValue("facts", type(facts).__name__, "InternalFacts")
+    require_valid(certificate)
+    loss = from_json(certificate["guarantee"]["loss"])
+    body: dict[str, Any] = {
+        "schema": SCHEMA,
+        "version": VERSION,
+        "part": "internal",
+        "notice": NOTICE,
+        "title": certificate["title"],
+        "written": certificate["written"],
+        "written_by": certificate["written_by"],
+        "certificate": certificate["hash"],
+        "utility": [one.to_json() for one in facts.utility],
+        "attacks": [
+            {
+                "model": attacked.model,
+                "private": attacked.private,
+                "allowed": within_guarantee(result, loss) if attacked.private else None,
+                "result": result.to_json(confidence=facts.confidence, exposed=facts.exposed),
+            }
+            for attacked in facts.attacked
+            for result in attacked.results
+        ],
+    }
+    document = {**body, "hash": content_hash(body)}
+    require_valid(document, part="internal")
+    return document
+
+
+def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
+    """Whether a measured curve stays within what the guarantee allows, as far as can be told."""
+    for rate in REPORTED_FPR:
+        if rate * result.roc.nonmembers < 1:
+            continue
+        point = result.roc.at(rate, confidence=_ALARM)
+        if point.tpr.low > float(loss.tradeoff(point.fpr.high)):
+            return False
+    return True

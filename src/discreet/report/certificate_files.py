@@ -1,0 +1,70 @@
+"""Writing a certificate: a public part and, in a directory of its own, an internal annex."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from discreet.errors import InvalidValue
+from discreet.report.annex import internal_annex
+from discreet.report.internal_facts import InternalFacts
+from discreet.report.internal_page import annex_page
+from discreet.report.public_page import certificate_page
+
+__all__ = ["file_hashes", "write_annex", "write_certificate", "write_json"]
+
+
+def write_certificate(directory: str | Path, certificate: Mapping[str, Any]) -> tuple[Path, Path]:
+    """Write the public part into ``public/``, as JSON and as a page."""
+    place = _made(Path(directory) / "public")
+    page = certificate_page(certificate)
+    return write_json(place / "certificate.json", certificate), page.write(
+        place / "certificate.html"
+    )
+
+
+def write_annex(
+    directory: str | Path, facts: InternalFacts, certificate: Mapping[str, Any]
+) -> tuple[Path, Path]:
+    """Write what must not be published into ``internal/``, which its owner alone may read."""
+    place = _made(Path(directory) / "internal", mode=0o700)
+    document = internal_annex(facts, certificate)
+    page = annex_page(facts, certificate)
+    return write_json(place / "annex.json", document), page.write(place / "annex.html")
+
+
+def _made(place: Path, *, mode: int = 0o777) -> Path:
+    place.mkdir(mode=mode, parents=True, exist_ok=True)
+    return place
+
+
+def file_hashes(directory: str | Path, names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of files, by names relative to the directory of the certificate."""
+    place = Path(directory)
+    found = {}
+    for name in names:
+        try:
+            found[name] = hashlib.sha256((place / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise InvalidValue("files", name, f"a readable file ({error.strerror})") from None
+    return found
+
+
+def write_json(target: Path, document: Mapping[str, Any]) -> Path:
+    """Write a document; it is complete under its name or not there."""
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        with draft.open("x", encoding="utf-8", newline="\n") as stream:
+            json.dump(document, stream, indent=2, allow_nan=False)
+            stream.write("\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target

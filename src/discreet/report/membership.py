@@ -1,0 +1,276 @@
+"""The page for membership attacks (S28): curve, figures, slices, and who is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discreet import _validate
+from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.errors import InvalidValue
+from discreet.report.figures import Bar, dots, histogram, roc
+from discreet.report.page import Page
+from discreet.report.words import between, level, plain, points, shown, with_interval
+
+if TYPE_CHECKING:
+    from discreet.privacy import Loss
+
+__all__ = ["membership_page", "strongest"]
+
+_SHOWN_SLICES = 20
+_EVEN = 0.5
+_ALARM = 1.0 - 1e-6
+
+
+def membership_page(
+    results: MembershipResult | Sequence[MembershipResult],
+    *,
+    title: str = "Membership inference",
+    about: Mapping[str, str] | None = None,
+    class_names: Sequence[str] | None = None,
+    exposed: int = 10,
+    loss: Loss | None = None,
+    confidence: float = 0.95,
+) -> Page:
+    """Return a page about one or several attacks on one model.
+
+    ``exposed`` is how many of the most exposed records to list for the strongest attack: with any,
+    the page is internal; with 0 it holds figures about groups only. ``loss`` is the guarantee
+    that the model was trained with; the curve that it allows is drawn and compared.
+    """
+    every = [results] if isinstance(results, MembershipResult) else list(results)
+    if not every or not all(isinstance(result, MembershipResult) for result in every):
+        raise InvalidValue("results", results, "one or more membership results")
+    _validate.integer("exposed", exposed, at_least=0)
+    sure = _validate.real("confidence", confidence, above=0, below=1)
+    page = Page(title, internal=exposed > 0)
+    best = strongest(every)
+    page.finding(*_findings(best, sure))
+    _about(page, every, about)
+    _curve(page, every, sure, loss)
+    _figures(page, every, sure)
+    _slices(page, best, class_names, sure)
+    if exposed:
+        _scores(page, best)
+        _exposed(page, best, exposed, class_names, sure)
+    page.heading("What these figures do not say").points(
+        "A weak attack is no guarantee: a stronger one may come. Only a certificate of "
+        "differential privacy bounds every attack.",
+        "The area under the curve is an average over all thresholds. It may be close to 1/2 while "
+        "a few people are recognised with near certainty; read the left edge of the curve.",
+        "Precision is that of an experiment with as many members as non-members as were given "
+        "here. Where members are rare, the same attack is wrong more often.",
+        "Thresholds of the curve were chosen in hindsight. Decisions are those of an attacker who "
+        "set the threshold without the records that it is judged on.",
+        f"Each interval holds at {level(sure)} by itself; among many, some miss.",
+    )
+    return page
+
+
+def strongest(results: Sequence[MembershipResult]) -> MembershipResult:
+    """Return the attack that finds most members at the smallest supported reported rate."""
+
+    def strength(result: MembershipResult) -> tuple[float, float]:
+        there = result.operating_points()
+        return (there[-1].tpr.share if there else 0.0, result.auc)
+
+    return max(results, key=strength)
+
+
+def _findings(result: MembershipResult, confidence: float) -> list[str]:
+    low, high = result.auc_interval(confidence=confidence)
+    sentences = []
+    there = result.operating_points(confidence=confidence)
+    if there:
+        point = there[-1]
+        ratio = point.tpr.share / point.asked_fpr
+        sentences.append(
+            f"At one false accusation in {1 / point.asked_fpr:g}, the attack {result.attack} "
+            f"recognises {with_interval(point.tpr)} of the members; guessing would "
+            f"recognise {level(point.asked_fpr)}, so it is {ratio:.3g} times as good as chance."
+        )
+    if low > _EVEN:
+        sentences.append(
+            "The model behaves differently on records that it was trained on: the area under the "
+            f"curve is {result.auc:.3f} ({low:.3f} to {high:.3f}), and 0.5 is chance."
+        )
+    else:
+        sentences.append(
+            f"On average over all thresholds the attack shows nothing: the area is "
+            f"{result.auc:.3f} ({low:.3f} to {high:.3f}), and 0.5 is chance."
+        )
+    return sentences
+
+
+def _about(
+    page: Page, results: Sequence[MembershipResult], about: Mapping[str, str] | None
+) -> None:
+    rows = [
+        ("attacks", ", ".join(result.attack for result in results)),
+        ("members", plain(results[0].roc.members)),
+        ("non-members", plain(results[0].roc.nonmembers)),
+    ]
+    page.table(("the experiment", ""), [*(about or {}).items(), *rows])
+
+
+def _curve(
+    page: Page, results: Sequence[MembershipResult], confidence: float, loss: Loss | None
+) -> None:
+    page.heading("How many members are found, at how many false accusations")
+    allowed = None
+    if loss is not None:
+        smallest = min(result.roc.smallest_fpr for result in results)
+        rates = np.geomspace(smallest, 1.0, 80)
+        allowed = (rates.tolist(), np.asarray(loss.tradeoff(rates)).tolist(), "allowed at most")
+    page.picture(
+        roc(results, confidence=confidence, allowed=allowed),
+        caption="Both axes are logarithmic: what counts is on the left, where hardly anybody is "
+        "accused wrongly. The curve starts where the non-members end: fewer false accusations "
+        f"cannot be measured with so many. Shaded: {level(confidence)} intervals.",
+    )
+    if loss is not None:
+        held = all(_inside(result, loss) for result in results)
+        sentence = (
+            "No measured curve shows more than the certificate of the model allows."
+            if held
+            else "WARNING: a measured curve lies above what the certificate of the model allows. "
+            "The certificate, the training or the experiment is wrong."
+        )
+        (page.text if held else page.warning)(sentence)
+
+
+def _inside(result: MembershipResult, loss: Loss) -> bool:
+    """Whether the curve stays within what the guarantee allows, as far as can be told.
+
+    An alarm says that a certificate is wrong, so it is given at a confidence at which a right
+    one is accused less than once in a million comparisons.
+    """
+    for rate in REPORTED_FPR:
+        if rate * result.roc.nonmembers < 1:
+            continue
+        point = result.roc.at(rate, confidence=_ALARM)
+        if point.tpr.low > float(loss.tradeoff(point.fpr.high)):
+            return False
+    return True
+
+
+def _figures(page: Page, results: Sequence[MembershipResult], confidence: float) -> None:
+    page.heading("The figures")
+    headings = ["attack", "area under the curve"]
+    headings += [f"members found at FPR {level(rate)}" for rate in REPORTED_FPR]
+    rows = []
+    for result in results:
+        low, high = result.auc_interval(confidence=confidence)
+        row = [result.attack, f"{result.auc:.3f} ({low:.3f} to {high:.3f})"]
+        there = {p.asked_fpr: p for p in result.operating_points(confidence=confidence)}
+        for rate in REPORTED_FPR:
+            needed = f"needs {plain(round(1 / rate))} non-members"
+            row.append(with_interval(there[rate].tpr) if rate in there else needed)
+        rows.append(row)
+    page.table(headings, rows)
+    decided = [result for result in results if result.decisions is not None]
+    if not decided:
+        return
+    rows = []
+    for result in decided:
+        precision = result.precision(confidence=confidence)
+        rows.append(
+            [
+                result.attack,
+                "nobody accused" if precision is None else with_interval(precision),
+                with_interval(result.recall(confidence=confidence)),
+                with_interval(result.false_positive_rate(confidence=confidence)),
+                points(result.advantage(confidence=confidence)),
+            ]
+        )
+    page.table(
+        ("attack", "precision", "recall", "false accusations", "advantage"),
+        rows,
+        caption="Decisions of an attacker who set the threshold beforehand. Advantage is recall "
+        "less false accusations; 0 is chance.",
+    )
+
+
+def _slices(
+    page: Page, result: MembershipResult, names: Sequence[str] | None, confidence: float
+) -> None:
+    found = result.slices(confidence=confidence)
+    if len(found) < 2:
+        return
+    ranked = sorted(found, key=lambda part: -part.auc)
+    page.heading(f"By class: {result.attack}")
+    if len(ranked) > _SHOWN_SLICES:
+        page.text(f"The {_SHOWN_SLICES} most exposed of {len(ranked)} classes.")
+    ranked = ranked[:_SHOWN_SLICES]
+    titles = [_class_name(part.name, names) for part in ranked]
+    entries = [
+        Bar(title, part.auc, *part.auc_interval) for title, part in zip(titles, ranked, strict=True)
+    ]
+    page.picture(
+        dots(entries, title="area under the curve", mark=(_EVEN, "chance")),
+        caption="Some groups may be far more exposed than the average over everybody.",
+    )
+    rows = []
+    for title, part in zip(titles, ranked, strict=True):
+        best = part.points[-1] if part.points else None
+        rows.append(
+            [
+                title,
+                plain(part.members),
+                plain(part.nonmembers),
+                f"{part.auc:.3f} ({part.auc_interval[0]:.3f} to {part.auc_interval[1]:.3f})",
+                "too few non-members" if best is None else with_interval(best.tpr),
+                "" if best is None else level(best.asked_fpr),
+            ]
+        )
+    page.table(
+        ("class", "members", "non-members", "area", "members found", "at FPR"),
+        rows,
+        numeric=(False, True, True, False, False, True),
+    )
+
+
+def _scores(page: Page, result: MembershipResult) -> None:
+    page.heading("Scores of members and of non-members")
+    page.picture(
+        histogram(
+            {"members": result.member_scores, "non-members": result.nonmember_scores},
+            title=f"score of the attack {result.attack}",
+        ),
+        caption="Where the two differ, the model tells them apart. Few records far to the right "
+        "matter more than a shift of the middle.",
+    )
+
+
+def _exposed(
+    page: Page,
+    result: MembershipResult,
+    count: int,
+    names: Sequence[str] | None,
+    confidence: float,
+) -> None:
+    page.heading("The most exposed records")
+    page.warning("INTERNAL: unsafe to publish. This list names records of the training data.")
+    rows = [
+        [
+            plain(one.record),
+            _class_name(str(one.label), names),
+            shown(one.score),
+            between(one.fpr.low, one.fpr.high),
+        ]
+        for one in result.most_exposed(count, confidence=confidence)
+    ]
+    page.table(
+        ("record", "class", "score", "non-members with such a score"),
+        rows,
+        numeric=(True, False, True, True),
+        caption="Records are numbered from 0 in the order in which they were given, members first.",
+    )
+
+
+def _class_name(label: str, names: Sequence[str] | None) -> str:
+    if names is None or not label.isdecimal() or int(label) >= len(names):
+        return label
+    return str(names[int(label)])

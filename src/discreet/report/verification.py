@@ -1,0 +1,331 @@
+"""Checking a certificate: everything that it says is computed again from what it rests on.
+
+A certificate that passes is one that this version of the package could have written about the
+loss, the audits and the entries that it names. Whether the training followed the plan is not in the
+document: that is what audits are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from discreet import __version__
+from discreet.audit.one_run import one_run_epsilon
+from discreet.errors import DiscreetError, InvalidValue, SchemaError
+from discreet.ledger import check_receipt
+from discreet.privacy import Loss, from_json
+from discreet.privacy.loss import compose
+from discreet.report.certificate import (
+    content_hash,
+    guarantee_of,
+    meaning_of,
+    require_valid,
+)
+from discreet.report.certificate_warnings import verdict_on, warnings_on
+from discreet.report.page import EMBEDDED
+
+if TYPE_CHECKING:
+    from discreet.ledger import Ledger
+
+__all__ = ["Check", "read_certificate", "verify_certificate"]
+
+# Another version of the accountant may read the same loss a little differently.
+_VERSIONS_AGREE = 1e-3
+_ONE_RUN = "one run, guesses about canaries"
+
+
+@final
+@dataclass(frozen=True)
+class Check:
+    """One question about a certificate: ``ok`` is ``None`` if it could not be asked here."""
+
+    what: str
+    ok: bool | None
+    detail: str = ""
+
+
+def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> list[Check]:
+    """Check a certificate, its annex or its page; read-only.
+
+    The file is the JSON of either part, or the page of the public part. With ``ledger`` the entries
+    that the certificate names must be on its chains.
+    """
+    place = Path(path)
+    text = _text(place)
+    document = read_certificate(place)
+    part = document.get("part")
+    checks = [_tried("it follows the schema", lambda: _schema(document))]
+    if checks[0].ok is False:
+        return checks
+    checks.append(_tried("the content has its hash", lambda: _hash(document)))
+    if part == "internal":
+        checks.append(_beside(document, place.parent))
+        return checks
+    checks += [
+        _tried("the losses add up to the guarantee", lambda: _losses(document)),
+        _tried("every accountant says so", lambda: _guarantee(document)),
+        _tried("the meaning follows from the loss", lambda: _meaning(document)),
+        _tried("the audits say what their counts say", lambda: _audits(document)),
+        _tried("no warning was left out", lambda: _warnings(document)),
+    ]
+    checks += _receipts(document, ledger)
+    checks += _files(document, place.parent)
+    if place.suffix.lower() in {".html", ".htm"}:
+        checks.append(_page(document, text))
+    return checks
+
+
+def read_certificate(path: str | Path) -> dict[str, Any]:
+    """Read the JSON of a certificate from its own file or from inside its page."""
+    place = Path(path)
+    text = _text(place)
+    if place.suffix.lower() in {".html", ".htm"}:
+        mark = re.escape(f'<script type="application/json" id="{EMBEDDED}">')
+        found = re.findall(f"{mark}(.*?)</script>", text, flags=re.DOTALL)
+        if len(found) != 1:
+            raise InvalidValue("path", str(path), "a page with one certificate inside")
+        text = found[0]
+    try:
+        document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("path", str(path), f"a certificate in JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise InvalidValue("path", str(path), "a certificate: a JSON object")
+    return document
+
+
+def _text(place: Path) -> str:
+    try:
+        return place.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidValue("path", str(place), f"a readable file ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InvalidValue("path", str(place), "a text file in UTF-8") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a field is there twice")
+    return dict(pairs)
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _tried(what: str, faults: Callable[[], Iterator[str]]) -> Check:
+    """Ask one question; what cannot even be read is a fault as well."""
+    try:
+        found = list(faults())
+    except (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+        found = [f"cannot be read: {error}"]
+    return Check(what, not found, "; ".join(found))
+
+
+def _schema(document: Mapping[str, Any]) -> Iterator[str]:
+    part = document.get("part")
+    if part not in {"public", "internal"}:
+        yield f"part is {part!r}, not public or internal"
+        return
+    try:
+        require_valid(document, part=str(part))
+    except SchemaError as error:
+        yield str(error)
+
+
+def _hash(document: Mapping[str, Any]) -> Iterator[str]:
+    if content_hash(document) != document["hash"]:
+        yield "the content was changed after the certificate was written"
+
+
+def _losses(document: Mapping[str, Any]) -> Iterator[str]:
+    parts = [from_json(document["released"]["loss"])]
+    for one in document["answers"]:
+        loss = from_json(one["loss"])
+        paid_by = _dataset(one["receipt"])
+        together = paid_by == _dataset(document["released"]["receipt"])
+        if one["counted_in_the_guarantee"] != together:
+            yield f"the answer to {one['question']!r} is counted for the wrong data"
+        if together:
+            parts.append(loss)
+        yield from _below(one["epsilon"], loss.epsilon(delta=one["delta"]), "an answer's epsilon")
+    whole: Loss = parts[0] if len(parts) == 1 else compose((part, 1) for part in parts)
+    if whole != from_json(document["guarantee"]["loss"]):
+        yield "the loss of the guarantee is not that of the model and its answers"
+
+
+def _dataset(receipt: Mapping[str, Any] | None) -> str | None:
+    return None if receipt is None else str(receipt["entry"].get("dataset"))
+
+
+def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
+    said = document["guarantee"]
+    right = guarantee_of(from_json(said["loss"]), said["delta"])
+    yield from _below(said["epsilon"], right["epsilon"], "epsilon")
+    lower, epsilon = said["epsilon_lower"], said["epsilon"]
+    if lower is not None and epsilon is not None and lower > epsilon:
+        yield "epsilon_lower is above epsilon"
+    for name in ("relation", "description"):
+        if said[name] != right[name]:
+            yield f"{name} is not that of the loss"
+    if set(said["accountants"]) != set(right["accountants"]):
+        yield "the accountants are not all there"
+    for name, value in right["accountants"].items():
+        yield from _below(said["accountants"].get(name), value, f"the accountant {name}")
+    for one, theirs in zip(right["groups"], said["groups"], strict=True):
+        if one["size"] != theirs["size"]:
+            yield "the sizes of groups are not those that are usual"
+        yield from _below(theirs["epsilon"], one["epsilon"], f"groups of {one['size']}")
+
+
+def _below(said: object, right: object, what: str) -> Iterator[str]:
+    """Refuse a bound that is lower than what it should be; ``None`` is no bound at all."""
+    if said is None or isinstance(said, str):
+        return
+    ours = right if isinstance(right, int | float) else None
+    claimed = float(said) if isinstance(said, int | float) else 0.0
+    if ours is None or claimed < float(ours) * (1.0 - _VERSIONS_AGREE):
+        yield f"{what} is stated as {claimed:g} and is {right}"
+
+
+def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
+    said = document["meaning"]
+    right = meaning_of(from_json(document["guarantee"]["loss"]))
+    if not _alike(said, right):
+        yield "beliefs or rates are not those of the loss"
+
+
+def _alike(said: object, right: object) -> bool:
+    if isinstance(said, bool) or isinstance(right, bool):
+        return said is right
+    if isinstance(said, int | float) and isinstance(right, int | float):
+        return abs(said - right) <= _VERSIONS_AGREE * max(abs(said), abs(right), 1e-9)
+    if isinstance(said, dict) and isinstance(right, dict):
+        return set(said) == set(right) and all(_alike(said[key], right[key]) for key in said)
+    if isinstance(said, list) and isinstance(right, list):
+        return len(said) == len(right) and all(map(_alike, said, right))
+    return said == right
+
+
+def _audits(document: Mapping[str, Any]) -> Iterator[str]:
+    promise = document["guarantee"]
+    for at, audit in enumerate(document["audits"], 1):
+        low, top, claim = audit["epsilon_lower"], audit["ceiling"], audit["claimed_epsilon"]
+        if low > top:
+            yield f"audit {at} shows more than its ceiling"
+        if low > claim and audit["verdict"] != "violated":
+            yield f"audit {at} refutes the claim and does not say so"
+        if top <= claim and audit["verdict"] == "consistent" and audit["method"] == _ONE_RUN:
+            yield f"audit {at} could not have refuted the claim and does not say so"
+        if promise["epsilon"] is not None and claim > promise["epsilon"] * (1 + _VERSIONS_AGREE):
+            yield f"audit {at} tested another claim: epsilon {claim:g}"
+        if audit["delta"] > promise["delta"]:
+            yield f"audit {at} tested another claim: delta {audit['delta']:g}"
+        if audit["method"] == _ONE_RUN:
+            yield from _one_run(at, audit)
+
+
+def _one_run(at: int, audit: Mapping[str, Any]) -> Iterator[str]:
+    counts = audit["evidence"]
+    guesses = counts["guesses_included"] + counts["guesses_excluded"]
+    for name, correct in (("epsilon_lower", counts["correct"]), ("ceiling", guesses)):
+        right = one_run_epsilon(
+            canaries=counts["canaries"],
+            guesses=guesses,
+            correct=correct,
+            delta=audit["delta"],
+            rate=(1.0 - audit["confidence"]) / counts["audits_of_these_coins"],
+        )
+        if abs(right - audit[name]) > 1e-6 * (1.0 + right):
+            yield f"audit {at}: {name} is stated as {audit[name]:g}; its counts give {right:g}"
+
+
+def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
+    if document["warnings"] != warnings_on(document):
+        yield "the warnings are not those that the facts call for"
+    if document["verdict"] != verdict_on(document):
+        yield "the verdict is not the one that the facts call for"
+
+
+def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
+    parts = [("the model", document["released"])]
+    parts += [(repr(one["question"]), one) for one in document["answers"]]
+    checks = []
+    delta = document["guarantee"]["delta"]
+    for what, part in parts:
+        receipt, slack = part["receipt"], part.get("delta", delta)
+        if receipt is None:
+            checks.append(Check(f"{what}: charged to a ledger", None, "no ledger was charged"))
+            continue
+        asked = partial(_covers, receipt, part, slack)
+        checks.append(_tried(f"{what}: the entry covers it", asked))
+    paid = [part["receipt"] for _, part in parts if part["receipt"] is not None]
+    if not paid:
+        return checks
+    if ledger is None:
+        checks.append(Check("the entries are on the chain", None, "no ledger was given"))
+        return checks
+    verdict = ledger.verify(receipts=paid)
+    detail = "; ".join(str(problem) for problem in verdict.problems)
+    checks.append(Check("the entries are on the chain", verdict.ok, detail))
+    return checks
+
+
+def _covers(receipt: Mapping[str, Any], part: Mapping[str, Any], delta: float) -> Iterator[str]:
+    for problem in check_receipt(receipt):
+        yield str(problem)
+    entry = receipt["entry"]
+    if entry.get("kind") != "charge":
+        yield f"the entry is of kind {entry.get('kind')!r}, not a charge"
+        return
+    charged, released = from_json(entry["content"]["loss"]), from_json(part["loss"])
+    if charged == released:
+        return
+    if charged.relation != released.relation:
+        yield "the entry speaks of other neighbours than the certificate"
+    elif charged.epsilon(delta=delta) < released.epsilon(delta=delta) * (1.0 - _VERSIONS_AGREE):
+        yield "the entry charged less than the certificate releases"
+
+
+def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
+    checks = []
+    for name, digest in document["released"]["files"].items():
+        what = f"the file {name}"
+        relative = Path(name)
+        if relative.is_absolute() or ".." in relative.parts:
+            checks.append(Check(what, False, "is not beside the certificate"))
+            continue
+        try:
+            content = (directory / relative).read_bytes()
+        except OSError:
+            checks.append(Check(what, None, "is not here"))
+            continue
+        same = hashlib.sha256(content).hexdigest() == digest
+        checks.append(Check(what, same, "" if same else "is not the one that was certified"))
+    return checks
+
+
+def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
+    what = "it belongs to the public certificate"
+    public = directory.parent / "public" / "certificate.json"
+    if not public.is_file():
+        return Check(what, None, "there is no public/certificate.json beside its directory")
+    same = read_certificate(public).get("hash") == annex["certificate"]
+    return Check(what, same, "" if same else "it is the annex of another certificate")
+
+
+def _page(document: Mapping[str, Any], text: str) -> Check:
+    what = "the page shows the document"
+    if document["written_by"] != f"discreet {__version__}":
+        return Check(what, None, f"it was written by {document['written_by']}")
+    from discreet.report.public_page import certificate_page
+
+    same = certificate_page(document).html() == text
+    return Check(what, same, "" if same else "the page is not the one that the document gives")

@@ -1,0 +1,112 @@
+"""Results of membership attacks (S28)."""
+
+import json
+
+import numpy as np
+import pytest
+
+from discreet.attacks import MembershipResult, pooled
+from discreet.errors import InvalidValue, NotApplicable
+
+
+def result(decided: bool = True) -> MembershipResult:
+    scores = np.array([0.9, 0.8, 0.7, 0.2, 0.75, 0.1, 0.2, 0.0])
+    members = np.array([True] * 4 + [False] * 4)
+    return MembershipResult(
+        "hand",
+        scores,
+        members,
+        np.array([0, 0, 1, 1, 0, 0, 1, 1]),
+        np.arange(8) + 100,
+        scores >= 0.5 if decided else None,
+        0.5,
+        {"note": "by hand"},
+    )
+
+
+def test_figures_by_hand() -> None:
+    one = result()
+    assert one.recall().share == 3 / 4
+    assert one.false_positive_rate().share == 1 / 4
+    precision = one.precision()
+    assert precision is not None
+    assert (precision.successes, precision.trials) == (3, 4)
+    assert one.accuracy().share == 6 / 8
+    assert one.advantage().value == 0.5
+    # 16 pairs: 0.9 and 0.8 win 4 each, 0.7 wins 3, 0.2 wins 2 and draws 1.
+    assert one.auc == 13.5 / 16
+    assert one.best_advantage == 0.5
+    assert one.tpr_at(0.25).share == 3 / 4
+    with pytest.raises(InvalidValue, match="4 non-members cannot support"):
+        one.tpr_at(0.1)
+    assert one.operating_points() == ()
+
+
+def test_single_scores_do_not_get_into_logs() -> None:
+    assert repr(result()) == "MembershipResult('hand', members=4, nonmembers=4, auc=0.8438)"
+
+
+def test_most_exposed_are_members_by_score() -> None:
+    exposed = result().most_exposed(2)
+    assert [(one.record, one.label, one.score) for one in exposed] == [(100, 0, 0.9), (101, 0, 0.8)]
+    assert exposed[0].fpr.successes == 0
+    assert exposed[0].fpr.high > 0.4  # four non-members say little
+    assert [one.record for one in result().most_exposed(9)] == [100, 101, 102, 103]
+
+
+def test_slices() -> None:
+    parts = result().slices()
+    assert [(part.name, part.members, part.nonmembers) for part in parts] == [
+        ("0", 2, 2),
+        ("1", 2, 2),
+    ]
+    assert parts[0].auc == 1.0
+    assert parts[1].auc == 3.5 / 4
+    groups = ["a"] * 4 + ["b"] * 4  # neither has both kinds
+    assert result().slices(groups) == []
+    with pytest.raises(InvalidValue, match="groups"):
+        result().slices(["a"])
+
+
+def test_no_decisions_no_precision() -> None:
+    one = result(decided=False)
+    for figure in (one.precision, one.recall, one.advantage, one.accuracy):
+        with pytest.raises(NotApplicable, match="read the curve"):
+            figure()
+    assert one.to_json()["decisions"] is None
+
+
+def test_json_is_json() -> None:
+    one = result()
+    text = json.dumps(one.to_json(), allow_nan=False)
+    back = json.loads(text)
+    assert back["decisions"]["precision"]["share"] == 0.75
+    assert back["most_exposed"][0]["record"] == 100
+    assert one.to_json(exposed=0)["most_exposed"] == []
+    assert back["smallest_supported_fpr"] == 0.25
+    infinite = MembershipResult(
+        "x", np.array([np.inf, -np.inf]), np.array([True, False]), np.zeros(2, int), np.arange(2)
+    )
+    json.dumps(infinite.to_json(), allow_nan=False)
+
+
+def test_bad_results_are_refused() -> None:
+    scores, both = np.array([0.0, 1.0]), np.array([True, False])
+    labels = np.zeros(2, dtype=np.int64)
+    with pytest.raises(InvalidValue, match="members and non-members"):
+        MembershipResult("x", scores, np.array([True, True]), labels, np.arange(2))
+    with pytest.raises(InvalidValue, match="not a number"):
+        MembershipResult("x", np.array([np.nan, 0.0]), both, labels, np.arange(2))
+    with pytest.raises(InvalidValue, match="labels"):
+        MembershipResult("x", scores, both, labels[:1], np.arange(2))
+
+
+def test_pooled() -> None:
+    many = pooled([result(), result()])
+    assert len(many.scores) == 16
+    assert many.auc == result().auc
+    assert many.threshold == 0.5
+    assert many.metadata["pooled_targets"] == 2
+    assert pooled([result(), result(decided=False)]).decisions is None
+    with pytest.raises(InvalidValue, match="results"):
+        pooled([])

@@ -1,0 +1,100 @@
+"""Observations and signals (S28)."""
+
+import numpy as np
+import pytest
+import torch
+
+from discreet.attacks import as_target, observe, observe_split, signals
+from discreet.attacks.observations import record_digests
+from discreet.errors import InvalidValue
+
+X = np.arange(12.0).reshape(6, 2)
+Y = np.array([0, 1, 0, 1, 0, 1])
+TARGET = as_target(
+    lambda x: np.column_stack([x[:, 0] % 4 / 8 + 0.2, 0.8 - x[:, 0] % 4 / 8]),
+    output="probabilities",
+)
+MEMBERS = np.array([True, True, True, False, False, False])
+
+
+def test_signals_by_hand() -> None:
+    seen = observe(TARGET, X, Y, members=MEMBERS)
+    p = TARGET.probabilities(X)[np.arange(6), Y]
+    np.testing.assert_allclose(seen.confidences, p)
+    np.testing.assert_allclose(seen.losses, -np.log(p))
+    np.testing.assert_allclose(seen.scaled_logits(), np.log(p / (1 - p)), atol=1e-12)
+    assert len(seen) == 6
+    assert seen.classes == 2
+
+
+def test_scaled_logit_is_exact_where_confidence_is_one() -> None:
+    logits = np.array([[50.0, 0.0, 1.0]])
+    target = as_target(lambda _: logits, output="logits")
+    seen = observe_split(
+        as_target(lambda x: np.repeat(logits, len(x), axis=0), output="logits"),
+        members=(np.zeros((1, 1)), [0]),
+        nonmembers=(np.ones((1, 1)), [0]),
+    )
+    assert target.probabilities(np.zeros((1, 1)))[0, 0] == 1.0
+    wanted = 50 - np.log(np.exp(0.0) + np.exp(1.0))
+    np.testing.assert_allclose(seen.scaled_logits(limit=100), wanted, rtol=1e-12)
+    np.testing.assert_allclose(seen.scaled_logits(), signals.RESOLUTION)
+
+
+def test_scaled_logit_of_hard_answers_is_finite() -> None:
+    with np.errstate(divide="ignore"):
+        hard = np.log(np.array([[1.0, 0.0], [0.0, 1.0]]))
+    values = signals.scaled_logit(hard, np.array([0, 0]), limit=9.0)
+    assert values.tolist() == [9.0, -9.0]
+    assert signals.loss(hard, np.array([0, 0])).tolist() == [0.0, np.inf]
+
+
+def test_overlap() -> None:
+    x = np.concatenate([X, X[:1]])
+    y, members = np.append(Y, Y[0]), np.append(MEMBERS, False)
+    with pytest.raises(InvalidValue, match="1 non-members that are equal to a member"):
+        observe(TARGET, x, y, members=members)
+    kept = observe(TARGET, x, y, members=members, overlap="drop")
+    assert len(kept) == 6
+    assert kept.members.tolist() == MEMBERS.tolist()
+    assert len(observe(TARGET, x, y, members=members, overlap="allow")) == 7
+    # The same values with another label are another record.
+    assert len(observe(TARGET, x, np.append(Y, 1), members=members)) == 7
+    with pytest.raises(InvalidValue, match="equal to a member"):
+        observe_split(TARGET, members=(X, Y), nonmembers=(X[2:3], Y[2:3]))
+
+
+def test_bad_input() -> None:
+    for members in ([1, 0, 0, 0, 0, 0], MEMBERS[:3]):
+        with pytest.raises(InvalidValue, match="members"):
+            observe(TARGET, X, Y, members=members)
+    with pytest.raises(InvalidValue, match="labels"):
+        observe(TARGET, X, Y[:3], members=MEMBERS)
+    with pytest.raises(InvalidValue, match="from 0 to 1"):
+        observe(TARGET, X, Y + 1, members=MEMBERS)
+    with pytest.raises(InvalidValue, match="nonmembers"):
+        observe_split(TARGET, members=(X, Y), nonmembers=(X[:0], Y[:0]))
+    with pytest.raises(InvalidValue, match="nonmembers"):
+        observe_split(TARGET, members=(X, Y), nonmembers=(np.zeros((2, 3)), [0, 1]))
+    with pytest.raises(InvalidValue, match="members"):
+        observe_split(TARGET, members=(X, Y[:2]), nonmembers=(X + 100, Y))
+
+
+def test_digests_follow_values_not_formats() -> None:
+    y = np.array([0, 1])
+    one = record_digests(np.array([[1.0, -0.0], [2.0, 3.0]]), y)
+    assert one.tolist() == record_digests(np.array([[1, 0], [2, 3]], dtype=np.uint8), y).tolist()
+    assert one.tolist() == record_digests(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), y).tolist()
+    assert one[0] != record_digests(np.array([[1.0, 0.0]]), np.array([1]))[0]
+    words = record_digests(np.array([["a", "b"], ["a", "c"]], dtype=object), y * 0)
+    assert len(set(words.tolist())) == 2
+
+
+def test_parts() -> None:
+    seen = observe(TARGET, X, Y, members=MEMBERS)
+    part = seen.part(np.array([4, 0]))
+    assert part.members.tolist() == [False, True]
+    np.testing.assert_array_equal(part.records, X[[4, 0]])
+    assert len(seen.part(MEMBERS)) == 3
+    with pytest.raises(InvalidValue, match="2 records that are also evaluated"):
+        seen.refuse_shared(part, "public")

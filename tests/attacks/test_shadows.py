@@ -1,0 +1,363 @@
+"""The shadow pool (S28): halves, cache, resumption after a kill, several processes, Ray."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+from sklearn.svm import LinearSVC
+
+from discreet.attacks import ShadowPool, as_target
+from discreet.attacks.targets import Target
+from discreet.errors import InvalidValue, NotApplicable
+
+DRAW = np.random.default_rng(0)
+X = DRAW.normal(size=(60, 3))
+Y = (X[:, 0] + DRAW.normal(size=60) > 0).astype(np.int64)
+
+
+def train(indices: NDArray[np.intp]) -> LogisticRegression:
+    return LogisticRegression().fit(X[indices], Y[indices])
+
+
+def seeded(indices: NDArray[np.intp], seed: int) -> Target:
+    value = float(np.random.default_rng(seed).uniform(0.2, 0.8) + 1e-4 * indices.sum() / 1e3)
+    return as_target(lambda x: np.full(len(x), value), output="probabilities")
+
+
+class TestHalves:
+    def test_fair_independent_and_stable(self) -> None:
+        pool = ShadowPool(X, Y, train, models=400, seed=5)
+        assert (pool.inclusion.sum(axis=1) == 30).all()
+        # Each record is inside Binomial(400, 1/2) models: six standard deviations of 10.
+        assert (np.abs(pool.inclusion.sum(axis=0) - 200) < 60).all()
+        # Two records are inside together in 29/118 of the models; 1770 pairs.
+        together = (pool.inclusion.T.astype(int) @ pool.inclusion.astype(int))[
+            np.triu_indices(60, 1)
+        ]
+        assert abs(together.mean() / 400 - 29 / 118) < 1e-12
+        assert np.abs(together - 400 * 29 / 118).max() < 7 * np.sqrt(400 * 0.25 * 0.75)
+        # More models are added behind; the first stay what they are.
+        fewer = ShadowPool(X, Y, train, models=7, seed=5)
+        np.testing.assert_array_equal(fewer.inclusion, pool.inclusion[:7])
+        other = ShadowPool(X, Y, train, models=7, seed=6)
+        assert (other.inclusion != fewer.inclusion).any()
+
+    def test_given_ones(self) -> None:
+        given = np.arange(60) % 2 == np.arange(3)[:, None] % 2
+        pool = ShadowPool(X, Y, train, inclusion=given, seed=1)
+        assert pool.models == 3
+        np.testing.assert_array_equal(pool.run().inclusion, given)
+        for wrong in (given[:, :5], given.astype(int), np.ones_like(given)):
+            with pytest.raises(InvalidValue, match="inclusion"):
+                ShadowPool(X, Y, train, inclusion=wrong)
+
+
+class TestScores:
+    def test_scores_are_those_of_models_trained_on_the_halves(self) -> None:
+        pool = ShadowPool(X, Y, train, models=5, seed=2)
+        with pytest.raises(NotApplicable, match="run"):
+            _ = pool.scores
+        scores = pool.run()
+        for row in range(5):
+            wanted = train(np.flatnonzero(pool.inclusion[row])).predict_proba(X)
+            np.testing.assert_allclose(pool.probabilities[row], wanted, rtol=1e-5)
+            np.testing.assert_allclose(scores.confidences[row], wanted[np.arange(60), Y], rtol=1e-5)
+            np.testing.assert_allclose(
+                scores.losses[row], -np.log(wanted[np.arange(60), Y]), rtol=1e-5
+            )
+
+    def test_leave_one_out(self) -> None:
+        pool = ShadowPool(X, Y, train, models=5, seed=2)
+        pool.run()
+        seen, others = pool.leave_out(1)
+        assert len(others) == len(pool.without(1)) == 4
+        np.testing.assert_array_equal(seen.members, pool.inclusion[1])
+        np.testing.assert_array_equal(others.inclusion, pool.inclusion[[0, 2, 3, 4]])
+        model = train(np.flatnonzero(pool.inclusion[1]))
+        again = pool.observe(model, members=pool.inclusion[1])
+        np.testing.assert_allclose(again.losses, seen.losses, rtol=1e-5)
+
+    def test_what_is_computed_for_the_pool_serves_its_parts(self) -> None:
+        scores = ShadowPool(X, Y, train, models=5, seed=2).run()
+        fresh = scores.without(2)
+        wanted = fresh.losses, fresh.confidences, fresh.scaled_logits()
+        assert scores.losses.shape == scores.confidences.shape == scores.scaled_logits().shape
+        cut = scores.without(2)
+        for one, two in zip(
+            wanted, (cut.losses, cut.confidences, cut.scaled_logits()), strict=True
+        ):
+            np.testing.assert_array_equal(one, two)
+
+    def test_a_half_without_a_class(self) -> None:
+        y = np.append(np.zeros(59, dtype=int), 2)
+        y[:20] = 1
+        pool = ShadowPool(X, y, lambda i: LogisticRegression().fit(X[i], y[i]), models=6, seed=0)
+        scores = pool.run()
+        assert scores.probabilities.shape == (6, 60, 3)
+        without = ~pool.inclusion[:, 59]
+        assert without.any()
+        assert (scores.probabilities[without, :, 2] == 0).all()
+
+    def test_data_frames_and_pipelines(self) -> None:
+        frame = pd.DataFrame({"age": X[:, 0], "town": np.array(["a", "b"])[(X[:, 1] > 0) * 1]})
+
+        def fit(indices: NDArray[np.intp]) -> object:
+            columns = ColumnTransformer(
+                [("towns", OneHotEncoder(), ["town"])], remainder="passthrough"
+            )
+            return make_pipeline(columns, LogisticRegression()).fit(frame.iloc[indices], Y[indices])
+
+        scores = ShadowPool(frame, Y, fit, models=3, seed=0).run()
+        seen, others = scores.leave_out(0)
+        assert len(others) == 2
+        assert len(seen.part(np.arange(5)).records) == 5
+        assert np.isfinite(scores.losses).all()
+
+
+class TestCache:
+    def counting(self, log: Path) -> type:
+        class Counting:
+            key = "counting"
+
+            def __call__(self, indices: NDArray[np.intp], seed: int) -> Target:
+                with log.open("a", encoding="utf-8") as stream:
+                    stream.write("x")
+                return seeded(indices, seed)
+
+        return Counting
+
+    def test_everything_is_trained_once(self, tmp_path: Path) -> None:
+        log, home = tmp_path / "log", tmp_path / "pool"
+        make = self.counting(log)
+        first = ShadowPool(X, Y, make(), models=4, directory=home, seed=1)
+        first.run()
+        again = ShadowPool(X, Y, make(), models=4, directory=home, seed=1)
+        np.testing.assert_array_equal(again.run().losses, first.scores.losses)
+        assert log.read_text() == "x" * 4
+        more = ShadowPool(X, Y, make(), models=6, directory=home, seed=1)
+        np.testing.assert_array_equal(more.run().losses[:4], first.scores.losses)
+        assert log.read_text() == "x" * 6
+
+    @pytest.mark.parametrize("change", ["data", "labels", "seed", "key"])
+    def test_another_experiment_gets_nothing(self, change: str, tmp_path: Path) -> None:
+        log, home = tmp_path / "log", tmp_path / "pool"
+        make = self.counting(log)
+        ShadowPool(X, Y, make(), models=2, directory=home, seed=1).run()
+        x, y = X.copy(), Y.copy()
+        if change == "data":
+            x[7, 1] += 1e-9
+        if change == "labels":
+            y[3] = 1 - y[3]
+        key = "other" if change == "key" else None
+        seed = 2 if change == "seed" else 1
+        ShadowPool(x, y, make(), models=2, directory=home, seed=seed, key=key).run()
+        assert log.read_text() == "x" * 4
+
+    def test_a_seed_that_nobody_chose_is_kept(self, tmp_path: Path) -> None:
+        one = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s")
+        two = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s")
+        assert one.seed == two.seed
+        np.testing.assert_array_equal(one.run().losses, two.run().losses)
+        assert ShadowPool(X + 1, Y, seeded, models=3, directory=tmp_path, key="s").seed != one.seed
+        assert ShadowPool(X, Y, seeded, models=3).seed != ShadowPool(X, Y, seeded, models=3).seed
+        (tmp_path / "pool.json").write_text("{", encoding="utf-8")
+        with pytest.raises(InvalidValue, match="damaged"):
+            ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s")
+
+    def test_damaged_scores_are_trained_again(self, tmp_path: Path) -> None:
+        pool = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s", seed=1)
+        wanted = pool.run().losses
+        files = sorted(tmp_path.glob("*.npy"))
+        assert len(files) == 3
+        files[0].write_bytes(files[0].read_bytes()[:50])
+        files[1].unlink()
+        again = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s", seed=1)
+        np.testing.assert_array_equal(again.run().losses, wanted)
+
+
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from discreet.attacks import ShadowPool, as_target
+
+home, log = Path(sys.argv[1]), Path(sys.argv[2])
+x = np.arange(200.0)[:, None]
+y = np.arange(200) % 2
+
+def train(indices, seed):
+    with log.open("a") as stream:
+        stream.write("x")
+    time.sleep(0.15)
+    value = float(np.random.default_rng(seed).uniform(0.1, 0.9))
+    return as_target(lambda x: np.full(len(x), value), output="probabilities")
+
+pool = ShadowPool(x, y, train, models=12, directory=home, key="slow")
+np.save(sys.argv[3], pool.run().losses)
+"""
+
+
+def test_a_killed_pool_takes_up_where_it_was(tmp_path: Path) -> None:
+    home, log, out = tmp_path / "pool", tmp_path / "log", tmp_path / "losses.npy"
+    command = [sys.executable, "-c", SCRIPT, str(home), str(log), str(out)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + 60
+    while len(list(home.glob("*.npy"))) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path.name: path.read_bytes() for path in home.glob("*.npy")}
+    assert 3 <= len(kept) < 12
+    assert not out.exists()
+    begun = len(log.read_text())
+    assert begun <= len(kept) + 1
+    subprocess.run(command, check=True, timeout=60)
+    assert len(log.read_text()) - begun == 12 - len(kept)  # only what was missing
+    assert {name: (home / name).read_bytes() for name in kept} == kept
+    assert len(list(home.glob("*.npy"))) == 12
+    assert np.load(out).shape == (12, 200)
+
+
+class TestParallel:
+    @pytest.mark.parametrize("backend", [None, "threading"])
+    @pytest.mark.parametrize("kept", [True, False])
+    def test_several_jobs_give_the_same(
+        self, backend: str | None, kept: bool, tmp_path: Path
+    ) -> None:
+        def inner(indices: NDArray[np.intp], seed: int) -> Target:
+            # Defined here: other processes do not know the modules of the tests.
+            value = float(np.random.default_rng(seed).uniform(0.2, 0.8))
+            return as_target(lambda x: np.full(len(x), value), output="probabilities")
+
+        wanted = ShadowPool(X, Y, inner, models=9, seed=4).run().losses
+        pool = ShadowPool(
+            X,
+            Y,
+            inner,
+            models=9,
+            seed=4,
+            n_jobs=2,
+            backend=backend,
+            directory=tmp_path if kept else None,
+            key="seeded",
+        )
+        np.testing.assert_array_equal(pool.run().losses, wanted)
+
+    def test_an_error_in_training_comes_through(self) -> None:
+        def broken(indices: NDArray[np.intp]) -> Target:
+            raise ZeroDivisionError("planted")
+
+        with pytest.raises(ZeroDivisionError, match="planted"):
+            ShadowPool(X, Y, broken, models=2, n_jobs=2, backend="threading").run()
+
+
+RAY = """
+import sys
+import numpy as np
+import ray
+from discreet.attacks import ShadowPool, as_target
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
+x, y = np.arange(40.0)[:, None], np.arange(40) % 2
+
+def train(indices, seed):
+    import os
+    assert os.getpid() != driver
+    value = float(np.random.default_rng(seed).uniform(0.1, 0.9))
+    return as_target(lambda x: np.full(len(x), value), output="probabilities")
+
+import os
+driver = os.getpid()
+pool = ShadowPool(
+    x, y, train, models=4, seed=3, n_jobs=2, backend="ray", directory=sys.argv[2], key="r"
+)
+losses = pool.run().losses
+assert ray.is_initialized()
+ray.shutdown()
+driver = -1
+alone = ShadowPool(x, y, train, models=4, seed=3).run().losses
+np.testing.assert_array_equal(losses, alone)
+print("same")
+"""
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """Sockets have short names: the directory of pytest may be too deep for Ray."""
+    home = Path(tempfile.mkdtemp(prefix="ray"))
+    yield home
+    shutil.rmtree(home, ignore_errors=True)
+
+
+def test_a_real_ray_gives_the_same(tmp_path: Path, short_directory: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", RAY, str(short_directory), str(tmp_path / "pool")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "same" in done.stdout
+    assert len(list((tmp_path / "pool").glob("*.npy"))) == 4
+
+
+def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    ShadowPool(X, Y, seeded, models=2, seed=0, progress=True).run()
+    assert "shadow models" in capsys.readouterr().out
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"models": 0}, "models"),
+            ({"n_jobs": 0}, "n_jobs"),
+            ({"backend": "mpi"}, "backend"),
+            ({"seed": -1}, "seed"),
+            ({"key": ""}, "key"),
+            ({"group": 0}, "group"),
+            ({"classes": 1}, "labels"),
+        ],
+    )
+    def test_options(self, change: dict[str, object], message: str) -> None:
+        with pytest.raises(InvalidValue, match=message):
+            ShadowPool(X, Y, train, **change)  # type: ignore[arg-type]
+
+    def test_data(self) -> None:
+        with pytest.raises(InvalidValue, match="records"):
+            ShadowPool(X[:3], Y[:3], train)
+        with pytest.raises(InvalidValue, match="one for each of 60"):
+            ShadowPool(X, Y[:5], train)
+        with pytest.raises(InvalidValue, match="labels"):
+            ShadowPool(X, Y - 1, train)
+        with pytest.raises(InvalidValue, match="two classes"):
+            ShadowPool(X, Y * 0, train)
+        with pytest.raises(InvalidValue, match="train"):
+            ShadowPool(X, Y, 3)  # type: ignore[arg-type]
+
+    def test_models(self) -> None:
+        with pytest.raises(NotApplicable, match="labels only"):
+            ShadowPool(X, Y, lambda i: LinearSVC().fit(X[i], Y[i]), models=1).run()
+        wide = as_target(lambda x: np.full((len(x), 3), 1 / 3), output="probabilities")
+        with pytest.raises(InvalidValue, match="3 classes"):
+            ShadowPool(X, Y, lambda _: wide, models=1).run()
+        row = ShadowPool(X, Y, train, models=2, seed=0).run()
+        with pytest.raises(InvalidValue, match="row"):
+            row.without(2)

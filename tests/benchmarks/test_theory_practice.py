@@ -1,0 +1,123 @@
+"""The recorded comparison of theory and practice, and the script that makes it."""
+
+import importlib
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = json.loads((ROOT / "benchmarks/results/theory.json").read_text(encoding="utf-8"))
+PAGE = (ROOT / "docs/theory-and-practice.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        yield importlib.import_module("theory_practice")
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+
+
+@pytest.fixture(scope="module")
+def runs(script: ModuleType) -> ModuleType:
+    return importlib.import_module(script.Setting.__module__)
+
+
+def test_the_page_shows_the_recorded_runs(script: ModuleType) -> None:
+    assert script.table(RESULTS) in PAGE
+    assert script.trend_table(RESULTS) in PAGE
+    assert script.judged(RESULTS) == []
+
+
+def test_every_cell_has_its_seeds(script: ModuleType) -> None:
+    seeds = {row["seed"] for row in RESULTS["runs"]}
+    names = [script.ADULT.name, script.LOCATION.name]
+    recorded = [script.cell_of(row) for row in RESULTS["runs"]]
+    assert len(set(recorded)) == len(recorded)
+    assert set(script.cells(names, len(seeds))) <= set(recorded)
+    assert script.EPSILONS == (0.1, 0.5, 1, 5, 10, 50, 100, 500, 1000)
+    assert script.ACCOUNTANTS == ("naive", "advanced", "zcdp", "rdp", "pld")
+    assert seeds == set(range(1, script.SEEDS + 1))
+
+
+@pytest.mark.parametrize("accountant", ["naive", "advanced", "zcdp", "rdp"])
+def test_recorded_noise_keeps_the_claim_and_no_less_does(
+    script: ModuleType, accountant: str
+) -> None:
+    for epsilon in (0.1, 10.0, 1000.0):
+        noise = RESULTS["noise_multipliers"][f"Adult, {accountant}, {epsilon:g}"]
+        assert script.ADULT.noise(epsilon, accountant) == pytest.approx(noise, rel=1e-3)
+        loss = script.ADULT.loss(noise, accountant)
+        assert loss.epsilon(delta=1e-5, accountant=accountant) <= epsilon
+        less = script.ADULT.loss(0.98 * noise, accountant)
+        assert less.epsilon(delta=1e-5, accountant=accountant) > epsilon
+
+
+def test_runs_were_made_with_the_noise_of_their_claim() -> None:
+    for row in RESULTS["runs"]:
+        if row["accountant"] != "none":
+            key = f"{row['data']}, {row['accountant']}, {row['epsilon']:g}"
+            assert row["noise_multiplier"] == RESULTS["noise_multipliers"][key]
+            assert row["epsilon_lower"] <= row["ceiling"]
+
+
+def made_up(script: ModuleType, *, violated: int = 0) -> dict[str, Any]:
+    """Runs that lose 1 / epsilon of their accuracy, twice that by other accountants than PLD."""
+    listed = []
+    for data, model, accountant, epsilon, seed in script.cells(["Adult"], 2):
+        row = {"data": data, "model": model, "accountant": accountant, "seed": seed}
+        share = (1 if accountant == "pld" else 2) / epsilon
+        row |= {"accuracy": 0.8 * (1 - min(1.0, share)), "advantage": 0.0}
+        if accountant != "none":
+            row |= {"epsilon": epsilon, "epsilon_lower": 0.0, "verdict": "consistent"}
+            row["verdict"] = "violated" if len(listed) < violated else "consistent"
+        listed.append(row)
+    keys = [f"Adult, {each}, {at:g}" for each in script.ACCOUNTANTS for at in script.EPSILONS]
+    return {"runs": listed, "noise_multipliers": dict.fromkeys(keys, 1.0)}
+
+
+def test_figures_are_read_off_the_runs(script: ModuleType) -> None:
+    figures = script.Figures(made_up(script))
+    panel = ("Adult", "network")
+    assert figures.plain(panel, "accuracy") == pytest.approx(0.8)
+    assert figures.accuracy_loss(panel, "pld", 10.0) == pytest.approx(0.1)
+    assert figures.without_loss(panel, "pld") == 50.0
+    assert figures.without_loss(panel, "rdp") == 100.0
+    assert script.allowed_advantage(1000.0) == pytest.approx(1.0)
+    assert script.allowed_advantage(1.0) == pytest.approx(math.tanh(0.5), abs=1e-4)
+
+
+def test_an_accountant_that_audits_refute_is_seen(script: ModuleType) -> None:
+    assert script.judged(made_up(script)) == []
+    assert len(script.judged(made_up(script, violated=100))) == 1
+
+
+def test_a_small_run_goes_through(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(1)
+    x = random.standard_normal((400, 5)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    monkeypatch.setattr(runs, "CANARIES", 60)
+    small = runs.Setting("made up", lambda: (x, y), 200, 60, 8, (2.0, 2.0))
+    for model in runs.MODELS:
+        found = runs.private(small, model, noise_multiplier=0.5, epsilon=100.0, seed=1)
+        assert found["accuracy"] > 0.6
+        assert -0.5 < found["advantage"] < 0.5
+        assert 0.0 <= found["epsilon_lower"] <= found["ceiling"] < 100.0
+        assert found["verdict"] == "too weak to tell"
+    assert runs.plain(small, "logistic regression", 1)["accuracy"] > 0.9
+
+
+def test_purchases_are_read_if_there_is_a_file(runs: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "dataset_purchase"
+    file.write_text("1,0,1,1\n100,1,0,0\n", encoding="utf-8")
+    x, y = runs.purchases(file).read()
+    assert x.tolist() == [[0, 1, 1], [1, 0, 0]]
+    assert y.tolist() == [0, 99]

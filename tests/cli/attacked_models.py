@@ -1,0 +1,69 @@
+"""Models that tests name as ``attacked_models:name``; this directory is put on the path."""
+
+import numpy as np
+from sklearn.tree import DecisionTreeClassifier
+
+from discreet.attacks import as_target
+
+CLASSES = 3
+
+
+def people(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    records = rng.normal(size=(count, 5))
+    records[:, 0] = rng.integers(0, 2, count)
+    return records, rng.integers(0, CLASSES, count)
+
+
+def train(records: np.ndarray, labels: np.ndarray, seed: int) -> DecisionTreeClassifier:
+    # Labels are noise: whoever learns them has memorised them.
+    return DecisionTreeClassifier(min_samples_leaf=2, random_state=seed).fit(records, labels)
+
+
+def memorising() -> DecisionTreeClassifier:
+    return train(*people(200, 1), 0)
+
+
+class OnlyLabels:
+    def __init__(self, inner: DecisionTreeClassifier) -> None:
+        self._inner = inner
+        self.classes_ = inner.classes_
+
+    def predict(self, records: np.ndarray) -> np.ndarray:
+        return self._inner.predict(records)
+
+
+def labels_only() -> OnlyLabels:
+    return OnlyLabels(memorising())
+
+
+def tell_share(records: np.ndarray, labels: np.ndarray) -> object:
+    share = float(records[:, 0].mean())
+    return as_target(_Constant(share), output="probabilities")
+
+
+class _Constant:
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def __call__(self, records: np.ndarray) -> np.ndarray:
+        return np.full(len(records), self._share)
+
+
+def linear() -> object:
+    weights = np.linspace(-1, 1, 2 * 16).reshape(2, 16)
+    return as_target(
+        lambda x: np.asarray(x).reshape(len(x), -1) @ weights.T, output="logits", classes=2
+    )
+
+
+def judge() -> object:
+    weights = np.linspace(-2, 1, 2 * 16).reshape(2, 16)
+    return as_target(
+        lambda x: (np.asarray(x).reshape(len(x), -1) - 0.5) @ weights.T,
+        output="logits",
+        classes=2,
+    )
+
+
+NUMBER = 3

@@ -1,0 +1,346 @@
+"""``discreet attack``: from files to figures, pages and refusals."""
+
+import csv
+import json
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from cli import attacked_models
+from cli.conftest import Run
+
+SCHEMA = """
+target = "outcome"
+expected_rows = 400
+
+[columns.age]
+type = "integer"
+bounds = [0, 100]
+
+[columns.ward]
+type = "categorical"
+categories = ["north", "south"]
+
+[columns.outcome]
+type = "categorical"
+categories = ["well", "ill"]
+other = "well"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    with threadpool_limits(1):
+        yield
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(Path(__file__).parent), *sys.path])
+    return tmp_path
+
+
+def save(name: str, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    records, labels = attacked_models.people(count, seed)
+    np.savez(name, records=records, labels=labels)
+    return records, labels
+
+
+def save_table(name: str, heading: list[str], rows: list[list[Any]]) -> None:
+    with Path(name).open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([heading, *rows])
+
+
+@pytest.fixture
+def files(place: Path) -> Path:
+    save("in.npz", 200, 1)
+    save("out.npz", 200, 2)
+    save("more.npz", 200, 3)
+    return place
+
+
+# --- membership -------------------------------------------------------------------------
+
+
+def answers(name: str, probabilities: np.ndarray, labels: list[Any]) -> None:
+    rows = [[*p, label] for p, label in zip(probabilities.tolist(), labels, strict=True)]
+    save_table(name, ["probability of a", "b", "label"], rows)
+
+
+def test_answers_of_a_model_are_enough(place: Path, run: Run) -> None:
+    sure, unsure = np.tile([0.9, 0.1], (40, 1)), np.tile([0.6, 0.4], (50, 1))
+    answers("seen.csv", sure, ["a"] * 40)
+    answers("unseen.csv", unsure, [0] * 50)
+    arguments = ("attack", "membership", "--members", "seen.csv", "--nonmembers", "unseen.csv")
+    done = run(*arguments, "--json")
+    found = json.loads(done.stdout)
+    assert found["exposes_records"] is False
+    [only] = found["results"]
+    assert only["attack"] == "yeom"
+    assert (only["members"], only["nonmembers"], only["auc"]["value"]) == (40, 50, 1.0)
+    assert only["most_exposed"] == []
+    shown = run(*arguments, "--output", "page.html").stdout
+    assert "AUC" in shown
+    assert "cannot support so small a rate" in shown
+    assert "INTERNAL" not in shown
+    assert "PUBLIC FIGURES" in (place / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_memorising_model_with_shadow_models(files: Path, run: Run) -> None:
+    arguments = (
+        *("attack", "membership", "--model", "attacked_models:memorising"),
+        *("--members", "in.npz", "--nonmembers", "out.npz", "--public", "more.npz"),
+        *("--train", "attacked_models:train", "--shadows", "40", "--pool", "pool"),
+        *("--attack", "yeom", "--attack", "lira", "--attack", "rmia", "--seed", "1"),
+    )
+    found = json.loads(run(*arguments, "--json").stdout)
+    scores = {result["attack"]: result["auc"]["value"] for result in found["results"]}
+    assert set(scores) == {"yeom", "lira online", "rmia offline"}
+    assert min(scores.values()) > 0.8
+    kept = len(list((files / "pool").rglob("*.np*")))
+    assert kept >= 40
+    # Shadow models come from the pool the second time; the page names records and says so.
+    done = run(*arguments, "--exposed", "3", "--output", "page.html")
+    assert "INTERNAL, unsafe to publish" in done.stdout
+    assert "written: page.html (INTERNAL)" in done.stdout
+    assert "INTERNAL: unsafe to publish" in (files / "page.html").read_text(encoding="utf-8")
+    assert len(list((files / "pool").rglob("*.np*"))) == kept
+
+
+def test_a_model_of_labels_is_attacked_by_labels(files: Path, run: Run) -> None:
+    arguments = (
+        *("attack", "membership", "--model", "attacked_models:labels_only", "--seed", "1"),
+        *("--members", "in.npz", "--nonmembers", "out.npz", "--json"),
+    )
+    [only] = json.loads(run(*arguments).stdout)["results"]
+    assert only["attack"].startswith("label")
+    assert only["auc"]["value"] > 0.7
+    done = run(*arguments, "--attack", "yeom")
+    assert done.exit_code == 2
+    assert "--attack = yeom: expected label-only" in done.stderr
+
+
+@pytest.fixture
+def trained(place: Path, run: Run) -> Path:
+    rng = np.random.default_rng(0)
+    for name, count in (("in.csv", 300), ("out.csv", 120), ("more.csv", 120)):
+        rows = [
+            [int(age), ward, "ill" if age + 20 * (ward == "south") > 60 else "well"]
+            for age, ward in zip(
+                rng.integers(0, 101, count), rng.choice(["north", "south"], count), strict=True
+            )
+        ]
+        save_table(name, ["age", "ward", "outcome"], rows)
+    Path("schema.toml").write_text(SCHEMA, encoding="utf-8")
+    arguments = ("in.csv", "--schema", "schema.toml", "--epsilon", "1", "--out", "model")
+    done = run("train", *arguments, "--learner", "naive-bayes")
+    assert done.exit_code == 0, done.stderr
+    return place
+
+
+def test_a_trained_directory_is_held_to_its_certificate(trained: Path, run: Run) -> None:
+    done = run(
+        *("attack", "membership", "--model", "model", "--members", "in.csv"),
+        *("--nonmembers", "out.csv", "--overlap", "allow", "--output", "page.html"),
+        *("--attack", "yeom", "--attack", "lira", "--shadows", "30", "--seed", "3"),
+    )
+    assert done.exit_code == 0, done.stderr
+    text = (trained / "page.html").read_text(encoding="utf-8")
+    assert "allowed at most" in text
+    assert "No measured curve shows more than the certificate" in text
+    assert "naive-bayes" in text
+
+
+def test_an_attribute_of_a_trained_directory(trained: Path, run: Run) -> None:
+    done = run(
+        *("attack", "attribute", "--model", "model", "--members", "in.csv", "--nonmembers"),
+        *("out.csv", "--auxiliary", "more.csv", "--attribute", "ward", "--allow-duplicates"),
+        *("--json", "--output", "page.html", "--seed", "1"),
+    )
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["attribute"] == "ward"
+    assert found["values"][:2] == ["north", "south"]
+    assert found["leaks"] is False
+    assert "Attribute inference" in (trained / "page.html").read_text(encoding="utf-8")
+
+
+def test_an_attribute_of_an_imported_model(files: Path, run: Run) -> None:
+    done = run(
+        *("attack", "attribute", "--model", "attacked_models:memorising", "--members"),
+        *("in.npz", "--nonmembers", "out.npz", "--auxiliary", "more.npz", "--attribute", "0"),
+        *("--seed", "1"),
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "members:" in done.stdout
+
+
+def test_a_property_that_models_tell(files: Path, run: Run) -> None:
+    done = run(
+        *("attack", "property", "--records", "in.npz", "--train", "attacked_models:tell_share"),
+        *("--has", "0=1", "--shares", "0.2,0.6", "--size", "50", "--shadows", "40"),
+        *("--seed", "1", "--json", "--output", "page.html"),
+    )
+    assert done.exit_code == 0, done.stderr
+    [only] = json.loads(done.stdout)["results"]
+    assert only["accuracy"]["share"] == 1.0
+    assert only["leaks"] is True
+    assert "Property inference" in (files / "page.html").read_text(encoding="utf-8")
+
+
+def test_inversion_with_a_judge(place: Path, run: Run) -> None:
+    weights = np.linspace(-2, 1, 32).reshape(2, 16)
+    records = np.random.default_rng(1).random((200, 1, 4, 4))
+    # Around their mean, or one class would have nearly all records.
+    labels = ((records.reshape(200, -1) - 0.5) @ weights.T).argmax(axis=1)
+    np.savez("real.npz", records=records, labels=labels)
+    arguments = (
+        *("attack", "inversion", "--model", "attacked_models:linear", "--shape", "1x4x4"),
+        *("--steps", "40", "--restarts", "1", "--seed", "1"),
+    )
+    refused = run(*arguments)
+    # Twelve frequencies do not fit into four pixels.
+    assert refused.exit_code == 2
+    assert "--frequencies = 12: expected" in refused.stderr
+    arguments = (*arguments, "--frequencies", "4")
+    done = run(*arguments, "--save", "kept.npz", "-o", "page.html")
+    assert done.exit_code == 0, done.stderr
+    assert "give --judge" in done.stdout
+    assert "written: page.html (INTERNAL)" in done.stdout
+    with np.load("kept.npz", allow_pickle=False) as kept:
+        assert kept["images"].shape == (2, 1, 4, 4)
+    known = ("--judge", "attacked_models:judge", "--photographs", "real.npz")
+    found = json.loads(run(*arguments, *known, "--json").stdout)
+    assert found["recognition"]["rate"]["trials"] == 2
+    assert found["recognition"]["photographs"]["share"] == 1.0
+    alone = run(*arguments, *known[:2])
+    assert "--photographs = None" in alone.stderr
+
+
+# --- anonymity --------------------------------------------------------------------------
+
+
+def test_made_up_tables_anonymity_and_linkage(place: Path, run: Run) -> None:
+    done = run("attack", "made-up-tables", "--out", "t", "--population", "3000", "--seed", "1")
+    assert "nobody in them exists" in done.stdout
+    quasi = ("--quasi", "zip", "--quasi", "birth", "--quasi", "sex")
+    arguments = ("attack", "anonymity", "t/released.csv", *quasi, "--sensitive", "diagnosis")
+    found = json.loads(run(*arguments, "--generalise", "birth:year", "--json").stdout)
+    assert found["profile"]["rows"] == 300
+    assert "most_exposed_rows" not in found
+    assert found["steps"][0]["unique_rows"] < found["profile"]["unique_rows"]
+    listed = json.loads(run(*arguments, "--exposed", "4", "--json").stdout)
+    assert listed["exposes_records"] is True
+    assert len(listed["most_exposed_rows"]) == 4
+    done = run(*arguments, "--k", "7", "--exposed", "1", "--output", "a.html")
+    assert "< 7" in done.stdout
+    assert "INTERNAL" in done.stdout
+    link = ("attack", "linkage", "t/released.csv", "t/register.csv")
+    keys = ("--on", "zip", "--on", "birth=birth", "--on", "sex", "--tolerance", "birth=1")
+    found = json.loads(run(*link, *keys, "--truth", "person", "--json").stdout)
+    assert found["truth"]["reidentified"]["share"] > 0.3
+    assert "matches" not in found
+    done = run(*link, *keys, "--output", "l.html", "--exposed", "2")
+    assert "is not known" in done.stdout
+    assert (place / "l.html").is_file()
+    again = run("attack", "made-up-tables", "--out", "t")
+    assert again.exit_code == 2
+
+
+# --- refusals ---------------------------------------------------------------------------
+
+BASE = ("attack", "membership", "--members", "in.npz", "--nonmembers", "out.npz")
+MODEL = ("--model", "attacked_models:memorising")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((*BASE, *MODEL, "--output", "page.png"), "--output = page.png: expected a file name"),
+        ((*BASE, *MODEL, "--output", "no/page.html"), "--output = no/page.html: expected a file"),
+        ((*BASE, "--model", "nowhere"), "--model = nowhere: expected a directory"),
+        ((*BASE, "--model", "no_module:x"), "--model = no_module:x: expected a name that can"),
+        ((*BASE, "--model", "attacked_models:nobody"), "--model = attacked_models:nobody"),
+        ((*BASE, "--model", "attacked_models:NUMBER"), "--model = attacked_models:NUMBER"),
+        ((*BASE, *MODEL, "--attack", "magic"), "--attack = magic: expected one of"),
+        ((*BASE, *MODEL, "--attack", "lira"), "--train = none: expected module:function"),
+        ((*BASE, *MODEL, "--attack", "quantile"), "--public = none: expected a file"),
+        ((*BASE, "--attack", "label-only"), "--model = none: expected a model"),
+        ((*BASE, *MODEL, "--confidence", "2"), "--confidence = 2"),
+        ((*BASE, *MODEL, "--train", "attacked_models:NUMBER"), "--train = attacked_models:NUMBER"),
+        (BASE, "--members = in.npz: expected an NPZ file with the arrays probabilities"),
+        ((*BASE[:3], "gone.npz", *BASE[4:], *MODEL), "--members = gone.npz"),
+        ((*BASE[:5], "in.npz", *MODEL), "non-members that are equal to a member"),
+        ((*BASE[:3], "t.csv", *BASE[4:], *MODEL), "--label = label: expected a column of t.csv"),
+        ((*BASE[:3], "u.csv", *BASE[4:], *MODEL), "numbers in every cell of the column 'x'"),
+        ((*BASE[:3], "evil.npz", *BASE[4:], *MODEL), "without pickled objects"),
+        (
+            ("attack", "anonymity", "t.csv", "--quasi", "zap"),
+            "expected a table with one column 'zap'",
+        ),
+        (("attack", "anonymity", "t.csv", "--quasi", "x", "--quasi", "x"), "--quasi"),
+        (("attack", "linkage", "t.csv", "t.csv", "--on", "x", "--tolerance", "x"), "--tolerance"),
+        (("attack", "linkage", "t.csv", "t.csv", "--on", "=x"), "--on"),
+        (("attack", "linkage", "t.csv", "t.csv", "--on", "x", "--on", "x"), "--on"),
+    ],
+)
+def test_refusals_are_one_line_and_write_nothing(
+    files: Path, run: Run, arguments: tuple[str, ...], message: str
+) -> None:
+    save_table("t.csv", ["x", "y"], [[1, 2]])
+    save_table("u.csv", ["x", "label"], [["word", 1]])
+    np.savez("evil.npz", records=np.array([Planted()], dtype=object), labels=np.array([1]))
+    before = sorted(path.name for path in files.iterdir())
+    done = run(*arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(path.name for path in files.iterdir()) == before
+    assert not Planted.woken
+
+
+class Planted:
+    """An object that would leave a trace if anybody unpickled it."""
+
+    woken = False
+
+    def __reduce__(self) -> tuple[Any, tuple[()]]:
+        return _wake, ()
+
+
+def _wake() -> Planted:
+    Planted.woken = True
+    return Planted()
+
+
+def test_the_planted_object_would_be_noticed() -> None:
+    assert isinstance(pickle.loads(pickle.dumps(Planted())), Planted)
+    assert Planted.woken
+    Planted.woken = False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "membership",
+        "attribute",
+        "property",
+        "inversion",
+        "anonymity",
+        "linkage",
+        "made-up-tables",
+    ],
+)
+def test_help_has_examples(run: Run, name: str) -> None:
+    done = run("attack", name, "--help")
+    assert done.exit_code == 0
+    assert "Examples:" in done.stdout
+    assert f"discreet attack {name}" in done.stdout
+    assert "--json" in done.stdout

@@ -1,0 +1,136 @@
+"""``discreet demo``: every method from data to a certificate that passes every check."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from cli.conftest import Run
+from cli.test_certify import SCHEMA, write_rows
+from discreet.cli import demo_data, demo_methods
+from discreet.cli.halves import halves
+from discreet.ledger import Ledger
+from discreet.report import verify_certificate
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few shadow models and few runs: what is tested is not how strong they are."""
+    monkeypatch.setattr(demo_methods.Method, "plain_shadows", 4)
+    monkeypatch.setattr(demo_methods.Method, "private_shadows", 4)
+    monkeypatch.setattr(demo_methods._Estimated, "_runs", 40)
+    monkeypatch.setattr(demo_data, "_MOST", 150)
+
+
+def checked(out: Path, said: dict[str, Any]) -> dict[str, Any]:
+    """The certificate, after every check with the ledger."""
+    with Ledger.open(said["files"]["ledger"], read_only=True) as ledger:
+        assert ledger.verify().ok
+        checks = verify_certificate(said["files"]["json"], ledger=ledger)
+        checks += verify_certificate(said["files"]["annex_json"])
+    assert [one for one in checks if one.ok is not True] == []
+    document: dict[str, Any] = json.loads(Path(said["files"]["json"]).read_text(encoding="utf-8"))
+    assert (out / "internal").stat().st_mode & 0o077 == 0
+    return document
+
+
+def test_digits_by_dpsgd(tmp_path: Path, run: Run) -> None:
+    out = tmp_path / "demo"
+    with threadpool_limits(1):
+        done = run("demo", "--out", str(out), "--epsilon", "4", "--json")
+    assert done.exit_code == 0, done.stderr
+    said = json.loads(done.stdout)
+    document = checked(out, said)
+    assert 3.9 < document["guarantee"]["epsilon"] <= 4.0
+    assert document["released"]["learner"] == "DP-SGD"
+    [audit] = document["audits"]
+    assert audit["evidence"]["canaries"] == 1000
+    assert audit["verdict"] != "violated"
+    # The charge of the training and that of the noisy accuracy are in the ledger.
+    with Ledger.open(said["files"]["ledger"], read_only=True) as ledger:
+        assert [len(ledger.history(name)) for name in ledger.datasets()] == [1, 1]
+    models = {path.name for path in (out / "public" / "model").iterdir()}
+    assert models == {"model.safetensors", "certificate.json"}
+    assert (out / "internal" / "plain-model" / "model.safetensors").is_file()
+    private, plain = said["internal"]
+    assert (private["model"], plain["model"]) == ("private model", "plain twin")
+    assert plain["accuracy"]["training records"] > private["accuracy"]["training records"]
+    # Figures on real members are in the annex and in no public file.
+    for path in (out / "public").rglob("*.*"):
+        assert repr(private["auc"]).encode() not in path.read_bytes()
+    assert repr(private["auc"]) in Path(said["files"]["annex_json"]).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("method", ["naive_bayes", "projected_sgd"])
+def test_a_table_of_ones_own(method: str, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "schema.toml").write_text(SCHEMA, encoding="utf-8")
+    write_rows(tmp_path / "rows.csv", 400, seed=5)
+    out = tmp_path / "demo"
+    with threadpool_limits(1):
+        done = run(
+            *("demo", "--data", str(tmp_path / "rows.csv"), "--out", str(out)),
+            *("--schema", str(tmp_path / "schema.toml"), "--method", method, "--epsilon", "2"),
+        )
+    assert done.exit_code == 0, done.stderr
+    assert "[7/7] certificate" in done.stderr
+    table = done.stdout
+    assert "private model" in table
+    assert "plain twin" in table
+    assert "internal figures" in table
+    files = {
+        "ledger": str(out / "demo.ledger"),
+        "json": str(out / "public" / "certificate.json"),
+        "annex_json": str(out / "internal" / "annex.json"),
+    }
+    for name in files.values():
+        assert Path(name).is_file()
+    assert str(out / "public" / "certificate.html") in table
+    document = checked(out, {"files": files})
+    # Half of the declared rows, not of those that are there.
+    assert document["guarantee"]["epsilon"] <= 2.0 * (1 + 1e-9)
+    assert "about 200 rows outside" in document["answers"][0]["question"]
+    assert document["collection"]["source"] is None
+
+
+def test_ten_classes_become_two_for_projected_sgd() -> None:
+    data = demo_data.load("digits", schema=None).in_two_classes()
+    assert data.classes == ("0 to 4", "5 to 9")
+    assert set(np.unique(data.labels).tolist()) == {0, 1}
+    assert data.in_two_classes() is data
+
+
+def test_halves_hold_every_record_as_often_inside_as_outside() -> None:
+    drawn = halves(11, 6)
+    assert drawn.shape == (6, 11)
+    assert (drawn.sum(axis=0) == 3).all()
+    assert (halves(11, 6, seed=2) == halves(11, 6, seed=2)).all()
+    assert (drawn[0] != drawn[1]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--epsilon", "0"), "--epsilon"),
+        (("--delta", "1"), "--delta"),
+        (("--method", "magic"), "dpsgd, projected_sgd, naive_bayes"),
+        (("--data", "nowhere.csv"), "one of digits, mnist"),
+        (("--schema", "schema.toml"), "none with --data digits"),
+        (("--out", "taken"), "--out"),
+    ],
+)
+def test_refusals_write_nothing(
+    arguments: tuple[str, ...],
+    words: str,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").mkdir()
+    done = run("demo", "--json", *arguments)
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]

@@ -1,0 +1,82 @@
+"""A real browser for pages: Debian's chromium, without a window and without a network."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+
+_MEASURE = """
+<script>
+const frame = document.getElementById("page");
+setTimeout(() => {
+  const inner = frame.contentDocument, root = inner.documentElement;
+  const drawn = [...inner.querySelectorAll(".picture")];
+  const plots = drawn.map((place) => place.querySelector("svg.main-svg"));
+  document.getElementById("out").textContent = JSON.stringify({
+    width: frame.contentWindow.innerWidth,
+    content: root.scrollWidth,
+    pictures: drawn.length,
+    drawn: plots.filter((svg) => svg !== null).length,
+    widest: Math.max(0, ...plots.map((svg) => svg ? svg.getBoundingClientRect().right : 0)),
+    fetched: frame.contentWindow.performance.getEntriesByType("resource").length,
+    text: inner.querySelector("main").innerText.length,
+  });
+}, 4000);
+</script>
+"""
+
+
+def measured(page: str, place: Path, *, width: int = 390) -> dict[str, Any] | None:
+    """What a browser makes of a page in a frame of this width, or None without a browser."""
+    if CHROMIUM is None:
+        return None
+    frame = (
+        f'<iframe id="page" width="{width}" height="4000" style="border:0" '
+        f'srcdoc="{html.escape(page, quote=True)}"></iframe>'
+    )
+    around = place / "around.html"
+    around.write_text(f'<body><pre id="out"></pre>{frame}{_MEASURE}</body>', encoding="utf-8")
+    command = [
+        CHROMIUM,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={place / 'profile'}",
+        "--virtual-time-budget=9000",
+        "--timeout=90000",
+        "--window-size=1200,1000",
+        "--dump-dom",
+        around.as_uri(),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    found = re.search(r'<pre id="out">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found is not None, done.stderr[-2000:]
+    read: dict[str, Any] = json.loads(html.unescape(found[1]))
+    return read
+
+
+def visible_text(page: str) -> str:
+    """The text of a page without its scripts and its style."""
+    bare = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", bare)).split())
+
+
+def assert_self_contained(page: str) -> None:
+    """Nothing is loaded from anywhere, everything that is needed is inside."""
+    markup = re.sub(r"<(script|style)\b[^>]*>.*?</\1>", r"<\1></\1>", page, flags=re.DOTALL)
+    assert not re.search(r"<(link|iframe|object|embed|form|base)\b", markup)
+    assert not re.search(r"(src|href|action)\s*=\s*[\"'](?!data:)", markup)
+    assert "default-src 'none'" in page
+    assert 'name="viewport" content="width=device-width, initial-scale=1"' in page
+    assert "@media print" in page
+    pictures = page.count('<div class="picture"')
+    figures = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    assert len(figures) == pictures
+    assert all({"data", "layout"} <= set(json.loads(text)) for text in figures)
+    assert page.count("<table>") == page.count('<div class="wide"><table>')
+    assert ("Plotly.newPlot" in page) == (pictures > 0)

@@ -1,0 +1,235 @@
+"""PATEClassifier (S23): charged first, within the budget, and only the student leaves."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.naive_bayes import GaussianNB
+from sklearn.preprocessing import FunctionTransformer
+
+from discreet.errors import BudgetExceeded, InvalidValue, SchemaError
+from discreet.ledger import Ledger
+from discreet.pate import ConfidentGNMax, InteractiveGNMax, SparseVotes
+from discreet.pate import classifier as module
+from discreet.pate.classifier import PATEClassifier
+from discreet.pate.picture import draw_flow, flow_lines
+
+RNG = np.random.default_rng(11)
+CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+NAMES = np.array(["ash", "birch", "cedar"])
+CODES = RNG.integers(0, 3, size=2000)
+ROWS = CENTRES[CODES] + RNG.normal(size=(2000, 3)) * 0.8
+LABELS = NAMES[CODES]
+PUBLIC_TRUTH = RNG.integers(0, 3, size=300)
+PUBLIC = CENTRES[PUBLIC_TRUTH] + RNG.normal(size=(300, 3)) * 0.8
+SETTINGS: dict[str, Any] = {
+    "classes": NAMES.tolist(),
+    "epsilon": 1.0,
+    "delta": 1e-5,
+    "teachers": 80,
+    "teacher": GaussianNB(var_smoothing=1e-2),
+    "aggregator": "gnmax",
+    "queries": 50,
+    "insecure_seed": 4,
+}
+
+
+def fitted(**changes: Any) -> PATEClassifier:
+    extra = {name: changes.pop(name) for name in ("persons", "cache") if name in changes}
+    model = PATEClassifier(**{**SETTINGS, **changes})
+    return model.fit(ROWS, LABELS, public=PUBLIC, **extra)
+
+
+def accuracy(model: PATEClassifier) -> float:
+    return float(np.mean(model.predict(PUBLIC) == NAMES[PUBLIC_TRUTH]))
+
+
+def test_the_student_is_good_and_the_certificate_says_what_was_done() -> None:
+    model = fitted()
+    assert accuracy(model) > 0.9
+    paper = model.certificate_
+    assert 0.9 < paper.epsilon <= 1.0
+    assert paper.loss == model.loss_for(300)
+    assert "INSECURE" in paper.randomness["randomness"]
+    assert paper.plan["partition"]["disjoint"] is True
+    assert paper.plan["labels_used"] == len(model.labels_)
+    assert paper.plan["unit"] == "row"
+    # Public facts only: neither the number of records nor sizes of parts.
+    assert "2000" not in json.dumps(paper.to_json())
+    chances = model.predict_proba(PUBLIC)
+    assert np.allclose(chances.sum(axis=1), 1.0)
+    assert not hasattr(model, "teachers_")
+    assert clone(model).get_params()["epsilon"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"aggregator": "auto"},
+        {"rounds": 3, "queries": 60},
+        {
+            "aggregator": ConfidentGNMax(
+                classes=3, teachers=80, threshold=50, selection_noise=60, answer_noise=30
+            )
+        },
+        {
+            "aggregator": InteractiveGNMax(
+                classes=3,
+                teachers=80,
+                threshold=20,
+                selection_noise=60,
+                answer_noise=30,
+                confidence=0.9,
+            ),
+            "rounds": 2,
+            "queries": 60,
+        },
+        {
+            "aggregator": SparseVotes(classes=3, teachers=80, fails=2, epsilon=4, delta=1e-5),
+            "epsilon": 4.0,
+        },
+        {"representation": PCA(2), "columns": [[0], [0, 1]]},
+        {"student_parameters": {"method": "spreading"}},
+        {"relation": "replace"},
+        {"persons": [f"p{place // 3}" for place in range(2000)]},
+    ],
+    ids=[
+        "auto",
+        "rounds",
+        "confident",
+        "interactive",
+        "sparse",
+        "view",
+        "spreading",
+        "replace",
+        "persons",
+    ],
+)
+def test_every_way_stays_within_its_budget(changes: dict[str, Any]) -> None:
+    model = fitted(**changes)
+    paper = model.certificate_
+    assert paper.epsilon <= SETTINGS["epsilon"] * (4 if "epsilon" in changes else 1)
+    assert accuracy(model) > 0.75
+    assert len(set(model.examples_.tolist())) == len(model.examples_)
+    assert paper.relation == changes.get("relation", "add_remove")
+    assert paper.plan["unit"] == ("person" if "persons" in changes else "row")
+    assert paper.plan["queries_asked"] <= changes.get("queries", 300)
+
+
+def test_nothing_is_read_before_it_is_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Ledger.create(tmp_path / "study.ledger") as ledger:
+        ledger.create_dataset("trees", epsilon=1.5, delta=2e-5)
+        model = PATEClassifier(**SETTINGS)
+        model.fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
+        assert model.certificate_.receipt is not None
+
+        def read(*arguments: Any, **more: Any) -> Any:
+            raise AssertionError("a record was read without a charge")
+
+        monkeypatch.setattr(module, "partition_records", read)
+        monkeypatch.setattr(module, "teacher_votes", read)
+        with pytest.raises(BudgetExceeded):
+            clone(model).fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
+
+
+def test_odd_records_and_missing_classes_are_no_error() -> None:
+    rows = ROWS.astype(object)
+    rows[3, 1], rows[4, 0], rows[5, 2] = "many", None, 1e308
+    labels = LABELS.astype(object)
+    labels[7] = "larch"
+    model = PATEClassifier(**SETTINGS).fit(rows, labels, public=PUBLIC)
+    assert accuracy(model) > 0.85
+    nobody = PATEClassifier(**SETTINGS).fit(ROWS[:0], LABELS[:0], public=PUBLIC)
+    assert nobody.predict(PUBLIC).shape == (300,)
+    assert nobody.certificate_.plan["partition"] == model.certificate_.plan["partition"]
+    some = PATEClassifier(**SETTINGS).fit(ROWS[CODES > 0], LABELS[CODES > 0], public=PUBLIC)
+    assert set(some.predict(PUBLIC).tolist()) <= set(NAMES.tolist())
+
+
+def test_public_rows_that_are_private_as_well_raise_nothing() -> None:
+    model = PATEClassifier(**SETTINGS).fit(ROWS, LABELS, public=ROWS[:300])
+    other = PATEClassifier(**SETTINGS).fit(ROWS[300:], LABELS[300:], public=ROWS[:300])
+    assert model.certificate_.to_json().keys() == other.certificate_.to_json().keys()
+    assert model.certificate_.epsilon == other.certificate_.epsilon
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": None}, "classes = None"),
+        ({"epsilon": 0.0}, "epsilon = 0"),
+        ({"delta": None}, "delta = None"),
+        ({"teachers": 0}, "teachers = 0"),
+        ({"teacher": "oracle"}, "teacher = 'oracle'"),
+        ({"student": "magic"}, "student = 'magic'"),
+        ({"rounds": 0}, "rounds = 0"),
+        ({"queries": 0}, "queries = 0"),
+        ({"representation": "wavelets"}, "representation = 'wavelets'"),
+        ({"representation": 3}, "representation = 3"),
+        ({"columns": [[9]]}, "column numbers from 0 to 2"),
+        ({"aggregator": 3}, "aggregator = 3"),
+        (
+            {"representation": FunctionTransformer(lambda rows: rows - rows.mean(axis=0))},
+            "row by row",
+        ),
+    ],
+)
+def test_bad_parameters_are_named_before_anything_happens(
+    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*arguments: Any, **more: Any) -> Any:
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr(module, "partition_records", read)
+    with pytest.raises(InvalidValue, match=message):
+        fitted(**changes)
+
+
+def test_bad_public_data_are_named() -> None:
+    model = PATEClassifier(**SETTINGS)
+    for wrong in (None, PUBLIC[:1], PUBLIC[:, 0]):
+        with pytest.raises(InvalidValue, match=r"public|X ="):
+            model.fit(ROWS, LABELS, public=wrong)
+    with pytest.raises(ValueError, match="features"):
+        model.fit(ROWS, LABELS, public=PUBLIC[:, :2])
+
+
+def test_a_saved_student_answers_alike_and_holds_no_teacher(tmp_path: Path) -> None:
+    model = fitted()
+    model.save(tmp_path / "student.npz")
+    again = PATEClassifier.load(tmp_path / "student.npz")
+    assert np.array_equal(again.predict_proba(PUBLIC), model.predict_proba(PUBLIC))
+    assert again.certificate_ == model.certificate_
+    with np.load(tmp_path / "student.npz", allow_pickle=False) as file:
+        assert set(file.files) == {"discreet_json", "weights", "centre", "scale"}
+    (tmp_path / "student.npz").write_bytes(b"nothing")
+    with pytest.raises(SchemaError):
+        PATEClassifier.load(tmp_path / "student.npz")
+
+
+def test_votes_are_kept_for_a_run_that_goes_on(tmp_path: Path) -> None:
+    first = fitted(cache=tmp_path / "votes")
+    count = len(list((tmp_path / "votes").glob("votes-*.npy")))
+    assert count == 80
+    again = fitted(cache=tmp_path / "votes")
+    assert len(list((tmp_path / "votes").glob("votes-*.npy"))) == count
+    paper = again.certificate_.plan["partition"]
+    assert paper == first.certificate_.plan["partition"]
+
+
+def test_the_picture_shows_the_flow_in_public_numbers(tmp_path: Path) -> None:
+    paper = fitted().certificate_
+    words = flow_lines(paper)
+    assert "80 teachers, disjoint" in words["teachers"]
+    assert f"{paper.plan['queries_asked']} queries asked" in words["labels"]
+    assert "300 public rows" in words["public"]
+    draw_flow(paper, tmp_path / "flow.png")
+    assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(InvalidValue, match="ends in"):
+        draw_flow(paper, tmp_path / "flow.txt")

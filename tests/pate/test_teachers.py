@@ -1,0 +1,240 @@
+"""Teachers (S23): one record, one vote; whatever goes wrong stays inside; files; networks."""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.naive_bayes import GaussianNB
+from sklearn.tree import DecisionTreeClassifier
+from torch import nn
+
+from discreet.errors import InvalidValue
+from discreet.pate.networks import NetworkTeachers
+from discreet.pate.partition import partition_records
+from discreet.pate.teachers import rehearse, teacher_names, teacher_votes
+
+RNG = np.random.default_rng(3)
+CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
+LABELS = RNG.integers(0, 3, size=400)
+ROWS = CENTRES[LABELS] + RNG.normal(size=(400, 3))
+TRUTH = np.arange(30) % 3
+QUERIES = CENTRES[TRUTH] + RNG.normal(size=(30, 3)) * 0.5
+
+
+def nearest(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+    """The label of the nearest record: changes whenever a near record does."""
+    away = ((queries[:, None, :] - X[None, :, :]) ** 2).sum(axis=2)
+    return y[away.argmin(axis=1)]
+
+
+def votes_of(teacher: Any, *, rows: Any = ROWS, labels: Any = LABELS, **more: Any) -> Any:
+    count = more.pop("teachers", 10)
+    parts = partition_records(rows, labels, teachers=count, insecure_seed=1)
+    return teacher_votes(parts, rows, labels, QUERIES, teacher=teacher, classes=3, **more)
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        LogisticRegression(),
+        RidgeClassifier(),
+        nearest,
+        [GaussianNB(), DecisionTreeClassifier(), nearest],
+        NetworkTeachers(lambda: nn.Linear(3, 3), identity="linear", steps=25, group=10, rate=0.05),
+    ],
+    ids=["logistic", "ridge", "function", "mixed", "networks"],
+)
+def test_every_kind_of_teacher_votes_and_one_record_moves_one_vote(teacher: Any) -> None:
+    whole = votes_of(teacher)
+    assert whole.sum(axis=1).tolist() == [10] * 30
+    assert np.mean(whole.argmax(axis=1) == TRUTH) > 0.9
+    for at in (0, 203):
+        kept = np.delete(np.arange(400), at)
+        less = votes_of(teacher, rows=ROWS[kept], labels=LABELS[kept])
+        assert np.abs(whole - less).sum(axis=1).max() <= 2
+    # A record that is far from all others, with a wild label.
+    rows, labels = np.vstack([ROWS, [[1e9, -1e9, 1e9]]]), np.append(LABELS, 2)
+    assert np.abs(whole - votes_of(teacher, rows=rows, labels=labels)).sum(axis=1).max() <= 2
+
+
+def test_overlapping_teachers_are_refused_and_would_move_two_votes() -> None:
+    parts = partition_records(ROWS, LABELS, teachers=10, insecure_seed=1)
+    members = list(parts._members)
+    members[4] = np.append(members[4], members[3][0])
+    object.__setattr__(parts, "_members", tuple(members))
+    with pytest.raises(InvalidValue, match="at most one part"):
+        teacher_votes(parts, ROWS, LABELS, QUERIES, teacher=nearest, classes=3)
+
+
+def test_columns_and_preparation_are_for_each_teacher_alone() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def looking(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+        seen.append((*X.shape, *queries.shape))
+        return np.zeros(len(queries), dtype=np.int64)
+
+    sizes: list[int] = []
+
+    def doubled(rows: Any) -> Any:
+        sizes.append(len(rows))
+        return np.hstack([rows, rows])
+
+    votes_of(looking, columns=[[0, 4], [1, 2, 5]], prepare=doubled)
+    trained = seen[2:]
+    assert [shape[1] for shape in trained] == [2, 3] * 5
+    assert sum(shape[0] for shape in trained) == 400
+    assert 400 not in sizes
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_goes_wrong_inside_is_not_told(together: bool) -> None:
+    class Touchy:
+        """Raises, warns or babbles, by the part it is given."""
+
+        identity = "touchy"
+
+        def answer(self, X: Any, y: Any, queries: Any) -> Any:
+            if X[:, 0].max() > 1e6:
+                raise RuntimeError("a record of 1e9")
+            if X[:, 0].max() > 1e5:
+                warnings.warn("a record of 1e5", stacklevel=1)
+                return np.full(len(queries), 77)
+            return np.ones(len(queries), dtype=np.int64)
+
+        def vote_together(self, parts: Any, queries: Any, *, classes: int, seeds: Any) -> Any:
+            return [self.answer(*part, asked) for part, asked in zip(parts, queries, strict=True)]
+
+    def alone(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+        return Touchy().answer(X, y, queries)
+
+    rows = ROWS.copy()
+    rows[5, 0], rows[6, 0] = 1e9, 2e5
+    labels = LABELS.copy()
+    found = votes_of(Touchy() if together else alone, rows=rows, labels=labels)
+    broken = 2 if _teacher_of(5, rows) != _teacher_of(6, rows) else 1
+    assert found.tolist() == [[broken, 10 - broken, 0]] * 30
+
+
+def _teacher_of(record: int, rows: Any) -> int:
+    parts = partition_records(rows, LABELS, teachers=10, insecure_seed=1)
+    return next(place for place in range(10) if record in parts.members(place))
+
+
+def test_empty_parts_and_missing_classes_are_no_error() -> None:
+    few, labels = ROWS[:5], LABELS[:5]
+    found = votes_of(LogisticRegression(), rows=few, labels=labels, teachers=40)
+    assert found.sum(axis=1).tolist() == [40] * 30
+    assert (found[:, 0] >= 35).all()
+    nobody = votes_of(LogisticRegression(), rows=ROWS[:0], labels=LABELS[:0], teachers=4)
+    assert nobody.tolist() == [[4, 0, 0]] * 30
+    # Undeclared labels count for nothing; a part with one class votes for it.
+    codes = np.where(LABELS == 1, 1, -1)
+    assert votes_of(LogisticRegression(), labels=codes).tolist() == [[0, 10, 0]] * 30
+
+
+def test_a_teacher_that_cannot_work_is_found_on_public_rows() -> None:
+    def broken(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+        raise KeyError("no such thing")
+
+    with pytest.raises(InvalidValue, match=r"broken.*KeyError"):
+        votes_of(broken)
+
+    def floats(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+        return np.zeros(len(queries))
+
+    with pytest.raises(InvalidValue, match="class codes from 0 to 2"):
+        votes_of(floats)
+    for wrong in ([], 3, LogisticRegression):
+        with pytest.raises(InvalidValue, match="teacher ="):
+            rehearse(wrong, QUERIES, classes=3)
+    for columns in ([], [[7]], [[]], [[0.5]]):
+        with pytest.raises(InvalidValue, match="columns ="):
+            votes_of(GaussianNB(), columns=columns)
+    assert teacher_names([GaussianNB(), nearest]) == ["GaussianNB()", "nearest"]
+
+
+def test_an_interrupted_run_goes_on_and_files_follow_content(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    class Counting:
+        identity = "counting 1"
+        stop = 6
+
+        def __call__(self, X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+            calls.append(len(X))
+            if len(calls) == self.stop:
+                raise KeyboardInterrupt
+            return nearest(X, y, queries, classes=classes, seed=seed)
+
+    place = tmp_path / "votes"
+    teacher = Counting()
+    with pytest.raises(KeyboardInterrupt):
+        votes_of(teacher, cache=place)
+    kept = len(list(place.glob("votes-*.npy")))
+    assert 1 <= kept <= 4
+    calls.clear()
+    teacher.stop = -1
+    found = votes_of(teacher, cache=place)
+    assert len(calls) == 1 + 10 - kept  # one is the rehearsal
+    assert found.tolist() == votes_of(nearest).tolist()
+    assert place.stat().st_mode & 0o077 == 0
+    calls.clear()
+    assert votes_of(teacher, cache=place).tolist() == found.tolist()
+    assert len(calls) == 1
+    # A damaged file is made again, and other data have other files.
+    next(place.glob("votes-*.npy")).write_bytes(b"half")
+    assert votes_of(teacher, cache=place).tolist() == found.tolist()
+    assert len(calls) == 3
+    calls.clear()
+    labels = LABELS.copy()
+    labels[0] = (labels[0] + 1) % 3
+    votes_of(teacher, labels=labels, cache=place)
+    assert 2 <= len(calls) <= 3
+    assert not list(place.glob("*.part"))
+    with pytest.raises(InvalidValue, match="identity"):
+        votes_of(nearest, cache=place)
+    (tmp_path / "taken").write_text("")
+    with pytest.raises(InvalidValue, match="cache ="):
+        votes_of(teacher, cache=tmp_path / "taken")
+
+
+def test_workers_give_the_same_votes() -> None:
+    alone = votes_of(DecisionTreeClassifier())
+    with joblib.parallel_config(backend="threading"):
+        assert votes_of(DecisionTreeClassifier(), jobs=2).tolist() == alone.tolist()
+
+
+def test_networks_in_a_group_are_independent_to_the_last_bit() -> None:
+    def deep() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    teachers = NetworkTeachers(deep, identity="deep", steps=30, group=4)
+    parts = [(ROWS[start : start + 50], LABELS[start : start + 50]) for start in range(0, 200, 50)]
+    seeds = [1, 2, 3, 4]
+
+    def answers(some: Any, some_seeds: Any) -> Any:
+        queries = [QUERIES] * len(some)
+        return teachers.vote_together(some, queries, classes=3, seeds=some_seeds)
+
+    whole = answers(parts, seeds)
+    other = [parts[0], (ROWS[300:303] * 1e20, LABELS[300:303]), parts[2], parts[3]]
+    changed = answers(other, seeds)
+    for place in (0, 2, 3):
+        assert changed[place].tolist() == whole[place].tolist()
+    assert answers(parts[2:3], seeds[2:3])[0].tolist() == whole[2].tolist()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"factory": 3}, {"identity": ""}, {"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"group": 0}],
+)
+def test_bad_networks_are_named(wrong: dict[str, Any]) -> None:
+    good: dict[str, Any] = {"factory": lambda: nn.Linear(3, 3), "identity": "linear"}
+    with pytest.raises(InvalidValue, match=next(iter(wrong))):
+        NetworkTeachers(**{**good, **wrong})

@@ -1,0 +1,247 @@
+"""Pages of attacks: they say what the results say, and point at nobody unless asked to."""
+
+import json
+import math
+import re
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from discreet.attacks.anonymity import link_tables, made_up_tables, measure_anonymity
+from discreet.attacks.attribute import Attribute, attribute_inference
+from discreet.attacks.inversion import InversionResult, invert
+from discreet.attacks.inversion_recognition import RecognitionResult
+from discreet.attacks.property_attack import PropertyResult
+from discreet.attacks.proportions import proportion
+from discreet.attacks.results import MembershipResult
+from discreet.attacks.targets import as_target
+from discreet.errors import InvalidValue
+from discreet.privacy import PureDP
+from discreet.report import (
+    Page,
+    anonymity_page,
+    attribute_page,
+    inversion_page,
+    linkage_page,
+    membership_page,
+    property_page,
+)
+from discreet.report.figures import roc
+from discreet.report.membership import strongest
+
+
+def result(name: str = "lira online", *, shift: float = 1.0, count: int = 400) -> MembershipResult:
+    rng = np.random.default_rng(4)
+    members = np.arange(2 * count) < count
+    scores = rng.normal(0, 1, 2 * count) + shift * members
+    return MembershipResult(
+        name, scores, members, np.arange(2 * count) % 3, np.arange(2 * count), scores > 1, 1.0
+    )
+
+
+def body(page: Page) -> str:
+    """The text of a page without its scripts and its style."""
+    text = re.sub(r"<(script|style)\b.*?</\1>", " ", page.html(), flags=re.DOTALL)
+    return " ".join(re.sub(r"<[^>]+>", " ", text).split())
+
+
+def figures(page: Page) -> list[dict[str, Any]]:
+    found = re.findall(r'<script type="application/json">(.*?)</script>', page.html(), re.DOTALL)
+    return [json.loads(text) for text in found]
+
+
+def test_the_curve_is_logarithmic_and_shows_what_tpr_at_says() -> None:
+    measured = result()
+    figure = roc([measured], allowed=([0.1, 1.0], [0.2, 1.0], "allowed"))
+    go.Figure(figure)
+    assert figure["layout"]["xaxis"]["type"] == figure["layout"]["yaxis"]["type"] == "log"
+    line = next(trace for trace in figure["data"] if trace.get("name") == "lira online")
+    assert line["line"]["shape"] == "hv"
+    # The first point is the smallest rate that 400 non-members support; none is below it.
+    assert line["x"][0] == 1 / 400
+    for rate, share in zip(line["x"], line["y"], strict=True):
+        assert share is None or share == measured.tpr_at(rate).share
+    lows, highs = figure["data"][0]["y"], figure["data"][1]["y"]
+    assert all(
+        low <= (share or 0) <= high or share is None
+        for low, share, high in zip(lows, line["y"], highs, strict=True)
+    )
+    assert min(lows) > 0
+    chance = next(trace for trace in figure["data"] if trace.get("name") == "chance")
+    assert chance["x"] == chance["y"]
+
+
+def test_an_attack_that_finds_nobody_at_the_left_edge_can_be_drawn() -> None:
+    figure = roc([result(shift=-3.0)])
+    line = next(trace for trace in figure["data"] if trace.get("name") == "lira online")
+    assert line["y"][0] is None
+    assert json.dumps(figure, allow_nan=False)
+
+
+def test_a_public_page_points_at_no_record_and_an_internal_one_says_so() -> None:
+    measured = result()
+    public, internal = membership_page(measured, exposed=0), membership_page(measured, exposed=5)
+    assert not public.internal
+    assert "exposed records" not in body(public)
+    assert internal.internal
+    text = body(internal)
+    assert "INTERNAL: unsafe to publish" in text
+    for one in measured.most_exposed(5):
+        assert f" {one.record} " in text
+    # The histogram of scores is about single records as well when there are few.
+    assert len(figures(public)) == len(figures(internal)) - 1
+
+
+def test_figures_of_the_page_are_those_of_the_result() -> None:
+    weak, strong = result("yeom", shift=0.2), result("lira online", shift=2.0)
+    assert strongest([weak, strong]) is strong
+    page = membership_page([weak, strong], exposed=0, class_names=["cat", "dog", "cow"])
+    text = body(page)
+    assert f"{strong.auc:.3f}" in text
+    assert f"{100 * strong.tpr_at(0.01).share:.1f} %" in text
+    # 400 non-members cannot support 0.1 %.
+    assert "needs 1,000 non-members" in text
+    assert "By class: lira online" in text
+    assert "cow" in text
+    for figure in figures(page):
+        go.Figure(figure)
+
+
+def test_chance_is_called_chance() -> None:
+    text = body(membership_page(result(shift=0.0), exposed=0))
+    assert "the attack shows nothing" in text
+    assert "behaves differently" not in text
+
+
+def test_a_curve_above_the_certificate_is_called_wrong() -> None:
+    loss = PureDP(epsilon=0.1)
+    held = body(membership_page(result(shift=0.0), exposed=0, loss=loss))
+    assert "No measured curve shows more" in held
+    broken = body(membership_page(result(shift=3.0), exposed=0, loss=loss))
+    assert "WARNING: a measured curve lies above" in broken
+
+
+def test_membership_pages_refuse_what_is_no_result() -> None:
+    for wrong in ([], [3], "lira"):
+        with pytest.raises(InvalidValue, match="results"):
+            membership_page(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="exposed"):
+        membership_page(result(), exposed=-1)
+
+
+def test_anonymity_page() -> None:
+    tables = made_up_tables(3000, seed=1)
+    found = measure_anonymity(
+        tables.released,
+        quasi_identifiers=["zip", "birth", "sex"],
+        sensitive=["diagnosis"],
+        generalise=["birth:year", "zip:prefix=3"],
+    )
+    page = anonymity_page(found, about={"file": "made up"})
+    text = body(page)
+    assert not page.internal
+    assert f"{found.profile.unique_rows} of 300" in text
+    assert "birth:year, zip:prefix=3" in text
+    assert all(go.Figure(figure) is not None for figure in figures(page))
+    shown = anonymity_page(found, exposed=3)
+    assert shown.internal
+    assert "INTERNAL: unsafe to publish" in body(shown)
+    # Other levels than the default ones, without 2.
+    odd = measure_anonymity(tables.released, quasi_identifiers=["zip"], k=[4, 7])
+    assert "fewer than 7" in body(anonymity_page(odd))
+
+
+def test_linkage_page() -> None:
+    tables = made_up_tables(3000, seed=1)
+    keys = ["zip", "birth", "sex"]
+    known = link_tables(
+        tables.released, tables.register, on=keys, tolerance={"birth": 1}, truth="person"
+    )
+    text = body(linkage_page(known))
+    assert known.truth is not None
+    assert f"{100 * known.truth.reidentified.share:.1f} %" in text
+    assert "birth (within 1)" in text
+    unknown = link_tables(tables.released, tables.register, on=keys)
+    assert "is not known here" in body(linkage_page(unknown))
+    listed = linkage_page(unknown, exposed=2)
+    first = int(np.flatnonzero(unknown.match >= 0)[0])
+    assert listed.internal
+    assert f"{first} {unknown.match[first]:,}" in body(listed)
+    nobody = link_tables({"a": ["1"], "w": ["x"]}, {"a": ["2"], "w": ["x"]}, on=["a"], truth="w")
+    assert "no match" in body(linkage_page(nobody))
+
+
+def test_attribute_page() -> None:
+    rng = np.random.default_rng(2)
+    records = np.column_stack([rng.integers(0, 2, 300), rng.normal(size=(300, 2))])
+    labels = (records[:, 1] > 0).astype(int)
+    target = as_target(lambda x: 1 / (1 + np.exp(-x[:, 0] - x[:, 1])), output="probabilities")
+    found = attribute_inference(
+        target,
+        attribute=Attribute("smokes", columns=0, candidates=[0, 1], values=["no", "yes"]),
+        members=(records[:100], labels[:100]),
+        nonmembers=(records[100:200], labels[100:200]),
+        auxiliary=(records[200:], labels[200:]),
+        imputer=LogisticRegression(),
+        seed=1,
+    )
+    page = attribute_page(found, about={"model": "made up"})
+    text = body(page)
+    assert not page.internal
+    assert found.verdict[1:] in text
+    assert "imputation, without the model" in text
+    assert f"{100 * found.attack_on_members.share:.1f} %" in text
+    assert all(go.Figure(figure) is not None for figure in figures(page))
+
+
+def test_property_page() -> None:
+    found = PropertyResult(
+        access="outputs",
+        features=40,
+        training_shadows=50,
+        accuracy=proportion(45, 50),
+        with_property=proportion(23, 25),
+        without_property=proportion(22, 25),
+        auc=0.97,
+        chance=0.5,
+        classifier="LogisticRegression",
+        target_score=0.8,
+    )
+    page = property_page([found, found])
+    assert "90.0 %" in body(page)
+    assert "0.800" in body(page)
+    assert all(go.Figure(figure) is not None for figure in figures(page))
+    with pytest.raises(InvalidValue, match="results"):
+        property_page([])
+
+
+def inverted(shape: tuple[int, ...]) -> InversionResult:
+    weights = np.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, -1)
+    return invert(
+        as_target(lambda x: x.reshape(len(x), -1) @ weights.T, output="logits", classes=2),
+        shape=shape,
+        steps=3,
+        restarts=1,
+        frequencies=2,
+        seed=1,
+    )
+
+
+def test_inversion_page() -> None:
+    found = inverted((1, 4, 4))
+    page = inversion_page(found)
+    assert page.internal
+    assert page.html().count("data:image/png;base64,") == 2
+    assert "proves nothing" in body(page)
+    judged = RecognitionResult(proportion(1, 2), proportion(9, 10), 0.5, (0, 0), (0, 1))
+    text = body(inversion_page(found, recognised=judged, class_names=["Ann", "Bob"]))
+    assert "Ann: " in text
+    assert "sure, recognised" in text
+    assert "Bob: " in text
+    assert "sure, not recognised" in text
+    assert "unsafe to publish" in text
+    flat = inversion_page(inverted((3,)))
+    assert "data:image" not in flat.html()

@@ -1,0 +1,168 @@
+"""The pages of a certificate: what they say, and how a browser shows them on a phone."""
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from discreet.errors import SchemaError
+from discreet.report import annex_page, certificate_page, public_certificate
+from discreet.report.certificate_pictures import accountants_picture, bounds_picture, rates_picture
+from discreet.report.style import PALETTE, STYLE
+from oracles.browser import CHROMIUM, assert_self_contained, measured, visible_text
+from report.certificates import AT, audit, facts, internal_facts, paid_facts
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return public_certificate(paid_facts(tmp_path_factory.mktemp("paid")), at=AT)
+
+
+@pytest.fixture(scope="module")
+def pages(document: dict[str, Any]) -> dict[str, str]:
+    return {
+        "public": certificate_page(document).html(),
+        "internal": annex_page(internal_facts(), document).html(),
+    }
+
+
+def test_the_public_page_follows_the_pyramid(pages: dict[str, str]) -> None:
+    text = visible_text(pages["public"])
+    places = [
+        text.index(words)
+        for words in (
+            "PUBLIC",
+            "Claim tested, not refuted",
+            "1. The guarantee",
+            "What it means for one person",
+            "Attempts to refute it",
+            "2. What undermines it",
+            "How it was made",
+            "3. How the data were collected and kept",
+            "How to check this page",
+        )
+    ]
+    assert places == sorted(places)
+
+
+def test_the_public_page_shows_the_figures_rounded_the_safe_way(
+    document: dict[str, Any], pages: dict[str, str]
+) -> None:
+    text = visible_text(pages["public"])
+    said = re.search(r"ε ≤ ([\d.]+) at δ = 1e-5 for one person added or removed", text)
+    assert said is not None
+    epsilon = document["guarantee"]["epsilon"]
+    assert epsilon <= float(said[1]) <= epsilon * 1.002
+    low = re.search(r"audit shows epsilon ≥ ([\d.]+)", text)
+    assert low is not None
+    assert float(low[1]) <= document["audits"][0]["epsilon_lower"]
+    for words in (document["hash"], "entry 1", "how many", "laplace_count", "made up", "naive"):
+        assert words in text
+    for name in document["guarantee"]["accountants"]:
+        assert name in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "kind"),
+    [
+        ({}, "Claim not audited", "open"),
+        ({"audits": (audit(20, guesses=20),)}, "Audit too weak to tell", "open"),
+        ({"audits": (audit(120),)}, "Claim refuted", "bad"),
+        ({"randomness": {"noise": "INSECURE seed 7"}}, "No guarantee", "bad"),
+    ],
+)
+def test_the_headline_is_the_verdict(changes: dict[str, Any], words: str, kind: str) -> None:
+    page = certificate_page(public_certificate(facts(**changes), at=AT)).html()
+    assert f'class="headline {kind}"' in page
+    text = visible_text(page)
+    assert words in text
+    assert "SERIOUS: No ledger was charged" in text
+
+
+def test_a_page_without_a_finite_epsilon_can_be_drawn() -> None:
+    text = visible_text(certificate_page(public_certificate(facts(delta=0.0), at=AT)).html())
+    assert "No finite epsilon holds at this delta" in text
+    assert "VOID" in text
+
+
+def test_text_from_outside_cannot_become_markup() -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=y>"
+    made = public_certificate(facts(title=evil, plan={evil: evil}, learner=evil), at=AT)
+    page = certificate_page(made).html()
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert_self_contained(page)
+
+
+def test_pages_are_drawn_from_valid_documents_only(document: dict[str, Any]) -> None:
+    changed = copy.deepcopy(document)
+    changed["training_accuracy"] = 1.0
+    with pytest.raises(SchemaError, match="training_accuracy"):
+        certificate_page(changed)
+    with pytest.raises(SchemaError, match="training_accuracy"):
+        annex_page(internal_facts(), changed)
+
+
+def test_the_annex_says_that_it_is_internal_and_who_is_exposed(
+    document: dict[str, Any], pages: dict[str, str]
+) -> None:
+    text = visible_text(pages["internal"])
+    assert "INTERNAL unsafe to publish" in text
+    assert pages["internal"].index('class="mark internal"') < pages["internal"].index("<h1>")
+    assert "Attacks within the certificate" in text
+    assert document["hash"] in text
+    best = internal_facts().attacked[0].results[0].most_exposed(1)[0]
+    assert f" {best.record} " in text
+    beyond = visible_text(annex_page(internal_facts(shift=3.0), document).html())
+    assert "Attacks beyond the certificate" in beyond
+
+
+def test_pictures_are_figures_and_use_the_colours_for_the_colour_blind(
+    document: dict[str, Any],
+) -> None:
+    promise = document["guarantee"]
+    made = [
+        bounds_picture(promise["epsilon"], document["audits"]),
+        accountants_picture(promise["accountants"], promise["epsilon"]),
+        rates_picture(document["meaning"]["rates"]),
+    ]
+    for figure in made:
+        go.Figure(figure)
+    names = {trace["name"]: trace for trace in made[0]["data"]}
+    shown = names["shown by the audit"]["x"][0]
+    more = names["it could have shown"]["x"][0]
+    assert shown + more == pytest.approx(document["audits"][0]["ceiling"])
+    assert names["allowed by the accountant"]["x"] == [promise["epsilon"]]
+    # What an audit showed and what it could have shown differ by a pattern, not by colour alone.
+    assert names["it could have shown"]["marker"]["pattern"]["shape"]
+    colours = set(re.findall(r"#[0-9A-F]{6}", f"{made}{STYLE}")) - {"#E4E4E4", "#6E6E6E"}
+    assert colours <= set(PALETTE)
+
+
+@pytest.mark.parametrize("part", ["public", "internal"])
+def test_a_phone_shows_the_whole_page(part: str, pages: dict[str, str], tmp_path: Path) -> None:
+    """In a real browser where there is one; what can be seen without it, in any case."""
+    page = pages[part]
+    assert_self_contained(page)
+    seen = measured(page, tmp_path)
+    assert (seen is None) == (CHROMIUM is None)
+    if seen is None:
+        return
+    assert seen["width"] == 390
+    assert seen["content"] <= 390
+    assert seen["pictures"] == page.count('<div class="picture"')
+    assert seen["drawn"] == seen["pictures"] > 0
+    assert seen["widest"] <= 390
+    assert seen["fetched"] == 0
+    assert seen["text"] > 1000
+
+
+def test_the_browser_check_sees_a_page_that_is_too_wide(tmp_path: Path) -> None:
+    page = "<main><p>x</p><div style='width:900px'>wide</div></main>"
+    seen = measured(page, tmp_path)
+    assert seen is None or seen["content"] > 390
+    with pytest.raises(AssertionError):
+        assert_self_contained(page + "<link rel=stylesheet href='https://example.org/a.css'>")

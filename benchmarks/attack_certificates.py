@@ -210,7 +210,7 @@ def measure(
         rows.append(
             {
                 "epsilon": epsilon,
-                "certified": None if plan is None else plan.epsilon,
+                "certified": None if plan is None else plan.epsilon(),
                 "delta": None if plan is None else DELTA,
                 "models": models,
                 "accuracy_on_public": public_accuracy(scores, candidates),

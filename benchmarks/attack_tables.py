@@ -25,6 +25,11 @@ def rows_of(results: dict[str, Any], *names: str) -> list[dict[str, Any]]:
     return [row for name in names if name in parts for row in parts[name]["found"]]
 
 
+def measured(target: dict[str, Any]) -> str:
+    """What was measured, if anything was."""
+    return "-" if target["measured"] is None else f"{target['measured']:.4g}"
+
+
 def table(head: tuple[str, ...], right: int, rows: list[tuple[str, ...]]) -> str:
     """A table whose last ``right`` columns are numbers."""
     if not rows:
@@ -51,19 +56,30 @@ def shokri(results: dict[str, Any]) -> str:
     return table((*head, "seconds"), 6, rows)
 
 
+def purchases(results: dict[str, Any]) -> str:
+    """The picture alone: the figures are in the table of all settings."""
+    if "purchases" not in results["parts"]:
+        return NOTHING
+    return "![Precision by the number of classes](images/attacks-purchases.png)"
+
+
 def epochs(results: dict[str, Any]) -> str:
-    head = ("attack model of the paper, trained for", "precision", "mean over classes", "recall")
+    head = ("attack model trained", "precision", "mean over classes", "median", "recall")
     rows = [
         (
-            f"{each['epochs']} epochs",
+            each["trained"],
             share(each["precision"]),
             f"{each['mean_over_classes']:.3f}",
+            f"{each['median_over_classes']:.3f}",
             f"{each['recall']['share']:.3f}",
         )
         for row in rows_of(results, "location")
-        for each in [*row["shorter"], {"epochs": "at most 200", **row["as_in_the_paper"]}]
+        for each in [
+            {"trained": "100 epochs, judged", **row["as_in_the_paper"]},
+            *row["other_training"],
+        ]
     ]
-    return table(head, 3, rows)
+    return table(head, 4, rows)
 
 
 def lira(results: dict[str, Any]) -> str:
@@ -184,7 +200,7 @@ def inversion(results: dict[str, Any]) -> str:
 def targets(results: dict[str, Any]) -> str:
     said = {True: "yes", False: "**no**"}
     rows = [
-        (each["what"], each["target"], f"{each['measured']:.4g}", said[each["met"]])
+        (each["what"], each["target"], measured(each), said[each["met"]])
         for each in results["targets"]
     ]
     return table(("target", "asked for", "measured", "met"), 2, rows)
@@ -206,6 +222,7 @@ def pictured(
 TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "targets": targets,
     "shokri": shokri,
+    "purchases": purchases,
     "epochs": epochs,
     "lira": pictured("lira", "Curves on logarithmic axes", lira),
     "art": art,

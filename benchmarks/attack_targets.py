@@ -7,13 +7,16 @@ from typing import Any
 
 LOW = 0.001
 LIRA_OVER_YEOM = 10.0
+TOP_OF_THE_TREND = 0.8
 FASTER_THAN_ART = 5.0
 # What ART does unless it is told otherwise.
 ART_DEFAULT = "ART, nn"
+# The parts that have targets.
+JUDGED = ("location", "adult", "mnist", "purchases", "lira", "art", "certificates")
 
 
 def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every target whose part was recorded, with what was measured."""
+    """Every target, with what was measured; that of a part that is not recorded is missed."""
     targets: list[dict[str, Any]] = []
     for name in ("location", "adult", "mnist"):
         targets += [_near_the_paper(row) for row in _found(parts, name, [])]
@@ -27,7 +30,7 @@ def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
             outside = sum(each["outside"] for each in row["attacks"].values())
             what = f"DP-SGD at epsilon {row['epsilon']:g}: points of curves outside the region"
             targets.append(_target(what, outside, at_most=0))
-    return targets
+    return targets + [_unrecorded(name) for name in JUDGED if not _found(parts, name, [])]
 
 
 def precision_of(part: dict[str, Any]) -> float:
@@ -52,10 +55,17 @@ def _near_the_paper(row: dict[str, Any]) -> dict[str, Any]:
 
 def _trend(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     if len(rows) < 2:
-        return []
+        return [_unrecorded("purchases")] if rows else []
     precisions = [precision_of(row["as_in_the_paper"]) for row in rows]
     smallest = min(later - earlier for earlier, later in pairwise(precisions))
-    return [_target("made-up purchases: smallest rise of the precision", smallest, above=0.0)]
+    return [
+        _target("made-up purchases: smallest rise of the precision", smallest, above=0.0),
+        _target(
+            "made-up purchases: precision with the most classes",
+            precisions[-1],
+            at_least=TOP_OF_THE_TREND,
+        ),
+    ]
 
 
 def _lira(found: dict[str, Any]) -> dict[str, Any]:
@@ -69,11 +79,26 @@ def _art(found: dict[str, Any]) -> list[dict[str, Any]]:
     mine = rows["discreet"]
     peers = [row for who, row in rows.items() if who != "discreet"]
     lead = mine["accuracy"] - max(row["accuracy"] for row in peers)
-    ratio = rows[ART_DEFAULT]["seconds"] / mine["seconds"]
+    rivals = {
+        "default attack": rows[ART_DEFAULT],
+        "fastest attack": min(peers, key=lambda row: row["seconds"]),
+        "most accurate attack": max(peers, key=lambda row: row["accuracy"]),
+    }
     return [
         _target("accuracy ahead of the best of ART's attack models by", lead, at_least=0.0),
-        _target("speed over ART's default attack", ratio, at_least=FASTER_THAN_ART),
+        *(
+            _target(
+                f"speed over ART's {name}",
+                rival["seconds"] / mine["seconds"],
+                at_least=FASTER_THAN_ART,
+            )
+            for name, rival in rivals.items()
+        ),
     ]
+
+
+def _unrecorded(name: str) -> dict[str, Any]:
+    return {"what": f"part {name}", "measured": None, "target": "recorded", "met": False}
 
 
 def _target(

@@ -19,13 +19,11 @@ import sklearn
 from diffprivlib.models import GaussianNB, LinearRegression, LogisticRegression
 
 
-def contestant(kind: str, epsilon: float, seed: int, norm: float, width: int) -> Any:
+def contestant(kind: str, epsilon: float, seed: int, norm: float, bounds: Any) -> Any:
     if kind == "logistic":
         return LogisticRegression(epsilon=epsilon, data_norm=norm, max_iter=1000, random_state=seed)
     if kind == "naive-bayes":
-        bounds = (np.full(width, -1.0), np.full(width, 1.0))
         return GaussianNB(epsilon=epsilon, bounds=bounds, random_state=seed)
-    bounds = (np.full(width, -1.0), np.full(width, 1.0))
     return LinearRegression(
         epsilon=epsilon, bounds_X=bounds, bounds_y=(-1.0, 1.0), random_state=seed
     )
@@ -43,7 +41,8 @@ def main() -> None:
                 first = int(data["first"])
                 x, y = data["x"][order], data["y"][order]
                 for epsilon in map(float, epsilons):
-                    model = contestant(kind, epsilon, seed, float(data["norm"]), x.shape[1])
+                    bounds = (data["lower"], data["upper"])
+                    model = contestant(kind, epsilon, seed, float(data["norm"]), bounds)
                     try:
                         score = float(model.fit(x[:first], y[:first]).score(x[first:], y[first:]))
                     except Exception as error:  # noqa: BLE001 - a peer that fails is a result

@@ -33,6 +33,38 @@ ADULT_BOUNDS = {
 }
 
 
+# What the description of Adult lists, in alphabetical order; a question mark is missing.
+ADULT_CATEGORIES = {
+    "workclass": (
+        "Federal-gov Local-gov Never-worked Private Self-emp-inc Self-emp-not-inc State-gov "
+        "Without-pay"
+    ),
+    "education": (
+        "10th 11th 12th 1st-4th 5th-6th 7th-8th 9th Assoc-acdm Assoc-voc Bachelors Doctorate "
+        "HS-grad Masters Preschool Prof-school Some-college"
+    ),
+    "marital-status": (
+        "Divorced Married-AF-spouse Married-civ-spouse Married-spouse-absent Never-married "
+        "Separated Widowed"
+    ),
+    "occupation": (
+        "Adm-clerical Armed-Forces Craft-repair Exec-managerial Farming-fishing "
+        "Handlers-cleaners Machine-op-inspct Other-service Priv-house-serv Prof-specialty "
+        "Protective-serv Sales Tech-support Transport-moving"
+    ),
+    "relationship": "Husband Not-in-family Other-relative Own-child Unmarried Wife",
+    "race": "Amer-Indian-Eskimo Asian-Pac-Islander Black Other White",
+    "sex": "Female Male",
+    "native-country": (
+        "Cambodia Canada China Columbia Cuba Dominican-Republic Ecuador El-Salvador England "
+        "France Germany Greece Guatemala Haiti Holand-Netherlands Honduras Hong Hungary India "
+        "Iran Ireland Italy Jamaica Japan Laos Mexico Nicaragua Outlying-US(Guam-USVI-etc) "
+        "Peru Philippines Poland Portugal Puerto-Rico Scotland South Taiwan Thailand "
+        "Trinadad&Tobago United-States Vietnam Yugoslavia"
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Task:
     """One table for one kind of learner; ``split(seed)`` gives train and test."""
@@ -45,6 +77,13 @@ class Task:
     classes: int = 0
     target_bounds: tuple[float, float] = (-1.0, 1.0)
     fixed_train: int | None = None
+    lowest: Any = -1.0
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The public bounds of each feature: of a category, which is there or not, 0 and 1."""
+        width = self.features.shape[1]
+        return np.broadcast_to(self.lowest, (width,)).astype(float), np.ones(width)
 
     def split(self, seed: int) -> tuple[Any, Any, Any, Any]:
         """Train and test: as published where there is such a division, else 3:1 at random."""
@@ -58,15 +97,15 @@ class Task:
 
 
 def adult_schema(columns: dict[str, Any], rows: int = 30_000) -> Schema:
-    """The schema of Adult, as a user would write it from its description."""
+    """The schema of Adult, with the categories that its description lists (adult.names)."""
     declared: dict[str, Any] = {}
-    for name, values in columns.items():
+    for name in columns:
         if name in ADULT_BOUNDS:
             declared[name] = Integer(*ADULT_BOUNDS[name])
         elif name == "income":
             declared[name] = Categorical(["<=50K", ">50K"], other="<=50K")
         else:
-            declared[name] = Categorical(sorted(set(values.tolist()) - {"?"}))
+            declared[name] = Categorical(ADULT_CATEGORIES[name].split())
     return Schema(declared, target="income", expected_rows=rows)
 
 
@@ -94,7 +133,10 @@ def tasks() -> Iterator[Task]:
     yield Task("adult", "naive-bayes", x[:, numeric], y, 6**0.5, 2, fixed_train=first)
     age = encoding.names.index("age")
     rest = np.delete(x, age, axis=1)
-    yield Task("adult", "linear", rest, x[:, age], 13**0.5, fixed_train=first)
+    is_number = np.isin(encoding.names, list(ADULT_BOUNDS))
+    lowest = np.delete(np.where(is_number, -1.0, 0.0), age)
+    target = x[:, age]
+    yield Task("adult", "linear", rest, target, 13**0.5, fixed_train=first, lowest=lowest)
     cancer, ill = load_breast_cancer(return_X_y=True)
     cancer = np.clip(2.0 * cancer / np.array(CANCER_MOST) - 1.0, -1.0, 1.0)
     pixels, digit = load_digits(return_X_y=True)

@@ -34,7 +34,8 @@ import attack_inversion
 import attack_lira
 import attack_property
 import attack_shokri
-from attack_tables import TABLES
+import attack_trend
+from attack_tables import TABLES, measured
 from attack_targets import judged
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -72,6 +73,8 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 def draw(parts: dict[str, Any]) -> None:
     """All pictures but that of the inversion, from what is recorded."""
+    if "purchases" in parts:
+        attack_trend.draw(parts["purchases"]["found"], *places("purchases"))
     if "lira" in parts:
         attack_lira.draw(parts["lira"]["found"], *places("lira"))
     if "certificates" in parts:
@@ -153,7 +156,7 @@ def main() -> int:
     publish(results)
     for target in results["targets"]:
         verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.4g} ({target['target']}) {verdict}")
+        print(f"{target['what']}: {measured(target)} ({target['target']}) {verdict}")
     return 0 if all(target["met"] for target in results["targets"]) else 1
 
 

@@ -80,6 +80,7 @@ ADULT = Setting("Adult", adult_records, 5000, 275, 200, (2.0, 2.0))
 LOCATION = Setting("Location-30", location_records, 2500, 300, 200, (4.0, 4.0))
 
 
+@cache
 def purchases(path: Path) -> Setting:
     """Purchase-100, if its file is given: the class (from 1), then 600 products, as text."""
 
@@ -91,9 +92,14 @@ def purchases(path: Path) -> Setting:
 
 
 @cache
+def records_of(setting: Setting) -> Records:
+    return setting.read()
+
+
+@cache
 def halves(setting: Setting, seed: int) -> tuple[Records, Records]:
     """Members and non-members, disjoint, by a seeded permutation."""
-    x, y = setting.read()
+    x, y = records_of(setting)
     order = np.random.default_rng(seed).permutation(len(y))
     inside, outside = order[: setting.members], order[setting.members : 2 * setting.members]
     return (x[inside], y[inside]), (x[outside], y[outside])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from discreet.attacks import MembershipResult, pooled
+from discreet.attacks.results import SMALLEST_SLICE
 from discreet.errors import InvalidValue, NotApplicable
 
 
@@ -66,6 +67,25 @@ def test_slices() -> None:
     assert result().slices(groups) == []
     with pytest.raises(InvalidValue, match="groups"):
         result().slices(["a"])
+
+
+def test_small_slices_are_left_out_where_no_single_record_may_show() -> None:
+    # Classes with 9, 10 and 40 members; as many non-members, but 9 in the last.
+    labels = np.repeat([0, 0, 1, 1, 2, 2, 3, 3], [9, 40, 10, 10, 40, 40, 40, 9])
+    members = np.repeat([True, False] * 4, [9, 40, 10, 10, 40, 40, 40, 9])
+    one = MembershipResult("x", np.arange(198.0) % 17, members, labels, np.arange(198))
+    assert [part.name for part in one.slices()] == ["0", "1", "2", "3"]
+    assert [part.name for part in one.slices(smallest=SMALLEST_SLICE)] == ["1", "2"]
+    assert [part["name"] for part in one.to_json(exposed=0)["slices"]] == ["1", "2"]
+    assert len(one.to_json(exposed=1)["slices"]) == 4
+    with pytest.raises(InvalidValue, match="smallest"):
+        one.slices(smallest=0)
+
+
+def test_what_set_the_threshold_is_told_or_unknown() -> None:
+    assert result().threshold_from is None
+    assert result().threshold_saw_evaluated is None
+    assert result().to_json()["decisions"]["threshold_from"] is None
 
 
 def test_no_decisions_no_precision() -> None:

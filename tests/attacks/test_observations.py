@@ -1,6 +1,7 @@
 """Observations and signals (S28)."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -62,6 +63,27 @@ def test_overlap() -> None:
     assert len(observe(TARGET, x, np.append(Y, 1), members=members)) == 7
     with pytest.raises(InvalidValue, match="equal to a member"):
         observe_split(TARGET, members=(X, Y), nonmembers=(X[2:3], Y[2:3]))
+
+
+def test_split_data_frames_and_tensors() -> None:
+    frame = pd.DataFrame({"a": X[:, 0], "b": ["u", "v"] * 3}, index=[5, 4, 3, 2, 1, 0])
+    model = as_target(lambda x: (x["b"] == "u") * 0.5 + x["a"] / 40, output="probabilities")
+    both = observe_split(model, members=(frame[:3], Y[:3]), nonmembers=(frame[3:], Y[3:]))
+    whole = observe(model, frame, Y, members=MEMBERS)
+    np.testing.assert_array_equal(both.losses, whole.losses)
+    np.testing.assert_array_equal(both.digests, whole.digests)
+    assert list(both.records.columns) == ["a", "b"]
+    with pytest.raises(InvalidValue, match="nonmembers"):
+        observe_split(model, members=(frame[:3], Y[:3]), nonmembers=(frame[["b", "a"]][3:], Y[3:]))
+    with pytest.raises(InvalidValue, match="a data frame, as members"):
+        observe_split(model, members=(frame[:3], Y[:3]), nonmembers=(X[3:], Y[3:]))
+
+    module, x = torch.nn.Linear(2, 2), torch.tensor(X, requires_grad=True)
+    seen = observe_split(module, members=(x[:3], Y[:3]), nonmembers=(x[3:], Y[3:]))
+    np.testing.assert_array_equal(seen.losses, observe(module, X, Y, members=MEMBERS).losses)
+    assert torch.is_tensor(seen.records)
+    with pytest.raises(InvalidValue, match="nonmembers"):
+        observe_split(module, members=(x, Y), nonmembers=(torch.zeros(2, 3), [0, 1]))
 
 
 def test_bad_input() -> None:

@@ -17,7 +17,7 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from discreet.attacks import as_target, property_inference
+from discreet.attacks import as_target, property_attack
 from discreet.attacks.property_attack import PropertyResult
 from discreet.attacks.property_attack import property_inference as infer
 from discreet.attacks.property_draws import property_sets, train_shadows
@@ -235,9 +235,9 @@ def test_judging_on_the_shadows_learned_from_is_caught(
     nearest = KNeighborsClassifier(1)
     assert at_chance(run(innocent, classifier=nearest, **options))
     models, holds, _ = innocent
-    features = np.stack(property_inference.shadow_features(models, "outputs", QUERIES, None))
+    features = np.stack(property_attack.shadow_features(models, "outputs", QUERIES, None))
     monkeypatch.setattr(
-        property_inference, "_fitted", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
+        property_attack, "_fitted", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
     )
     assert not at_chance(run(innocent, classifier=nearest, **options))
 
@@ -275,8 +275,8 @@ def test_plain_weights_hide_what_sorted_ones_show(
     def unsorted(layers: Any) -> np.ndarray:
         return np.concatenate([np.append(weight.ravel(), bias) for weight, bias in layers])
 
-    monkeypatch.setattr(property_inference, "sorted_weights", unsorted)
-    monkeypatch.setattr(property_inference, "weight_sets", unsorted)
+    monkeypatch.setattr(property_attack, "sorted_weights", unsorted)
+    monkeypatch.setattr(property_attack, "weight_sets", unsorted)
     assert at_chance(infer(models, holds, **options))
 
 

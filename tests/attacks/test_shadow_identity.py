@@ -1,8 +1,15 @@
 """When a shadow model may be taken from the cache (S28)."""
 
+import importlib
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -65,12 +72,190 @@ def test_what_cannot_be_told_is_refused() -> None:
         train_key(closing_over(object()))
     with pytest.raises(InvalidValue, match="is a partial"):
         train_key(partial(uses_helper, 1))
-    namespace: dict[str, Any] = {}
-    exec("def made(indices): return 1", namespace)
-    with pytest.raises(InvalidValue, match="no source"):
-        train_key(namespace["made"])
-    namespace["made"].key = "declared by hand"
-    assert train_key(namespace["made"]) == "declared:declared by hand"
+    with pytest.raises(InvalidValue, match="calls eval"):
+        train_key(lambda _: eval("RATE"))
+    with pytest.raises(InvalidValue, match="is importlib"):
+        train_key(lambda _: importlib.import_module("math"))
+    with pytest.raises(InvalidValue, match=r"is importlib\.import_module"):
+        train_key(closing_over(importlib.import_module))
+
+    def declared(indices: object) -> object:
+        return closing_over(object())
+
+    declared.key = "declared by hand"  # type: ignore[attr-defined]
+    assert train_key(declared) == "declared:declared by hand"
+
+
+def test_code_without_source_is_known_by_what_it_runs() -> None:
+    def made(body: str) -> Any:
+        namespace: dict[str, Any] = {}
+        exec(f"def made(indices):\n{body}", namespace)
+        return namespace["made"]
+
+    assert train_key(made(" return 1")) == train_key(made("\n\n return 1"))
+    assert train_key(made(" return 1")) != train_key(made(" return 2"))
+    assert train_key(made(" return lambda: 1")) != train_key(made(" return lambda: 2"))
+
+
+class Base:
+    depth = 1
+
+
+class Sub(Base):
+    def make(self) -> float:
+        return RATE
+
+    @staticmethod
+    def shared() -> float:
+        return helper(2.0)
+
+
+@dataclass
+class Settings:
+    sizes: list[int] = field(default_factory=lambda: [int(RATE * 8)])
+
+
+def nested(indices: object) -> object:
+    def inner() -> float:
+        return RATE
+
+    return inner()
+
+
+def by_lambda(indices: object) -> object:
+    return (lambda: RATE)()
+
+
+def by_class(indices: object) -> object:
+    return Sub().make()
+
+
+def by_settings(indices: object) -> object:
+    return Settings()
+
+
+@pytest.mark.parametrize("train", [nested, by_lambda, by_class, by_settings])
+def test_globals_are_found_in_whatever_is_nested(
+    train: Callable[[object], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = train_key(train)
+    assert train_key(train) == before
+    monkeypatch.setitem(train.__globals__, "RATE", 0.25)  # type: ignore[attr-defined]
+    assert train_key(train) != before
+
+
+def test_attributes_of_bases_are_part_of_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = train_key(by_class)
+    monkeypatch.setattr(Base, "depth", 9)
+    assert train_key(by_class) != before
+
+
+HELPER = "SIZE = 3\ndef fit(x):\n    return x * {0}\nclass Maker:\n    width = {0}\n"
+USERS = (
+    "from ff_helper import fit\ndef train(i): return fit(i)",
+    "import ff_helper\ndef train(i): return ff_helper.fit(i)",
+    "import ff_helper as h\ndef train(i): return [h.Maker().width for _ in i]",
+    "def train(i):\n    from ff_helper import fit\n    return fit(i)",
+    "import functools, ff_helper\n@functools.lru_cache\ndef train(i): return ff_helper.fit(i)",
+    (
+        "import math, ff_helper\ndef around(f):\n    @__import__('functools').wraps(f)\n"
+        "    def run(*a): return f(*a)\n    return run\ntrain = around(ff_helper.fit)"
+    ),
+)
+
+
+def in_other_modules(
+    user: str, factor: int, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """The function ``train`` of ``user``, which uses a module in which ``factor`` is written."""
+    place = home / str(factor)
+    place.mkdir(exist_ok=True)
+    (place / "ff_helper.py").write_text(HELPER.format(factor), encoding="utf-8")
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.delitem(sys.modules, "ff_helper", raising=False)
+    namespace: dict[str, Any] = {"__name__": "ff_user"}
+    exec(user, namespace)
+    found: Callable[..., Any] = namespace["train"]
+    return found
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_other_modules_of_the_user_are_followed(
+    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [
+        train_key(in_other_modules(user, factor, tmp_path, monkeypatch)) for factor in (1, 2, 1)
+    ]
+    monkeypatch.delitem(sys.modules, "ff_helper", raising=False)
+    assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "import ff_helper\ndef train(i): return getattr(ff_helper, 'fit')(i)",
+        "def train(i):\n    import ff_helper\n    return ff_helper.fit(i)",
+        "import ff_helper\ndef train(i): return ff_helper.absent(i)",
+    ],
+)
+def test_modules_that_are_used_as_a_whole_are_refused(
+    user: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = in_other_modules(user, 1, tmp_path, monkeypatch)
+    with pytest.raises(InvalidValue, match="the module ff_helper"):
+        train_key(train)
+    monkeypatch.delitem(sys.modules, "ff_helper", raising=False)
+
+
+SETS = """
+from typing import NamedTuple
+from sklearn.base import BaseEstimator, ClassifierMixin
+from discreet.attacks.shadow_identity import train_key
+
+class Mine(ClassifierMixin, BaseEstimator):
+    def fit(self, x, y, weight=None):
+        return self
+
+class Pair(NamedTuple):
+    one: int = 1
+
+PAIR, WORDS = Pair(3), {"these", "have", "no", "order"}
+
+def train(i):
+    return Mine().fit(i, i), PAIR, i in {"nor", "do", "these"}, WORDS
+
+print(train_key(train))
+"""
+
+
+def test_another_process_finds_the_same_key() -> None:
+    keys = {
+        subprocess.run(
+            [sys.executable, "-c", SETS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(keys) == 1
+    assert keys.pop().startswith("code:")
+
+
+def test_libraries_are_known_by_their_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(indices: object) -> object:
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(), math.pi, np.mean(0.0), enum_of.A
+
+    class enum_of(Enum):  # noqa: N801
+        A = 1
+
+    before = train_key(train)
+    assert train_key(train) == before
+    monkeypatch.setattr("sklearn.__version__", "0.0.1")
+    assert train_key(train) != before
 
 
 def test_names_depend_on_everything() -> None:

@@ -1,6 +1,7 @@
 """The shadow pool (S28): halves, cache, resumption after a kill, several processes, Ray."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +24,11 @@ from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import LinearSVC
 
 from discreet.attacks import ShadowPool, as_target
+from discreet.attacks.shadow_storage import read_scores, write_scores
 from discreet.attacks.targets import Target
 from discreet.errors import InvalidValue, NotApplicable
 
+STRENGTH = 1.0
 DRAW = np.random.default_rng(0)
 X = DRAW.normal(size=(60, 3))
 Y = (X[:, 0] + DRAW.normal(size=60) > 0).astype(np.int64)
@@ -187,6 +192,102 @@ class TestCache:
         files[1].unlink()
         again = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s", seed=1)
         np.testing.assert_array_equal(again.run().losses, wanted)
+
+    @pytest.mark.parametrize("fill", [np.nan, 5.0, 0.0, -np.inf, -1.0])
+    @pytest.mark.parametrize("signed", [True, False])
+    def test_scores_that_are_none_are_trained_again(
+        self, fill: float, signed: bool, tmp_path: Path
+    ) -> None:
+        pool = ShadowPool(X, Y, seeded, models=2, directory=tmp_path, key="s", seed=1)
+        wanted = pool.run().losses
+        path = min(tmp_path.glob("*.npy"))
+        bad = np.full((60, 2), fill, dtype=np.float32)
+        if signed:
+            write_scores(path, bad)
+        else:
+            np.save(path, bad)
+        assert read_scores(path, (60, 2)) is None
+        again = ShadowPool(X, Y, seeded, models=2, directory=tmp_path, key="s", seed=1)
+        np.testing.assert_array_equal(again.run().losses, wanted)
+
+    def test_one_changed_bit_is_seen_and_certain_answers_are_not_damage(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "one.npy"
+        sure = np.array([[0.0, -np.inf], [np.log(0.25), np.log(0.75)]], dtype=np.float32)
+        write_scores(path, sure)
+        found = read_scores(path, (2, 2))
+        assert found is not None
+        np.testing.assert_array_equal(found, sure)
+        content = bytearray(path.read_bytes())
+        content[-36] ^= 1  # the lowest bit of the last score: still a distribution
+        path.write_bytes(content)
+        assert read_scores(path, (2, 2)) is None
+
+    def test_a_changed_global_of_a_nested_function(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fit(indices: NDArray[np.intp]) -> LogisticRegression:
+            def made() -> LogisticRegression:
+                return LogisticRegression(C=STRENGTH)
+
+            return made().fit(X[indices], Y[indices])
+
+        one = ShadowPool(X, Y, fit, models=2, seed=0, directory=tmp_path).run().losses
+        monkeypatch.setitem(fit.__globals__, "STRENGTH", 1e-6)
+        two = ShadowPool(X, Y, fit, models=2, seed=0, directory=tmp_path).run().losses
+        np.testing.assert_array_equal(two, ShadowPool(X, Y, fit, models=2, seed=0).run().losses)
+        assert (one != two).any()
+
+    def test_directories_that_are_none(self, tmp_path: Path) -> None:
+        place = tmp_path / "file"
+        place.write_text("", encoding="utf-8")
+        with pytest.raises(InvalidValue, match="directory"):
+            ShadowPool(X, Y, seeded, models=2, directory=place, key="s")
+        home = tmp_path / "pool"
+        ShadowPool(X, Y, seeded, models=2, directory=home, key="s")
+        text = (home / "pool.json").read_text(encoding="utf-8")
+        (home / "pool.json").write_text(re.sub(r": \d+\n", ": -5\n", text), encoding="utf-8")
+        with pytest.raises(InvalidValue, match="damaged"):
+            ShadowPool(X, Y, seeded, models=2, directory=home, key="s")
+
+
+class TestTwins:
+    def test_copies_of_records_do_not_hide_a_twin(self) -> None:
+        x, y = np.concatenate([X, X]), np.concatenate([Y, Y])
+        scores = ShadowPool(x, y, seeded, models=6, seed=0).run()
+        seen, _ = scores.leave_out(2)
+        mixed = seen.part(np.random.default_rng(1).permutation(120))
+        for one in (seen, mixed, replace(mixed, members=~mixed.members)):
+            left = scores.apart_from(one)
+            assert len(left) == 5
+            np.testing.assert_array_equal(left.inclusion, np.delete(scores.inclusion, 2, axis=0))
+        assert len(scores.aligned(seen, signal="loss").shadow) == 5
+        # Near twins are not recognized: this is said, and not more is promised.
+        members = seen.members.copy()
+        members[0] = ~members[0]
+        assert len(scores.apart_from(replace(seen, members=members))) == 6
+
+    def test_with_few_records_a_twin_is_refused(self) -> None:
+        scores = ShadowPool(X[:30], Y[:30], seeded, models=10, seed=0).run()
+        seen, others = scores.leave_out(3)
+        assert len(others.apart_from(seen)) == 9
+        for call in (scores.apart_from, partial(scores.aligned, signal="loss")):
+            with pytest.raises(InvalidValue, match="all 30 records in common"):
+                call(seen)
+        # Nothing in common, and nothing to be divided, is no sign of a twin.
+        assert len(scores.apart_from(replace(seen, digests=seen.digests + np.uint64(1)))) == 10
+        assert len(scores.apart_from(replace(seen, members=np.ones(30, dtype=bool)))) == 10
+
+
+def test_a_pool_asks_a_target_with_names() -> None:
+    pool = ShadowPool(X, Y, seeded, models=1, seed=0)
+    for names in (["no", "yes"], ["1", "2"], [-1, 1]):
+        model = LogisticRegression().fit(X, np.array(names)[Y])
+        seen = pool.observe(model, members=pool.inclusion[0])
+        np.testing.assert_array_equal(seen.labels, Y)
+        p = model.predict_proba(X)[np.arange(60), Y]
+        np.testing.assert_allclose(seen.confidences, p)
 
 
 SCRIPT = """

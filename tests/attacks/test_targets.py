@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -129,6 +130,43 @@ class TestEstimators:
         assert class_indices(target, np.array(["yes", "no"])).tolist() == [1, 0]
         with pytest.raises(InvalidValue, match="maybe"):
             class_indices(target, np.array(["maybe"]))
+        # Whoever numbers the classes may have begun with either.
+        with pytest.raises(InvalidValue, match="labels = 0"):
+            class_indices(target, np.array([0, 1]))
+
+    @pytest.mark.parametrize(
+        "classes", [["1", "2"], [1.0, 2.0], [-1, 1], ["-1", "1"], ["0", "1"], [False, True]]
+    )
+    @pytest.mark.parametrize("form", [lambda y: y, str, int, float, lambda y: str(float(y))])
+    def test_numbers_that_name_classes_are_not_columns(
+        self, classes: list[object], form: Callable[[object], object]
+    ) -> None:
+        if classes == [False, True] and form is str:
+            form = repr
+        model = LogisticRegression().fit(X, np.array(classes)[Y])
+        target = as_target(model)
+        assert class_indices(target, [form(classes[code]) for code in Y]).tolist() == Y.tolist()
+        assert target.labels(X).tolist() == model.predict_proba(X).argmax(axis=1).tolist()
+        np.testing.assert_allclose(target.probabilities(X), model.predict_proba(X), atol=1e-12)
+        with pytest.raises(InvalidValue, match="labels"):
+            class_indices(target, [7])
+
+    def test_negative_labels_of_a_model_without_probabilities(self) -> None:
+        target = as_target(RidgeClassifier().fit(X, 2 * Y - 1))
+        assert target.names == (-1, 1)
+        assert set(target.labels(X).tolist()) <= {0, 1}
+
+    def test_names_that_read_alike_are_told_by_themselves_alone(self) -> None:
+        model = LogisticRegression().fit(X, np.array(["1", "1.0"])[Y])
+        target = as_target(model)
+        assert class_indices(target, ["1.0", "1"]).tolist() == [1, 0]
+        with pytest.raises(InvalidValue, match="labels"):
+            class_indices(target, ["01"])
+
+    def test_identifiers_are_no_classes(self) -> None:
+        model = LogisticRegression().fit(X, Y * 10**10)
+        with pytest.raises(InvalidValue, match="10000000000: expected classes from 0, each below"):
+            as_target(model)
 
 
 class TestCallables:

@@ -46,6 +46,11 @@ def script() -> Iterator[ModuleType]:
         sys.path.remove(str(ROOT / "benchmarks"))
 
 
+@pytest.fixture(scope="module")
+def cases(script: ModuleType) -> ModuleType:
+    return importlib.import_module(script.Case.__module__)
+
+
 def case(script: ModuleType, name: str) -> Any:
     return next(one for one in script.CASES if one.name == name)
 
@@ -68,21 +73,21 @@ def test_a_right_learner_passes(script: ModuleType, name: str) -> None:
     assert {audit.verdict for audit in audits.values()} == {"consistent"}
 
 
-def test_what_is_claimed_is_what_the_right_learner_keeps(script: ModuleType) -> None:
+def test_what_is_claimed_is_what_the_right_learner_keeps(cases: ModuleType) -> None:
     """The numpy loop has the deviation and the mean of the plan, or the zoo proves nothing."""
     learners = importlib.import_module("mutant_learners")
-    plan = script.one_step(20)
-    inputs, labels = script.ordinary(20, 1)
+    plan = cases.one_step(20)
+    inputs, labels = cases.ordinary(20, 1)
     marks = np.append(np.full(20, -1), 3)
-    inputs = np.concatenate([inputs, np.zeros((1, script.FEATURES))])
-    made = learners.Learner(plan, features=script.FEATURES, coordinates=40_000, seed=3)
-    seen = made.train(inputs, np.append(labels, 0.0), marks)[0][script.FEATURES :]
+    inputs = np.concatenate([inputs, np.zeros((1, cases.FEATURES))])
+    made = learners.Learner(plan, features=cases.FEATURES, coordinates=40_000, seed=3)
+    seen = made.train(inputs, np.append(labels, 0.0), marks)[0][cases.FEATURES :]
     unit = plan.clip_norm / plan.expected_batch_size
     others = np.delete(seen, 3) / unit
     assert abs(others.std() / plan.noise_multiplier - 1) < 0.02  # five deviations
     assert abs(others.mean()) < 5 * plan.noise_multiplier / 200
-    quiet = learners.NoiseDividedTwice(plan, features=script.FEATURES, coordinates=8, seed=3)
-    drawn = quiet.train(inputs, np.append(labels, 0.0), marks)[0][script.FEATURES + 3] / unit
+    quiet = learners.NoiseDividedTwice(plan, features=cases.FEATURES, coordinates=8, seed=3)
+    drawn = quiet.train(inputs, np.append(labels, 0.0), marks)[0][cases.FEATURES + 3] / unit
     assert abs(drawn - 1) < 6 * plan.noise_multiplier / 20
 
 

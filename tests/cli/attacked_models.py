@@ -24,6 +24,16 @@ def memorising() -> DecisionTreeClassifier:
     return train(*people(200, 1), 0)
 
 
+def memorising_texts() -> DecisionTreeClassifier:
+    records, labels = people(200, 1)
+    return train(records, np.array(["1", "2", "3"])[labels], 0)
+
+
+def memorising_signs() -> DecisionTreeClassifier:
+    records, labels = people(200, 1)
+    return train(records, labels - 1, 0)
+
+
 class OnlyLabels:
     def __init__(self, inner: DecisionTreeClassifier) -> None:
         self._inner = inner

@@ -89,8 +89,63 @@ def test_answers_of_a_model_are_enough(place: Path, run: Run) -> None:
     shown = run(*arguments, "--output", "page.html").stdout
     assert "AUC" in shown
     assert "cannot support so small a rate" in shown
-    assert "INTERNAL" not in shown
-    assert "PUBLIC FIGURES" in (place / "page.html").read_text(encoding="utf-8")
+    # Success on real members is internal, although no record is listed.
+    assert found["internal"] is True
+    assert only["decisions"]["threshold_saw_evaluated"] is True
+    assert "threshold by the average loss of the evaluated members" in shown
+    assert "INTERNAL, unsafe to publish" in shown
+    assert "written: page.html (INTERNAL)" in shown
+    assert "<strong>INTERNAL</strong>" in (place / "page.html").read_text(encoding="utf-8")
+    declared = (*arguments, "--public-members")
+    assert json.loads(run(*declared, "--json").stdout)["internal"] is False
+    assert "INTERNAL" not in run(*declared, "--output", "page.html").stdout
+    assert "<strong>PUBLIC</strong>" in (place / "page.html").read_text(encoding="utf-8")
+    assert json.loads(run(*declared, "--exposed", "1", "--json").stdout)["internal"] is True
+
+
+def test_equal_answers_are_not_taken_for_equal_records(place: Path, run: Run) -> None:
+    """A tree says the same of many records: those of the public file are others."""
+    sure, unsure = np.tile([0.9, 0.1], (40, 1)), np.tile([0.6, 0.4], (50, 1))
+    answers("seen.csv", sure, ["a"] * 40)
+    answers("unseen.csv", unsure, ["a"] * 50)
+    files = ("--members", "seen.csv", "--nonmembers", "unseen.csv", "--public", "unseen.csv")
+    done = run("attack", "membership", *files, "--json")
+    assert done.exit_code == 0
+    [only] = json.loads(done.stdout)["results"]
+    assert (only["members"], only["nonmembers"], only["auc"]["value"]) == (40, 50, 1.0)
+
+
+def test_columns_that_are_named_by_numbers(place: Path, run: Run) -> None:
+    for name, p in (("seen.csv", 0.9), ("unseen.csv", 0.6)):
+        save_table(name, ["1", "2", "label"], [[p, 1 - p, 1], [1 - p, p, 2]] * 20)
+    save_table("odd.csv", ["1", "2", "label"], [[0.9, 0.1, 1], [0.9, 0.1, 0]])
+    save_table("float.csv", ["1.0", "2.0", "label"], [[0.9, 0.1, 1], [0.1, 0.9, 2]])
+    both = ("attack", "membership", "--nonmembers", "unseen.csv", "--json", "--members")
+    assert json.loads(run(*both, "seen.csv").stdout)["results"][0]["auc"]["value"] == 1.0
+    assert json.loads(run(*both, "float.csv").stdout)["results"][0]["auc"]["value"] == 1.0
+    # 0 would be the first column, if 1 were not.
+    done = run(*both, "odd.csv")
+    assert done.exit_code == 2
+    assert "'0' does not" in done.stderr
+
+
+def test_classes_that_are_named_by_numbers(place: Path, run: Run) -> None:
+    """Labels of a CSV are numbers; the classes of the model are the texts "1", "2" and "3"."""
+    for name, seed in (("in.csv", 1), ("out.csv", 2)):
+        x, y = attacked_models.people(200, seed)
+        rows = [[*row, int(label) + 1] for row, label in zip(x.tolist(), y, strict=True)]
+        save_table(name, [*"abcde", "label"], rows)
+    found = {}
+    for model in ("memorising_texts", "memorising_signs"):
+        done = run(
+            *("attack", "membership", "--members", "in.csv", "--nonmembers", "out.csv"),
+            *("--model", f"attacked_models:{model}", "--json"),
+        )
+        found[model] = done
+    [only] = json.loads(found["memorising_texts"].stdout)["results"]
+    assert only["auc"]["value"] > 0.8
+    assert found["memorising_signs"].exit_code == 2
+    assert "one of the model's classes, (-1, 0, 1)" in found["memorising_signs"].stderr
 
 
 def test_a_memorising_model_with_shadow_models(files: Path, run: Run) -> None:
@@ -125,6 +180,16 @@ def test_a_model_of_labels_is_attacked_by_labels(files: Path, run: Run) -> None:
     done = run(*arguments, "--attack", "yeom")
     assert done.exit_code == 2
     assert "--attack = yeom: expected label-only" in done.stderr
+    # Records in both files are treated as asked.
+    with np.load("in.npz") as inside, np.load("out.npz") as outside:
+        both = {
+            name: np.concatenate([outside[name], inside[name][:5]])
+            for name in ("records", "labels")
+        }
+    np.savez("out.npz", **both)
+    assert "5 records that are both" in run(*arguments).stderr
+    [dropped] = json.loads(run(*arguments, "--overlap", "drop").stdout)["results"]
+    assert (dropped["members"], dropped["nonmembers"]) == (200, 200)
 
 
 @pytest.fixture
@@ -154,7 +219,7 @@ def test_a_trained_directory_is_held_to_its_certificate(trained: Path, run: Run)
     assert done.exit_code == 0, done.stderr
     text = (trained / "page.html").read_text(encoding="utf-8")
     assert "allowed at most" in text
-    assert "No measured curve shows more than the certificate" in text
+    assert "no measured curve lies above what the certificate" in text
     assert "naive-bayes" in text
 
 
@@ -273,6 +338,11 @@ MODEL = ("--model", "attacked_models:memorising")
         ((*BASE, *MODEL, "--attack", "lira"), "--train = none: expected module:function"),
         ((*BASE, *MODEL, "--attack", "quantile"), "--public = none: expected a file"),
         ((*BASE, "--attack", "label-only"), "--model = none: expected a model"),
+        ((*BASE, "--train", "attacked_models:train"), "nothing without --model: shadow models"),
+        (
+            (*BASE, "--train", "attacked_models:train", "--attack", "yeom"),
+            "nothing without --model: shadow models",
+        ),
         ((*BASE, *MODEL, "--confidence", "2"), "--confidence = 2"),
         ((*BASE, *MODEL, "--train", "attacked_models:NUMBER"), "--train = attacked_models:NUMBER"),
         (BASE, "--members = in.npz: expected an NPZ file with the arrays probabilities"),

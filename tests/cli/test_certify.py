@@ -1,5 +1,6 @@
 """``discreet certify`` and ``discreet certificate``: from a model on the disk to a checked page."""
 
+import copy
 import csv
 import json
 from pathlib import Path
@@ -14,6 +15,8 @@ from cli import certified_network
 from cli.conftest import Run
 from discreet.ledger import Ledger
 from discreet.report import verify_certificate
+from discreet.report.certificate import content_hash
+from discreet.report.certificate_warnings import warnings_on
 from report.certificates import audit
 
 SCHEMA = """
@@ -98,6 +101,19 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     assert checked.exit_code == 0, checked.stdout
     checks = json.loads(checked.stdout)["checks"]
     assert all(one["ok"] for one in checks)
+    own = "the learner's own certificate says the same"
+    assert own in {one["what"] for one in checks}
+    # What the learner wrote cannot be told otherwise, not even with a fresh hash.
+    lies = [("released", "randomness", {"noise": "sun spots"}), ("guarantee", "unit", "person")]
+    lies += [("released", "plan", {}), ("released", "learner", "magic")]
+    for part, field, lie in lies:
+        told = copy.deepcopy(document)
+        told[part][field] = lie
+        told["warnings"] = warnings_on(told)
+        told["hash"] = content_hash(told)
+        (out / "public" / "lie.json").write_text(json.dumps(told), encoding="utf-8")
+        found = verify_certificate(out / "public" / "lie.json")
+        assert [one.what for one in found if one.ok is False] == [own], field
     again = run("certify", str(trained / "model"), "--out", str(out))
     assert again.exit_code == 2
     assert "--out" in again.stderr
@@ -107,12 +123,19 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
 def test_without_records_there_is_no_annex(trained: Path, run: Run) -> None:
     out = trained / "paper"
     sheet = trained / "audit.json"
+    # Whatever else lies in the directory of the model is not released with it.
+    (trained / "model" / "records.csv").write_bytes((trained / "in.csv").read_bytes())
     done = run("certify", str(trained / "model"), "--out", str(out))
     assert done.exit_code == 0, done.stderr
     assert "may be published" in done.stdout
     assert "must not be" not in done.stdout
     assert "caution: Nobody has audited" in done.stdout
     assert not (out / "internal").exists()
+    assert {path.name for path in (out / "public" / "model").iterdir()} == {
+        *("certificate.json", "model.json", "model.npz"),
+        *("schema.toml", "summary.png", "summary.txt"),
+    }
+    assert "records.csv" not in (out / "public" / "certificate.json").read_text(encoding="utf-8")
     text = run("certificate", "verify", str(out / "public" / "certificate.json"))
     assert text.exit_code == 0
     assert "ok           it follows the schema" in text.stdout

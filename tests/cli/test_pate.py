@@ -109,7 +109,7 @@ def test_a_student_its_certificate_and_its_predictions(place, cli):
 
 def test_persons_a_ledger_and_json(place, cli):
     with Ledger.create("study.ledger") as book:
-        book.create_dataset("patients", epsilon=2.5, delta=1e-4)
+        book.create_dataset("patients", epsilon=2.5, delta=1e-4, unit="patient")
     command = [*COMMAND.replace("schema.toml", "persons.toml").split(), "--json"]
     charged = ["--ledger", "study.ledger", "--dataset", "patients"]
     answer = json.loads(cli(*command, "--out", "student", *charged))

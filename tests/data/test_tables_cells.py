@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.made_up_tables import COLUMNS
-from discreet.data import cells
+from discreet.data import Schema, cells, read_table
 from discreet.data.arrays import column_array, numbers_from_array
 from discreet.data.arrow_cells import ArrowBatch, numbers_from_text
-from discreet.data.columns import Categorical, Integer, Real
+from discreet.data.columns import Categorical, Date, Integer, Real
 
 SPELLINGS = [
     b"1", b"-1", b"+1", b" 1\t", b"1.", b".5", b"-.5e-3", b"1e5", b"1E+5", b"007", b"1e999",
@@ -177,3 +177,35 @@ def test_columns_of_numbers_follow_the_rule_for_one_cell(numbers, kind):
 def test_arrays_of_other_types_follow_it_too(array):
     for column in COLUMNS.values():
         same(numbers_from_array(array, column), [column.read_object(cell) for cell in array])
+
+
+def test_times_of_a_zone_that_nobody_knows_count_as_utc():
+    """The type of the column decides, so no record can be the reason."""
+    seconds = [0, 82_800, None]
+    days = Schema({"day": Date(dt.date(1969, 1, 1), dt.date(1971, 1, 1))})
+
+    def read(zone):
+        column = pa.array(seconds, pa.int64()).view(pa.timestamp("s", tz=zone))
+        return read_table(pa.table({"day": column}), days).columns["day"].tolist()
+
+    assert read("Nowhere/Atall") == read("UTC")
+    assert read("Europe/Berlin")[:2] == [0.0, 1.0]
+    assert read("UTC")[:2] == [0.0, 0.0]
+
+
+class Hostile(int):
+    def __int__(self):
+        raise RuntimeError("a record that wants to be noticed")
+
+    def __float__(self):
+        raise RuntimeError("a record that wants to be noticed")
+
+    def __ne__(self, other):
+        raise RuntimeError("a record that wants to be noticed")
+
+    __hash__ = int.__hash__
+
+
+def test_an_object_that_raises_is_missing():
+    assert cells.text_of(Hostile(3)) == b""
+    assert np.isnan(cells.read_number(Hostile(3)))

@@ -22,7 +22,17 @@ class Unwilling:
         raise RuntimeError("a record that wants to be noticed")
 
 
-ODD = ["x", b"y", [1.0], (1.0, 2.0), {"a": 1}, None, np.array([1.0, 2.0]), Unwilling(), object()]
+ODD = [
+    "x",
+    b"y",
+    [1.0, 2.0],
+    (1.0, 2.0),
+    {"a": 1},
+    None,
+    np.array([1.0, 2.0]),
+    Unwilling(),
+    object(),
+]
 
 
 def table() -> np.ndarray:
@@ -125,6 +135,6 @@ def test_a_column_of_targets_is_taken_with_scikit_learns_warning():
     features = table()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = targets_of([[label] for label in LABELS], features)
+        found = targets_of(np.array([[label] for label in LABELS]), features)
     assert found.tolist() == LABELS
     assert [type(one.message).__name__ for one in caught] == ["DataConversionWarning"]

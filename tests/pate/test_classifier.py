@@ -233,3 +233,15 @@ def test_the_picture_shows_the_flow_in_public_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidValue, match="ends in"):
         draw_flow(paper, tmp_path / "flow.txt")
+
+
+@pytest.mark.parametrize(("unit", "persons"), [("patient", False), ("row", True)])
+def test_a_budget_for_another_unit_is_refused(tmp_path: Path, unit: str, persons: bool) -> None:
+    with Ledger.create(tmp_path / "a.ledger") as ledger:
+        ledger.create_dataset("trees", epsilon=5, delta=1e-3, unit=unit)
+        owners = np.arange(len(ROWS)) // 2 if persons else None
+        with pytest.raises(InvalidValue, match="unit"):
+            PATEClassifier(**SETTINGS).fit(
+                ROWS, LABELS, public=PUBLIC, persons=owners, ledger=ledger, dataset="trees"
+            )
+        assert not list(ledger.history("trees"))

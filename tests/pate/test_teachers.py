@@ -1,6 +1,6 @@
 """Teachers (S23): one record, one vote; whatever goes wrong stays inside; files; networks."""
 
-# ruff: noqa: N803 (scikit-learn calls the features X)
+# ruff: noqa: N803, NPY002 (scikit-learn calls the features X; teachers may use old generators)
 
 import warnings
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.tree import DecisionTreeClassifier
@@ -238,3 +239,39 @@ def test_bad_networks_are_named(wrong: dict[str, Any]) -> None:
     good: dict[str, Any] = {"factory": lambda: nn.Linear(3, 3), "identity": "linear"}
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         NetworkTeachers(**{**good, **wrong})
+
+
+def shuffled(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+    """Draws from the generators of the process, as often as it has records."""
+    kept = torch.randperm(len(X))[: len(X) // 2].numpy()
+    mixed = np.random.permutation(kept)
+    return nearest(X[mixed], y[mixed], queries, classes=classes, seed=seed)
+
+
+def test_teachers_that_draw_from_the_generators_of_the_process_still_move_one_vote() -> None:
+    def votes(rows: Any, labels: Any) -> Any:
+        np.random.seed(0)
+        torch.manual_seed(0)
+        return votes_of(shuffled, rows=rows, labels=labels, jobs=1)
+
+    state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    whole = votes(ROWS, LABELS)
+    kept = np.delete(np.arange(400), 5)
+    assert np.abs(whole - votes(ROWS[kept], LABELS[kept])).sum(axis=1).max() <= 2
+    np.random.seed(0)
+    torch.manual_seed(0)
+    expected = np.random.get_state()[1].copy(), torch.random.get_rng_state()
+    votes(ROWS, LABELS)
+    assert np.array_equal(np.random.get_state()[1], expected[0])
+    assert torch.equal(torch.random.get_rng_state(), expected[1])
+    torch.random.set_rng_state(state[1])
+
+
+@pytest.mark.parametrize("damage", [b"PK\x03\x04junk", b"", b"\x93NUMPY\x01\x00", b"x" * 9000])
+def test_damaged_votes_are_asked_again(tmp_path: Path, damage: bytes) -> None:
+    whole = votes_of(GaussianNB(), cache=tmp_path)
+    path = min(tmp_path.glob("votes-*.npy"))
+    path.write_bytes(damage)
+    assert np.array_equal(votes_of(GaussianNB(), cache=tmp_path), whole)
+    np.save(path, np.full(30, 7))
+    assert np.array_equal(votes_of(GaussianNB(), cache=tmp_path), whole)

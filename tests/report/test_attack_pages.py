@@ -1,5 +1,6 @@
 """Pages of attacks: they say what the results say, and point at nobody unless asked to."""
 
+import dataclasses
 import json
 import math
 import re
@@ -81,9 +82,53 @@ def test_an_attack_that_finds_nobody_at_the_left_edge_can_be_drawn() -> None:
     assert json.dumps(figure, allow_nan=False)
 
 
+def test_attacks_on_real_members_are_internal_unless_they_are_declared_public() -> None:
+    measured = result()
+    page = membership_page(measured, exposed=0)
+    assert page.internal
+    assert "INTERNAL Unsafe to publish. How well an attack on real members works" in body(page)
+    declared = membership_page(measured, exposed=0, public_members=True)
+    assert not declared.internal
+    assert "PUBLIC The members were declared to be canaries or public data" in body(declared)
+    assert "INTERNAL" not in body(declared)
+    assert "PUBLIC FIGURES" not in body(page) + body(declared)
+    with pytest.raises(InvalidValue, match="public_members"):
+        membership_page(measured, public_members=1)  # type: ignore[arg-type]
+
+
+def test_small_classes_are_left_out_of_pages_without_single_records() -> None:
+    labels = np.repeat([0, 0, 1, 1, 2, 2], [9, 40, 10, 10, 40, 40])
+    members = np.repeat([True, False] * 3, [9, 40, 10, 10, 40, 40])
+    scores = np.arange(149.0) % 17
+    measured = MembershipResult("x", scores, members, labels, np.arange(149))
+    names = ["seldom", "small", "large"]
+    text = body(membership_page(measured, exposed=0, public_members=True, class_names=names))
+    assert "small" in text
+    assert "seldom" not in text
+    assert "Classes with fewer than 10 members or non-members are left out." in text
+    assert "seldom" in body(membership_page(measured, exposed=1, class_names=names))
+
+
+def test_the_page_says_how_each_threshold_was_set() -> None:
+    plain = result()
+    told = [
+        dataclasses.replace(
+            plain, attack=name, metadata={"threshold_from": by, "threshold_saw_evaluated": saw}
+        )
+        for name, by, saw in (("one", "the members", True), ("two", "public records", False))
+    ]
+    text = body(membership_page([*told, plain], exposed=0))
+    assert "Decisions of one: the threshold was set by the members. The evaluated records" in text
+    assert "two: the threshold was set by public records, apart from the records that" in text
+    assert "lira online: the threshold was set by means that the result does not tell." in text
+    assert "without the records that it is judged on" not in text
+    assert "set the threshold beforehand" not in text
+
+
 def test_a_public_page_points_at_no_record_and_an_internal_one_says_so() -> None:
     measured = result()
-    public, internal = membership_page(measured, exposed=0), membership_page(measured, exposed=5)
+    public = membership_page(measured, exposed=0, public_members=True)
+    internal = membership_page(measured, exposed=5, public_members=True)
     assert not public.internal
     assert "exposed records" not in body(public)
     assert internal.internal
@@ -119,9 +164,13 @@ def test_chance_is_called_chance() -> None:
 def test_a_curve_above_the_certificate_is_called_wrong() -> None:
     loss = PureDP(epsilon=0.1)
     held = body(membership_page(result(shift=0.0), exposed=0, loss=loss))
-    assert "No measured curve shows more" in held
+    assert "no measured curve lies above" in held
+    assert "does not confirm the certificate" in held
     broken = body(membership_page(result(shift=3.0), exposed=0, loss=loss))
     assert "WARNING: a measured curve lies above" in broken
+    few = body(membership_page(result(shift=3.0, count=9), exposed=0, loss=loss))
+    assert "too few non-members to compare" in few
+    assert "lies above" not in few
 
 
 def test_membership_pages_refuse_what_is_no_result() -> None:
@@ -190,7 +239,7 @@ def test_attribute_page() -> None:
     )
     page = attribute_page(found, about={"model": "made up"})
     text = body(page)
-    assert not page.internal
+    assert page.internal
     assert found.verdict[1:] in text
     assert "imputation, without the model" in text
     assert f"{100 * found.attack_on_members.share:.1f} %" in text

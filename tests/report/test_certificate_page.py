@@ -79,6 +79,8 @@ def test_the_headline_is_the_verdict(changes: dict[str, Any], words: str, kind: 
     assert f'class="headline {kind}"' in page
     text = visible_text(page)
     assert words in text
+    assert ("Claimed, and not to be relied on" in text) == (kind == "bad")
+    assert ("The true epsilon lies between" in text) == (kind != "bad")
     assert "SERIOUS: No ledger was charged" in text
 
 

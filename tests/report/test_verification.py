@@ -271,6 +271,7 @@ def test_an_annex_of_another_certificate_is_found(place: Path, tmp_path: Path) -
         ("[1]", "a JSON object"),
         ('{"a": 1, "a": 2}', "twice"),
         ('{"a": NaN}', "NaN"),
+        ('{"a": 1e999}', "beyond floating point"),
         ("\x00", "in JSON"),
     ],
 )
@@ -292,3 +293,34 @@ def test_another_document_fails_the_schema_and_nothing_more_is_asked(tmp_path: P
         path.write_text(text, encoding="utf-8")
         checks = verify_certificate(path)
         assert [one.ok for one in checks] == [False]
+
+
+def mutants(value: Any) -> list[Any]:
+    """Documents in which one value was replaced by another of some type, or is gone."""
+    if isinstance(value, dict):
+        found = [{k: v for k, v in value.items() if k != key} for key in value]
+        for key, inner in value.items():
+            found += [{**value, key: other} for other in mutants(inner)]
+        return found
+    if isinstance(value, list):
+        return [[other, *value[1:]] for other in mutants(value[0])] if value else [[3]]
+    return [None, -1, 1e300, 0.5, "", "x", [], {}]
+
+
+def test_no_document_makes_the_check_fall_over(
+    document: dict[str, Any], place: Path, tmp_path: Path
+) -> None:
+    """A document of a stranger is judged, whatever it holds."""
+    every = mutants(document)
+    assert len(every) > 1000
+    path = place / "public" / f"{tmp_path.name}.json"
+    passed = 0
+    with Ledger.open(place / "study.ledger", read_only=True) as ledger:
+        for changed in every[::11]:
+            changed["hash"] = content_hash(changed)
+            path.write_text(json.dumps(changed), encoding="utf-8")
+            checks = verify_certificate(path, ledger=ledger)
+            passed += all(check.ok is not False for check in checks)
+    path.unlink()
+    # What no theorem decides, such as a title or a version, may be anything.
+    assert passed < len(every[::11]) / 4

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -149,6 +150,8 @@ def observe_split(
 ) -> Observation:
     """Ask the target about two sets of (records, labels): members come first.
 
+    Records are two arrays, two tensors, or two data frames with the same columns.
+
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
     >>> x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
     >>> seen = observe_split(coin, members=(x[:3], y[:3]), nonmembers=(x[3:], y[3:]))
@@ -160,18 +163,39 @@ def observe_split(
             raise InvalidValue(name, type(pair).__name__, "a pair (records, labels), equally long")
         if len(pair[0]) == 0:
             raise InvalidValue(name, "no records", "at least one record")
-    inside, outside = (np.asarray(pair[0]) for pair in (members, nonmembers))
-    if inside.shape[1:] != outside.shape[1:]:
-        raise InvalidValue(
-            "nonmembers", f"records of shape {outside.shape[1:]}", f"{inside.shape[1:]} as members"
-        )
     return observe(
         target,
-        np.concatenate([inside, outside]),
+        _joined(members[0], nonmembers[0]),
         np.concatenate([np.asarray(members[1]), np.asarray(nonmembers[1])]),
-        members=np.arange(len(inside) + len(outside)) < len(inside),
+        members=np.arange(len(members[0]) + len(nonmembers[0])) < len(members[0]),
         overlap=overlap,
     )
+
+
+def _joined(inside: Any, outside: Any) -> Any:
+    """Return both, one after the other, in the form they have."""
+    forms = [_form(inside), _form(outside)]
+    if forms[0] != forms[1]:
+        raise InvalidValue("nonmembers", f"a {forms[1]}", f"a {forms[0]}, as members")
+    if forms[0] == "data frame":
+        columns = [list(frame.columns) for frame in (inside, outside)]
+        if columns[0] != columns[1]:
+            raise InvalidValue("nonmembers", f"columns {columns[1]}", f"{columns[0]} as members")
+        return import_module("pandas").concat([inside, outside], ignore_index=True)
+    if forms[0] == "array":
+        inside, outside = np.asarray(inside), np.asarray(outside)
+    shapes = [tuple(records.shape[1:]) for records in (inside, outside)]
+    if shapes[0] != shapes[1]:
+        raise InvalidValue("nonmembers", f"records of shape {shapes[1]}", f"{shapes[0]} as members")
+    if forms[0] == "tensor":
+        return import_module("torch").cat([inside.detach(), outside.detach()])
+    return np.concatenate([inside, outside])
+
+
+def _form(records: Any) -> str:
+    if hasattr(records, "iloc") and hasattr(records, "columns"):
+        return "data frame"
+    return "tensor" if hasattr(records, "detach") else "array"
 
 
 def record_digests(records: Any, labels: NDArray[np.int64]) -> NDArray[np.uint64]:

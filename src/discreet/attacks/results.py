@@ -1,9 +1,13 @@
 """What a membership attack found, with intervals, and nothing that the data cannot support.
 
 Two kinds of figures are kept apart. A *decision* is what the attacker says with the threshold
-that the attack set for itself, without looking at the records it is judged on: precision,
-recall and advantage are those of decisions. The *curve* is what a threshold chosen in
+that the attack set for itself: precision, recall and advantage are those of decisions. How it
+was set differs by attack and is said (``threshold_from``), also whether the records that it is
+judged on took part (``threshold_saw_evaluated``). The *curve* is what a threshold chosen in
 hindsight would reach: the area, TPR at a false-positive rate and the best advantage.
+
+All of it is about the members. If they are real people, it is computed from private records
+outside of any mechanism: internal material, unless members are canaries or public data.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["ExposedRecord", "MembershipResult", "Slice", "pooled"]
 
 REPORTED_FPR = (0.1, 0.01, 0.001)
+# A figure about fewer people than this is about single ones.
+SMALLEST_SLICE = 10
 
 
 @final
@@ -67,7 +73,7 @@ class MembershipResult:
     with its own ``threshold``, ``None`` for an attack that sets none.
 
     Scores and the list of exposed records are about single people: internal material, even
-    where the model is public.
+    where the model is public. Rates and curves are internal too where members are real.
     """
 
     attack: str
@@ -98,6 +104,18 @@ class MembershipResult:
             f"MembershipResult({self.attack!r}, members={self.roc.members}, "
             f"nonmembers={self.roc.nonmembers}, auc={self.auc:.4f})"
         )
+
+    @property
+    def threshold_from(self) -> str | None:
+        """What the attack set its threshold by, in words; ``None`` if it does not say."""
+        said = self.metadata.get("threshold_from")
+        return None if said is None else str(said)
+
+    @property
+    def threshold_saw_evaluated(self) -> bool | None:
+        """Whether the evaluated records took part in the threshold; ``None`` if not known."""
+        said = self.metadata.get("threshold_saw_evaluated")
+        return None if said is None else bool(said)
 
     @property
     def member_scores(self) -> NDArray[np.float64]:
@@ -208,13 +226,16 @@ class MembershipResult:
         groups: Sequence[object] | NDArray[Any] | None = None,
         *,
         fprs: Sequence[float] = REPORTED_FPR,
+        smallest: int = 1,
         confidence: float = 0.95,
     ) -> list[Slice]:
         """Return the result by true class, or by ``groups`` with one entry per record.
 
-        Slices that lack members or non-members are left out. The intervals are those of each
+        Slices with fewer than ``smallest`` members or non-members are left out: output that
+        leaves the house takes ``SMALLEST_SLICE``. The intervals are those of each
         slice alone: among twenty slices one is expected to miss the truth at 95 %.
         """
+        fewest = _validate.integer("smallest", smallest, at_least=1)
         keys = self.labels if groups is None else np.asarray(groups)
         if keys.shape != self.scores.shape:
             raise InvalidValue(
@@ -223,7 +244,7 @@ class MembershipResult:
         found = []
         for name in sorted(set(keys.tolist()), key=lambda key: (str(type(key)), key)):
             part = self._part(keys == name)
-            if part is not None:
+            if part is not None and min(part.roc.members, part.roc.nonmembers) >= fewest:
                 found.append(
                     Slice(
                         str(name),
@@ -254,13 +275,16 @@ class MembershipResult:
     def to_json(self, *, confidence: float = 0.95, exposed: int = 10) -> dict[str, Any]:
         """Plain JSON values: figures, intervals and the curve; ``exposed`` records at most.
 
-        ``exposed=0`` leaves every single record out.
+        ``exposed=0`` leaves every single record out, and slices with fewer than
+        ``SMALLEST_SLICE`` members or non-members.
         """
         decided = None
         if self.decisions is not None:
             precision = self.precision(confidence=confidence)
             decided = {
                 "threshold": _number(self.threshold),
+                "threshold_from": self.threshold_from,
+                "threshold_saw_evaluated": self.threshold_saw_evaluated,
                 "precision": None if precision is None else precision.to_json(),
                 "recall": self.recall(confidence=confidence).to_json(),
                 "false_positive_rate": self.false_positive_rate(confidence=confidence).to_json(),
@@ -282,7 +306,12 @@ class MembershipResult:
             "tpr_at_fpr": [_point(point) for point in points],
             "decisions": decided,
             "roc": {"fpr": self.roc.fpr.tolist(), "tpr": self.roc.tpr.tolist()},
-            "slices": [_slice(part) for part in self.slices(confidence=confidence)],
+            "slices": [
+                _slice(part)
+                for part in self.slices(
+                    smallest=1 if exposed else SMALLEST_SLICE, confidence=confidence
+                )
+            ],
             "most_exposed": [
                 {
                     "record": one.record,

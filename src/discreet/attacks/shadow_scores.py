@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignedScores", "ShadowScores"]
 
-# Fewer common records than this may be divided alike by chance (probability 2**-39).
+# Fewer common records than this may be divided alike by chance (probability 2**-39): whether a
+# model is a twin cannot be told, and leaving out what only looks like one would tell the truth.
 _TWIN_RECORDS = 40
 
 
@@ -105,7 +106,8 @@ class ShadowScores:
 
         A twin was trained on the same records, or on exactly the other ones. A complementary
         twin is *not* an innocent reference: it is out where the target is in, and taken as
-        evidence it turns the attack around.
+        evidence it turns the attack around. Near twins, trained on all but a few of the same
+        records, are not recognized: draw halves independently, as a pool does.
         """
         place = _validate.integer("row", row, at_least=0, at_most=len(self) - 1)
         keep = ~_twins(self.inclusion, self.inclusion[place])
@@ -172,7 +174,7 @@ class ShadowScores:
 
         ``signal`` is ``"scaled_logit"``, ``"confidence"`` or ``"loss"``. Shadow models that
         are twins of the target (trained on the same of these records, or on exactly the
-        others) are left out.
+        others) are left out; see :meth:`apart_from`.
         """
         _validate.one_of("signal", signal, ("scaled_logit", "confidence", "loss"))
         if observation.classes != self.classes:
@@ -181,7 +183,7 @@ class ShadowScores:
             )
         place = self.places(observation)
         inclusion = self.inclusion[:, place]
-        keep = np.flatnonzero(~_twins(inclusion, observation.members))
+        keep = np.flatnonzero(~self._twins_of(observation))
         if not keep.size:
             raise InvalidValue("shadows", "no model but twins of the target", "other models")
         if signal == "scaled_logit":
@@ -195,16 +197,38 @@ class ShadowScores:
     def apart_from(self, observation: Observation) -> ShadowScores:
         """Return the models that are not twins of the target on the records in common.
 
-        For attacks that learn from the shadow models as a whole, over any records.
+        For attacks that learn from the shadow models as a whole, over any records. Copies of a
+        record are counted: a twin has as many of them inside. With fewer than 40 different
+        records in common, a model that divides them as the target does may be its twin or may
+        do so by chance, and is refused. Near twins, trained on all but a few of the target's
+        records, are not recognized.
         """
-        if np.array_equal(observation.digests, self.digests):
-            mine = theirs = np.arange(len(self.digests))
-        else:
-            _, mine, theirs = np.intersect1d(self.digests, observation.digests, return_indices=True)
-        twins = _twins(self.inclusion[:, mine], observation.members[theirs])
+        twins = self._twins_of(observation)
         if twins.all():
             raise InvalidValue("shadows", "no model but twins of the target", "other models")
         return self._rows(np.flatnonzero(~twins)) if twins.any() else self
+
+    def _twins_of(self, observation: Observation) -> NDArray[np.bool_]:
+        """Which models were trained on the target's records, or exactly on the others."""
+        mine, copies, inside = _counts(self.digests, self.inclusion)
+        theirs, seen, members = _counts(observation.digests, observation.members[None])
+        _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        # Of a record that is here more often than there, it is not known which copies were meant.
+        same = copies[here] == seen[there]
+        here, there = here[same], there[same]
+        total, wanted = copies[here], members[0, there]
+        if not wanted.any() or (wanted == total).all():
+            return np.zeros(len(self), dtype=bool)
+        found = inside[:, here]
+        twins = (found == wanted).all(axis=1) | (found == total - wanted).all(axis=1)
+        if len(here) < _TWIN_RECORDS and twins.any():
+            raise InvalidValue(
+                "shadows",
+                f"a model that divides all {len(here)} records in common as the target does",
+                f"at least {_TWIN_RECORDS} records in common, to tell a twin of the target from "
+                "chance, or models that divide them otherwise",
+            )
+        return np.asarray(twins)
 
 
 def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -213,3 +237,14 @@ def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[
         return np.zeros(len(inclusion), dtype=bool)
     agreement = (inclusion == members).sum(axis=1)
     return np.asarray((agreement == 0) | (agreement == inclusion.shape[1]))
+
+
+def _counts(
+    digests: NDArray[np.uint64], inclusion: NDArray[np.bool_]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different records, how often each is there, and how often inside, by model."""
+    order = np.argsort(digests, kind="stable")
+    known, first, copies = np.unique(digests[order], return_index=True, return_counts=True)
+    if not len(known):
+        return known, copies, np.zeros((len(inclusion), 0), dtype=np.int64)
+    return known, copies, np.add.reduceat(inclusion[:, order].astype(np.int64), first, axis=1)

@@ -103,8 +103,9 @@ class ShadowPool:
     With a ``directory`` every model's scores are kept under a hash of the data, the half, the
     seed and the training function; a pool that was killed takes up where it was, and another
     experiment never gets its scores. The function is identified by ``key``, by its own
-    attribute ``key``, or by its source and the values that it uses; what cannot be identified
-    is refused. Without a ``seed`` a fresh one is drawn, and kept in the directory.
+    attribute ``key``, or by its code and all values, functions and classes that it reaches, with
+    the versions of libraries; what cannot be identified is refused. Without a ``seed`` a fresh
+    one is drawn, and kept in the directory.
 
     ``n_jobs`` processes train at the same time (-1: one for each processor) by joblib;
     ``backend`` is one of ``"loky"``, ``"threading"``, ``"multiprocessing"``, or ``"ray"``,
@@ -166,6 +167,8 @@ class ShadowPool:
         self.directory = None if directory is None else Path(directory)
         self.digests = record_digests(records, self.labels)
         self._train = train
+        if self.directory is not None and self.directory.exists() and not self.directory.is_dir():
+            raise InvalidValue("directory", str(directory), "a directory, or a new name for one")
         self._key, data = "", ""
         if self.directory is not None:
             self._key = train_key(train) if key is None else f"declared:{key}"
@@ -236,7 +239,12 @@ class ShadowPool:
 
     def observe(self, target: Any, *, members: Any) -> Observation:
         """Ask a target about the pool's records; ``members`` says which it was trained on."""
-        return observe(target, self.records, self.labels, members=members, overlap="allow")
+        asked = as_target(target)
+        labels: Any = self.labels
+        if asked.names is not None:  # here labels are columns already
+            labels = np.empty(len(self.labels), dtype=object)
+            labels[:] = [asked.names[code] for code in checked_labels(self.labels, asked.classes)]
+        return observe(asked, self.records, labels, members=members, overlap="allow")
 
     def _path(self, row: int) -> Path:
         assert self.directory is not None

@@ -4,8 +4,8 @@ A :class:`Target` answers with log-probabilities of the classes, or only with la
 are wrapped by :func:`as_target`; the wrapped model is never changed and never trained.
 
 Classes are the integers from 0 to ``classes - 1``: the columns of the probabilities. A model
-whose classes have names keeps them in ``names``, and :func:`class_indices` reads labels
-given by name.
+whose classes have names (words, or numbers other than those of the columns) keeps them in
+``names``, and :func:`class_indices` then reads labels as names, never as columns.
 
 Log-probabilities rather than probabilities are what is kept: a network that is sure of a
 record says p = 1 - 1e-20, and the difference to 1 is where the membership shows. The two are
@@ -32,6 +32,8 @@ __all__ = ["Target", "as_target", "class_indices", "log_softmax", "rows"]
 OUTPUTS = ("probabilities", "logits", "labels")
 # Probabilities in single precision, summed over many classes, miss 1 by less than this.
 _SUM_TOLERANCE = 1e-3
+# A label this large is an identifier, and columns up to it would fill the memory.
+MOST_CLASSES = 1_000_000
 
 
 @runtime_checkable
@@ -112,6 +114,10 @@ def as_target(
 def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     """Return true labels as integers from 0, by name if the target's classes have names.
 
+    A label names the class that it is equal to, or that is written the same, or that is the
+    same number: 1, 1.0 and "1" all name a class "1", in whatever column that is. Labels are
+    columns only for targets without names.
+
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities", classes=2)
     >>> class_indices(coin, [0, 1, 2])
     Traceback (most recent call last):
@@ -120,13 +126,41 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     array = np.asarray(labels)
     if array.ndim != 1:
         raise InvalidValue("labels", f"an array of shape {array.shape}", "one label per record")
-    if target.names is not None and not np.issubdtype(array.dtype, np.integer):
-        places = {name: place for place, name in enumerate(target.names)}
-        unknown = next((label for label in array.tolist() if label not in places), None)
-        if unknown is not None:
-            raise InvalidValue("labels", unknown, f"one of the model's classes, {target.names}")
-        return np.array([places[label] for label in array.tolist()], dtype=np.int64)
+    if target.names is not None:
+        return _by_name(array, target.names)
     return checked_labels(array, target.classes)
+
+
+def _by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
+    tables: tuple[tuple[Callable[[object], object], dict[object, int | None]], ...] = tuple(
+        (read, {}) for read in (_itself, str, _number)
+    )
+    for read, table in tables:
+        for column, name in enumerate(names):
+            key = read(name)
+            # Two classes that read alike cannot be told by this reading.
+            table[key] = None if key in table else column
+    known: dict[object, int] = {}
+    for label in labels.tolist():
+        if label in known:
+            continue
+        found = (table.get(read(label)) for read, table in tables if read(label) is not None)
+        place = next((one for one in found if one is not None), None)
+        if place is None:
+            raise InvalidValue("labels", label, f"one of the model's classes, {names}")
+        known[label] = place
+    return np.array([known[label] for label in labels.tolist()], dtype=np.int64)
+
+
+def _itself(label: object) -> object:
+    return label
+
+
+def _number(label: object) -> float | None:
+    try:
+        return float(label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
 
 
 def checked_labels(labels: Any, classes: int | None) -> NDArray[np.int64]:
@@ -140,6 +174,9 @@ def checked_labels(labels: Any, classes: int | None) -> NDArray[np.int64]:
         wrong = bounds[0] if bounds[0] < 0 else bounds[1]
         upto = "" if classes is None else f" to {classes - 1}"
         raise InvalidValue("labels", wrong, f"classes from 0{upto}")
+    if bounds[1] >= MOST_CLASSES:
+        expected = f"classes from 0, each below {MOST_CLASSES}: number the classes anew"
+        raise InvalidValue("labels", bounds[1], expected)
     return array.astype(np.int64)
 
 
@@ -214,7 +251,7 @@ class _Queried:
             yield answer
 
     def _label_codes(self, answer: NDArray[Any]) -> NDArray[np.int64]:
-        if self.names is not None and not np.issubdtype(answer.dtype, np.integer):
+        if self.names is not None:
             return class_indices(self, answer)
         return checked_labels(answer, self.classes)
 
@@ -241,6 +278,9 @@ class _Queried:
         return scores
 
     def _two_columns(self, answer: NDArray[np.float64]) -> NDArray[np.float64]:
+        known = self.names if self._columns is None else self._columns
+        if known is not None and len(known) == 1 and answer.ndim == 2:
+            return answer  # an estimator that met one class: its column is that class
         if answer.ndim == 1 or (answer.ndim == 2 and answer.shape[1] == 1):
             one = answer.reshape(len(answer))
             zero = np.zeros_like(one) if self._output == "logits" else 1.0 - one
@@ -276,7 +316,7 @@ def _estimator_target(
     columns: NDArray[np.int64] | None = None
     if known is not None:
         array = np.asarray(known)
-        if np.issubdtype(array.dtype, np.integer):
+        if np.issubdtype(array.dtype, np.integer) and not (array < 0).any():
             # A label is a column: a half without class 3 still has a column for it.
             columns = checked_labels(array, classes)
             classes = classes if classes is not None else int(columns.max()) + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["OnIndices", "membership"]
 
 _SHADOWED = ("lira", "lira-offline", "rmia", "shokri")
+_INTERNAL = (
+    "INTERNAL, unsafe to publish: computed from private records outside of any mechanism (if the "
+    "members are canaries or public data, say --public-members)."
+)
 ATTACKS = ("yeom", "quantile", "label-only", *_SHADOWED)
 
 
@@ -92,6 +96,14 @@ def membership(
     ] = "refuse",
     confidence: Annotated[str, typer.Option(metavar="NUMBER", help="Of all intervals.")] = "0.95",
     exposed: Exposed = "0",
+    public_members: Annotated[
+        bool,
+        typer.Option(
+            "--public-members",
+            help="The members are canaries or public data. Without it the output is marked "
+            "INTERNAL, because it is computed from private records.",
+        ),
+    ] = False,
     seed: Seed = None,
     output: PageFile = None,
     as_json: Json = False,
@@ -101,6 +113,9 @@ def membership(
     Files are CSV or Parquet tables, or NPZ with the arrays records and labels. Answers of a
     model are one column of probability for each class and the label, or NPZ with the arrays
     probabilities and labels. Nothing is ever unpickled.
+
+    How well an attack on real members works is computed from private records, outside of any
+    mechanism: what this command prints and writes is INTERNAL, unsafe to publish.
 
     \b
     Examples:
@@ -131,14 +146,25 @@ def membership(
         order = _Order(asked, sets, chosen, maker, many, pool, workers, overlap, level, start)
         results = order.run()
         if place.wanted:
-            _write_page(place.write, results, asked, members, nonmembers, listed, level)
+            files = {"model": asked.title, "members in": members, "non-members in": nonmembers}
+            _write_page(place.write, results, asked, files, listed, public_members, level)
+    internal = listed > 0 or not public_members
     if as_json:
         shown = [result.to_json(confidence=level, exposed=listed) for result in results]
-        print_json({"model": asked.title, "exposes_records": listed > 0, "results": shown})
+        print_json(
+            {
+                "model": asked.title,
+                "internal": internal,
+                "exposes_records": listed > 0,
+                "results": shown,
+            }
+        )
         return
     _print(results, asked, level, listed)
+    if internal:
+        print_lines([_INTERNAL])
     if output is not None:
-        print_lines([f"written: {output}" + (" (INTERNAL)" if listed else "")])
+        print_lines([f"written: {output}" + (" (INTERNAL)" if internal else "")])
 
 
 def _maker(asked: Subject, train: str | None) -> Callable[..., Any] | None:
@@ -156,6 +182,9 @@ def _maker(asked: Subject, train: str | None) -> Callable[..., Any] | None:
 def _chosen(
     names: list[str], asked: Subject, public: str | None, train: str | None
 ) -> tuple[str, ...]:
+    if train is not None and asked.answers_only:
+        expected = "nothing without --model: shadow models need records, not the answers of a model"
+        raise InvalidValue("train", train, expected)
     if not names:
         if asked.target.label_only:
             return ("label-only",)
@@ -203,6 +232,9 @@ class _Order:
             overlap="allow" if self.subject.answers_only else self.overlap,
         )
         public = self._public()
+        if self.subject.answers_only:
+            # Equal answers do not make equal records, here either: discrete models repeat theirs.
+            observed, public = _all_different(observed, public)
         scores = self._scores(observed) if set(self.attacks) & set(_SHADOWED) else None
         results = []
         for name in self.attacks:
@@ -259,8 +291,22 @@ class _Order:
             np.concatenate([inside.labels, outside.labels]),
             members=np.arange(len(inside) + len(outside)) < len(inside),
             public=None if public is None else public.pair,
+            overlap=self.overlap,
             seed=self.seed,
         )
+
+
+def _all_different(
+    observed: Observation, public: Observation | None
+) -> tuple[Observation, Observation | None]:
+    """Take every answer for that of a record of its own, as the files say it is."""
+    import numpy as np
+
+    own = np.arange(len(observed), dtype=np.uint64)
+    if public is not None:
+        further = np.arange(len(observed), len(observed) + len(public), dtype=np.uint64)
+        public = replace(public, digests=further)
+    return replace(observed, digests=own), public
 
 
 class OnIndices:
@@ -293,20 +339,20 @@ def _write_page(
     write: Callable[[Any], None],
     results: list[MembershipResult],
     asked: Subject,
-    members: str,
-    nonmembers: str,
+    files: dict[str, str],
     exposed: int,
+    public_members: bool,
     confidence: float,
 ) -> None:
     from discreet.report import membership_page
 
-    files = {"model": asked.title, "members in": members, "non-members in": nonmembers}
     write(
         membership_page(
             results,
             about={**files, **asked.about},
             class_names=asked.class_names,
             exposed=exposed,
+            public_members=public_members,
             loss=asked.loss,
             confidence=confidence,
         )
@@ -345,9 +391,14 @@ def _print(
     ]
     if curve.nonmembers < 1 / min(REPORTED_FPR):
         lines.append(f"-: {curve.nonmembers} non-members cannot support so small a rate.")
+    lines += [
+        f"Advantage of {result.attack}: threshold by {result.threshold_from}."
+        for result in results
+        if result.decisions is not None and result.threshold_from is not None
+    ]
     if exposed:
         best = strongest(results)
-        lines.append(f"INTERNAL, unsafe to publish: the most exposed members, by {best.attack}")
+        lines.append(f"INTERNAL: the most exposed members, by {best.attack}")
         lines += [
             f"  record {one.record}, class {one.label}, score {one.score:.4g}, "
             f"false-positive rate at most {one.fpr.high:.3g}"

@@ -26,8 +26,8 @@ Exposed = Annotated[
     str,
     typer.Option(
         metavar="INTEGER",
-        help="List so many of the most exposed records. The output is internal then: it points "
-        "at single people.",
+        help="List so many of the most exposed records. The output is internal then in any case: "
+        "it points at single people.",
     ),
 ]
 Seed = Annotated[

@@ -56,8 +56,9 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
 def read_answers(argument: str, path: str, *, label: str) -> Records:
     """Read ``probabilities`` and ``labels`` of an NPZ file, or columns of probabilities.
 
-    In a table every column but ``label`` is the probability of a class. Labels are the numbers
-    of these columns from 0, or their names, with or without the words "probability of".
+    In a table every column but ``label`` is the probability of a class. Labels are the names of
+    these columns, with or without the words "probability of", or their numbers from 0; only
+    names if any of the names is itself a number.
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("probabilities", "labels"))
@@ -67,7 +68,7 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
     labels = _labels(table, label)
     short = [name.removeprefix(_PREFIX) for name in classes]
-    if not np.issubdtype(labels.dtype, np.integer) or set(short) >= set(map(str, labels.tolist())):
+    if not np.issubdtype(labels.dtype, np.integer) or any(_is_number(name) for name in short):
         labels = _by_name(argument, path, labels, classes, short)
     return _checked(argument, path, Records(values, labels, tuple(short)))
 
@@ -76,11 +77,26 @@ def _by_name(
     argument: str, path: str, labels: NDArray[Any], classes: Sequence[str], short: Sequence[str]
 ) -> NDArray[np.int64]:
     place = {name: at for names in (short, classes) for at, name in enumerate(names)}
+    # Names win over numbers: 1 is the column "1" before it is the column "1.0".
+    numbers = {str(int(float(name))): at for at, name in enumerate(short) if _is_whole(name)}
+    place = {**numbers, **place}
     unknown = next((text for text in map(str, labels.tolist()) if text not in place), None)
     if unknown is not None:
         expected = f"labels that name one of the columns {', '.join(classes)}; {unknown!r} does not"
         raise InvalidValue(argument, path, expected)
     return np.array([place[str(text)] for text in labels.tolist()], dtype=np.int64)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_whole(text: str) -> bool:
+    return _is_number(text) and float(text).is_integer()
 
 
 def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]:

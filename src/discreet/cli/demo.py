@@ -34,7 +34,10 @@ def demo(
         typer.Option(metavar="FILE", help="The schema of your own file: what is public about it."),
     ] = None,
     method: Annotated[
-        str, typer.Option(metavar="dpsgd|projected_sgd|naive_bayes", help="How to learn privately.")
+        str,
+        typer.Option(
+            metavar="dpsgd|projected_sgd|naive_bayes|pate", help="How to learn privately."
+        ),
     ] = "dpsgd",
     epsilon: Annotated[str, typer.Option(metavar="NUMBER", help="The epsilon to spend.")] = "3",
     delta: Annotated[str, typer.Option(metavar="NUMBER", help="The delta to spend.")] = "1e-5",

@@ -56,7 +56,11 @@ _ADULT_CATEGORIES = {
 
 @dataclass(frozen=True, eq=False)
 class DemoData:
-    """Features in [0, 1] and classes of two halves; ``planned`` is the public size of each."""
+    """Features in [0, 1] and classes of two halves.
+
+    ``planned`` and ``held_out`` are their public sizes. ``unlabelled`` are public records of which
+    nobody knows the class, for methods that need some.
+    """
 
     name: str
     title: str
@@ -65,7 +69,9 @@ class DemoData:
     classes: tuple[str, ...]
     unit: str
     planned: int
+    held_out: int
     collection: Collection
+    unlabelled: NDArray[np.float32] | None = None
 
     @property
     def columns(self) -> int:
@@ -95,6 +101,12 @@ class DemoData:
         inside, outside = ((x, (y >= cut).astype(np.int64)) for x, y in (self.inside, self.outside))
         title = f"{self.title}, {names[0]} against {names[1]}"
         return replace(self, inside=inside, outside=outside, classes=names, title=title)
+
+    def with_unlabelled(self) -> DemoData:
+        """The same, with the labels of a third of the records outside forgotten."""
+        x, y = self.outside
+        kept, public = len(y) - len(y) // 3, self.held_out - self.held_out // 3
+        return replace(self, outside=(x[:kept], y[:kept]), held_out=public, unlabelled=x[kept:])
 
 
 def load(name: str, *, schema: str | None) -> DemoData:
@@ -161,7 +173,8 @@ def _own_table(name: str, schema: str | None) -> DemoData:
     made = _halved(
         "table", Path(name).stem, x, y, tuple(declared.classes), declared.unit, "not stated"
     )
-    return replace(made, planned=max(1, declared.expected_rows // 2), collection=Collection())
+    half = max(1, declared.expected_rows // 2)
+    return replace(made, planned=half, held_out=half, collection=Collection())
 
 
 def _declared(schema: str) -> Schema:
@@ -207,4 +220,4 @@ def _halved(
         access="everybody: this is a demonstration, and these data are no secret",
         side_channels="not examined",
     )
-    return DemoData(name, title, parts[0], parts[1], tuple(classes), unit, half, said)
+    return DemoData(name, title, parts[0], parts[1], tuple(classes), unit, half, half, said)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import numpy as np
 
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -189,18 +189,8 @@ class _Estimated(Method):
 
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
-        from discreet.audit import audit_runs
-
-        model = self._estimator().fit(*self.data.inside, ledger=ledger, dataset=dataset)
+        model = self._fitted(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
         paper = model.certificate_
-        with_it, without, score = self._neighbours()
-        scores = [
-            [score(self._estimator(tiny=True).fit(*records)) for _ in range(self._runs)]
-            for records in (with_it, without)
-        ]
-        # The claim is that of the learner on the made-up data: same budget, same calibration.
-        probe = self._estimator(tiny=True).fit(*without).certificate_
-        audit = audit_runs(*scores, epsilon=probe.epsilon, delta=probe.delta)
 
         def keep(place: Path) -> None:
             place.mkdir(parents=True)
@@ -209,14 +199,31 @@ class _Estimated(Method):
             text = json.dumps({**paper.to_json(), "plan": plan, "unit": self.data.unit}, indent=2)
             (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
 
-        return Made(model, keep, (audit,))
+        return Made(model, keep, self._audits())
+
+    def _audits(self) -> tuple[TrainingAudit, ...]:
+        from discreet.audit import audit_runs
+
+        with_it, without, score = self._neighbours()
+        scores = [
+            [score(self._estimator(tiny=True).fit(*records)) for _ in range(self._runs)]
+            for records in (with_it, without)
+        ]
+        # The claim is that of the learner on the made-up data: same budget, same calibration.
+        probe = self._estimator(tiny=True).fit(*without).certificate_
+        return (audit_runs(*scores, epsilon=probe.epsilon, delta=probe.delta),)
+
+    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+        # One row is one unit here, whatever the ledger calls it.
+        named = {"unit": self.data.unit} if "ledger" in keywords else {}
+        return estimator.fit(records, labels, **keywords, **named)
 
     def plain(self, indices: NDArray[Any], seed: int) -> Any:
         return self._asked(self._twin().fit(self.data.records[indices], self.data.labels[indices]))
 
     def shadow(self, indices: NDArray[Any], seed: int) -> Any:
-        made = self._estimator(seed)
-        return self._asked(made.fit(self.data.records[indices], self.data.labels[indices]))
+        records, labels = self.data.records[indices], self.data.labels[indices]
+        return self._asked(self._fitted(self._estimator(seed), records, labels))
 
     def _asked(self, fitted: Any) -> Any:
         from discreet.attacks import as_target
@@ -301,8 +308,49 @@ class ProjectedDescent(_Estimated):
         return (records, labels), (records, other), score
 
 
+@final
+class Teachers(_Estimated):
+    """PATE: teachers on parts of the records, a student on public ones.
+
+    It wants thousands of records; on the digits it shows why. There is no audit: what is released
+    are labels by a mechanism that is audited by itself.
+    """
+
+    name = "pate"
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        super().__init__(data.with_unlabelled(), epsilon=epsilon, delta=delta)
+        self.plain_shadows, self.private_shadows = 16, 8
+
+    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+        from discreet.pate.classifier import PATEClassifier
+
+        return PATEClassifier(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            classes=list(range(len(self.data.classes))),
+            teachers=min(250, max(20, self.data.planned // 22)),
+            insecure_seed=seed,
+        )
+
+    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+        named = {"public": self.data.unlabelled, **keywords}
+        return super()._fitted(estimator, records, labels, **named)
+
+    def _twin(self) -> Any:
+        from sklearn.linear_model import LogisticRegression
+
+        return LogisticRegression(C=100.0, max_iter=2000)
+
+    def _audits(self) -> tuple[TrainingAudit, ...]:
+        return ()
+
+    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
+        raise NotApplicable("PATE is not audited by runs on made-up neighbours")
+
+
 METHODS: dict[str, type[Method]] = {
-    made.name: made for made in (GradientDescent, ProjectedDescent, NaiveBayes)
+    made.name: made for made in (GradientDescent, ProjectedDescent, NaiveBayes, Teachers)
 }
 
 

@@ -152,8 +152,8 @@ def _paid_accuracy(data: DemoData, target: Any, ledger: Any) -> Any:
         receipt = charge.receipt()
     return PaidAnswer.of(
         release,
-        question=f"share of right answers about {data.planned} {data.unit}s outside the training",
-        divided_by=data.planned,
+        question=f"share of right answers about {data.held_out} {data.unit}s outside the training",
+        divided_by=data.held_out,
         receipt=receipt,
     )
 

@@ -255,7 +255,9 @@ def _trained(
     model = PATEClassifier(**order.parameters)
     loss, delta = model.loss_for(len(rows)), model._delta()
     # Charged here, because already the reading of the file is a look at private records.
-    with charged(book, dataset, loss=loss, delta=delta, purpose="discreet pate") as charge:
+    with charged(
+        book, dataset, loss=loss, delta=delta, purpose="discreet pate", unit=schema.unit
+    ) as charge:
         encoding = Encoding(schema)
         table = read_table(file, schema, insecure_seed=order.parameters["insecure_seed"])
         model.fit(

@@ -75,7 +75,10 @@ def predict(
         )
         return
     cost = f"epsilon {at_most(certificate.epsilon)}, delta {certificate.delta:g}"
-    print_lines([f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"])
+    from discreet.cli.train_summary import printable
+
+    line = f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"
+    print_lines([printable(line)])
 
 
 def _read(model: str) -> TableLearner:

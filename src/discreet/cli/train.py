@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from discreet.cli.options import Json, RelationName, count, real
 from discreet.cli.tables import at_most, print_json, print_lines, tracked
+from discreet.cli.train_checks import check_completions, check_installed
 from discreet.errors import DiscreetError, InvalidValue
 
 if TYPE_CHECKING:
@@ -97,7 +97,9 @@ def train(
       discreet train patients.csv --schema schema.toml --epsilon 1 --out model \
         --ledger study.ledger --dataset patients
     """
-    from discreet.learn.model_directory import new_directory
+    check_installed(learner)
+    from discreet.cli.train_summary import write_summary
+    from discreet.learn.model_directory import new_directory, write_model_files
 
     order = _Order.read(
         file=file,
@@ -121,8 +123,10 @@ def train(
 
             with Ledger.open(ledger) as book:
                 done = _trained(order, book, dataset)
-        _write(draft, done)
-    _report(out, done, as_json=as_json)
+        write_model_files(draft, done.model, done.certificate)
+    # The model is in its place: what fails from here on takes nothing of it away.
+    unwritten = write_summary(Path(out), done.model, done.certificate, done.reason)
+    _report(out, done, unwritten, as_json=as_json)
 
 
 @dataclass(frozen=True)
@@ -175,20 +179,28 @@ class _Order:
             raise InvalidValue("learn_schema", "none", expected + ", ".join(declared.incomplete))
         if not declared.incomplete and share is not None:
             raise InvalidValue("learn_schema", learn_schema, "none: the schema is complete")
+        if neighbours == "replace" and declared.person is not None:
+            expected = "add_remove with persons: replacing one may change the number of rows"
+            raise InvalidValue("relation", relation, expected)
         check_columns(file, declared)
-        if neighbours == "replace" and not _has_records(file, declared):
-            # Under replace the number of rows is public, and only then may it be an error.
-            raise InvalidValue("file", file, "records: under replace there is no model of none")
+        if neighbours == "replace":
+            _check_count(file, declared, learner)
         assert declared.expected_rows is not None
         point = default_delta(declared.expected_rows) if slack is None else slack
         return cls(file, declared, budget, point, learner, share, neighbours, seed)
 
 
-def _has_records(file: str, schema: Schema) -> bool:
+def _check_count(file: str, schema: Schema, learner: str) -> None:
+    """Under replace the number of rows is public, and only then may it be an error."""
     from discreet.data.inputs import open_table
 
-    batches = open_table(file, schema).batches([next(iter(schema.columns))], 1)
-    return any(batch.rows for batch in batches)
+    batches = open_table(file, schema).batches([next(iter(schema.columns))], 1 << 16)
+    count = sum(batch.rows for batch in batches)
+    if count == 0:
+        raise InvalidValue("file", file, "records: under replace there is no model of none")
+    if learner == "mlp" and count != schema.expected_rows:
+        expected = f"{count}, the number of rows (under replace a network takes no other)"
+        raise InvalidValue("rows", schema.expected_rows, expected)
 
 
 def _declared(path: str, target: str | None, rows: str | None) -> Schema:
@@ -226,29 +238,48 @@ def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
 
     What the schema leaves open is learned first, for its share; which learner and which noise
     follow depends on what came out. So the charge is for the schema and for *some* training at
-    the rest of the budget, and a plan for a made-up completion of the schema shows, before, that
-    nothing that was asked for is impossible.
+    the rest of the budget, and so is the certificate: the loss of the one training that was run is
+    itself a result of looking at the data. Plans for made-up completions of the schema show,
+    before, that nothing that was asked for is impossible.
     """
     from discreet.learn.charging import charged
     from discreet.privacy import ApproxDP
 
     purpose = f"discreet train: {_PURPOSES.get(order.learner, 'a model')}"
+    unit = order.schema.unit
     if order.share is None:
-        run = _planned(order, order.schema, order.epsilon, order.delta)
-        with charged(book, dataset, loss=run.loss, delta=order.delta, purpose=purpose) as charge:
-            done = run.fitted(order, None)
+        planned = _planned(order, order.schema, order.epsilon, order.delta)
+        whole = planned.loss
+
+        def plan() -> _Run:
+            return planned
     else:
         first = _schema_plan(order)
         rest = order.epsilon * (1.0 - order.share), order.delta / 2.0
-        _planned(order, _made_up(order.schema), *rest)
+
+        def plan() -> _Run:
+            return _planned(order, first.run(order.file, insecure_seed=order.seed).value, *rest)
+
+        check_completions(order.schema, lambda schema: _possible(order, schema, *rest))
         whole = first.loss + ApproxDP(*rest, order.relation)
         purpose += ", with bounds and categories"
-        with charged(book, dataset, loss=whole, delta=order.delta, purpose=purpose) as charge:
-            schema = first.run(order.file, insecure_seed=order.seed).value
-            done = _planned(order, schema, *rest).fitted(order, first.loss)
+    _check_whole(order, whole)
+    with charged(
+        book, dataset, loss=whole, delta=order.delta, purpose=purpose, unit=unit
+    ) as charge:
+        run = plan()
+        model = run.fitted(order)
+    done = _certified(order, model, whole, run.reason)
     if charge is None:
         return done
     return replace(done, certificate=replace(done.certificate, receipt=charge.receipt()))
+
+
+def _check_whole(order: _Order, whole: Loss) -> None:
+    cost = whole.epsilon(delta=order.delta)
+    if cost > order.epsilon * (1.0 + 1e-9):
+        expected = f"a value whose plan is certified; this one costs {cost!r} at most"
+        raise InvalidValue("epsilon", order.epsilon, expected)
 
 
 @dataclass(frozen=True)
@@ -261,25 +292,23 @@ class _Run:
     model: TableLearner | None
     comparison: BestPlan | None
 
-    def fitted(self, order: _Order, first: Loss | None) -> _Done:
-        """Read the file and learn; ``first`` is what the schema cost."""
+    def fitted(self, order: _Order) -> TableLearner:
+        """Read the file and learn."""
         from discreet.data import read_table, table_batches
         from discreet.learn.choosing import best_learner
 
         if self.comparison is not None:
             table = read_table(order.file, self.schema, insecure_seed=order.seed)
-            model = best_learner(self.comparison, table, insecure_seed=order.seed).value
-        else:
-            assert self.model is not None
-            keywords: dict[str, Any] = {}
-            if self.model.learner != "naive-bayes":
-                keywords["track"] = lambda steps: tracked(steps, "training")
-            batches = table_batches(order.file, self.schema, insecure_seed=order.seed)
-            model = self.model.fit_batches(batches, **keywords)
-            if model.estimator.certificate_.loss != self.loss:
-                raise DiscreetError("a model was trained at another cost than was charged")
-        loss = self.loss if first is None else first + self.loss
-        return _certified(order, model, loss, self.reason)
+            return best_learner(self.comparison, table, insecure_seed=order.seed).value
+        assert self.model is not None
+        keywords: dict[str, Any] = {}
+        if self.model.learner != "naive-bayes":
+            keywords["track"] = lambda steps: tracked(steps, "training")
+        batches = table_batches(order.file, self.schema, insecure_seed=order.seed)
+        model = self.model.fit_batches(batches, **keywords)
+        if model.estimator.certificate_.loss != self.loss:
+            raise DiscreetError("a model was trained at another cost than was charged")
+        return model
 
 
 def _schema_plan(order: _Order) -> SchemaPlan:
@@ -294,20 +323,21 @@ def _schema_plan(order: _Order) -> SchemaPlan:
     )
 
 
-def _made_up(schema: Schema) -> Schema:
-    """Complete a schema with whatever is possible, to see whether it could be trained on."""
-    from discreet.data import Categorical, Column, Date, Integer, Real
+def _possible(order: _Order, schema: Schema, budget: float, slack: float) -> None:
+    """Plan all that the order may come to for a completed schema, and check what it would cost."""
+    from discreet.learn.choosing import automatic_learners, choose_learner
 
-    spare: dict[str, Column] = {}
-    for name in schema.incomplete:
-        column = schema.columns[name]
-        if isinstance(column, Categorical):
-            spare[name] = Categorical(["one", "two"], other="one")
-        elif isinstance(column, Date):
-            spare[name] = Date(dt.date(1970, 1, 1), dt.date(2070, 1, 1))
-        else:
-            spare[name] = Integer(0, 1) if isinstance(column, Integer) else Real(0, 1)
-    return schema.with_columns(spare)
+    names = {order.learner}
+    if order.learner == _AUTO:
+        # More categories may turn the choice to naive Bayes, never away from it.
+        chosen = choose_learner(schema, epsilon=budget, delta=slack).learner
+        names = {chosen, automatic_learners(schema)[-1]}
+    for name in names:
+        cost = _planned(replace(order, learner=name), schema, budget, slack).loss.epsilon(
+            delta=slack
+        )
+        if cost > budget * (1.0 + 1e-9):
+            raise InvalidValue("epsilon", order.epsilon, f"a value for which {name} is certified")
 
 
 def _planned(order: _Order, schema: Schema, budget: float, slack: float) -> _Run:
@@ -350,26 +380,11 @@ def _certified(order: _Order, model: TableLearner, loss: Loss, reason: str) -> _
         },
         randomness=found.randomness,
     )
-    if certificate.epsilon > order.epsilon * (1.0 + 1e-9):
-        raise DiscreetError(
-            f"the whole run costs epsilon {certificate.epsilon!r}, more than {order.epsilon!r}; "
-            "nothing was written"
-        )
     return _Done(model, certificate, reason)
 
 
-def _write(draft: Path, done: _Done) -> None:
-    from discreet.cli.train_summary import draw_summary, summary_lines
-    from discreet.learn.model_directory import write_model_files
-
-    write_model_files(draft, done.model, done.certificate)
-    lines = summary_lines(done.model, done.certificate, done.reason)
-    (draft / "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    draw_summary(done.model, done.certificate, draft / "summary.png")
-
-
-def _report(out: str, done: _Done, *, as_json: bool) -> None:
-    from discreet.cli.train_summary import summary_lines
+def _report(out: str, done: _Done, unwritten: list[str], *, as_json: bool) -> None:
+    from discreet.cli.train_summary import printable, summary_lines
 
     certificate = done.certificate
     if as_json:
@@ -390,10 +405,10 @@ def _report(out: str, done: _Done, *, as_json: bool) -> None:
             }
         )
         return
-    print_lines(
-        [
-            *summary_lines(done.model, certificate, done.reason),
-            f"written: {out} (model, schema, certificate, summary)",
-            f"epsilon {at_most(certificate.epsilon)} is spent, whatever becomes of the model",
-        ]
-    )
+    lines = [
+        *summary_lines(done.model, certificate, done.reason),
+        f"written: {out} (model, schema, certificate, summary)",
+        *unwritten,
+        f"epsilon {at_most(certificate.epsilon)} is spent, whatever becomes of the model",
+    ]
+    print_lines(map(printable, lines))

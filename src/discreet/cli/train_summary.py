@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +16,45 @@ if TYPE_CHECKING:
     from discreet.learn.certificate import Certificate
     from discreet.learn.choosing import TableLearner
 
-__all__ = ["draw_summary", "strengths", "summary_lines"]
+__all__ = ["draw_summary", "printable", "strengths", "summary_lines", "write_summary"]
 
 _SHOWN = 12
+
+
+def write_summary(
+    place: Path, model: TableLearner, certificate: Certificate, reason: str
+) -> list[str]:
+    """Write text and picture beside a model; return what to say of those that failed.
+
+    The model was paid for, and no picture of it is worth an error.
+    """
+
+    def text(target: Path) -> None:
+        lines = summary_lines(model, certificate, reason)
+        target.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
+
+    def picture(target: Path) -> None:
+        draw_summary(model, certificate, target)
+
+    failed = []
+    for name, write in (("summary.txt", text), ("summary.png", picture)):
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                write(place / name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the model is not to blame
+            (place / name).unlink(missing_ok=True)
+            failed.append(f"not written: {name} ({type(error).__name__}); the model is complete")
+    return failed
+
+
+def printable(line: str) -> str:
+    """Return a line as the terminal can show it: what it cannot is written as an escape."""
+    shown = "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in line
+    )
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def summary_lines(model: TableLearner, certificate: Certificate, reason: str) -> list[str]:
@@ -91,12 +129,17 @@ def draw_summary(model: TableLearner, certificate: Certificate, place: Path) -> 
     tidy(axes)
     colours = [COLOURS["blue"] if value >= 0 else COLOURS["vermilion"] for _, value in found]
     axes.barh(range(len(found)), [value for _, value in found], color=colours, height=0.7)
+    # Names are names: a dollar in one of them starts no formula.
     axes.set_yticks(
-        range(len(found)), [textwrap.shorten(name, 40) or name[:40] for name, _ in found]
+        range(len(found)),
+        [textwrap.shorten(name, 40) or name[:40] for name, _ in found],
+        parse_math=False,
     )
     axes.axvline(0.0, color=COLOURS["black"], linewidth=0.8)
     axes.set_xlabel("how much the column moves the released score (noise included)", fontsize=9)
     kind = "classification" if model.schema.task == "classification" else "regression"
     cost = f"epsilon {at_most(certificate.epsilon, digits=3)}, delta {certificate.delta:g}"
-    axes.set_title(f"{kind} of {model.schema.target}: {cost}", loc="left", fontsize=10)
+    axes.set_title(
+        f"{kind} of {model.schema.target}: {cost}", loc="left", fontsize=10, parse_math=False
+    )
     save(figure, place)

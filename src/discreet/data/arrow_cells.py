@@ -115,7 +115,7 @@ def _flattened(array: Any) -> Any:
         return numbers.to_numpy(zero_copy_only=False)
     if types.is_date(kind) or types.is_timestamp(kind):
         # Wall-clock time of the column's own zone, as pandas and Python would show it.
-        local = compute.local_timestamp(array) if getattr(kind, "tz", None) else array
+        local = compute.local_timestamp(array) if _zone_is_known(kind) else array
         return local.to_numpy(zero_copy_only=False).astype("datetime64[D]")
     objects = np.empty(len(array), dtype=object)
     for at, cell in enumerate(array):
@@ -124,3 +124,18 @@ def _flattened(array: Any) -> Any:
         except (ValueError, ArithmeticError, ImportError):
             objects[at] = None  # Python has no such value
     return objects
+
+
+def _zone_is_known(kind: Any) -> bool:
+    """Whether a type has a time zone that this machine knows; times of others count as UTC.
+
+    The type decides, and no cell.
+    """
+    pa, compute = load("pyarrow"), load("pyarrow.compute")
+    if not getattr(kind, "tz", None):
+        return False
+    try:
+        compute.local_timestamp(pa.array([0], pa.int64()).cast(kind))
+    except pa.ArrowException:
+        return False
+    return True

@@ -1,29 +1,37 @@
 """Made-up shopping baskets: a stand-in for the Purchase data of Shokri et al. (2017).
 
 The original, 197,324 customers and 600 products, may not be passed on. There the classes are
-clusters of customers, and the same customers are divided into 2, 10, 20, 50 or 100 of them.
-Here a customer is a point of tastes, the label is the nearest of some typical customers, and
-every product is bought with a chance that depends on the tastes. More classes divide the same
-people more finely, so that the task becomes harder and a model has to memorise more: the trend
-of the paper can be repeated, its figures cannot.
+clusters of customers by what they buy, and the same customers are divided into 2, 10, 20, 50 or
+100 of them. Here as well: a customer has some shopping habits and is more or less busy, every
+product is bought with a chance that depends on both, and k-means divides the baskets. More
+classes divide the same people more finely, so that the task becomes harder and a model has to
+memorise more: the trend of the paper can be repeated, its figures cannot.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["MadeUpPurchases", "made_up_purchases"]
 
-# Nothing here is about real people: streams of one seed for products, customers and classes.
-_PRODUCTS, _CUSTOMERS, _TYPICAL = 0, 1, 2
+# Classes need to be divisions that can be repeated, not the best ones: k-means may end early.
+_ROUNDS = 15
+
+
+class Chance(Protocol):
+    """Draws numbers, as a generator of numpy does."""
+
+    def normal(self, *, size: tuple[int, ...]) -> Any: ...
+    def random(self, *, size: tuple[int, ...]) -> Any: ...
 
 
 @final
@@ -39,38 +47,55 @@ class MadeUpPurchases:
 def made_up_purchases(
     customers: int,
     *,
+    draw: Chance,
     classes: int = 100,
     products: int = 600,
-    tastes: int = 8,
-    strength: float = 1.0,
-    seed: int = 0,
+    habits: int = 15,
+    strength: float = 3.0,
 ) -> MadeUpPurchases:
-    """Return made-up customers of ``classes`` kinds.
+    """Return made-up customers, divided into ``classes`` kinds by what they buy.
 
-    Each product is bought with probability 1 / (1 + exp(-(b + strength * w.z))), where z are
-    the tastes of the customer and w those that the product meets, both standard normal, and b
-    is its popularity. The products and the customers depend on ``seed`` and
-    their number alone: another number of classes divides the same customers anew.
+    Each product is bought with probability 1 / (1 + exp(-(b + a + strength * w.z))), where z
+    are the habits of the customer (standard normal), w those that the product meets (normal,
+    with an expected length of 1), b is the popularity of the product and a how much the customer
+    buys. ``draw`` is a generator of numpy; the classes are drawn last, so that from an equal
+    start another number of them divides the same customers anew. Classes differ in size.
 
-    >>> few, many = (made_up_purchases(50, classes=k, seed=1) for k in (2, 10))
+    >>> start = np.random.default_rng
+    >>> few, many = (made_up_purchases(50, draw=start(1), classes=k) for k in (2, 10))
     >>> few.x.shape, bool((few.x == many.x).all()), int(many.y.max())
     ((50, 600), True, 9)
     """
-    count = _validate.integer("customers", customers, at_least=1)
-    kinds = _validate.integer("classes", classes, at_least=2)
+    count = _validate.integer("customers", customers, at_least=2)
+    kinds = _validate.integer("classes", classes, at_least=2, at_most=count)
     wide = _validate.integer("products", products, at_least=1)
-    deep = _validate.integer("tastes", tastes, at_least=1)
+    deep = _validate.integer("habits", habits, at_least=1)
     pull = _validate.real("strength", strength, at_least=0)
-    start = _validate.integer("seed", seed, at_least=0)
-    make = np.random.default_rng  # noqa: TID251 - made-up people have nothing to hide
-    shop = make([start, _PRODUCTS])
-    direction = shop.normal(size=(deep, wide))
-    popularity = shop.normal(-1.5, 1.0, size=wide)
-    people = make([start, _CUSTOMERS])
-    z = people.normal(size=(count, deep))
-    chance = 1.0 / (1.0 + np.exp(-(popularity + pull * (z @ direction))))
-    x = (people.random(size=(count, wide)) < chance).astype(np.uint8)
-    typical = make([start, _TYPICAL]).normal(size=(kinds, deep))
-    # The nearest point: |z - c|^2 without |z|^2, which all candidates share.
-    y = np.argmin((typical**2).sum(axis=1) - 2.0 * (z @ typical.T), axis=1)
-    return MadeUpPurchases(x, y.astype(np.int64), kinds)
+    if not (hasattr(draw, "normal") and hasattr(draw, "random")):
+        raise InvalidValue("draw", draw, "a generator of numpy, such as default_rng(1)")
+    meets = pull / np.sqrt(deep) * draw.normal(size=(deep, wide))
+    popularity = draw.normal(size=(wide,)) - 2.5
+    own = draw.normal(size=(count, deep))
+    busy = draw.normal(size=(count, 1))
+    chance = 1.0 / (1.0 + np.exp(-(popularity + busy + own @ meets)))
+    x = (draw.random(size=(count, wide)) < chance).astype(np.uint8)
+    order = np.argsort(draw.random(size=(count,)), kind="stable")
+    return MadeUpPurchases(x, _clusters(x.astype(np.float32), order[:kinds]), kinds)
+
+
+def _clusters(x: NDArray[np.float32], first: NDArray[np.intp]) -> NDArray[np.int64]:
+    """Lloyd's k-means from the records ``first``; a centre that nobody is near stays."""
+    kinds = len(first)
+    centres = x[first].copy()
+    nearest = np.full(len(x), -1)
+    for _ in range(_ROUNDS):
+        # |x - c|^2 without |x|^2, which all candidates share.
+        again = np.argmin((centres**2).sum(axis=1) - 2.0 * (x @ centres.T), axis=1)
+        if np.array_equal(again, nearest):
+            break
+        nearest = again
+        for kind in range(kinds):
+            mine = nearest == kind
+            if mine.any():
+                centres[kind] = x[mine].mean(axis=0)
+    return nearest.astype(np.int64)

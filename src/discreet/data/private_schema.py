@@ -41,7 +41,7 @@ from discreet.privacy import Loss, Relation
 from discreet.randomness import Source
 from discreet.randomness.arguments import rational
 
-__all__ = ["SchemaPlan", "complete_schema", "plan_schema"]
+__all__ = ["SchemaPlan", "complete_schema", "learned_categories", "plan_schema"]
 
 _SPARE_CLASSES = ("other", "none", "neither")
 
@@ -82,7 +82,7 @@ class SchemaPlan:
             ]
         for name, step in self.categories.items():
             release = step.choose(texts[name].counts, bits)
-            learned[name] = _with_categories(self.schema, name, tuple(release.value))
+            learned[name] = learned_categories(self.schema, name, tuple(release.value))
             told[name] = [dict(release.provenance)]
         provenance = {
             "mechanism": "complete_schema",
@@ -244,7 +244,8 @@ def _bounded(schema: Schema, name: str) -> Bounded:
     return column
 
 
-def _with_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
+def learned_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
+    """Return an open column with the categories that came out, be they none at all."""
     column = schema.columns[name]
     if not isinstance(column, Categorical):
         raise InvalidValue(f"columns.{name}", column, "a column with categories")

@@ -99,11 +99,14 @@ class Certificate:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Certificate:
+    def from_json(cls, data: object) -> Certificate:
         """Read a certificate back; an epsilon below what its loss costs is refused."""
-        if data.get("kind") != _KIND or data.get("format") != _VERSION:
-            raise SchemaError(f"not a certificate of format {_VERSION}: {data.get('kind')!r}")
+        if not isinstance(data, Mapping) or data.get("kind") != _KIND:
+            raise SchemaError(f"not a certificate of format {_VERSION}")
+        if data.get("format") != _VERSION:
+            raise SchemaError(f"not a certificate of format {_VERSION}: {data.get('format')!r}")
         try:
+            _check_types(data)
             read = cls(
                 data["learner"],
                 from_json(data["loss"]),
@@ -114,7 +117,10 @@ class Certificate:
                 data["receipt"],
                 data["version"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+            _check_words(data, read)
+        except SchemaError:
+            raise
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise SchemaError(f"a certificate lacks or mistypes a field: {error}") from None
         cost = _reading(read.loss, read.delta)
         if not read.epsilon >= cost * (1.0 - _VERSIONS_AGREE):
@@ -122,6 +128,25 @@ class Certificate:
                 f"a certificate claims epsilon {read.epsilon!r}; its loss is {cost!r}"
             )
         return read
+
+
+def _check_types(data: Mapping[str, Any]) -> None:
+    """Raise unless the parts of a certificate are of the types that they are written in."""
+    kinds = {"learner": str, "version": str, "plan": Mapping, "randomness": Mapping}
+    for name, kind in kinds.items():
+        if not isinstance(data[name], kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
+    if not (data["receipt"] is None or isinstance(data["receipt"], Mapping)):
+        raise TypeError("receipt is no Mapping")
+    if not 0.0 <= float(data["delta"]) < 1.0:
+        raise ValueError("delta is not between 0 and 1")
+
+
+def _check_words(data: Mapping[str, Any], read: Certificate) -> None:
+    """Raise where a certificate says in words what the rest of it does not say."""
+    for name in ("relation", "unit", "covers"):
+        if data[name] != read.to_json()[name]:
+            raise SchemaError(f"a certificate says of its {name} what its other fields do not")
 
 
 @lru_cache(maxsize=256)

@@ -8,16 +8,26 @@ from discreet.errors import InvalidValue
 from discreet.ledger import Charge, Ledger
 from discreet.privacy import Loss
 
-__all__ = ["charged"]
+__all__ = ["charged", "check_unit", "stated_unit"]
+
+
+_ROWS = ("row", "record", "example")
 
 
 def charged(
-    ledger: Ledger | None, dataset: str | None, *, loss: Loss, delta: float, purpose: str
+    ledger: Ledger | None,
+    dataset: str | None,
+    *,
+    loss: Loss,
+    delta: float,
+    purpose: str,
+    unit: str | None = None,
 ) -> AbstractContextManager[Charge | None]:
     """Return the context in which a release of ``loss`` may run; it is spent when this returns.
 
     Without a ledger nothing is charged. With ``delta`` > 0 the loss is one plan declared
-    beforehand and is read at that delta.
+    beforehand and is read at that delta. ``unit`` is whom the loss speaks of; a dataset of the
+    ledger that speaks of others is refused (:func:`check_unit`). None compares nothing.
     """
     if ledger is None:
         if dataset is not None:
@@ -27,4 +37,36 @@ def charged(
         raise InvalidValue("ledger", ledger, "a discreet.ledger.Ledger or None")
     if dataset is None:
         raise InvalidValue("dataset", dataset, "the name of the dataset to charge in the ledger")
+    if unit is not None:
+        check_unit(ledger, dataset, unit)
     return ledger.charge(dataset, loss, purpose=purpose, delta=delta if delta > 0.0 else None)
+
+
+def stated_unit(unit: object, *, persons: bool) -> str:
+    """Return whom a fit protects: the word that was given, else a person or a row."""
+    if unit is None:
+        return "person" if persons else "row"
+    if not isinstance(unit, str) or not unit.strip():
+        raise InvalidValue("unit", unit, "a word for whose privacy is bounded")
+    return unit.strip()
+
+
+def check_unit(ledger: Ledger, dataset: str, unit: str) -> None:
+    """Raise unless the budget of a dataset and a loss speak of the same unit.
+
+    Row, record and example are one and the same; whatever else a ledger names (person, patient,
+    user) may own several rows. What a release tells about one row says little about such an
+    owner, and what it tells about an owner is another statement than that about one row.
+    """
+    budgeted = ledger.show(dataset).unit
+    ours, theirs = unit.lower(), budgeted.strip().lower()
+    if ours == theirs or (ours in _ROWS and theirs in _ROWS):
+        return
+    if ours == "person" and theirs not in _ROWS:
+        return
+    raise InvalidValue(
+        "dataset",
+        dataset,
+        f"a dataset whose unit is a {unit}: its budget is for one {budgeted}, and this release "
+        f"speaks of one {unit} (say whose rows they are, or that one row is one {budgeted})",
+    )

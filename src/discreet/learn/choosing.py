@@ -24,7 +24,7 @@ from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.selection import default_stop, run_mu, select_privately, selection_loss
 from discreet.mechanisms import Release, gaussian_integer
-from discreet.privacy import GDP, Loss
+from discreet.privacy import GDP, Loss, Relation
 from discreet.privacy.concentrated import zcdp_rho
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source
@@ -39,6 +39,7 @@ __all__ = [
     "BestPlan",
     "Choice",
     "TableLearner",
+    "automatic_learners",
     "best_learner",
     "choose_learner",
     "plan_best",
@@ -78,6 +79,10 @@ class TableLearner:
         """Return an unfitted learner that is told what the schema declares."""
         kind = _validate.one_of("learner", learner, LEARNERS)
         _fits_task(kind, schema)
+        neighbours = Relation.parse(parameters.get("relation", "add_remove"))
+        if schema.person is not None and neighbours is Relation.REPLACE:
+            expected = "add_remove with persons: replacing one may change the number of rows"
+            raise InvalidValue("relation", "replace", expected)
         made = _estimator_class(kind, schema)
         if kind == "naive-bayes":
             parameters = {"bins": BINS, **parameters}
@@ -167,6 +172,13 @@ class TableLearner:
         """Read what :meth:`save` wrote."""
         kind = _validate.one_of("learner", learner, LEARNERS)
         return cls(kind, schema, _estimator_class(kind, schema).load(path))
+
+
+def automatic_learners(schema: Schema) -> tuple[str, ...]:
+    """Return all learners that :func:`choose_learner` may choose for tables of this kind."""
+    if schema.task == "regression":
+        return ("linear",)
+    return ("logistic",) if schema.person is not None else ("logistic", "naive-bayes")
 
 
 def choose_learner(schema: Schema, *, epsilon: float, delta: float) -> Choice:

@@ -7,6 +7,7 @@ label that was not declared is code -1 and its row counts for nothing.
 from __future__ import annotations
 
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "LARGEST_BOUND",
     "as_numbers",
     "declared_bounds",
     "declared_classes",
@@ -26,10 +28,16 @@ __all__ = [
 ]
 
 
+LARGEST_BOUND = 1e100
+"""Bounds are at most this large, and at least its inverse apart: squares are doubles too."""
+
+
 def declared_classes(
-    classes: object, *, binary: bool = False, argument: str = "classes"
+    classes: object, *, binary: bool = False, argument: str = "classes", least: int = 2
 ) -> NDArray[Any]:
     """Return the declared labels, sorted, or raise; with ``binary`` there are just two.
+
+    ``least`` is how many there must be.
 
     >>> declared_classes(["no", "yes"]).tolist()
     ['no', 'yes']
@@ -37,7 +45,7 @@ def declared_classes(
     Traceback (most recent call last):
     discreet.errors.InvalidValue: classes = None: expected the public labels, at least two ...
     """
-    wanted = "exactly two" if binary else "at least two"
+    wanted = "exactly two" if binary else f"at least {'two' if least == 2 else least}"
     expected = f"the public labels, {wanted} different ones (they are not read off the data)"
     if classes is None or isinstance(classes, str | bytes):
         raise InvalidValue(argument, classes, expected)
@@ -58,7 +66,7 @@ def declared_classes(
     if binary and labels.size > 2:
         reason = "Only binary classification is supported. The type of the target is multiclass."
         raise InvalidValue(argument, classes, f"{expected}. {reason}")
-    if labels.size < 2:
+    if labels.size < least:
         raise InvalidValue(argument, classes, expected)
     return labels
 
@@ -78,35 +86,51 @@ def label_codes(labels: NDArray[Any], classes: NDArray[Any]) -> NDArray[np.int64
         places[places == classes.size] = 0
         return np.where(classes[places] == labels, places, -1).astype(np.int64, copy=False)
     known = {label: place for place, label in enumerate(classes.tolist())}
-    return np.fromiter(
-        (_place(known, label) for label in labels.tolist()), dtype=np.int64, count=labels.size
-    )
+    with _cells_keep_quiet():
+        return np.fromiter(
+            (_place(known, label) for label in labels.tolist()), dtype=np.int64, count=labels.size
+        )
+
+
+def _cells_keep_quiet() -> warnings.catch_warnings[None]:
+    """No cell may be a warning either: what one says is lost with it."""
+    return warnings.catch_warnings(action="ignore")
 
 
 def _place(known: dict[Any, int], label: Any) -> int:
     try:
         return known.get(label, -1)
-    except TypeError:  # unhashable, so surely not declared
+    except Exception:  # noqa: BLE001 - it cannot be compared, so it is surely not declared
         return -1
 
 
 def labels_apart(labels: Any) -> Any:
     """Return a plain list of labels as an array of objects; anything else as it is.
 
-    A list of lists throughout is a column, and is left as it is too.
+    A label that is wrapped in a list of its own, as in a column, is unwrapped, whatever the others
+    are.
 
     numpy would choose one type for a whole list, so that one text among numbers made texts of
     them all: one record would have changed every other.
 
     >>> labels_apart([0, "x", 1]).tolist(), np.asarray([0, "x", 1]).tolist()
     ([0, 'x', 1], ['0', 'x', '1'])
+    >>> labels_apart([[0], 1, [2, 3]]).tolist()
+    [0, 1, [2, 3]]
     """
-    if not isinstance(labels, list | tuple) or (labels and all(map(_has_parts, labels))):
+    if not isinstance(labels, list | tuple):
         return labels
     apart = np.empty(len(labels), dtype=object)
     for place, label in enumerate(labels):
-        apart[place] = label
+        apart[place] = _unwrapped(label)
     return apart
+
+
+def _unwrapped(label: Any) -> Any:
+    try:
+        return label[0] if _has_parts(label) and len(label) == 1 else label
+    except Exception:  # noqa: BLE001 - a kind of list may raise anything
+        return None
 
 
 def rows_apart(rows: Any) -> Any:
@@ -126,25 +150,36 @@ def _has_parts(value: Any) -> bool:
     return isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
-def as_numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """Return values as numbers, one by one; what is no number is NaN.
+def as_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return values as doubles, one by one; what is no number is NaN.
 
     >>> as_numbers(np.array(["1.5", "many", 10**400], dtype=object)).tolist()
     [1.5, nan, inf]
     """
     if values.dtype.kind in "biuf":
-        return values
-    return np.fromiter((_number(value) for value in values), dtype=np.float64, count=values.size)
+        # A long double may lie beyond every double: it becomes infinite, and is clipped later.
+        with np.errstate(over="ignore"):
+            return np.asarray(values, dtype=np.float64)
+    numbers = (_number(value) for value in values)
+    with _cells_keep_quiet(), np.errstate(over="ignore"):
+        return np.fromiter(numbers, dtype=np.float64, count=values.size)
 
 
 def _number(value: Any) -> float:
-    if _has_parts(value):
+    if _has_parts(value) or isinstance(value, complex | np.complexfloating):
         return math.nan
     try:
         return float(value)
     except OverflowError:
-        return -math.inf if value < 0 else math.inf
+        return _far(value)
     except Exception:  # noqa: BLE001 - an object may raise anything, and no cell may be an error
+        return math.nan
+
+
+def _far(value: Any) -> float:
+    try:
+        return -math.inf if value < 0 else math.inf
+    except Exception:  # noqa: BLE001 - likewise
         return math.nan
 
 
@@ -159,7 +194,8 @@ def declared_bounds(
     """
     expected = (
         f"a pair (lower, upper) of public finite bounds, numbers or {features} of them each, "
-        "lower < upper (they are not read off the data)"
+        "lower < upper, at most 1e100 large and at least 1e-100 apart (they are not read off the "
+        "data)"
     )
     if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
         raise InvalidValue("bounds", bounds, expected)
@@ -167,11 +203,11 @@ def declared_bounds(
         lower, upper = (
             np.broadcast_to(np.asarray(end, dtype=np.float64), (features,)).copy() for end in bounds
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidValue("bounds", bounds, expected) from None
     with np.errstate(over="ignore", invalid="ignore"):
-        proper = np.isfinite(lower) & np.isfinite(upper) & (lower < upper)
-        proper &= np.isfinite(upper - lower)
+        proper = (lower >= -LARGEST_BOUND) & (upper <= LARGEST_BOUND)
+        proper &= upper - lower >= 1.0 / LARGEST_BOUND
     if not np.all(proper):
         raise InvalidValue("bounds", bounds, expected)
     return lower, upper

@@ -106,9 +106,15 @@ def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
         answers = np.asarray(labels_apart(y))
     except (TypeError, ValueError):
         answers = np.empty(())
+    if answers.dtype.kind == "c":
+        raise InvalidValue("y", "complex numbers", "labels or numbers. Complex data not supported")
     if answers.ndim not in (1, 2) or (answers.ndim == 2 and answers.shape[1] != 1):
         expected = "one dimension: y should be a 1d array, one target for each row"
         raise InvalidValue("y", f"{type(y).__name__} of {answers.ndim} dimensions", expected)
     if answers.shape[0] != features.shape[0]:
         raise InvalidValue("y", "another length than X", "one target for each row of X")
-    return np.asarray(column_or_1d(answers, warn=True))
+    if answers.ndim == 2:
+        # scikit-learn's own words, about an array that holds nobody's targets: some of its errors
+        # would show them.
+        column_or_1d(np.zeros((1, 1)), warn=True)
+    return answers.reshape(answers.shape[0])

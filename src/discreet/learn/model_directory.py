@@ -78,7 +78,7 @@ def read_model_directory(place: str | Path) -> TableLearner:
     try:
         head = json.loads((path / "model.json").read_text(encoding="utf-8"))
         text = (path / "schema.toml").read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InvalidValue("model", str(place), "a directory that discreet train wrote") from None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
         raise InvalidValue("model", str(place), "a directory that discreet train wrote")
@@ -88,7 +88,7 @@ def read_model_directory(place: str | Path) -> TableLearner:
         paper = Certificate.from_json(
             json.loads((path / "certificate.json").read_text(encoding="utf-8"))
         )
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AttributeError):
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
         raise SchemaError(f"{path / 'certificate.json'} is missing or damaged") from None
     schema = Schema.from_toml(text)
     model = _loaded(head["learner"], schema, path / "model.npz")

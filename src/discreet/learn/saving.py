@@ -18,7 +18,7 @@ from discreet.errors import InvalidValue, SchemaError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["read_model", "write_model"]
+__all__ = ["feature_head", "read_model", "same_facts", "set_features", "write_model"]
 
 _HEAD = "discreet_json"
 _FORMAT = 1
@@ -27,6 +27,7 @@ _DAMAGES = (
     KeyError,
     NotImplementedError,
     OSError,
+    RecursionError,
     TypeError,
     ValueError,
     zipfile.BadZipFile,
@@ -70,7 +71,39 @@ def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str
     if not isinstance(head, dict) or head.get("kind") != kind or head.get("format") != _FORMAT:
         found = head.get("kind") if isinstance(head, dict) else None
         raise SchemaError(f"{path} holds {found!r}, not a {kind} of format {_FORMAT}")
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufU" or (
+            array.dtype.kind == "f" and not np.all(np.isfinite(array))
+        ):
+            raise SchemaError(f"{path} is damaged: {name} holds what is no finite number")
     return head, arrays
+
+
+def feature_head(model: Any) -> dict[str, Any]:
+    """Return how many features a fitted model has and, where it was told, what they are called."""
+    names = getattr(model, "feature_names_in_", None)
+    return {
+        "n_features": int(model.n_features_in_),
+        "feature_names": None if names is None else [str(name) for name in names],
+    }
+
+
+def set_features(model: Any, head: Mapping[str, Any]) -> None:
+    """Give a model back what :func:`feature_head` said."""
+    names, count = head.get("feature_names"), head["n_features"]
+    named = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if type(count) is not int or not (names is None or (named and len(names) == count)):
+        raise SchemaError("a saved model has a damaged number or list of features")
+    model.n_features_in_ = count
+    if names is not None:
+        model.feature_names_in_ = np.array(names, dtype=object)
+
+
+def same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
+    """Raise unless a certificate says the same of each fact, as JSON values."""
+    for name, value in found.items():
+        if name not in certified or certified[name] != json.loads(json.dumps(value)):
+            raise SchemaError(f"a saved model and its certificate disagree about {name}")
 
 
 def _plain(value: Any) -> Any:

@@ -258,7 +258,7 @@ class AboveThreshold(_Comparison):
     (PureDP(epsilon=1), False, True, True)
     >>> run.ask(0)
     Traceback (most recent call last):
-    discreet.mechanisms.halting.MechanismHalted: this AboveThreshold has halted: ...
+    discreet.errors.MechanismHalted: this AboveThreshold has halted: ...
     """
 
     _name = "above_threshold"

@@ -27,7 +27,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.certificate import Certificate
-from discreet.learn.charging import charged
+from discreet.learn.charging import charged, stated_unit
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import read_model, write_model
 from discreet.learn.tabular.plan import default_delta
@@ -168,15 +168,19 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         persons: Any = None,
         ledger: Ledger | None = None,
         dataset: str | None = None,
+        unit: str | None = None,
         cache: str | Path | None = None,
     ) -> Self:
         """Learn from private ``X``, ``y`` and ``public`` rows without labels.
 
-        With a ledger, ``dataset`` is charged before records are looked at. ``cache`` is a
-        directory for private files with which a run that was interrupted goes on. A cell that
-        is no finite number is 0; a record with an undeclared label teaches nothing.
+        With a ledger, ``dataset`` is charged before records are looked at; ``unit`` is your
+        word that one row (or one of ``persons``) is one such unit, where its budget names
+        another. ``cache`` is a directory for private files with which a run that was interrupted
+        goes on. A cell that is no finite number is 0; a record with an undeclared label teaches
+        nothing.
         """
         self._declare()
+        whom = stated_unit(unit, persons=persons is not None)
         relation = Relation.parse(self.relation)
         features = number_features(self, X, reset=True, relation=relation)
         answers = targets_of(y, features)
@@ -195,7 +199,12 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         key = None if cache is None else kept_key(open_cache(cache), bits)
         delta = self._delta()
         with charged(
-            ledger, dataset, loss=plan.loss, delta=delta, purpose=type(self).__name__
+            ledger,
+            dataset,
+            loss=plan.loss,
+            delta=delta,
+            purpose=type(self).__name__,
+            unit=whom,
         ) as charge:
             clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
             codes = self._targets(answers)
@@ -233,7 +242,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             learner=type(self).__name__,
             plan={
                 **_facts(plan),
-                "unit": "person" if persons is not None else "row",
+                "unit": whom,
                 "partition": parts.record,
                 "teacher": teacher_names(teacher),
                 "public_rows": len(rows),

@@ -27,6 +27,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.pate.own_generators import own_generators
 from discreet.pate.partition import Partition, check_disjoint
 from discreet.pate.vote_files import open_cache, read_votes, votes_name, write_votes
 from discreet.pate.votes import histogram_of
@@ -133,7 +134,7 @@ def teacher_votes(
         place_of_files = open_cache(cache)
         for place, lesson in enumerate(lessons):
             path = place_of_files / _file_name(kinds[place % len(kinds)], lesson)
-            paths[place], votes[place] = path, read_votes(path, len(queries))
+            paths[place], votes[place] = path, read_votes(path, len(queries), classes=classes)
     for kind_at, kind in enumerate(kinds):
         open_places = [
             place for place in range(kind_at, len(lessons), len(kinds)) if votes[place] is None
@@ -276,7 +277,11 @@ def _ask(kind: Any, lessons: Sequence[_Lesson]) -> list[Any]:
             classes=lessons[0].classes,
             seeds=[lesson.seed for lesson in lessons],
         )
-    return [_one(kind, lesson) for lesson in lessons]
+    answers = []
+    for lesson in lessons:
+        with own_generators(lesson.seed):
+            answers.append(_one(kind, lesson))
+    return answers
 
 
 def _one(kind: Any, lesson: _Lesson) -> Any:

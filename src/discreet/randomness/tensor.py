@@ -50,6 +50,8 @@ __all__ = ["NormalStream"]
 _PAIRS = 1 << 14
 _REKEY_AFTER = 1 << 30
 _COMPILE_AFTER = 1 << 22  # normals: compiling earlier would take longer than it saves
+_PLAIN_SCALES = (1e-9, 1e9)  # whose squares are far from the ends of float32
+_LARGEST_SCALE = {4: 1e30, 8: 1e290}  # by bytes; so small or large, values would lose bits
 _ZEROS = memoryview(bytes(16 * _PAIRS))
 
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
@@ -161,6 +163,13 @@ class NormalStream:
         """Box-Muller, block by block: first all cosines of a block, then all sines."""
         kind = result.dtype
         angle_bytes = kind.itemsize
+        if stddev and not _PLAIN_SCALES[0] <= stddev <= _PLAIN_SCALES[1]:
+            most = _LARGEST_SCALE[angle_bytes]
+            if not 1 / most <= stddev <= most:
+                raise InvalidValue("stddev", stddev, f"0, or 1/{most:g} to {most:g} in {kind}")
+            self._fill_normals(result, 1.0)
+            result *= kind.type(stddev)
+            return
         compiled = None
         if angle_bytes == 4:
             # By what this stream has given, so that a seeded one repeats itself.

@@ -23,7 +23,7 @@ def attribute_page(
     about: Mapping[str, str] | None = None,
 ) -> Page:
     """Return a page about one attribute; it points at no single record."""
-    page = Page(title, internal=False)
+    page = Page(title, internal=True)
     page.finding(
         f"{result.verdict[0].upper()}{result.verdict[1:]}.",
         f"What the attack wins over imputation is larger on members than on others by "

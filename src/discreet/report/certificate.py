@@ -32,6 +32,7 @@ __all__ = [
     "guarantee_of",
     "meaning_of",
     "public_certificate",
+    "released_of",
     "require_valid",
     "schema",
 ]
@@ -66,7 +67,7 @@ def public_certificate(facts: PublicFacts, *, at: dt.datetime | None = None) -> 
         "guarantee": {"unit": facts.unit, **guarantee_of(facts.whole, facts.delta)},
         "meaning": meaning_of(facts.whole),
         "audits": [audit.to_json() for audit in facts.audits],
-        "released": _released(facts),
+        "released": released_of(facts),
         "answers": [_answer(one, together=one in facts.same_data) for one in facts.answers],
         "collection": facts.collection.to_json(),
     }
@@ -151,7 +152,8 @@ def require_valid(document: object, *, part: str = "public") -> None:
         raise SchemaError(f"certificate: {wrong[0]}{more}")
 
 
-def _released(facts: PublicFacts) -> dict[str, Any]:
+def released_of(facts: PublicFacts) -> dict[str, Any]:
+    """What was released and how, as the field ``released`` tells it."""
     return {
         "learner": facts.learner,
         "loss": to_json(facts.loss),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
-from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.attacks.results import REPORTED_FPR, SMALLEST_SLICE, MembershipResult
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, dots, histogram, roc
 from discreet.report.page import Page
@@ -22,6 +22,24 @@ __all__ = ["membership_page", "strongest"]
 _SHOWN_SLICES = 20
 _EVEN = 0.5
 _ALARM = 1.0 - 1e-6
+_LISTED = (
+    "Unsafe to publish. This page points at single records of the data. It is for the people who "
+    "answer for the data; do not pass it on with the model."
+)
+_REAL = (
+    "Unsafe to publish. How well an attack on real members works was computed from private "
+    "records outside of any mechanism, so that no guarantee covers this page; do not pass it on "
+    "with the model."
+)
+_DECLARED = (
+    "The members were declared to be canaries or public data: this page tells nothing about "
+    "private records if that is true."
+)
+_APART = {
+    True: ". The evaluated records took part in it: an attacker who lacks them may do worse.",
+    False: ", apart from the records that it is judged on.",
+    None: ".",
+}
 
 
 def membership_page(
@@ -31,27 +49,37 @@ def membership_page(
     about: Mapping[str, str] | None = None,
     class_names: Sequence[str] | None = None,
     exposed: int = 10,
+    public_members: bool = False,
     loss: Loss | None = None,
     confidence: float = 0.95,
 ) -> Page:
     """Return a page about one or several attacks on one model.
 
-    ``exposed`` is how many of the most exposed records to list for the strongest attack: with any,
-    the page is internal; with 0 it holds figures about groups only. ``loss`` is the guarantee
-    that the model was trained with; the curve that it allows is drawn and compared.
+    The page is internal, unsafe to publish: the success of an attack on real members is
+    computed from private records. ``public_members=True`` declares that the members are
+    canaries or public data; the page is then public if it also lists no records.
+    ``exposed`` is how many of the most exposed records to list for the strongest attack.
+    ``loss`` is the guarantee that the model was trained with; the curve that it allows is
+    drawn and compared.
     """
     every = [results] if isinstance(results, MembershipResult) else list(results)
     if not every or not all(isinstance(result, MembershipResult) for result in every):
         raise InvalidValue("results", results, "one or more membership results")
     _validate.integer("exposed", exposed, at_least=0)
     sure = _validate.real("confidence", confidence, above=0, below=1)
-    page = Page(title, internal=exposed > 0)
+    if not isinstance(public_members, bool):
+        raise InvalidValue("public_members", public_members, "True or False")
+    page = Page(
+        title,
+        internal=exposed > 0 or not public_members,
+        notice=_LISTED if exposed else _DECLARED if public_members else _REAL,
+    )
     best = strongest(every)
     page.finding(*_findings(best, sure))
     _about(page, every, about)
     _curve(page, every, sure, loss)
     _figures(page, every, sure)
-    _slices(page, best, class_names, sure)
+    _slices(page, best, class_names, sure, 1 if exposed else SMALLEST_SLICE)
     if exposed:
         _scores(page, best)
         _exposed(page, best, exposed, class_names, sure)
@@ -62,8 +90,8 @@ def membership_page(
         "a few people are recognised with near certainty; read the left edge of the curve.",
         "Precision is that of an experiment with as many members as non-members as were given "
         "here. Where members are rare, the same attack is wrong more often.",
-        "Thresholds of the curve were chosen in hindsight. Decisions are those of an attacker who "
-        "set the threshold without the records that it is judged on.",
+        "Thresholds of the curve were chosen in hindsight.",
+        *_origins(every),
         f"Each interval holds at {level(sure)} by itself; among many, some miss.",
     )
     return page
@@ -77,6 +105,19 @@ def strongest(results: Sequence[MembershipResult]) -> MembershipResult:
         return (there[-1].tpr.share if there else 0.0, result.auc)
 
     return max(results, key=strength)
+
+
+def _origins(results: Sequence[MembershipResult]) -> list[str]:
+    """How each attack that decides has set its threshold."""
+    sentences = []
+    for result in results:
+        if result.decisions is None:
+            continue
+        told = result.threshold_from
+        sentence = f"Decisions of {result.attack}: the threshold was set by "
+        sentence += "means that the result does not tell" if told is None else told
+        sentences.append(sentence + _APART[result.threshold_saw_evaluated])
+    return sentences
 
 
 def _findings(result: MembershipResult, confidence: float) -> list[str]:
@@ -131,29 +172,33 @@ def _curve(
         f"cannot be measured with so many. Shaded: {level(confidence)} intervals.",
     )
     if loss is not None:
-        held = all(_inside(result, loss) for result in results)
-        sentence = (
-            "No measured curve shows more than the certificate of the model allows."
-            if held
-            else "WARNING: a measured curve lies above what the certificate of the model allows. "
-            "The certificate, the training or the experiment is wrong."
-        )
-        (page.text if held else page.warning)(sentence)
+        compared = [within for result in results for within in _comparisons(result, loss)]
+        if not all(compared):
+            page.warning(
+                "WARNING: a measured curve lies above what the certificate of the model allows, by "
+                "more than chance explains. The certificate, the training or the experiment is "
+                "wrong."
+            )
+        elif compared:
+            page.text(
+                "At the false-positive rates of the table below, no measured curve lies above what "
+                "the certificate of the model allows by more than chance explains. That does not "
+                "confirm the certificate: weak attacks stay below it, right or wrong."
+            )
+        else:
+            page.text("There are too few non-members to compare the curves with the certificate.")
 
 
-def _inside(result: MembershipResult, loss: Loss) -> bool:
-    """Whether the curve stays within what the guarantee allows, as far as can be told.
+def _comparisons(result: MembershipResult, loss: Loss) -> list[bool]:
+    """Whether the curve is within the guarantee, at each reported rate that can be measured.
 
-    An alarm says that a certificate is wrong, so it is given at a confidence at which a right
-    one is accused less than once in a million comparisons.
+    An alarm says that a certificate is wrong, so it is given only where both rates are beyond
+    their intervals at a confidence of one in a million.
     """
-    for rate in REPORTED_FPR:
-        if rate * result.roc.nonmembers < 1:
-            continue
-        point = result.roc.at(rate, confidence=_ALARM)
-        if point.tpr.low > float(loss.tradeoff(point.fpr.high)):
-            return False
-    return True
+    return [
+        point.tpr.low <= float(loss.tradeoff(point.fpr.high))
+        for point in result.operating_points(confidence=_ALARM)
+    ]
 
 
 def _figures(page: Page, results: Sequence[MembershipResult], confidence: float) -> None:
@@ -179,6 +224,7 @@ def _figures(page: Page, results: Sequence[MembershipResult], confidence: float)
         rows.append(
             [
                 result.attack,
+                result.threshold_from or "not told",
                 "nobody accused" if precision is None else with_interval(precision),
                 with_interval(result.recall(confidence=confidence)),
                 with_interval(result.false_positive_rate(confidence=confidence)),
@@ -186,21 +232,27 @@ def _figures(page: Page, results: Sequence[MembershipResult], confidence: float)
             ]
         )
     page.table(
-        ("attack", "precision", "recall", "false accusations", "advantage"),
+        ("attack", "threshold by", "precision", "recall", "false accusations", "advantage"),
         rows,
-        caption="Decisions of an attacker who set the threshold beforehand. Advantage is recall "
-        "less false accusations; 0 is chance.",
+        caption="Decisions with a threshold that each attack set as said. Advantage is recall less "
+        "false accusations; 0 is chance.",
     )
 
 
 def _slices(
-    page: Page, result: MembershipResult, names: Sequence[str] | None, confidence: float
+    page: Page,
+    result: MembershipResult,
+    names: Sequence[str] | None,
+    confidence: float,
+    smallest: int,
 ) -> None:
-    found = result.slices(confidence=confidence)
+    found = result.slices(smallest=smallest, confidence=confidence)
     if len(found) < 2:
         return
     ranked = sorted(found, key=lambda part: -part.auc)
     page.heading(f"By class: {result.attack}")
+    if smallest > 1:
+        page.text(f"Classes with fewer than {smallest} members or non-members are left out.")
     if len(ranked) > _SHOWN_SLICES:
         page.text(f"The {_SHOWN_SLICES} most exposed of {len(ranked)} classes.")
     ranked = ranked[:_SHOWN_SLICES]

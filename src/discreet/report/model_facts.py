@@ -22,6 +22,15 @@ from discreet.report.schema_check import faults
 __all__ = ["facts_of_directory", "model_files", "read_audit"]
 
 _NOT_ONE = "a directory with a model and the certificate.json that its learner wrote"
+_RELEASED = (
+    "certificate.json",
+    "model.json",
+    "model.npz",
+    "model.safetensors",
+    "schema.toml",
+    "summary.png",
+    "summary.txt",
+)
 _DPSGD_COVERS = (
     "one run by the plan, on the examples as they were passed to it; not what else was read off "
     "the same data: a normaliser, features or a vocabulary that were fitted to them, parameters "
@@ -60,11 +69,13 @@ def facts_of_directory(
 
 
 def model_files(directory: str | Path) -> list[str]:
-    """The files of a model; hidden ones and directories are not among them."""
+    """The files that learners write to be released; whatever else lies there is nobody's business.
+
+    A directory in which a run was checkpointed, or in which somebody keeps records, holds files
+    that nobody has paid for.
+    """
     place = Path(directory)
-    return sorted(
-        path.name for path in place.iterdir() if path.is_file() and not path.name.startswith(".")
-    )
+    return [name for name in _RELEASED if (place / name).is_file()]
 
 
 def read_audit(path: str | Path) -> TrainingAudit:

@@ -31,8 +31,8 @@ _POLICY = (
 )
 _PNG = b"\x89PNG\r\n\x1a\n"
 _INTERNAL = (
-    "This page points at single records of the data. It is for the people who answer for the "
-    "data; do not publish it and do not pass it on with the model."
+    "This page was computed from private records outside of any mechanism. It is for the people "
+    "who answer for the data; do not publish it and do not pass it on with the model."
 )
 _PUBLIC = "This page holds figures about groups of records and points at no single one."
 _LONG_WORD = 34

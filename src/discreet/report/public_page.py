@@ -67,34 +67,43 @@ def certificate_page(document: Mapping[str, Any]) -> Page:
 
 def _summary(page: Page, document: Mapping[str, Any]) -> None:
     promise, verdict = document["guarantee"], document["verdict"]
-    lines = [verdict["sentence"]]
+    broken = _KINDS[verdict["state"]] == "bad"
+    lines = [verdict["sentence"]] if broken else []
     if promise["epsilon"] is not None:
-        lines.insert(0, _promise(promise))
+        lines.append(_promise(promise, broken=broken))
     best = max(document["audits"], key=lambda one: one["epsilon_lower"], default=None)
     if best is not None:
-        lines.insert(
-            1,
+        lines.append(
             f"The strongest audit shows epsilon \u2265 {down(best['epsilon_lower'])} at "
             f"{level(best['confidence'])} confidence and could have shown up to "
-            f"{down(best['ceiling'])}.",
+            f"{down(best['ceiling'])}."
         )
+    if not broken:
+        lines.append(verdict["sentence"])
     page.headline(_STATES[verdict["state"]], kind=_KINDS[verdict["state"]], lines=lines)
     severe = [one for one in document["warnings"] if one["severity"] in {"void", "serious"}]
     for one in severe:
         page.warning(f"{one['severity'].upper()}: {one['text']}")
     if promise["epsilon"] is not None:
+        lies = (
+            "What was claimed, and what the audits showed."
+            if broken
+            else "The true epsilon lies between what the audits showed and what the accountant "
+            "allows."
+        )
         page.picture(
             bounds_picture(promise["epsilon"], document["audits"]),
-            caption="The true epsilon lies between what the audits showed and what the accountant "
-            "allows. An audit whose ceiling does not pass the accountant's line cannot refute it.",
+            caption=f"{lies} An audit whose ceiling does not pass the accountant's line cannot "
+            "refute it.",
         )
 
 
-def _promise(promise: Mapping[str, Any]) -> str:
-    return (
+def _promise(promise: Mapping[str, Any], *, broken: bool = False) -> str:
+    claim = (
         f"\u03b5 \u2264 {up(promise['epsilon'])} at \u03b4 = {small(promise['delta'])} for one "
         f"{promise['unit']} {_CHANGES[promise['relation']]}."
     )
+    return f"Claimed, and not to be relied on: {claim}" if broken else claim
 
 
 def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
@@ -103,7 +112,7 @@ def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
     if promise["epsilon"] is None:
         page.text("No finite epsilon holds at this delta.")
     else:
-        page.text(_promise(promise))
+        page.text(_promise(promise, broken=_KINDS[document["verdict"]["state"]] == "bad"))
     lower = promise["epsilon_lower"]
     rows = [
         ("unit of privacy", promise["unit"]),
@@ -241,7 +250,8 @@ def _ledger(page: Page, document: Mapping[str, Any]) -> None:
             rows.append((what, "no ledger was charged"))
             continue
         entry = receipt["entry"]
-        rows.append((what, f"dataset {entry['dataset']}, entry {entry['seq']}, {entry['at']}"))
+        place = [f"dataset {entry.get('dataset')}", f"entry {entry.get('seq')}"]
+        rows.append((what, ", ".join([*place, str(entry.get("at"))])))
         rows.append(("", f"hash {receipt['hash']}"))
     page.table(("charged for", "entry of the ledger"), rows)
 

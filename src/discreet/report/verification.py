@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from discreet.report.certificate import (
     content_hash,
     guarantee_of,
     meaning_of,
+    released_of,
     require_valid,
 )
 from discreet.report.certificate_warnings import verdict_on, warnings_on
@@ -77,6 +79,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     ]
     checks += _receipts(document, ledger)
     checks += _files(document, place.parent)
+    checks += _own_paper(document, place.parent)
     if place.suffix.lower() in {".html", ".htm"}:
         checks.append(_page(document, text))
     return checks
@@ -93,7 +96,9 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
             raise InvalidValue("path", str(path), "a page with one certificate inside")
         text = found[0]
     try:
-        document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        document = json.loads(
+            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+        )
     except (ValueError, RecursionError) as error:
         raise InvalidValue("path", str(path), f"a certificate in JSON ({error})") from None
     if not isinstance(document, dict):
@@ -114,6 +119,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) != len(pairs):
         raise ValueError("a field is there twice")
     return dict(pairs)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is beyond floating point")
+    return number
 
 
 def _no_constant(text: str) -> None:
@@ -272,10 +284,13 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     if ledger is None:
         checks.append(Check("the entries are on the chain", None, "no ledger was given"))
         return checks
-    verdict = ledger.verify(receipts=paid)
-    detail = "; ".join(str(problem) for problem in verdict.problems)
-    checks.append(Check("the entries are on the chain", verdict.ok, detail))
+    checks.append(_tried("the entries are on the chain", partial(_on_chain, ledger, paid)))
     return checks
+
+
+def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for problem in ledger.verify(receipts=receipts).problems:
+        yield str(problem)
 
 
 def _covers(receipt: Mapping[str, Any], part: Mapping[str, Any], delta: float) -> Iterator[str]:
@@ -312,6 +327,30 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
     return checks
 
 
+def _own_paper(document: Mapping[str, Any], directory: Path) -> list[Check]:
+    """Hold the certificate against the one that the learner wrote, if it lies beside."""
+    papers = [name for name in document["released"]["files"] if name.endswith("/certificate.json")]
+    if len(papers) != 1 or not (directory / papers[0]).is_file():
+        return []
+    what = "the learner's own certificate says the same"
+    try:
+        return [_tried(what, partial(_same_as_learner, document, directory / papers[0]))]
+    except ImportError as error:
+        return [Check(what, None, f"{error.name} is not installed here")]
+
+
+def _same_as_learner(document: Mapping[str, Any], paper: Path) -> Iterator[str]:
+    from discreet.report.model_facts import facts_of_directory
+
+    facts = facts_of_directory(paper.parent, title="model", files_under=paper.parent.name)
+    right = json.loads(json.dumps(released_of(facts)))
+    for name, value in right.items():
+        if document["released"][name] != value:
+            yield f"{name} is not what the learner wrote"
+    if document["guarantee"]["unit"] != facts.unit:
+        yield f"the learner protects one {facts.unit}, not one {document['guarantee']['unit']}"
+
+
 def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
     what = "it belongs to the public certificate"
     public = directory.parent / "public" / "certificate.json"
@@ -325,7 +364,11 @@ def _page(document: Mapping[str, Any], text: str) -> Check:
     what = "the page shows the document"
     if document["written_by"] != f"discreet {__version__}":
         return Check(what, None, f"it was written by {document['written_by']}")
+    return _tried(what, partial(_drawn_again, document, text))
+
+
+def _drawn_again(document: Mapping[str, Any], text: str) -> Iterator[str]:
     from discreet.report.public_page import certificate_page
 
-    same = certificate_page(document).html() == text
-    return Check(what, same, "" if same else "the page is not the one that the document gives")
+    if certificate_page(document).html() != text:
+        yield "the page is not the one that the document gives"

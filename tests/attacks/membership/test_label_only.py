@@ -1,5 +1,8 @@
 """Label-only attacks (S28)."""
 
+from importlib import import_module
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,6 +13,8 @@ from attacks.membership.worlds import assert_chance
 from discreet.attacks import as_target, label_only
 from discreet.attacks.membership.boundary import boundary_distances
 from discreet.errors import InvalidValue
+
+label_only_source = import_module("discreet.attacks.membership.label_only")
 
 
 def half_plane(x: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -108,6 +113,77 @@ def test_public_records_set_the_threshold(noisy_labels: Noisy) -> None:
         label_only(
             model, x, y, members=members, public=(z[:5], public[1][:5]), method="noise", seed=1
         )
+
+
+def accused_by_chance(method: str) -> float:
+    """The share accused at 10 % of records that the target never saw, over 60 runs of 24."""
+    total = 0
+    weights = np.ones(20) / np.sqrt(20)
+
+    def target(x: NDArray[np.float64]) -> NDArray[np.int64]:
+        return ((x @ weights) + 0.5 * np.sin(3 * x[:, 0]) > 0).astype(np.int64)
+
+    for seed in range(60):
+        x = np.random.default_rng(seed).normal(size=(24 + 199, 20))
+        y = target(x)
+        own = label_only(
+            target,
+            x[:24],
+            y[:24],
+            members=np.arange(24) < 12,
+            method=method,
+            public=(x[24:], y[24:]),
+            iterations=1,
+            queries=6,
+            copies=6,
+            scale=2.0,
+            seed=seed,
+        )
+        assert own.decisions is not None
+        total += int(own.decisions.sum())
+    return total / (60 * 24)
+
+
+@pytest.mark.parametrize("method", ["boundary", "noise"])
+def test_the_promised_false_positive_rate_is_kept(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 24 judged by 199 in each of 60 runs: the variance of a run's share is at most
+    # 0.09 (1/24 + 1/200), so 6 standard deviations are passed in one of 1e9 runs.
+    margin = 6 * np.sqrt(0.09 * (1 / 24 + 1 / 200) / 60)
+    assert accused_by_chance(method) < 0.1 + margin
+    if method != "boundary":
+        return
+    right = label_only_source.boundary_distances
+
+    def apart(ask: Any, x: Any, y: Any, draw: Any, **options: Any) -> NDArray[np.float64]:
+        # Measured apart, 24 records offer fewer points to start from than 199 do.
+        parts = (slice(None, 24), slice(24, None))
+        return np.concatenate([right(ask, x[part], y[part], draw, **options) for part in parts])
+
+    monkeypatch.setattr(label_only_source, "boundary_distances", apart)
+    assert accused_by_chance(method) > 0.1 + margin
+
+
+def test_records_in_both_sets(noisy_labels: Noisy) -> None:
+    x, y, members = noisy_labels
+    model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(x[:200], y[:200])
+    both_x, both_y = np.concatenate([x, x[:1]]), np.append(y, y[0])
+    both = np.append(members, False)
+    options = {"members": both, "method": "noise", "copies": 2, "seed": 1}
+    dropped = label_only(model, both_x, both_y, overlap="drop", **options)
+    assert dropped.records.tolist() == list(range(400))
+    assert len(label_only(model, both_x, both_y, overlap="allow", **options).scores) == 401
+    with pytest.raises(InvalidValue, match="overlap"):
+        label_only(model, both_x, both_y, overlap="maybe", **options)
+
+
+def test_public_records_of_another_shape(noisy_labels: Noisy) -> None:
+    x, y, members = noisy_labels
+    model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(x[:200], y[:200])
+    for public in ((np.zeros((20, 3)), y[:20]), (np.zeros((20, 4)), y[:19])):
+        with pytest.raises(InvalidValue, match="public"):
+            label_only(model, x, y, members=members, public=public, method="noise")
 
 
 def test_shifts_by_hand() -> None:

@@ -3,13 +3,21 @@
 from collections.abc import Callable
 from importlib import import_module
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand, permuted
-from discreet.attacks import Observation, ShadowPool, ShadowScores, lira, shadow_scores, yeom
+from attacks.membership.worlds import (
+    GaussianWorld,
+    assert_chance,
+    by_hand,
+    forget_twins,
+    permuted,
+    without_twins,
+)
+from discreet.attacks import Observation, ShadowPool, ShadowScores, lira, yeom
 from discreet.errors import InvalidValue
 
 lira_source = import_module("discreet.attacks.membership.lira")
@@ -42,7 +50,8 @@ def judge_online() -> None:
 def judge_offline() -> None:
     seen, shadows = small()
     own = lira(seen, shadows, variance="per_record", mode="offline")
-    wanted = [-stats.norm.logsf(2, 0, np.sqrt(2)), -stats.norm.logsf(3, 1, np.sqrt(2))]
+    # Two models without each: one degree of freedom, variance 2 (1 + 1/2).
+    wanted = [-stats.t.logsf(2, 1, 0, np.sqrt(3)), -stats.t.logsf(3, 1, 1, np.sqrt(3))]
     np.testing.assert_allclose(own.scores, wanted, rtol=1e-5)
     assert own.threshold == pytest.approx(-np.log(0.05))
 
@@ -130,6 +139,66 @@ def test_order_of_records_and_models_does_not_matter(
         assert two.auc == pytest.approx(one.auc)
 
 
+def judge_nominal_rate(variance: str, models: int) -> float:
+    """The share of 20,000 non-members that offline LiRA accuses at 5 %, Gaussian logits."""
+    draw = np.random.default_rng(models)
+    count = 20_000
+    # Variances from the prior that moderation assumes: scaled inverse chi-square, 4 degrees.
+    spread = np.sqrt(4 / draw.chisquare(4, count)) if variance != "shared" else np.ones(count)
+    values = draw.normal(size=count) + 0.2 * spread * draw.standard_normal((models + 1, count))
+    inclusion = np.zeros((models, count), dtype=bool)
+    half = [bool(place % 2) for place in range(count)]
+    seen, shadows = by_hand(
+        values[0].tolist(), [row.tolist() for row in values[1:]], inclusion.tolist(), half
+    )
+    decisions = lira(seen, shadows, mode="offline", variance=variance).decisions
+    assert decisions is not None
+    return float(decisions.mean())
+
+
+@pytest.mark.parametrize(
+    ("variance", "models"), [("per_record", 3), ("moderated", 4), ("shared", 3)]
+)
+def test_the_nominal_rate_holds_with_few_models(
+    variance: str, models: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Six standard deviations of a share of 20,000; for the moderated variance the common
+    # variance is the mean of a heavy-tailed prior, above its scale, which errs on the safe side.
+    sigma = np.sqrt(0.05 * 0.95 / 20_000)
+    found = judge_nominal_rate(variance, models)
+    assert found < 0.05 + 6 * sigma
+    if variance != "moderated":
+        assert found > 0.05 - 6 * sigma
+
+    def plug_in(self: object, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        standard = (value - self.mean) / np.sqrt(self.variance)  # type: ignore[attr-defined]
+        return -special.log_ndtr(-standard)
+
+    if variance != "moderated":
+        monkeypatch.setattr(lira_source._Gaussians, "surprise", plug_in)
+        assert judge_nominal_rate(variance, models) > 0.05 + 6 * sigma
+
+
+def test_the_tail_of_student_beyond_all_numbers() -> None:
+    for freedom, value in ((5.0, 1e60), (700.0, 120.0), (3e4, 40.0), (1e6, 45.0), (31.0, 1e12)):
+        with mpmath.workdps(40):
+            x = mpmath.mpf(freedom) / (freedom + mpmath.mpf(value) ** 2)
+            a = mpmath.mpf(freedom) / 2
+            series = mpmath.hyp2f1(a + 0.5, 1, a + 1, x)
+            whole = x**a * mpmath.sqrt(1 - x) / (a * mpmath.beta(a, 0.5)) * series / 2
+            wanted = float(mpmath.log(whole))
+        [own] = lira_source._log_student_tail(np.array([value]), np.array([freedom]))
+        assert abs(own - wanted) < 0.002
+    values = np.linspace(-50, 7e7, 10_001)
+    tails = lira_source._log_student_tail(values, np.full(10_001, 50.0))
+    assert (np.diff(tails) < 0).all()
+    assert np.isfinite(tails).all()
+    np.testing.assert_allclose(
+        lira_source._log_student_tail(np.array([-3.0, 0.0, 2.0]), np.full(3, 7.0)),
+        stats.t.logsf([-3.0, 0.0, 2.0], 7),
+    )
+
+
 # --- planted bugs -----------------------------------------------------------------------
 
 
@@ -161,7 +230,7 @@ def test_the_target_as_its_own_reference_is_caught(
     # The examiner hands over the whole pool and forgets to leave the target out.
     seen, _ = silent.leave_out(3)
     assert_chance(lira(seen, silent))
-    monkeypatch.setattr(shadow_scores, "_twins", lambda rows, _: np.zeros(len(rows), dtype=bool))
+    forget_twins(monkeypatch)
     with pytest.raises(AssertionError):
         assert_chance(lira(seen, silent))
 
@@ -182,7 +251,7 @@ def test_the_complementary_twin_is_caught(monkeypatch: pytest.MonkeyPatch) -> No
     scores = pool.run()
     assert len(scores.without(2)) == 4  # neither row 2 nor row 5
     assert_chance(lira(*scores.leave_out(2), variance="shared"))
-    monkeypatch.setattr(shadow_scores, "_twins", lambda rows, _: np.zeros(len(rows), dtype=bool))
+    forget_twins(monkeypatch)
     seen, others = scores.leave_out(2)
     assert len(others) == 5
     with pytest.raises(AssertionError):
@@ -208,8 +277,13 @@ def test_records_that_are_not_in_the_pool_or_twice() -> None:
     )
     with pytest.raises(InvalidValue, match="1 records that are not in the shadow pool"):
         lira(other, shadows)
-    doubled = ShadowScores(
-        shadows.log_probabilities, shadows.inclusion, shadows.labels, shadows.digests * np.uint64(0)
+    doubled = without_twins(
+        ShadowScores(
+            shadows.log_probabilities,
+            shadows.inclusion,
+            shadows.labels,
+            shadows.digests * np.uint64(0),
+        )
     )
     zero = Observation(
         seen.log_probabilities[::-1],

@@ -4,9 +4,10 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from sklearn.ensemble import RandomForestClassifier
 
 from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand
-from discreet.attacks import Observation, yeom
+from discreet.attacks import Observation, ShadowScores, label_only, observe_split, yeom
 from discreet.attacks.roc import roc_curve
 from discreet.errors import InvalidValue
 
@@ -56,10 +57,71 @@ def test_shadow_losses_by_hand() -> None:
         [True, False],
     )
     own = yeom(seen, shadows=shadows)
-    # Inside the loss is log(1 + 1/e), outside it is log(1 + e): the first divides best.
-    assert own.threshold == pytest.approx(-np.log1p(np.exp(-1.0)), rel=1e-6)
+    # Inside the loss is log(1 + 1/e), outside it is log(1 + e): half-way between.
+    assert own.threshold == pytest.approx(-np.log1p(np.exp(-1.0)) - 0.5, rel=1e-6)
     assert own.decisions is not None
     assert own.decisions.tolist() == [True, False]
+
+
+def judge_ties() -> None:
+    """A model of few answers, as a small forest: equal up to single precision is equal."""
+    for share in np.arange(0.51, 1.0, 0.02):
+        logit = float(np.log(share / (1 - share)))
+        inside, outside = [logit] * 4, [-logit] * 4
+        seen, shadows = by_hand(
+            inside + outside,
+            [inside + outside, outside + inside],
+            [[True] * 4 + [False] * 4, [False] * 4 + [True] * 4],
+            [True] * 4 + [False] * 4,
+        )
+        own = yeom(seen, shadows=shadows)
+        assert own.recall().share == 1.0
+        assert own.false_positive_rate().share == 0.0
+
+
+def test_shadow_losses_in_single_precision_tie_with_the_targets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge_ties()
+
+    def exact(shadows: ShadowScores) -> float:
+        scores = -shadows.losses
+        curve = roc_curve(scores[shadows.inclusion], scores[~shadows.inclusion])
+        return -float(curve.thresholds[max(int(np.argmax(curve.tpr - curve.fpr)), 1)])
+
+    monkeypatch.setattr(yeom_source, "_shadow_limit", exact)
+    with pytest.raises(AssertionError):
+        judge_ties()
+
+
+def test_the_largest_shadow_loss_has_no_next() -> None:
+    seen, shadows = by_hand([0.1, 0.1], [[0.1, 0.1]], [[True, False]], [True, False])
+    own = yeom(seen, shadows=shadows)
+    assert own.decisions is not None
+    assert own.decisions.tolist() == [True, True]
+
+
+def test_the_result_says_how_the_threshold_was_set() -> None:
+    seen = observed([0.1, 0.3, 0.2], [True, True, False])
+    own, told = yeom(seen), yeom(seen, training_loss=0.2)
+    assert own.threshold_saw_evaluated is True
+    assert "evaluated members" in str(own.threshold_from)
+    assert told.threshold_saw_evaluated is False
+    decided = own.to_json()["decisions"]
+    assert decided["threshold_from"] == own.threshold_from
+    assert decided["threshold_saw_evaluated"] is True
+
+
+@pytest.mark.parametrize("name", [0, 1, "a"])
+def test_a_forest_that_met_one_class_gives_nobody_away(name: int | str) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    y = np.array([name] * 40)
+    forest = RandomForestClassifier(3, random_state=0).fit(x[:20], y[:20])
+    seen = observe_split(forest, members=(x[:20], y[:20]), nonmembers=(x[20:], y[20:]))
+    assert yeom(seen).auc == 0.5
+    assert (seen.confidences == 1.0).all()
+    with pytest.raises(InvalidValue, match="labels some otherwise"):
+        label_only(forest, x, y, members=np.arange(40) < 20)
 
 
 def test_one_way_at_a_time() -> None:

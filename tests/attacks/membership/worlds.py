@@ -5,9 +5,17 @@ exactly: the likelihood-ratio attack is optimal there, and its area is known.
 """
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
-from discreet.attacks import MembershipResult, Observation, ShadowPool, ShadowScores, as_target
+from discreet.attacks import (
+    MembershipResult,
+    Observation,
+    ShadowPool,
+    ShadowScores,
+    as_target,
+    shadow_scores,
+)
 from discreet.attacks.targets import Target
 
 # Six standard deviations, two sides: a false alarm in 5e8 runs, were the seeds not fixed.
@@ -63,7 +71,19 @@ def by_hand(
 
     seen = Observation(log_probabilities(target), labels, np.array(members), digests)
     rows = [log_probabilities(row).astype(np.float32) for row in shadows]
-    return seen, ShadowScores(rows, np.array(inclusion), labels, digests)
+    return seen, without_twins(ShadowScores(rows, np.array(inclusion), labels, digests))
+
+
+def without_twins(shadows: ShadowScores) -> ShadowScores:
+    """By decree: so few records cannot tell a twin of the target from chance, and are refused."""
+    vars(shadows)["_twins_of"] = lambda _: np.zeros(len(shadows), dtype=bool)
+    return shadows
+
+
+def forget_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plant a bug: the target and its twins are taken for ordinary references."""
+    monkeypatch.setattr(shadow_scores, "_twins", lambda rows, _: np.zeros(len(rows), dtype=bool))
+    monkeypatch.setattr(ShadowScores, "_twins_of", lambda self, _: np.zeros(len(self), dtype=bool))
 
 
 def assert_chance(result: MembershipResult) -> None:

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset, default_collate
 
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import AlreadyCharged, InvalidValue, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private, ResumeRefused, Trainer, run_directory
 from discreet.learn.dpsgd.checkpoint import (
@@ -381,6 +382,57 @@ def test_of_two_copies_of_a_run_one_is_completed(tmp_path, noted, ledger):
             data(64), ledger=ledger, dataset_name="patients", checkpoint=tmp_path / "copy"
         )
     assert outcomes(ledger) == ["completed"]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_a_copy_that_ends_first_leaves_the_other_without_a_model(tmp_path, noted, ledger, every):
+    """The other finds out when it saves its state, or at the latest when it would certify."""
+    options = {"ledger": ledger, "dataset_name": "patients", "progress": False}
+    noted["stop"] = 5
+    with pytest.raises(Stop):
+        trainer().fit(data(64), checkpoint=tmp_path / "run", **options)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    noted["stop"] = None
+    ended = []
+
+    class Waiting(TensorDataset):
+        def __getitems__(self, places):
+            if not ended:
+                ended.append(trainer().fit(data(64), checkpoint=tmp_path / "copy", **options))
+            return [self[place] for place in places]
+
+    with pytest.raises((ResumeRefused, AlreadyCharged)):
+        trainer().fit(
+            Waiting(*data(64).tensors),
+            checkpoint=tmp_path / "run",
+            checkpoint_every=every,
+            collate=default_collate,
+            **options,
+        )
+    assert (
+        dpsgd.load(tmp_path / "copy", network()).model_digest == ended[0].certificate.model_digest
+    )
+    left = {entry.name for entry in (tmp_path / "run").iterdir()}
+    assert not left & {"model.safetensors", "certificate.json", "unpublished"}
+    with pytest.raises(ResumeRefused, match="completed already"):
+        trainer().fit(data(64), checkpoint=tmp_path / "run", **options)
+    assert outcomes(ledger) == ["completed"]
+
+
+def test_a_run_killed_before_its_model_is_in_place(tmp_path, ledger, monkeypatch):
+    charged = {"ledger": ledger, "dataset_name": "patients", "checkpoint": tmp_path / "run"}
+
+    def dies(self, digest):
+        raise Stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "publish", dies)
+        with pytest.raises(Stop):
+            trainer().fit(data(64), **charged)
+    assert not (tmp_path / "run" / "certificate.json").exists()
+    with pytest.raises(ResumeRefused, match="completed already; its model"):
+        trainer().fit(data(64), **charged)
+    assert dpsgd.load(tmp_path / "run", network()).steps_taken == 12
 
 
 def test_a_resumed_run_is_not_charged_again(tmp_path, noted, ledger):

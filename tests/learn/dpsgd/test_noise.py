@@ -168,3 +168,17 @@ def test_single_normals():
     assert is_normal([made.scalar(3.0) for _ in range(3_000)], 3.0)
     with pytest.raises(InvalidValue, match="stddev"):
         made.scalar(float("nan"))
+
+
+@pytest.mark.parametrize("stddev", [1e-28, 1e-25, 1e-12, 1e12, 1e19, 1e25])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_very_small_and_very_large_noise_is_neither_lost_nor_infinite(stddev, dtype):
+    drawn = NormalStream().array(3_000, stddev=stddev, dtype=dtype).astype(np.float64)
+    assert is_normal(drawn / stddev, 1.0)
+
+
+@pytest.mark.parametrize(("stddev", "dtype"), [(1e-31, np.float32), (1e31, np.float32)])
+def test_noise_that_single_precision_cannot_hold_is_refused(stddev, dtype):
+    with pytest.raises(InvalidValue, match="stddev"):
+        NormalStream().array(3, stddev=stddev, dtype=dtype)
+    assert not NormalStream().array(3, stddev=0.0, dtype=dtype).any()

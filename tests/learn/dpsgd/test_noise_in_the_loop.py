@@ -105,9 +105,9 @@ def twice(monkeypatch):
 def over_the_realised_batch(monkeypatch):
     real = dpsgd.Private._absorb
 
-    def absorb(self):
-        units = self._chunk.units
-        real(self)
+    def absorb(self, chunk):
+        units = chunk.units
+        real(self, chunk)
         torch._foreach_mul_(self._noisy, 4 / units)
 
     monkeypatch.setattr(dpsgd.Private, "_absorb", absorb)
@@ -128,8 +128,8 @@ def reused(monkeypatch):
 def clipped_after_the_noise(monkeypatch):
     real = dpsgd.Private._absorb
 
-    def absorb(self):
-        real(self)
+    def absorb(self, chunk):
+        real(self, chunk)
         length = torch.cat([view.reshape(-1) for view in self._noisy]).norm() * 4
         torch._foreach_mul_(self._noisy, min(1.0, 0.4 / float(length)))
 
@@ -148,9 +148,9 @@ def test_a_wrong_normaliser_is_found(wrong, monkeypatch):
     """The judge of the closed form rejects sums that are divided by something else."""
     real = dpsgd.Private._absorb
 
-    def absorb(self):
-        units = self._chunk.units
-        real(self)
+    def absorb(self, chunk):
+        units = chunk.units
+        real(self, chunk)
         torch._foreach_mul_(self._noisy, 16 / (units if wrong == "realised" else 64))
 
     monkeypatch.setattr(dpsgd.Private, "_absorb", absorb)

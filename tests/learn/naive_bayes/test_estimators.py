@@ -239,7 +239,7 @@ def spent(book):
         (categorical(classes=["yes", 1]), "classes"),
         (categorical(classes="no"), "classes"),
         (categorical(categories=None), "categories"),
-        (categorical(categories=1), "categories"),
+        (categorical(categories=0), "categories"),
         (categorical(categories=[3, 4]), "categories"),
         (categorical(categories="abc"), "categories"),
         (categorical(categories=[3, 4, ["x", "x"]]), "categories"),

@@ -39,9 +39,9 @@ class _Declaring:
         self._declared_by_the_test = labels
         return super().fit(X, y, **keywords)
 
-    def _add(self, X, y, classes, ledger, dataset):
+    def _add(self, X, y, classes, ledger, dataset, unit):
         told = getattr(self, "_declared_by_the_test", None) if classes is None else classes
-        return super()._add(X, y, told, ledger, dataset)
+        return super()._add(X, y, told, ledger, dataset, unit)
 
 
 class DeclaringGaussianNB(_Declaring, PrivateGaussianNB):

@@ -182,7 +182,10 @@ def test_a_person_is_one_example_of_a_network():
     names = np.arange(300)
     padded = PrivateMLPClassifier(**{**facts, "expected_rows": 900}, rows_per_person=3)
     padded.fit(x, y, persons=names)
-    assert padded.plan_.training == alone.plan_.training
+    theirs = {**alone.plan_.training.to_json(), "unit": "person"}
+    assert padded.plan_.training.to_json() == theirs
+    with pytest.raises(NotApplicable, match="replacing a person"):
+        PrivateMLPClassifier(**facts, relation="replace").fit(x, y, persons=names)
     assert padded.certificate_.plan["unit"] == "person"
     for (a, b), (c, d) in zip(alone.layers_, padded.layers_, strict=True):
         assert np.allclose(a, c, atol=1e-4)

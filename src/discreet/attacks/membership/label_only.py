@@ -20,7 +20,7 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks import chance
 from discreet.attacks.membership.boundary import boundary_distances
-from discreet.attacks.observations import record_digests
+from discreet.attacks.observations import OVERLAPS, record_digests
 from discreet.attacks.results import MembershipResult
 from discreet.attacks.targets import Target, as_target, class_indices
 from discreet.errors import InvalidValue
@@ -50,6 +50,7 @@ def label_only(
     iterations: int = 4,
     queries: int = 40,
     bounds: tuple[float, float] | None = None,
+    overlap: str = "refuse",
     seed: int | None = None,
 ) -> MembershipResult:
     """Score each record by how firmly the target holds on to its label.
@@ -65,10 +66,14 @@ def label_only(
 
     ``public`` is a pair (records, labels) of surely unused records that sets the threshold:
     a non-member from the same population is accused with probability at most
-    ``false_positive_rate``. Without it there are scores and no decisions. ``bounds`` keeps
-    queries inside the range of valid values.
+    ``false_positive_rate``, because public and evaluated records are measured together, with
+    the same starting points, directions and noise, so that unused ones are exchangeable.
+    Without it there are scores and no decisions. ``bounds`` keeps queries inside the range of
+    valid values. ``overlap`` is about records that are both member and non-member:
+    ``"refuse"`` them, ``"drop"`` the copies among the non-members, or ``"allow"`` them.
     """
     _validate.one_of("method", method, METHODS)
+    _validate.one_of("overlap", overlap, OVERLAPS)
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
     values = _numbers("records", records)
     if not isinstance(target, Target) and not hasattr(target, "predict") and callable(target):
@@ -81,40 +86,62 @@ def label_only(
             "members", f"shape {truth.shape}", "True or False, and a label, for each record"
         )
     digests = record_digests(values, codes)
-    if np.isin(digests[~truth], digests[truth]).any():
-        raise InvalidValue("members", "records that are both", "members or non-members, not both")
+    twice = ~truth & np.isin(digests, digests[truth])
+    if overlap == "refuse" and twice.any():
+        raise InvalidValue(
+            "members",
+            f"{int(twice.sum())} records that are both",
+            'members or non-members, not both (or overlap="drop")',
+        )
+    kept = np.flatnonzero(~twice | (overlap != "drop"))
+    values, codes, truth = values[kept], codes[kept], truth[kept]
 
-    def measure(x: NDArray[np.float64], y: NDArray[np.int64], stream: int) -> NDArray[np.float64]:
-        draw = chance.generator(own_seed, stream)
+    def measure(x: NDArray[np.float64], y: NDArray[np.int64]) -> NDArray[np.float64]:
+        draw = chance.generator(own_seed, 0)
         if method == "boundary":
             return boundary_distances(
                 asked.labels, x, y, draw, iterations=iterations, queries=queries, bounds=bounds
             )
         if method == "noise":
-            change = _noise(values.std(axis=0), scale, copies, bounds)
+            change = _noise(x.std(axis=0), scale, copies, bounds)
         else:
-            change = _shifts(values, distance)
+            change = _shifts(x, distance)
         return _agreement(asked, x, y, change, draw)
 
     own_seed = chance.fresh_seed() if seed is None else _validate.integer("seed", seed, at_least=0)
-    scores = measure(values, codes, 0)
     decisions, threshold = None, None
-    if public is not None:
+    if public is None:
+        scores = measure(values, codes)
+    else:
         others = _numbers("public", public[0])
         known = class_indices(asked, public[1])
+        if others.shape[1:] != values.shape[1:] or len(known) != len(others):
+            raise InvalidValue(
+                "public",
+                f"{len(known)} labels and records of shape {others.shape}",
+                f"a label for each record, and records of shape {values.shape[1:]}",
+            )
         if np.isin(record_digests(others, known), digests).any():
             raise InvalidValue("public", "evaluated records", "records apart from the evaluated")
-        threshold = _level(measure(others, known, 1), rate)
+        _level(np.zeros(len(others)), rate)  # too few are refused before anything is asked
+        together = measure(np.concatenate([values, others]), np.concatenate([codes, known]))
+        scores, reference = together[: len(values)], together[len(values) :]
+        threshold = _level(reference, rate)
         decisions = scores > threshold
     return MembershipResult(
         f"label only: {method}",
         scores,
         truth,
         codes,
-        np.arange(len(values)),
+        kept,
         decisions,
         threshold,
-        {"method": method, "seed": own_seed},
+        {
+            "method": method,
+            "seed": own_seed,
+            "threshold_from": None if public is None else "public records",
+            "threshold_saw_evaluated": False,
+        },
     )
 
 

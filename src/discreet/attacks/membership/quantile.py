@@ -90,6 +90,8 @@ def quantile_regression(
             "public": len(public),
             "false_positive_rate": rate,
             "regressor": model,
+            "threshold_from": "public records",
+            "threshold_saw_evaluated": False,
         },
     )
 

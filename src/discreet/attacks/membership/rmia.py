@@ -79,6 +79,12 @@ def rmia(
             "mode": mode,
             "gamma": ratio,
             "population": len(others),
+            "threshold_from": (
+                f"the share {rate:g} of the evaluated records, which serve as the population"
+                if population is None
+                else f"the share {rate:g} of the population"
+            ),
+            "threshold_saw_evaluated": population is None,
             **({"offline_a": share} if mode == "offline" else {}),
         },
     )

@@ -92,6 +92,8 @@ def shokri(
             "features": features,
             "attack_model": type(model).__name__,
             "attack_models": len(fitted),
+            "threshold_from": "attack models trained on shadow models",
+            "threshold_saw_evaluated": False,
         },
     )
 

@@ -2,8 +2,9 @@
 
 The attack needs one number, and the literature sets it in three ways that know different
 things: the average loss on the training data (which a paper or a leaderboard may tell),
-the losses of public records that were surely not used, or shadow models. None of them looks
-at the records that are attacked.
+the losses of public records that were surely not used, or shadow models. The latter two never
+look at the records that are attacked. The first does if nothing is told: the average is then
+that of the evaluated members, which the adversary of the paper is assumed to know.
 """
 
 from __future__ import annotations
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 
 __all__ = ["yeom"]
 
+# Relative: a rounding error of single precision.
+_SINGLE = float(np.finfo(np.float32).eps)
+_EVALUATED = "the average loss of the evaluated members, which the attacker is told"
+_ORIGIN = {
+    "training_loss": "the average training loss that was given",
+    "public": "public records",
+    "shadows": "shadow models",
+}
+
 
 def yeom(
     observation: Observation,
@@ -38,13 +48,14 @@ def yeom(
     The threshold is set by one of
 
     - ``training_loss``: the average loss on the target's training data. If nothing is given
-      it is taken from the observed members, as the paper's adversary is told it;
+      it is taken from the observed members, as the paper's adversary is told it: decisions
+      are then not made apart from the records that they are judged on, and the result says so;
     - ``public``: the target's answers on records that are surely no members. A record is
       called a member if fewer than ``false_positive_rate`` of the public losses are as low,
       in the conformal sense: the chance to accuse a non-member from the same population is
       at most that rate, for any target and any number of public records;
     - ``shadows``: the loss that best divides the shadow models' members from their
-      non-members.
+      non-members, half-way to their next larger loss.
 
     The score is minus the loss.
     """
@@ -73,7 +84,8 @@ def yeom(
         losses < limit if strict else losses <= limit,
         -limit,
         {
-            "threshold_from": given[0] if given else "average loss of the members",
+            "threshold_from": _ORIGIN[given[0]] if given else _EVALUATED,
+            "threshold_saw_evaluated": not given,
             "loss_threshold": limit if math.isfinite(limit) else str(limit),
         },
     )
@@ -93,8 +105,18 @@ def _public_limit(public: Observation, rate: float) -> float:
 
 
 def _shadow_limit(shadows: ShadowScores) -> float:
-    """The loss at which TPR - FPR over all shadow models is largest."""
+    """The loss at which TPR - FPR over all shadow models is largest.
+
+    Shadow losses are kept in single precision and the target's are not: a target's loss that
+    equals the best one up to rounding must fall on the same side. So the limit is half-way to
+    the next larger shadow loss, which is at least half a unit of single precision away.
+    """
     scores = -shadows.losses
     curve = roc_curve(scores[shadows.inclusion], scores[~shadows.inclusion])
     best = int(np.argmax(curve.tpr - curve.fpr))
-    return -float(curve.thresholds[max(best, 1)])
+    limit = -float(curve.thresholds[max(best, 1)])
+    larger = shadows.losses[shadows.losses > limit]
+    following = float(larger.min()) if larger.size else math.inf
+    if math.isinf(following):
+        return limit + _SINGLE * max(limit, _SINGLE)
+    return (limit + following) / 2

@@ -21,7 +21,7 @@ from torch._C._functorch import peek_interpreter_stack
 from discreet.errors import PlanViolation
 from discreet.learn.dpsgd.wrapping import refuse_compiled
 
-__all__ = ["CHECKPOINTED", "StateWatch"]
+__all__ = ["CHECKPOINTED", "StateWatch", "refuse_several_passes"]
 
 CHECKPOINTED = (
     "torch.utils.checkpoint, with use_reentrant=True or False, runs layers again inside the "
@@ -32,6 +32,19 @@ _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
 _PIECE = 1 << 18
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def refuse_several_passes(writes: Collection[str]) -> None:
+    """Raise if buffers change with every pass, and a step takes several of them.
+
+    How many it takes depends on who was drawn, so the buffers would tell.
+    """
+    if writes:
+        raise PlanViolation(
+            f"max_physical: every training pass changes {', '.join(sorted(writes))}, so the model "
+            "would tell in how many pieces the batches came, which is private. Give no "
+            "max_physical, or keep that state still (eval() of its module)"
+        )
 
 
 class _Print(NamedTuple):

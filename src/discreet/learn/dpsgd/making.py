@@ -60,7 +60,7 @@ def make_private(
     writes: frozenset[str] = frozenset()
     if inputs is not None and isolation == "check":
         groups = plan.clipping.groups(list(parameters))
-        writes = probe(model, inputs, groups=groups, batch_axis=batch_axis)
+        writes = probe(model, inputs, groups=groups, batch_axis=batch_axis, plan=plan)
         isolation = "checked"
     private = Private(
         model,

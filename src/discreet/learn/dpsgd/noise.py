@@ -4,14 +4,17 @@ Noise for one or more steps lies in one flat buffer for each kind of parameter. 
 handed out as tensors shaped like the parameters; the clipped sum is added *into* them and they
 become the gradients, so that using a row destroys it. A buffer is handed out again only when a
 fresh fill of all of it has finished. For small models a buffer holds many steps and there are two
-of them, one in use and one being filled; for large models there is a single buffer that is filled
-while the next forward and backward run, so noise needs no more memory than the gradients do.
+of them, one in use and one being filled; what is handed out is then a copy, because whoever keeps
+a gradient would otherwise hold the noise of the steps to come. For large models there is a single
+buffer that is filled while the next forward and backward run, so noise needs no more memory than
+the gradients do; if somebody has kept one of them, a new buffer takes its place.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NoReturn, final
@@ -37,6 +40,7 @@ class _Part:
     """The parameters of one dtype and device within a buffer of several steps."""
 
     def __init__(self, shapes: Sequence[torch.Size], rows: int, dtype: torch.dtype) -> None:
+        self._of = (shapes, rows, dtype)
         sizes = [shape.numel() for shape in shapes]
         self.host = np.empty((rows, sum(sizes)), dtype=_KINDS[dtype])
         flat = torch.from_numpy(self.host)
@@ -48,6 +52,17 @@ class _Part:
             ]
             for row in self.flat
         ]
+        self._storage = flat.untyped_storage()
+        self._uses = self._users()
+
+    def _users(self) -> list[int]:
+        """How many tensors share the memory, and how many others each view itself has."""
+        shared: int = torch._C._storage_Use_Count(self._storage._cdata)
+        return [shared, *(sys.getrefcount(view) for row in self.views for view in row)]
+
+    def unshared(self) -> _Part:
+        """Return this part, or a new one in its place if somebody has kept what was handed out."""
+        return self if self._users() == self._uses else _Part(*self._of)
 
 
 class _Buffer:
@@ -134,8 +149,11 @@ class NoiseBank:
         self._row += 1
         self._next_step += 1
         if self._single is not None and self._on_host:
-            return buffer.parts[0].views[row]
-        return self._gathered(buffer, row)
+            noise = buffer.parts[0].views[row]
+        else:
+            noise = self._gathered(buffer, row)
+        # Exact, and one call; the copies have memory of their own.
+        return list(torch._foreach_mul(noise, 1.0)) if self.rows > 1 else noise
 
     def _gathered(self, buffer: _Buffer, row: int) -> list[Tensor]:
         result: list[Tensor] = [torch.empty(0)] * self._count
@@ -175,6 +193,8 @@ class NoiseBank:
     def _refill(self, buffer: _Buffer) -> None:
         stddevs = [self._stddev_of(self._to_fill + row) for row in range(self.rows)]
         self._to_fill += self.rows
+        if self.rows == 1:
+            buffer.parts = [part.unshared() for part in buffer.parts]
         buffer.filling = self._worker.submit(self._fill, buffer, stddevs)
 
     def _fill(self, buffer: _Buffer, stddevs: Sequence[float]) -> None:

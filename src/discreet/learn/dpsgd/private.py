@@ -34,16 +34,24 @@ from discreet.learn.dpsgd.clipping import Quantile
 from discreet.learn.dpsgd.engine import GradientEngine
 from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
-from discreet.learn.dpsgd.first_steps import StateWatch
+from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of, template_of
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.plan import Plan, certified
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd.roster import Roster
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
-from discreet.learn.dpsgd.wrapping import ForwardGuard, claim, release, same_parameters
+from discreet.learn.dpsgd.wrapping import (
+    ForwardGuard,
+    claim,
+    is_inside_step_of,
+    refuse_closure,
+    release,
+    same_parameters,
+)
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream, Source
 
@@ -66,6 +74,7 @@ class Private:
         "_bank",
         "_batch_axis",
         "_begun",
+        "_broken",
         "_chunk",
         "_clip_norm",
         "_clip_norms",
@@ -156,6 +165,7 @@ class Private:
         self._running = False
         self._given: list[Tensor] | None = None
         self._depth = 0
+        self._broken = False
         self._stepped = False
         self._scale = 1.0
         self._watch: BackwardWatch | None = None
@@ -165,9 +175,9 @@ class Private:
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
-        guard = ForwardGuard(self._open_rows, axes)
+        rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._handles: list[Any] = [
-            model.register_forward_pre_hook(guard, with_kwargs=True),
+            model.register_forward_pre_hook(ForwardGuard(rows_of, axes), with_kwargs=True),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
         ]
@@ -259,13 +269,16 @@ class Private:
         batch is larger than ``max_physical`` comes in several batches; the optimizer moves
         after the last of them. A step without any example comes as one example of zeros that
         is not counted. A step whose batch was drawn counts, even if reading it failed or the
-        loop was left: drawing again until a batch suits would not be the planned sampling.
-        With ``workers``, other processes read the examples.
+        loop was left: drawing again until a batch suits would not be the planned sampling. One
+        iterator is read at a time. With ``workers``, other processes read the examples.
         """
-        if self._handles == []:
-            raise PlanViolation("this plan was ended by detach()")
-        if self._pid != os.getpid():
-            raise PlanViolation("a forked process would take the steps of its parent again")
+        loading = Loading(dataset, collate, max_physical, workers, self._plan.augmentations)
+        self._check_may_read()
+        self._draws(dataset)
+        return self._iterate(loading)
+
+    def _check_may_read(self) -> None:
+        self._check_alive()
         if self._running:
             raise PlanViolation("the batches of this plan are being read elsewhere already")
         if not same_parameters(self._optimizer, self._held):
@@ -275,13 +288,19 @@ class Private:
                 f"all {self._plan.steps} steps of the plan were taken; more steps need a new "
                 "plan and a charge of its own"
             )
-        loading = Loading(dataset, collate, max_physical, workers, self._plan.augmentations)
-        length = length_of(dataset)
-        source = None if self._source is None else self._source.derive("sampling", self._step)
-        steps = draws(self._plan, population=length, start=self._step, source=source)
-        if self._team is not None:
-            steps = map(self._team.share, steps)
-        return self._iterate(loading.chunks(self._counted(steps)))
+
+    def _check_alive(self) -> None:
+        if not self._handles:
+            raise PlanViolation("this plan was ended by detach()")
+        if self._pid != os.getpid():
+            raise PlanViolation("a forked process would take the steps of its parent again")
+
+    def _draws(self, dataset: Any) -> Iterator[Any]:
+        """The examples of the steps that are left from now on."""
+        size, start = length_of(dataset), self._step
+        source = self._source and self._source.derive("sampling", start)
+        steps = draws(self._plan, population=size, start=start, source=source)
+        return steps if self._team is None else map(self._team.share, steps)
 
     def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Have every step on record before its batch is drawn."""
@@ -291,12 +310,18 @@ class Private:
             self._drawn = step + 1
             yield next(steps)
 
-    def _iterate(self, chunks: Iterator[tuple[Chunk, Any]]) -> Iterator[Any]:
+    def _iterate(self, loading: Loading) -> Iterator[Any]:
+        # Not when the iterator was made: another one may have taken steps since.
+        self._check_may_read()
         self._running = True
         try:
+            chunks = loading.chunks(self._counted(self._draws(loading.dataset)))
             while (item := self._read(chunks)) is not None:
+                if not item[0].last and self._isolation == "checked":
+                    refuse_several_passes(self._writes)
                 self._open(item[0])
                 yield item[1]
+                self._check_alive()
                 self._close()
         finally:
             self._running = False
@@ -326,7 +351,8 @@ class Private:
                     "batches are not plain tensors (or isolation='vouched')",
                 )
             inputs = parts[0] if self._inputs_of is None else self._inputs_of(parts)
-            self._writes = probe(self._model, inputs, groups=groups, batch_axis=self._batch_axis)
+            axis, plan = self._batch_axis, self._plan
+            self._writes = probe(self._model, inputs, groups=groups, batch_axis=axis, plan=plan)
             self._isolation = "checked"
         self._engine = GradientEngine(self._model, groups=groups, batch_axis=self._batch_axis)
         self._bank = NoiseBank(
@@ -367,6 +393,11 @@ class Private:
         if self._state_watch is not None and self._stepped and not self._loss_watch.is_on:
             self._state_watch.remove()
             self._state_watch = None
+        if self._broken:
+            raise PlanViolation(
+                "the step broke off while its gradients were added up; it counts as taken. Go on "
+                "with a new private.batches(...)"
+            )
         chunk = self._chunk
         if chunk is None:
             return
@@ -375,7 +406,7 @@ class Private:
                 "a batch was not followed by optimizer.step(): batches may not be skipped, "
                 "because which of them were would depend on the data"
             )
-        self._absorb()
+        self._absorb(chunk)
 
     def _abandon(self) -> None:
         """Leave the loop: nothing of an unfinished step is kept, and it counts as taken."""
@@ -383,6 +414,7 @@ class Private:
         self._chunk = None
         self._noisy = None
         self._depth = 0
+        self._broken = False
         if self._given is not None:
             self._given = None
             self._drop_gradients()
@@ -393,9 +425,6 @@ class Private:
             self._state_watch.forget()
         if self._engine is not None:
             self._engine.forget()
-
-    def _open_rows(self) -> int | None:
-        return None if self._chunk is None else self._rows
 
     def _look_at(self, loss: Tensor) -> None:
         if self._chunk is not None:
@@ -426,25 +455,22 @@ class Private:
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
         if self._pid != os.getpid():
             raise PlanViolation("a forked process would take the steps of its parent again")
-        if self._depth:  # the step() of a subclass calls that of its parent
-            self._depth += 1
-            return
+        if self._depth:
+            if is_inside_step_of(self._optimizer):  # of a subclass, calling that of its parent
+                self._depth += 1
+                return
+            self._depth = 0  # an earlier call broke off
         chunk = self._chunk
         if chunk is None:
             raise PlanViolation(
                 "optimizer.step() without a batch: each batch of private.batches(...) allows one"
             )
-        # The optimizer itself is the first argument.
-        if (len(args) > 1 or kwargs) and any(
-            one is not None for one in (*args[1:], *kwargs.values())
-        ):
-            raise PlanViolation("optimizer.step(closure): a closure would read the data again")
+        refuse_closure(args, kwargs)
         if not same_parameters(self._optimizer, self._held):
             raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
-        self._absorb()
+        self._absorb(chunk)
         self._depth = 1
-        # Without gradients the optimizer leaves everything as it is.
-        self._drop_gradients()
+        self._drop_gradients()  # without them the optimizer leaves everything as it is
         if not chunk.last:
             return
         noisy = self._noisy
@@ -459,20 +485,31 @@ class Private:
         for parameter, gradient in zip(self._parameters, noisy, strict=True):
             parameter.grad = gradient
 
-    def _absorb(self) -> None:
-        """Clip what was recorded and add it to the noisy sum of the step."""
-        engine, chunk = self._engine, self._chunk
+    def _absorb(self, chunk: Chunk) -> None:
+        """Clip what was recorded and add it to the noisy sum of the step, once."""
+        engine = self._engine
         assert engine is not None
-        assert chunk is not None
-        norms = engine.squared_norms(scale=self._scale)
-        if not engine.heard:
+        try:
+            norms = engine.squared_norms(scale=self._scale) if engine.heard else None
+            if norms is not None and (self._watch is None or self._watch.has_heard):
+                self._chunk = None
+                self._add(engine, chunk, norms)
+        except BaseException:
+            # What was added already cannot be told: nothing of the step is used.
+            self._chunk = self._noisy = None
+            self._broken = True
+            raise
+        if norms is None:
             raise PlanViolation("optimizer.step() without loss.backward() on this batch")
-        if self._watch is not None and self._watch.is_on:
-            if not self._watch.heard:
-                raise PlanViolation(
-                    "a backward pass that was not loss.backward() of a loss of model(...): how it "
-                    "was reduced could not be seen; use private.backward(losses)"
-                )
+        if self._chunk is not None:
+            raise PlanViolation(
+                "a backward pass that was not loss.backward() of a loss of model(...): how it "
+                "was reduced could not be seen; use private.backward(losses)"
+            )
+        engine.forget()
+
+    def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
+        if self._watch is not None:
             self._watch.stop()
         if self._state_watch is not None:
             self._state_watch.judge()
@@ -486,8 +523,6 @@ class Private:
         noisy = self._noisy
         assert noisy is not None
         engine.add_clipped_sum(weights, noisy)
-        self._chunk = None
-        engine.forget()
 
     def _begin_step(self) -> None:
         """Take fresh noise."""

@@ -11,6 +11,7 @@ from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd.engine import verify_attribution
 from discreet.learn.dpsgd.first_steps import CHECKPOINTED
 from discreet.learn.dpsgd.isolation import check_isolation
+from discreet.learn.dpsgd.plan import Plan
 
 __all__ = ["probe"]
 
@@ -23,6 +24,7 @@ def probe(
     loss: Callable[..., Tensor] | None = None,
     groups: Sequence[Sequence[str]] | None = None,
     batch_axis: int | None = None,
+    plan: Plan | None = None,
 ) -> frozenset[str]:
     """Refuse a model that mixes examples, or whose gradients the engine would mistake.
 
@@ -32,7 +34,11 @@ def probe(
     try:
         report = check_isolation(model, inputs=inputs, targets=targets, loss=loss)
         if report.ok:
-            verify_attribution(model, inputs, groups=groups, batch_axis=batch_axis)
+            phases = () if plan is None else plan.phases
+            sizes = [round(phase.expected_batch_size) for phase in phases]
+            verify_attribution(
+                model, inputs, groups=groups, batch_axis=batch_axis, batch_sizes=sizes
+            )
     except RuntimeError as error:
         # Either variant fails in words of torch's own, which advise to use the other one.
         if "torch.utils.checkpoint" in str(error):

@@ -244,6 +244,11 @@ class BackwardWatch(TorchFunctionMode):
         """Whether it watches."""
         return self._outputs.on
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether there was a backward pass to hear, if it watches."""
+        return self.heard or not self._outputs.on
+
     def stop(self) -> None:
         """Watch no longer. Modes that others pushed meanwhile stay where they are."""
         if not self._outputs.on:

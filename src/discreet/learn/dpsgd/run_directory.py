@@ -17,8 +17,10 @@ block is kept near a quarter of a second of work.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -45,7 +47,8 @@ class RunDirectory:
     """One run in one directory, held by one process at a time.
 
     A copy of a directory that is resumed as well is a second run on one charge. Files cannot
-    prevent that; a ledger that has seen one of them complete refuses the other.
+    prevent that; a ledger that has seen one of them complete refuses the other, which looks there
+    when it is resumed, whenever it saves its state, and before its model gets its place.
     """
 
     def __init__(self, path: str | Path, plan: Plan) -> None:
@@ -198,6 +201,32 @@ class RunDirectory:
         if not path.exists():
             return None
         return read_json(path, schema="discreet.ledger.receipt", version=1)
+
+    @property
+    def unpublished(self) -> Path:
+        """Where the model and its certificate wait for the ledger to know the outcome."""
+        return self.path / "unpublished"
+
+    def publish(self, digest: str) -> bool:
+        """Put the model of this digest in its place; whether it is there now."""
+        for place in (self.unpublished, self.path):
+            try:
+                known = json.loads((place / "certificate.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+            if not isinstance(known, dict) or known.get("model_digest") != digest:
+                continue
+            # The certificate last: without it the model is none that was certified.
+            for name in ("model.safetensors", "certificate.json"):
+                if (place / name).exists():
+                    (place / name).replace(self.path / name)
+            self.discard()
+            return (self.path / "model.safetensors").exists()
+        return False
+
+    def discard(self) -> None:
+        """Remove a model that was not published."""
+        shutil.rmtree(self.unpublished, ignore_errors=True)
 
     def finish(self) -> None:
         """The run is complete: it will not be resumed."""

@@ -5,18 +5,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from functools import partial
+from typing import Any, final
 
 from torch import Tensor
 
-from discreet.errors import LedgerMissing, ResumeRefused
+from discreet.errors import AlreadyCharged, LedgerMissing, ResumeRefused
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.run_directory import RunDirectory
-from discreet.ledger import Ledger
+from discreet.ledger import Charge, Ledger
 
-__all__ = ["charged_once", "kept"]
+__all__ = ["Payment", "charged_once", "kept"]
 
 
 @contextmanager
@@ -41,6 +43,29 @@ def kept(
         run.save_state(*state(private))
 
 
+@final
+@dataclass(frozen=True)
+class Payment:
+    """What a run was charged; without a ledger, nothing."""
+
+    receipt: dict[str, Any] | None = None
+    find: Callable[[], Charge] | None = None
+    charge: Charge | None = None
+
+    def require_open(self) -> None:
+        """Raise if another copy of the run has ended since: there is one release for one charge."""
+        if self.find is not None and self.find().outcome != "open":
+            raise ResumeRefused(
+                "another copy of this run has ended meanwhile, and the charge is for one model; "
+                "this one takes no more steps"
+            )
+
+    def state(self, digest: str) -> None:
+        """Have the ledger know which model the charge was for."""
+        if self.charge is not None:
+            self.charge.record({"model_digest": digest})
+
+
 @contextmanager
 def charged_once(
     ledger: Ledger | None,
@@ -49,13 +74,13 @@ def charged_once(
     run: RunDirectory | None,
     *,
     names: Mapping[str, str | None],
-) -> Iterator[dict[str, Any] | None]:
+) -> Iterator[Payment]:
     """Charge the whole plan once; a resumed run shows its receipt instead."""
     receipt = None if run is None else run.load_receipt()
     if ledger is None or dataset is None:
         if receipt is not None:
             raise ResumeRefused("the run was charged to a ledger; pass that ledger to resume it")
-        yield None
+        yield Payment()
         return
     if receipt is not None:
         entry = receipt["entry"]
@@ -68,21 +93,38 @@ def charged_once(
     if receipt is None and run is not None and run.reserved:
         raise ResumeRefused("the run took steps without being charged to a ledger")
     key = secrets.token_hex(16) if run is None else run.run_id
-    charge = ledger.charge(
-        dataset, plan.loss, delta=Fraction(repr(plan.delta)), key=key, **dict(names)
+    find = partial(
+        ledger.charge, dataset, plan.loss, delta=Fraction(repr(plan.delta)), key=key, **dict(names)
     )
+    charge = find()
     if run is None:
         with charge:
-            yield charge.receipt()
+            yield Payment(charge.receipt())
         return
     if receipt is None:
         run.save_receipt(charge.receipt())
     if charge.outcome != "open":
         where = ""
-        if charge.outcome == "completed" and (run.path / "certificate.json").exists():
-            run.finish()  # it was killed just before this
+        if charge.outcome == "completed" and _publish_late(run, charge):
             where = "; its model and certificate are in the directory"
         raise ResumeRefused(f"the ledger says that this run was {charge.outcome} already{where}")
+    run.discard()
     # Until the run has ended it can be resumed, so a failure is no outcome.
-    with charge.attempt():
-        yield charge.receipt()
+    try:
+        with charge.attempt():
+            yield Payment(charge.receipt(), find, charge)
+    except AlreadyCharged:
+        run.discard()  # another copy of the run has ended first
+        raise
+
+
+def _publish_late(run: RunDirectory, charge: Charge) -> bool:
+    """After a kill between the outcome and its publication: whether the model is that of it."""
+    result = charge.result
+    digest = result.get("model_digest") if isinstance(result, dict) else None
+    published = run.publish(digest) if isinstance(digest, str) else False
+    if published:
+        run.finish()
+    else:
+        run.discard()
+    return published

@@ -42,7 +42,7 @@ from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
 from discreet.learn.dpsgd.run_directory import RunDirectory
-from discreet.learn.dpsgd.run_frame import charged_once, kept
+from discreet.learn.dpsgd.run_frame import Payment, charged_once, kept
 from discreet.learn.dpsgd.sampling import first_step_after
 from discreet.learn.dpsgd.trained import Trained, save
 from discreet.ledger import Ledger
@@ -196,11 +196,16 @@ class Trainer:
             self._restore(run, private, members)
             paid = stack.enter_context(ExitStack())
             names = {"purpose": purpose, "analyst": analyst, "project": project}
-            receipt = members.told(
-                lambda: paid.enter_context(
+            payment = Payment()
+
+            def pay() -> dict[str, Any] | None:
+                nonlocal payment
+                payment = paid.enter_context(
                     charged_once(ledger, dataset_name, plan, run, names=names)
                 )
-            )
+                return payment.receipt
+
+            receipt = members.told(pay)
             history: list[Mapping[str, float]] = []
             shown = progress if members.leads else False
             with Display(private, shown=shown) as display, kept(run, private, self._state):
@@ -225,6 +230,7 @@ class Trainer:
                         seen = float(losses.detach().mean()) if show_private_loss else None
                         display.step(private_loss=seen)
                     if run is not None and taken % saves == 0 and taken < steps:
+                        payment.require_open()
                         run.save_state(*self._state(private))
             if self._average is not None:
                 self._average.exchange()
@@ -236,11 +242,14 @@ class Trainer:
             certificate = replace(certificate, model_digest=digest, randomness=randomness)
             with members.together():
                 if run is not None:
-                    save(run.path, self.model, certificate)
-                # The outcome is in the ledger before the directory says that all is done: a
-                # crash between the two can be resumed, and the other way round it could not.
+                    save(run.unpublished, self.model, certificate)
+                    payment.state(digest)
+                # The outcome is in the ledger before the model is in its place and the directory
+                # says that all is done: a crash between can be resumed, and of two copies of a
+                # run only the one that the ledger has heard of leaves a model.
                 paid.close()
                 if run is not None:
+                    run.publish(digest)
                     run.finish()
         self.model.eval()
         return Trained(self.model, certificate, tuple(history))
@@ -389,6 +398,7 @@ class Trainer:
             loss=self._loss,
             groups=self.plan.clipping.groups(names),
             batch_axis=self._batch_axis,
+            plan=self.plan,
         )
 
     def _validated(self, validation: Any, collate: Collate | None) -> dict[str, float]:

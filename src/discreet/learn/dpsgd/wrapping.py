@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import operator
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Protocol, final
 
 import torch
@@ -21,6 +23,8 @@ __all__ = [
     "Wrapped",
     "check_pair",
     "claim",
+    "is_inside_step_of",
+    "refuse_closure",
     "refuse_compiled",
     "release",
     "same_parameters",
@@ -115,6 +119,30 @@ def same_parameters(optimizer: Optimizer, known: Sequence[Sequence[Tensor]]) -> 
         if len(held) != len(expected) or not all(map(operator.is_, held, expected)):
             return False
     return True
+
+
+def refuse_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise if ``optimizer.step(...)``, whose first argument is the optimizer, got a closure."""
+    if (len(args) > 1 or kwargs) and any(one is not None for one in (*args[1:], *kwargs.values())):
+        raise PlanViolation("optimizer.step(closure): a closure would read the data again")
+
+
+_STEP_FILE = Optimizer.profile_hook_step.__code__.co_filename
+
+
+def is_inside_step_of(optimizer: Optimizer) -> bool:
+    """Whether a pre-hook of ``optimizer.step()`` runs inside of another call of it.
+
+    The stack tells what no counter can: a call that raised left no trace there.
+    """
+    calls = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "wrapper" and code.co_filename == _STEP_FILE:
+            calls += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return calls > 1
 
 
 # What compiles Python frames at this moment, if anything does. Where torch does not tell, nothing

@@ -41,7 +41,8 @@ class PrivateCategoricalNB(TableNaiveBayes):
     ``replace`` (:mod:`discreet.learn.naive_bayes.noise`).
 
     ``categories`` are public: a number K for features coded 0 .. K-1, a sequence with one
-    number or one list of values for each feature. A value that was not declared is not counted
+    number or one list of values for each feature (one is enough: such a feature says nothing, and
+    a schema that was learned may have it). A value that was not declared is not counted
     in its table and says nothing in a prediction; a row with an undeclared label counts for
     nothing. ``alpha`` is the usual smoothing.
 
@@ -125,9 +126,9 @@ class PrivateCategoricalNB(TableNaiveBayes):
         if len(entries) != features:
             raise InvalidValue("categories", given, f"one entry for each of {features} features")
         return [
-            _validate.integer("categories", entry, at_least=2)
+            _validate.integer("categories", entry, at_least=1)
             if isinstance(entry, int | np.integer)
-            else declared_classes(entry, argument="categories")
+            else declared_classes(entry, argument="categories", least=1)
             for entry in entries
         ]
 

@@ -22,12 +22,18 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
-from discreet.learn.charging import charged
+from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_classes, label_codes
 from discreet.learn.inputs import targets_of
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
-from discreet.learn.saving import read_model, write_model
+from discreet.learn.saving import (
+    feature_head,
+    read_model,
+    same_facts,
+    set_features,
+    write_model,
+)
 from discreet.privacy import Loss, Relation
 from discreet.randomness import source
 
@@ -50,6 +56,7 @@ class _Collection:
     source: Source
     charge: ExitStack
     receipt: dict[str, Any] | None
+    unit: str
 
 
 class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -92,11 +99,21 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # --- learning -----------------------------------------------------------------------
 
     def fit(
-        self, X: Any, y: Any, *, ledger: Ledger | None = None, dataset: str | None = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ledger: Ledger | None = None,
+        dataset: str | None = None,
+        unit: str | None = None,
     ) -> Self:
-        """Learn from all records at once; with a ledger, charge ``dataset`` before reading them."""
+        """Learn from all records at once; with a ledger, charge ``dataset`` before reading them.
+
+        ``unit`` says what one row is where the ledger has another word for it, such as "patient":
+        it is the caller's promise that nobody owns two, and the certificate repeats it.
+        """
         self._drop_collection()
-        self._add(X, y, self.classes, ledger, dataset)
+        self._add(X, y, self.classes, ledger, dataset, unit)
         return self.finish()
 
     def partial_fit(
@@ -107,12 +124,13 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         *,
         ledger: Ledger | None = None,
         dataset: str | None = None,
+        unit: str | None = None,
     ) -> Self:
         """Add a batch of records to the exact sums; nothing is released before :meth:`finish`.
 
         The first batch charges the ledger for the whole model, however many batches follow: a
         record is in one batch only, and noise is added once. ``classes`` may be given here, with
-        the first batch, instead of in the constructor.
+        the first batch, instead of in the constructor; ``unit`` is that of :meth:`fit`.
         """
         if "_collecting" not in self.__dict__ and "certificate_" in self.__dict__:
             raise NotApplicable(
@@ -123,7 +141,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             given = declared_classes(classes)
             if not np.array_equal(given, declared_classes(self.classes)):
                 raise InvalidValue("classes", classes, f"the declared classes {self.classes!r}")
-        self._add(X, y, self.classes if classes is None else classes, ledger, dataset)
+        self._add(X, y, self.classes if classes is None else classes, ledger, dataset, unit)
         return self
 
     def finish(self) -> Self:
@@ -148,6 +166,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "features": int(self.n_features_in_),
                 "classes": self.classes_.tolist(),
                 "schema_hash": self.schema_hash,
+                "unit": collection.unit,
                 **self._plan(),
             },
             randomness=collection.source.provenance,
@@ -164,7 +183,13 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return loss
 
     def _add(
-        self, X: Any, y: Any, classes: Any, ledger: Ledger | None, dataset: str | None
+        self,
+        X: Any,
+        y: Any,
+        classes: Any,
+        ledger: Ledger | None,
+        dataset: str | None,
+        unit: str | None,
     ) -> None:
         collection: _Collection | None = self.__dict__.get("_collecting")
         if collection is not None and (ledger is not None or dataset is not None):
@@ -173,7 +198,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         features = self._read_features(X, first=collection is None)
         targets = targets_of(y, features)
         if collection is None:
-            collection = self._open(labels, ledger, dataset)
+            collection = self._open(labels, ledger, dataset, stated_unit(unit, persons=False))
             self._collecting = collection
         try:
             codes = label_codes(targets, labels)
@@ -183,17 +208,24 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise
 
     def _open(
-        self, labels: NDArray[Any], ledger: Ledger | None, dataset: str | None
+        self, labels: NDArray[Any], ledger: Ledger | None, dataset: str | None, unit: str
     ) -> _Collection:
         statistics, noise = self._open_statistics(labels.size)
         bits = source(insecure_seed=self.insecure_seed)
         purpose = f"{type(self).__name__}: naive Bayes"
         charge = ExitStack()
         spent = charge.enter_context(
-            charged(ledger, dataset, loss=noise.loss, delta=float(self.delta), purpose=purpose)
+            charged(
+                ledger,
+                dataset,
+                loss=noise.loss,
+                delta=float(self.delta),
+                purpose=purpose,
+                unit=unit,
+            )
         )
         receipt = None if spent is None else spent.receipt()
-        return _Collection(labels, noise, statistics, bits, charge, receipt)
+        return _Collection(labels, noise, statistics, bits, charge, receipt, unit)
 
     def _drop_collection(self, error: BaseException | None = None) -> None:
         collection: _Collection | None = self.__dict__.pop("_collecting", None)
@@ -231,7 +263,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head = {
             "parameters": {**self.get_params(), **self._saved_parameters()},
             "certificate": self.certificate_.to_json(),
-            "n_features": int(self.n_features_in_),
+            **feature_head(self),
         }
         write_model(path, kind=type(self).__name__, head=head, arrays=self._saved_arrays())
 
@@ -241,14 +273,20 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path, kind=cls.__name__)
         model = cls(**head["parameters"])
         model.classes_ = arrays["classes"]
-        model.n_features_in_ = head["n_features"]
+        set_features(model, head)
         model.certificate_ = Certificate.from_json(head["certificate"])
+        declared = {"classes": declared_classes(model.classes).tolist()}
+        same_facts(declared, {"classes": model.classes_.tolist()})
+        found = {**declared, "features": model.n_features_in_, **model._plan()}
+        found["target_epsilon"] = float(model.epsilon)
+        same_facts(found, model.certificate_.plan)
         model._restore(arrays)
         return model
 
     def _saved_parameters(self) -> dict[str, Any]:
         return {
             "classes": self.classes_.tolist(),
+            "epsilon": self.certificate_.plan["target_epsilon"],
             "relation": Relation.parse(self.relation).value,
         }
 

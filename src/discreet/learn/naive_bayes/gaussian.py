@@ -91,7 +91,7 @@ class PrivateGaussianNB(TableNaiveBayes):
 
     def _open_statistics(self, classes: int) -> tuple[SoftBins, TableNoise]:
         features = int(self.n_features_in_)
-        _validate.real("var_smoothing", self.var_smoothing, above=0, at_most=1)
+        _validate.real("var_smoothing", self.var_smoothing, at_least=1e-50, at_most=1)
         _validate.real("var_pooling", self.var_pooling, at_least=0, at_most=1)
         lower, upper = declared_bounds(self.bounds, features)
         epsilon = _validate.real("epsilon", self.epsilon, above=0)

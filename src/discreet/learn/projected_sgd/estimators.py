@@ -19,9 +19,9 @@ from sklearn.utils.metaestimators import available_if  # type: ignore[import-unt
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
-from discreet.learn.charging import charged
+from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import (
     as_numbers,
     declared_bounds,
@@ -34,7 +34,13 @@ from discreet.learn.projected_sgd.plan import SgdPlan
 from discreet.learn.projected_sgd.projections import Box, L2Ball, Projection, Simplex
 from discreet.learn.projected_sgd.risk import ExcessRisk, excess_risk_without_privacy
 from discreet.learn.projected_sgd.training import engine_for, train
-from discreet.learn.saving import read_model, write_model
+from discreet.learn.saving import (
+    feature_head,
+    read_model,
+    same_facts,
+    set_features,
+    write_model,
+)
 from discreet.learn.schema_facts import linear_facts
 from discreet.privacy import Relation
 from discreet.randomness import source
@@ -96,9 +102,20 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
     # --- learning -----------------------------------------------------------------------
 
     def fit(
-        self, X: Any, y: Any, *, ledger: Ledger | None = None, dataset: str | None = None
+        self,
+        X: Any,
+        y: Any,
+        *,
+        ledger: Ledger | None = None,
+        dataset: str | None = None,
+        unit: str | None = None,
     ) -> Self:
-        """Learn; with a ledger, charge ``dataset`` (relation replace) before reading records."""
+        """Learn; with a ledger, charge ``dataset`` (relation replace) before reading records.
+
+        ``unit`` says what one row is where the ledger has another word for it, such as "patient":
+        it is the caller's promise that nobody owns two, and the certificate repeats it.
+        """
+        whose = stated_unit(unit, persons=False)
         self._declare()
         features = self._features_of(X, training=True)
         answers = targets_of(y, features)
@@ -108,7 +125,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         purpose = f"{type(self).__name__}: projected SGD"
         loss = plan.loss
         with charged(
-            ledger, dataset, loss=loss, delta=float(self.delta), purpose=purpose
+            ledger, dataset, loss=loss, delta=float(self.delta), purpose=purpose, unit=whose
         ) as charge:
             run = train(
                 self._rows(features),
@@ -132,6 +149,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
                 "feature_norm": float(self.feature_norm),
                 "loss": self._linear_loss().name,
                 "schema_hash": self.schema_hash,
+                "unit": whose,
             },
             randomness=run.provenance,
             receipt=None if charge is None else charge.receipt(),
@@ -230,11 +248,12 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "certificate_")
         parameters = {**self.get_params(), **self._saved_parameters()}
         parameters["projection"] = self._set().describe()
+        parameters["epsilon"] = self.plan_.epsilon
         head = {
             "parameters": parameters,
             "plan": self.plan_.to_json(),
             "certificate": self.certificate_.to_json(),
-            "n_features": int(self.n_features_in_),
+            **feature_head(self),
         }
         write_model(path, kind=type(self).__name__, head=head, arrays=self._saved_arrays())
 
@@ -246,10 +265,15 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         kind = _SETS.get(region.pop("set"))
         model = cls(**head["parameters"], projection=None if kind is None else kind(**region))
         model._declare()
-        model.n_features_in_ = head["n_features"]
+        set_features(model, head)
         model.plan_ = SgdPlan(**head["plan"])
+        if arrays["theta"].shape != (model.plan_.dimension,):
+            raise SchemaError("a saved model has weights of another shape")
+        same_facts({"epsilon": model.epsilon}, {"epsilon": model.plan_.epsilon})
         model.excess_risk_bound_ = None if model.plan_.clipped else model.plan_.excess_risk_bound()
         model.certificate_ = Certificate.from_json(head["certificate"])
+        told = {**head["plan"], "feature_norm": float(model.feature_norm)}
+        same_facts(told, model.certificate_.plan)
         model._keep(arrays["theta"])
         return model
 
@@ -442,11 +466,11 @@ class PrivateProjectedSGDRegressor(RegressorMixin, _ProjectedSGD):  # type: igno
         except InvalidValue as error:
             raise InvalidValue("target_bounds", self.target_bounds, error.expected) from None
         self._ends = [float(lower[0]), float(upper[0])]
-        self._middle = float(0.5 * (lower[0] + upper[0]))
+        self._middle = float(lower[0] + 0.5 * (upper[0] - lower[0]))
         self._half = float(0.5 * (upper[0] - lower[0]))
 
     def _goals(self, y: NDArray[Any]) -> NDArray[np.float64]:
-        values = as_numbers(y).astype(np.float64)
+        values = np.clip(as_numbers(y), self._ends[0], self._ends[1])
         return np.clip((values - self._middle) / self._half, -1.0, 1.0)
 
     def _set_coefficients(self, inner: NDArray[np.float64], shift: float) -> None:

@@ -27,10 +27,16 @@ from discreet.data.encoding import Encoding
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
-from discreet.learn.charging import charged
+from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_bounds
 from discreet.learn.inputs import number_features, targets_of
-from discreet.learn.saving import read_model, write_model
+from discreet.learn.saving import (
+    feature_head,
+    read_model,
+    same_facts,
+    set_features,
+    write_model,
+)
 from discreet.learn.tabular.grid import RAW_STEPS, raw_rows
 from discreet.learn.tabular.persons import OwnedRows, owned_rows
 from discreet.learn.tabular.plan import default_delta
@@ -109,8 +115,12 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         """Return codes (-1: counts for nothing) or numbers in [-1, 1] (NaN: likewise)."""
 
     @abstractmethod
-    def _make_plan(self, rows: int, features: int) -> Any:
-        """Return a plan with ``loss`` and ``to_json``."""
+    def _make_plan(self, rows: int, features: int, unit: str) -> Any:
+        """Return a plan with ``loss``, ``epsilon``, ``steps`` and ``to_json``."""
+
+    @abstractmethod
+    def _read_plan(self, document: Mapping[str, Any]) -> Any:
+        """Return the plan from its JSON; one that does not belong to this model raises."""
 
     @abstractmethod
     def _learn(
@@ -142,24 +152,34 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         persons: Any = None,
         ledger: Ledger | None = None,
         dataset: str | None = None,
+        unit: str | None = None,
         track: Track | None = None,
     ) -> Self:
         """Learn; with a ledger, charge ``dataset`` before records are read.
 
         ``persons`` says whose row each one is: the first ``rows_per_person`` of each are used and
         rows without a person are not. Without it the linear models take the promise that nobody
-        owns more rows than that. ``track`` may wrap the sequence of steps, to show progress.
+        owns more rows than that. Under ``replace`` there are no persons: how many rows they own
+        would have to be public. ``track`` may wrap the sequence of steps, to show progress.
+
+        ``unit`` is whom the guarantee protects where the ledger has another word for it than row
+        or person. If it is not "person" and there are no persons, it is the caller's promise that
+        nobody owns two rows, and the certificate repeats it.
         """
         self._declare()
         features = self._features(X, training=True)
         answers = targets_of(y, features)
         owned = self._owned(persons, features.shape[0])
-        plan = self._make_plan(self._planned_rows(features.shape[0]), features.shape[1])
+        whose = stated_unit(unit, persons=owned is not None or self.rows_per_person > 1)
+        plan = self._make_plan(self._planned_rows(features.shape[0]), features.shape[1], whose)
+        self._check_count(plan, features.shape[0])
         loss: Loss = plan.loss
         bits = source(insecure_seed=self.insecure_seed)
         purpose = type(self).__name__
         delta = float(plan.delta)
-        with charged(ledger, dataset, loss=loss, delta=delta, purpose=purpose) as charge:
+        with charged(
+            ledger, dataset, loss=loss, delta=delta, purpose=purpose, unit=whose
+        ) as charge:
             if owned is not None:
                 features, answers = features[owned.rows], answers[owned.rows]
             told = self._learn(
@@ -170,7 +190,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
                 bits,
                 (lambda steps: steps) if track is None else track,
             )
-        self.plan_ = plan
+        self._keep_plan(plan)
         self.certificate_ = Certificate.of(
             loss,
             delta=delta,
@@ -178,7 +198,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
             plan={
                 **plan.to_json(),
                 **told,
-                "unit": "row" if self.rows_per_person == 1 else "person",
+                "unit": whose,
                 "rows_per_person": int(self.rows_per_person),
                 "features": int(self.n_features_in_),
                 "schema_hash": self.schema_hash,
@@ -194,9 +214,20 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         ``rows`` is the public number of rows where none is declared, under ``replace``.
         """
         self._declare()
-        plan = self._make_plan(self._planned_rows(0 if rows is None else rows), features)
+        count = 0 if rows is None else rows
+        unit = "row" if self.rows_per_person == 1 else "person"
+        plan = self._make_plan(self._planned_rows(count), features, unit)
+        if count:
+            self._check_count(plan, count)
         loss: Loss = plan.loss
         return loss
+
+    def _keep_plan(self, plan: Any) -> None:
+        self.plan_ = plan
+        self.n_iter_ = plan.steps
+
+    def _check_count(self, plan: Any, rows: int) -> None:
+        """Raise where a plan is for another public number of rows."""
 
     def _planned_rows(self, count: int) -> int:
         if self.expected_rows is not None:
@@ -230,6 +261,8 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     def _owned(self, persons: object, rows: int) -> OwnedRows | None:
         """Return which rows count; None: all of them, as whoever chose them promises."""
         cap = _validate.integer("rows_per_person", self.rows_per_person, at_least=1)
+        if persons is not None and Relation.parse(self.relation) is Relation.REPLACE:
+            raise NotApplicable("replacing a person may change the number of rows: use add_remove")
         if persons is not None:
             return owned_rows(persons, rows=rows, cap=cap)
         if cap > 1 and self._needs_persons:
@@ -261,13 +294,15 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         lower, upper = declared_bounds(self.bounds, int(self.n_features_in_))
         parameters = {
             **self.get_params(),
+            "epsilon": self.plan_.epsilon,
             "bounds": [lower.tolist(), upper.tolist()],
             "relation": Relation.parse(self.relation).value,
         }
         head = {
             "parameters": parameters,
             "certificate": self.certificate_.to_json(),
-            "n_features": int(self.n_features_in_),
+            "plan": self.plan_.to_json(),
+            **feature_head(self),
         }
         write_model(path, kind=type(self).__name__, head=head, arrays=self._model_arrays())
 
@@ -277,8 +312,16 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path, kind=cls.__name__)
         model = cls(**head["parameters"])
         model._declare()
-        model.n_features_in_ = head["n_features"]
+        set_features(model, head)
         model.certificate_ = Certificate.from_json(head["certificate"])
+        model._keep_plan(model._read_plan(head["plan"]))
+        told = {**model.plan_.to_json(), "features": model.n_features_in_}
+        same_facts({"epsilon": model.epsilon}, {"epsilon": model.plan_.epsilon})
+        same_facts(told, model.certificate_.plan)
+        if "classes" in arrays:
+            same_facts(
+                {"classes": model.classes_.tolist()}, {"classes": arrays["classes"].tolist()}
+            )
         model._set_model(arrays)
         return model
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import expit, softmax
 
+from discreet.errors import SchemaError
 from discreet.learn.tabular.descent import descend
 from discreet.learn.tabular.estimator import TabularEstimator, Track
 from discreet.learn.tabular.persons import OwnedRows
@@ -36,7 +37,7 @@ class _Linear(TabularEstimator):
     def _outputs(self) -> int:
         return 1
 
-    def _make_plan(self, rows: int, features: int) -> LinearPlan:
+    def _make_plan(self, rows: int, features: int, unit: str) -> LinearPlan:
         return LinearPlan.make(
             rows=rows,
             features=features,
@@ -69,8 +70,15 @@ class _Linear(TabularEstimator):
         done = descend(rows, residuals, plan, bits, track=track)
         arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
         self._set_model(arrays if done.moments is None else {**arrays, "moments": done.moments})
-        self.n_iter_ = plan.steps
         return {"clip_norm": done.clip_norm}
+
+    def _read_plan(self, document: Mapping[str, Any]) -> LinearPlan:
+        plan = LinearPlan.from_json(document)
+        found = (plan.features, plan.outputs, plan.norm, plan.contributions)
+        features = int(self.n_features_in_)
+        if found != (features, self._outputs(), self._norm(features), self.rows_per_person):
+            raise SchemaError("the plan of a saved model belongs to another one")
+        return plan
 
     @abstractmethod
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
@@ -83,6 +91,9 @@ class _Linear(TabularEstimator):
     def _set_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.coef_ = np.array(arrays["coef"])
         self.intercept_ = np.array(arrays["intercept"])
+        outputs = self._outputs()
+        if self.coef_.shape[0] != outputs or self.intercept_.shape != (outputs,):
+            raise SchemaError("a saved model has weights of another shape")
         self.moments_ = arrays.get("moments")
 
     def _scores(self, X: Any) -> NDArray[np.float64]:

@@ -7,13 +7,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.tabular.estimator import TabularEstimator, Track
 from discreet.learn.tabular.grid import RAW_STEPS
-from discreet.learn.tabular.network import NetworkPlan, forward, train_network
+from discreet.learn.tabular.network import NetworkPlan, forward, hidden_sizes, train_network
 from discreet.learn.tabular.persons import OwnedRows
 from discreet.learn.tabular.targets import ClassTargets, NumberTargets
 from discreet.privacy import Relation
@@ -37,7 +39,7 @@ class _Network(TabularEstimator):
     def _outputs(self) -> int:
         return 1
 
-    def _make_plan(self, rows: int, features: int) -> NetworkPlan:
+    def _make_plan(self, rows: int, features: int, unit: str) -> NetworkPlan:
         return NetworkPlan.make(
             rows=rows,
             features=features + 1,
@@ -50,7 +52,22 @@ class _Network(TabularEstimator):
             squared=not self._for_classes,
             steps=self.max_iter,
             step_size=self.step_size,
+            unit=unit,
         )
+
+    def _read_plan(self, document: Mapping[str, Any]) -> NetworkPlan:
+        plan = NetworkPlan.from_json(document)
+        if plan.hidden != hidden_sizes(self.hidden_layer_sizes):
+            raise SchemaError("the plan of a saved model belongs to another one")
+        return plan
+
+    def _check_count(self, plan: NetworkPlan, rows: int) -> None:
+        # Samples of a fixed size out of a public number of rows: it must be the right one.
+        fixed = plan.training.relation is Relation.REPLACE
+        if fixed and plan.training.examples != rows:
+            raise InvalidValue(
+                "expected_rows", plan.training.examples, f"the number of rows, {rows}, or none"
+            )
 
     def _learn(
         self,
@@ -79,7 +96,6 @@ class _Network(TabularEstimator):
             bits=bits,
             track=track,
         )
-        self.n_iter_ = plan.training.steps
         return {}
 
     @staticmethod
@@ -102,7 +118,14 @@ class _Network(TabularEstimator):
 
     def _set_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         count = sum(name.startswith("weights_") for name in arrays)
+        if count != len(hidden_sizes(self.hidden_layer_sizes)) + 1:
+            raise SchemaError("a saved model has another number of layers")
         self.layers_ = [(arrays[f"weights_{k}"], arrays[f"shift_{k}"]) for k in range(count)]
+        inner = (*hidden_sizes(self.hidden_layer_sizes), self._outputs())
+        widths = (int(self.n_features_in_) + 1, *inner)
+        for (weights, shift), (width, size) in zip(self.layers_, pairwise(widths), strict=True):
+            if weights.shape != (size, width) or shift.shape != (size,):
+                raise SchemaError("a saved model has weights of another shape")
 
 
 @final

@@ -9,7 +9,7 @@ torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
@@ -39,6 +39,9 @@ _MOMENTUM = 0.9
 _AVERAGED = 0.5
 # Where a fit is good the curvature of logistic errors fades, and that of squared errors does not.
 _SQUARED_SLOWER = 5.0
+# Gradients are clipped to 1: larger steps carry single precision away in a few of them.
+_LARGEST_STEP = 1e4
+_LARGEST_WEIGHT = 1e30
 
 
 @final
@@ -65,12 +68,19 @@ class NetworkPlan:
         squared: bool = False,
         steps: int | None = None,
         step_size: float | None = None,
+        unit: str | None = None,
     ) -> NetworkPlan:
         """Choose what is not given; defaults as in :mod:`discreet.learn.tabular.plan`.
 
-        With several ``contributions`` a person, an example is a person with all rows.
+        With several ``contributions`` a person, an example is a person with all rows. ``unit`` is
+        whom the guarantee protects: a row, or a person where there are several contributions.
         """
-        from discreet.learn.dpsgd import Plan
+        try:
+            from discreet.learn.dpsgd import Plan
+        except ImportError as error:
+            raise NotApplicable(
+                f"networks need torch: pip install 'discreet[torch]' ({error})"
+            ) from None
 
         cap = _validate.integer("rows_per_person", contributions, at_least=1)
         n = math.ceil(_validate.integer("expected_rows", rows, at_least=1) / cap)
@@ -94,11 +104,30 @@ class NetworkPlan:
             epsilon=target,
             sampler="poisson" if kind is Relation.ADD_REMOVE else "without_replacement",
             relation=kind,
+            unit=unit or ("row" if cap == 1 else "person"),
         )
         usual = min(32.0, max(4.0, 8.0 * (signal / 17.0) ** 0.3))
         usual /= _SQUARED_SLOWER if squared else 1.0
         pace = usual if step_size is None else step_size
-        return cls(plan, sizes, _validate.real("step_size", pace, above=0))
+        return cls(plan, sizes, _validate.real("step_size", pace, above=0, at_most=_LARGEST_STEP))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> NetworkPlan:
+        """Return the plan that :meth:`to_json` wrote."""
+        from discreet.learn.dpsgd import Plan
+
+        training = Plan.from_json(document["training"])
+        return cls(training, hidden_sizes(document["hidden"]), float(document["step_size"]))
+
+    @property
+    def epsilon(self) -> float | None:
+        """The epsilon that was asked for."""
+        return self.training.target_epsilon
+
+    @property
+    def steps(self) -> int:
+        """The number of noisy steps."""
+        return self.training.steps
 
     @property
     def loss(self) -> Loss:
@@ -126,6 +155,8 @@ def hidden_sizes(hidden: object) -> tuple[int, ...]:
     ((32, 16), (8,))
     """
     expected = "the widths of one to four hidden layers"
+    if isinstance(hidden, np.ndarray) and hidden.ndim == 1:
+        hidden = hidden.tolist()
     sizes = [hidden] if isinstance(hidden, int | np.integer) else hidden
     if not isinstance(sizes, list | tuple) or not 1 <= len(sizes) <= 4:
         raise InvalidValue("hidden_layer_sizes", hidden, expected)
@@ -199,7 +230,16 @@ def train_network(
                     sum_ += parameter.detach()
     finally:
         private.detach()
-    means = [(sum_ / (plan.training.steps - first)).numpy().astype(np.float64) for sum_ in total]
+    count = plan.training.steps - first
+    means = [
+        # A run that was carried away is a bad model, and not one that cannot be read back.
+        np.nan_to_num(
+            (sum_ / count).numpy().astype(np.float64),
+            posinf=_LARGEST_WEIGHT,
+            neginf=-_LARGEST_WEIGHT,
+        )
+        for sum_ in total
+    ]
     return list(zip(means[::2], means[1::2], strict=True))
 
 

@@ -22,6 +22,7 @@ delta). ``benchmarks/learners_defaults.py`` compares them with their neighbours.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
@@ -172,6 +173,11 @@ class LinearPlan:
             name: value.value if isinstance(value, Relation) else value
             for name, value in self.__dict__.items()
         }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LinearPlan:
+        """Return the plan that :meth:`to_json` wrote."""
+        return cls(**{**document, "relation": Relation.parse(document["relation"])})
 
 
 def _defaults(signal: float, *, squared: bool) -> dict[str, float]:

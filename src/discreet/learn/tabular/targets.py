@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
 
 from discreet.errors import InvalidValue
-from discreet.learn.declared import as_numbers, declared_classes, label_codes
+from discreet.learn.declared import as_numbers, declared_bounds, declared_classes, label_codes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,19 +57,16 @@ class NumberTargets(RegressorMixin):  # type: ignore[misc]
     target_bounds: Any
 
     def _declare(self) -> None:
-        expected = "a pair of public finite bounds of the target, lower < upper"
         try:
-            lower, upper = (float(end) for end in self.target_bounds)
-        except (TypeError, ValueError):
-            raise InvalidValue("target_bounds", self.target_bounds, expected) from None
-        if not (math.isfinite(upper - lower) and lower < upper):
-            raise InvalidValue("target_bounds", self.target_bounds, expected)
-        self._ends = (lower, upper)
+            lower, upper = declared_bounds(self.target_bounds, 1)
+        except InvalidValue as error:
+            raise InvalidValue("target_bounds", self.target_bounds, error.expected) from None
+        self._ends = (float(lower[0]), float(upper[0]))
 
     def _targets(self, answers: NDArray[Any]) -> NDArray[np.float64]:
         """Clip to the bounds and scale; NaN, which counts for nothing, where there is no number."""
         lower, upper = self._ends
-        numbers = np.clip(np.asarray(as_numbers(answers), dtype=np.float64), lower, upper)
+        numbers = np.clip(as_numbers(answers), lower, upper)
         return np.clip(2.0 * (numbers - lower) / (upper - lower) - 1.0, -1.0, 1.0)
 
     @abstractmethod

@@ -31,10 +31,13 @@ _log = logging.getLogger("discreet.learn.dpsgd")
 
 # Small, so that every inner size is likely to be a multiple of one of them.
 _SIZES = (2, 3, 4)
+# One of these is tried that no inner size is a multiple of.
+_COPRIME = (5, 7, 11, 13, 17, 19)
 # An order that depends on values differs from draw to draw. By chance it leaves all rows where
 # they were with probability 1/2! 1/3! 1/4! for one draw of each size: for two, below 2e-5.
 _DRAWS = 2
 _LARGEST = 16
+_LARGEST_REAL = 64
 
 
 def verify_attribution(
@@ -43,6 +46,7 @@ def verify_attribution(
     *,
     groups: Sequence[Sequence[str]] | None = None,
     batch_axis: int | None = None,
+    batch_sizes: Sequence[int] = (),
 ) -> None:
     """Raise :class:`NotApplicable` where the engine mistakes whose gradient is whose.
 
@@ -52,6 +56,7 @@ def verify_attribution(
     linear function of each example's outputs as its loss, the squared norm of every example's
     gradient with respect to every parameter, and sums with random weights, are compared with
     those of the examples taken one by one. ``groups`` and ``batch_axis`` are the engine's.
+    A batch of one of ``batch_sizes`` is tried too if an axis of the examples is as long.
     Of the gradients taken one by one only norms and running sums are kept, so the memory that a
     trial needs is a few copies of the model, however many examples it has.
 
@@ -67,7 +72,7 @@ def verify_attribution(
     if not names:
         raise InvalidValue("model", type(model).__name__, "at least one trainable parameter")
     with _quiet():
-        for size, draws in _sizes(subject).items():
+        for size, draws in _sizes(subject, batch_sizes).items():
             for number in range(draws):
                 groupings = [[[name] for name in names]]
                 if number == 0:
@@ -91,7 +96,7 @@ def _quiet() -> Iterator[None]:
         _log.removeFilter(held_back)
 
 
-def _sizes(subject: Subject) -> dict[int, int]:
+def _sizes(subject: Subject, sizes: Sequence[int]) -> dict[int, int]:
     """Batch sizes to try, and how often each.
 
     The lengths of the inputs are among them: a batch as large as a sequence is long is the one
@@ -99,10 +104,14 @@ def _sizes(subject: Subject) -> dict[int, int]:
     """
     lengths = {size for spec in subject.description.specs() for size in spec.shape}
     if contains_sequence_first(subject.prototype):
-        free = [size for size in (*_SIZES, 5, 7, 11, 13, 17, 19) if size not in lengths]
+        free = [size for size in (*_SIZES, *_COPRIME) if size not in lengths]
         return dict.fromkeys(free[:3], _DRAWS)
-    longer = sorted(size for size in lengths if max(_SIZES) < size <= _LARGEST)
-    return dict.fromkeys(_SIZES, _DRAWS) | dict.fromkeys(longer[:2], 1)
+    longer = sorted(size for size in lengths if max(_SIZES) < size <= _LARGEST)[:2]
+    foreign = [size for size in _COPRIME if all(length % size for length in lengths)]
+    # A batch of the real size, if an axis of its examples is as long.
+    real = [size for size in sizes if size in lengths and size <= _LARGEST_REAL]
+    more = dict.fromkeys([*longer, *foreign[:1], *real[:1]], 1)
+    return dict.fromkeys(_SIZES, _DRAWS) | more
 
 
 @final

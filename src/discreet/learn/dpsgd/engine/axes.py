@@ -4,6 +4,7 @@ Sizes alone cannot tell: a batch of 64 sequences of length 64 looks the same eit
 the axis is known (inside torch's own sequence layers, which declare ``batch_first``), declared
 (``batch_axis``), or follows the convention that examples come first; in a model that contains
 a sequence-first layer that convention is not assumed, and an undecidable shape is refused.
+The convention holds for the inputs of the model; where an axis went from there, :mod:`.folds` says.
 A first axis that is a multiple of the examples is cut into them only where :mod:`.folds` knows
 that the rows of one example lie together.
 """
@@ -17,12 +18,13 @@ from torch import Tensor, nn
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.folds import Folds
+from discreet.learn.dpsgd.engine.row_axes import REORDERED
 
 __all__ = ["Axes", "UnknownOrder", "contains_sequence_first", "declared_axis"]
 
 
 class UnknownOrder(Exception):
-    """A first axis holds several rows for each example, in an order that nothing tells."""
+    """A first axis holds rows of examples in an order that nothing tells, or something else."""
 
     def __init__(self, site: object, shape: torch.Size, rows: int) -> None:
         super().__init__(
@@ -56,6 +58,7 @@ class Axes:
         self.rows = 0
         self.sequence_first = sequence_first
         self.folds = Folds()
+        self.by_convention = not sequence_first and declared != 1
         self._remembered: dict[str, int] = {}
 
     def open(self, rows: int) -> None:
@@ -81,6 +84,8 @@ class Axes:
         wanted = self.known if self.known is not None else self.declared
         if wanted is None and not self.sequence_first:
             wanted = 0
+            if first and rows > 1 and self.folds.axis(data):
+                raise UnknownOrder(site, shape, rows)
         if wanted == 0 and (first or self._cut(data, site, transposed=second)):
             return 0
         if wanted == 1 and second:
@@ -105,6 +110,17 @@ class Axes:
         """Check that the examples are along the first axis, as in images."""
         if data.shape[0] != self.rows and not self._cut(data, site):
             raise self._wrong(data.shape, site, 0)
+        self.in_place(data, site)
+
+    def in_place(self, data: Tensor, site: object) -> None:
+        """Raise if the examples are not where the convention, if it holds, has them."""
+        if self.by_convention and self.rows > 1 and self.folds.axis(data):
+            raise UnknownOrder(site, data.shape, self.rows)
+
+    def in_order(self, data: Tensor, site: object) -> None:
+        """Raise if the examples changed places among each other."""
+        if self.by_convention and self.folds.axis(data) == REORDERED:
+            raise UnknownOrder(site, data.shape, self.rows)
 
     def _cut(self, data: Tensor, site: object, *, transposed: bool = False) -> bool:
         """Whether the first axis may be cut into examples; raise where its order is unknown."""

@@ -116,6 +116,7 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
+        self._recorder.admit((args, kwargs))
         with self._recorder:
             return self._forward(module, own, *args, **kwargs)
 
@@ -149,7 +150,9 @@ class BlackBoxes:
         self._inside = True
         try:
             with torch._C.DisableTorchFunction():
-                return self._run_per_example(module, own, args, kwargs)
+                result, axis = self._run_per_example(module, own, args, kwargs)
+                self._recorder.admit(result, axis=axis)
+                return result
         finally:
             self._inside = False
 
@@ -170,7 +173,8 @@ class BlackBoxes:
 
     def _run_per_example(
         self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any
-    ) -> Any:
+    ) -> tuple[Any, int]:
+        """Return what the module gives, and the axis of the examples in it."""
         rows = self._recorder.axes.rows
         bare = _Bare(module, own)
         copies = self._copies(module, rows)
@@ -178,8 +182,9 @@ class BlackBoxes:
             empty = {name: copy.new_empty(copy.shape[1:]) for name, copy in copies.items()}
             for value in empty.values():
                 value.requires_grad_()
-            return torch.func.functional_call(bare, empty, args, kwargs)
+            return torch.func.functional_call(bare, empty, args, kwargs), 0
         flat, spec = pytree.tree_flatten((args, kwargs))
+        flat = [self._shared_row(value) for value in flat]
         axes = [self._axis(value) for value in flat]
         varying = [value for value, axis in zip(flat, axes, strict=True) if axis is not None]
         in_dims = tuple(axis for axis in axes if axis is not None)
@@ -204,16 +209,17 @@ class BlackBoxes:
             with warnings.catch_warnings():
                 # That torch loops inside vmap for some operation is no news: see the log note.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                return torch.func.vmap(
+                run = torch.func.vmap(
                     single, in_dims=(0, *in_dims), out_dims=out_axis, randomness="different"
-                )(copies, *varying)
+                )
+                return run(copies, *varying), out_axis
         except RuntimeError as reason:
             _log.warning(
                 "%s: vmap cannot follow it, so its examples run one by one (%s)",
                 type(module).__name__,
                 str(reason).partition("\n")[0],
             )
-        return one_by_one(single, copies, varying, in_dims, out_axis)
+        return one_by_one(single, copies, varying, in_dims, out_axis), out_axis
 
     def _copies(self, module: nn.Module, rows: int) -> dict[str, Tensor]:
         """One copy of each recorded parameter for every row, as leaves that keep gradients."""
@@ -232,11 +238,32 @@ class BlackBoxes:
         recorder = self._recorder
         if not isinstance(value, Tensor) or value.ndim == 0 or recorder.is_constant(value):
             return None
+        axes = recorder.axes
+        if axes.by_convention and axes.rows > 1:
+            axis = axes.folds.axis(value)
+            if axis < 0:  # the module around this one can still be run example by example
+                raise UnknownOrder("an input", value.shape, axes.rows)
+            if axis:
+                return axis
         try:
-            axis = recorder.axes.find(value, leading=value.ndim, site="an input")
+            axis = axes.find(value, leading=value.ndim, site="an input")
         except (InvalidValue, UnknownOrder):
             return None
-        return axis if value.shape[axis] == recorder.axes.rows else None
+        return axis if value.shape[axis] == axes.rows else None
+
+    def _shared_row(self, value: Any) -> Any:
+        """One row of a constant that repeats it for every example, as a first state does."""
+        rows = self._recorder.axes.rows
+        if (
+            rows > 1
+            and isinstance(value, Tensor)
+            and value.ndim > 1
+            and value.shape[0] == rows
+            and self._recorder.is_constant(value)
+            and torch.equal(value, value[:1].expand_as(value))
+        ):
+            return value[:1]
+        return value
 
 
 def leaves_behind(result: Any) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ from typing import Protocol, final
 import torch
 from torch import Tensor
 
+from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.rounding import (
     bounded_norms,
     gram_squared_norms,
@@ -35,8 +36,10 @@ __all__ = [
     "Outer",
     "OuterBias",
     "PerExample",
+    "Versions",
     "cheapest_form",
     "merged",
+    "require_unchanged",
     "total_squared_norms",
 ]
 
@@ -60,6 +63,40 @@ class Contribution(Protocol):
 
     def without(self, removed: Tensor) -> Contribution:
         """Return the same with the gradients of the examples ``removed`` (a mask) exactly zero."""
+
+
+@final
+class Versions:
+    """How often the factors of a gradient were written to when it was made.
+
+    Norms may have been taken long before the sum is: factors that changed in between, as when a
+    loop overwrites its inputs after the backward pass, have other norms.
+    """
+
+    __slots__ = ("_count", "_factors")
+
+    def __init__(self, *factors: Tensor) -> None:
+        self._factors = factors
+        self._count = sum([factor._version for factor in factors])
+
+    def check(self) -> None:
+        """Raise if any of them was written to since."""
+        if sum([factor._version for factor in self._factors]) != self._count:
+            raise InvalidValue(
+                "inputs",
+                "changed in place after backward()",
+                "batches and activations that stay as they are until optimizer.step() is done: "
+                "their gradients are clipped by norms that were taken before",
+            )
+
+
+def require_unchanged(part: Contribution | None) -> None:
+    """Raise if the factors that a contribution keeps are not those that its norms are of."""
+    if isinstance(part, Tied | OuterBias):
+        part = part.outer
+    versions = getattr(part, "versions", None)
+    if versions is not None:
+        versions.check()
 
 
 def add_into(total: Tensor, add: Callable[[Tensor], object]) -> None:
@@ -153,6 +190,7 @@ class Outer:
         self.left = left
         self.right = right
         self.shape = shape
+        self.versions = Versions(left, right)
         self._norms = norms
 
     def squared_norms(self) -> Tensor:

@@ -15,7 +15,11 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes, contains_sequence_first
 from discreet.learn.dpsgd.engine.black_box import BlackBoxes
-from discreet.learn.dpsgd.engine.contributions import Contribution, total_squared_norms
+from discreet.learn.dpsgd.engine.contributions import (
+    Contribution,
+    require_unchanged,
+    total_squared_norms,
+)
 from discreet.learn.dpsgd.engine.recorder import Recorder
 from discreet.learn.dpsgd.engine.rules import ALWAYS, RULES
 from discreet.learn.dpsgd.engine.scratch import keep_freed_memory
@@ -73,7 +77,7 @@ class GradientEngine:
         self._groups = self._checked_groups(groups)
         self._model = model
         axes = Axes(declared=batch_axis, sequence_first=contains_sequence_first(model))
-        self._recorder = Recorder(self._parameters, [*model.buffers(), *self._frozen], axes)
+        self._recorder = Recorder(self._parameters, axes)
         self._recorder.rules = RULES
         self._recorder.always = ALWAYS
         self._boxes = BlackBoxes(model, self._recorder)
@@ -233,6 +237,8 @@ class GradientEngine:
         parts = self._contributions()
         if not units:
             return
+        for part in parts:
+            require_unchanged(part)
         removed = self._removed(weights)
         with torch.no_grad():
             for at, group in enumerate(self._groups):

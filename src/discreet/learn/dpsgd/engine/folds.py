@@ -1,173 +1,174 @@
-"""Which tensors hold several rows for every example, the rows of one example side by side.
+"""Where the examples are in the tensors of a forward pass, as far as the engine has seen.
 
-``x.reshape(examples * time, d)`` and ``x.transpose(0, 1).reshape(time * examples, d)`` have the
-same shape. Only the first has a first axis that the engine may cut into examples, so it must
-have seen how the tensor came about: a reshaping of one whose first axis runs over the examples,
-then operations that keep the rows where they are. A tensor of another or of unknown origin is
-not cut; the module around it runs example by example instead.
+Two things no shape tells. A first axis as long as the batch may be another axis that happens to
+be as long, or hold the examples in another order. And ``x.reshape(examples * time, d)`` and
+``x.transpose(0, 1).reshape(time * examples, d)`` have the same shape, but only the first has a
+first axis that may be cut into examples. So the calls that move, reorder, merge or split axes are
+followed from the inputs of the model on. What was reordered, merged in another way or lost from
+sight is not taken for the examples; the module around it runs example by example instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 from weakref import ref
 
-import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+
+from discreet.learn.dpsgd.engine.row_axes import (
+    KEEPING,
+    LOST,
+    MOVES,
+    REORDERED,
+    RESHAPING,
+    SEQUENCES,
+    flat,
+    kept_axis,
+)
 
 __all__ = ["FOLLOWED", "Folds", "flat"]
 
-_RESHAPING = frozenset(
-    {
-        torch.Tensor.reshape,
-        torch.Tensor.view,
-        torch.Tensor.flatten,
-        torch.Tensor.unflatten,
-        torch.reshape,
-        torch.flatten,
-        torch.unflatten,
-    }
-)
-_MOVING = frozenset(
-    {
-        torch.Tensor.transpose,
-        torch.Tensor.permute,
-        torch.Tensor.movedim,
-        torch.Tensor.moveaxis,
-        torch.Tensor.swapaxes,
-        torch.Tensor.swapdims,
-        torch.Tensor.t,
-        torch.Tensor.flip,
-        torch.Tensor.roll,
-        torch.Tensor.__getitem__,
-        torch.Tensor.index_select,
-        torch.Tensor.contiguous,
-        torch.Tensor.T.__get__,  # type: ignore[attr-defined]
-        torch.Tensor.mT.__get__,  # type: ignore[attr-defined]
-        torch.transpose,
-        torch.permute,
-        torch.movedim,
-        torch.moveaxis,
-        torch.swapaxes,
-        torch.swapdims,
-        torch.t,
-        torch.flip,
-        torch.roll,
-        torch.index_select,
-        torch.stack,
-    }
-)
-_EXCHANGING = frozenset(
-    {
-        torch.Tensor.transpose,
-        torch.Tensor.swapaxes,
-        torch.Tensor.swapdims,
-        torch.transpose,
-        torch.swapaxes,
-        torch.swapdims,
-    }
-)
-_POINTWISE = (
-    "add sub mul div neg exp log abs square sqrt rsqrt relu tanh sigmoid clamp pow "
-    "sin cos erf add_ sub_ mul_ div_ relu_ tanh_ sigmoid_ __add__ __radd__ __sub__ __rsub__ "
-    "__mul__ __rmul__ __truediv__ __neg__ __iadd__ __isub__ __imul__ __itruediv__ "
-    "to float double half bfloat16 clone softmax log_softmax"
-)
-_ACTIVATIONS = (
-    "relu gelu silu elu selu celu leaky_relu relu6 hardswish hardsigmoid hardtanh mish "
-    "softplus softsign tanh sigmoid logsigmoid dropout alpha_dropout softmax log_softmax glu "
-    "normalize layer_norm rms_norm group_norm instance_norm max_pool1d max_pool2d max_pool3d "
-    "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_max_pool1d adaptive_max_pool2d scaled_dot_product_attention pad"
-)
-_KEEPING = frozenset(
-    {
-        *(getattr(torch.Tensor, name) for name in _POINTWISE.split()),
-        *(getattr(torch, name) for name in _POINTWISE.split() if hasattr(torch, name)),
-        *(getattr(F, name) for name in _ACTIVATIONS.split()),
-        torch.Tensor.matmul,
-        torch.Tensor.__matmul__,
-        torch.matmul,
-        torch.bmm,
-        torch.max_pool1d,
-    }
-)
-FOLLOWED = _RESHAPING | _MOVING | _KEEPING
+FOLLOWED = frozenset({*RESHAPING, *MOVES, *KEEPING, *SEQUENCES})
 
 
 @final
 class Folds:
-    """Remembers, for one forward pass, tensors whose rows lie together or were moved."""
+    """Remembers, for one forward pass, tensors whose first axis is not one row for each example."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._together: dict[int, ref[Tensor]] = {}
-        self._moved: dict[int, ref[Tensor]] = {}
+        self._elsewhere: dict[int, tuple[ref[Tensor], int]] = {}
 
     def open(self, rows: int) -> None:
         """Forget all, and expect so many rows."""
         self.rows = rows
         if self._together:
             self._together = {}
-        if self._moved:
-            self._moved = {}
+        if self._elsewhere:
+            self._elsewhere = {}
 
     @property
     def any(self) -> bool:
-        """Whether there is a tensor with several rows for each example."""
-        return bool(self._together)
+        """Whether any tensor was noted."""
+        return bool(self._together or self._elsewhere)
 
     def known(self, tensor: Tensor) -> bool:
-        """Whether the rows of each example are known to lie together."""
+        """Whether the tensor has several rows for each example, known to lie together."""
         found = self._together.get(id(tensor))
         return found is not None and found() is tensor
 
-    def follow(self, func: Any, args: Sequence[Any], data: list[Tensor], result: object) -> None:
-        """Note what a call that keeps, moves or reshapes rows made of ``data``."""
-        if not isinstance(result, Tensor) or not result.ndim or not self.rows or not data:
+    def axis(self, tensor: Tensor) -> int:
+        """The axis of the examples, or ``LOST`` or ``REORDERED``."""
+        if not self._elsewhere:
+            return 0
+        found = self._elsewhere.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else 0
+
+    def place(self, tensor: Tensor, axis: int) -> None:
+        """Note the axis of the examples of a tensor."""
+        if axis:
+            self._elsewhere[id(tensor)] = (ref(tensor), axis)
+        elif self._elsewhere:
+            self._elsewhere.pop(id(tensor), None)
+
+    def follow(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        result: object,
+        *,
+        by_rule: bool = False,
+    ) -> None:
+        """Note where a call that was given ``data`` left the rows in its result.
+
+        ``by_rule`` says that it is a layer, which treats row by row.
+        """
+        if self.rows < 2 or not data:  # a single example cannot change places
             return
-        moved = func in _MOVING and moves_rows(func, args)
-        if func in _MOVING and (moved or self._was_moved(data[0])):
-            self._moved[id(result)] = ref(result)
-        size = result.shape[0]
-        if moved or size == self.rows or size % self.rows:
+        results = result if isinstance(result, list | tuple) else (result,)
+        made = [one for one in results if isinstance(one, Tensor) and one.ndim]
+        if not made:
             return
-        first = data[0]
-        if func in _RESHAPING:
-            outermost = first.ndim > 0 and first.shape[0] == self.rows
-            together = (outermost and not self._was_moved(first)) or self.known(first)
+        if func in SEQUENCES:
+            worst = min([0, *(self.axis(one) for one in data)])
+            for one, axis in zip(made, SEQUENCES[func](args), strict=False):
+                self.place(one, REORDERED if worst == REORDERED else axis)
+            return
+        for one in made:
+            self.place(one, self._axis_after(func, args, kwargs, data, one))
+        if len(made) == 1 and (by_rule or func in FOLLOWED):
+            self._note_together(func, args, kwargs, data, made[0])
+
+    def _axis_after(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        one: Tensor,
+    ) -> int:
+        if self._elsewhere:
+            axes = [self.axis(each) for each in data]
+            if min(axes) < 0:
+                return min(axes)
+        else:
+            axes = [0] * len(data)
+        if self._together and any(self.known(each) for each in data):
+            return 0  # several rows for each example: judged by its own rules
+        first, axis = data[0], axes[0]
+        if func in KEEPING:
+            if not any(axes) and all(each.ndim in (0, one.ndim) for each in data):
+                return 0
+            return kept_axis(one, list(zip(data, axes, strict=True)))
+        if func in RESHAPING:
+            return self._reshaped(first.shape, axis, one.shape)
+        move = MOVES.get(func)
+        if move is not None:
+            return self._followed(move, args, kwargs, data, axes)
+        if not any(axes):
+            return 0
+        same = one.ndim == first.ndim and one.shape[axis] == self.rows
+        return axis if same else LOST
+
+    def _followed(
+        self, move: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Tensor], axes: Any
+    ) -> int:
+        if not isinstance(args[0], list | tuple) and args[0] is not data[0]:
+            # Looked up in a table that all share: the rows are those of the index.
+            return axes[0] if len(data) == 1 else LOST
+        if isinstance(args[0], list | tuple) and len(set(axes)) > 1:
+            return LOST
+        axis: int = move(args, kwargs, axes[0])
+        return axis
+
+    def _reshaped(self, before: Sequence[int], axis: int, after: Sequence[int]) -> int:
+        if axis:
+            return axis if after[: axis + 1] == before[: axis + 1] else LOST
+        if after[0] == self.rows or after[0] % self.rows == 0:
+            return 0
+        return 1 if tuple(after[:2]) == (1, self.rows) else LOST
+
+    def _note_together(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        result: Tensor,
+    ) -> None:
+        first, size = data[0], result.shape[0]
+        if size == self.rows or size % self.rows or self.axis(first):
+            return
+        if func in RESHAPING:
+            together = self.known(first) or (first.ndim > 0 and first.shape[0] == self.rows)
         else:
             wide = [one for one in data if one.ndim]
-            together = bool(wide) and all(self.known(one) and one.shape[0] == size for one in wide)
+            together = all(self.known(one) and one.shape[0] == size for one in wide)
+            if func in MOVES and together:
+                together = MOVES[func](args, kwargs, 0) == 0
         if together:
             self._together[id(result)] = ref(result)
-
-    def _was_moved(self, tensor: Tensor) -> bool:
-        found = self._moved.get(id(tensor))
-        return found is not None and found() is tensor
-
-
-def moves_rows(func: Any, args: Sequence[Any]) -> bool:
-    """Whether a call of ``_MOVING`` may change the order or the place of the first axis."""
-    if func is torch.Tensor.contiguous:
-        return False
-    if func is torch.Tensor.__getitem__:
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        return not index or not (isinstance(index[0], slice) and index[0] == slice(None))
-    axes = [axis for axis in flat(args[1:]) if isinstance(axis, int)]
-    if func in _EXCHANGING and len(axes) == 2 and isinstance(args[0], Tensor):
-        return any(axis % args[0].ndim == 0 for axis in axes)
-    if func in (torch.Tensor.permute, torch.permute) and axes:
-        return axes[0] != 0
-    return True
-
-
-def flat(values: Sequence[Any]) -> Iterator[Any]:
-    """Arguments with lists and tuples opened."""
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from value
-        else:
-            yield value

@@ -3,8 +3,9 @@
 A rule runs its operation on *detached* parameters, so that plain autograd computes output
 gradients only (the product for the parameter's own gradient is never spent), and listens for
 the gradient of the output. What is computed from parameters and constants alone becomes a
-derived :class:`Source`. An operation without a rule raises :class:`NoRule`, and the module
-around it is run as a black box.
+derived :class:`Source`. Data is what comes from the inputs of the model; every other tensor, be it
+as long as the batch, is a constant that all examples share. An operation without a rule raises
+:class:`NoRule`, and the module around it is run as a black box.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -21,8 +23,10 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes
 from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, merged
 from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
+from discreet.learn.dpsgd.engine.row_axes import KEEPING, REORDERED, SEQUENCES
 from discreet.learn.dpsgd.engine.scratch import Scratch
 from discreet.learn.dpsgd.engine.sources import Site, Source
+from discreet.learn.dpsgd.isolation.parts import tensors
 
 __all__ = ["NoRule", "Recorder", "Rule"]
 
@@ -59,23 +63,21 @@ class _FirstLayer(torch.autograd.Function):
 class Recorder(TorchFunctionMode):
     """The record of one forward and backward pass."""
 
-    def __init__(
-        self, parameters: dict[str, torch.nn.Parameter], buffers: Sequence[Tensor], axes: Axes
-    ) -> None:
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], axes: Axes) -> None:
         super().__init__()
         self.axes = axes
         self.parameters = [Source(tensor, name=name) for name, tensor in parameters.items()]
         self._own = {id(source.tensor): source for source in self.parameters}
-        self._fixed = {id(buffer): buffer for buffer in buffers}
         self.sources: dict[int, Source] = self._own
         self.derived: list[Source] = []
-        self.constants: dict[int, Tensor] = self._fixed
+        self._data: dict[int, ref[Tensor]] = {}
         self.rules: dict[Any, Rule] = {}
         self.always: frozenset[Rule] = frozenset()
         self.scratch = Scratch()
         self.units = 0
         self.repeats = 1
         self.watching = False
+        self.follows = True
         self._anchor = torch.zeros((), requires_grad=True)
 
     def open(self, units: int, repeats: int) -> None:
@@ -83,15 +85,15 @@ class Recorder(TorchFunctionMode):
         self.units, self.repeats = units, repeats
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
-        self.constants = self._fixed.copy()
-        self.watching = True
+        self._data = {}
+        self.watching = self.follows = True
 
     def close(self) -> None:
         """Let go of everything recorded."""
         for source in self.parameters:
             source.clear()
         self.sources = self._own
-        self.constants = self._fixed
+        self._data = {}
         if self.derived:
             self.derived = []
         self.watching = False
@@ -104,48 +106,121 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        sources = self.sources
         found = False
         data = False
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
-                if id(value) in sources:
+                if id(value) in self.sources:
                     found = True
-                elif id(value) not in self.constants:
+                elif self.is_data(value):
                     data = True
             elif isinstance(value, list | tuple):
                 for inner in value:
                     if isinstance(inner, Tensor):
-                        if id(inner) in sources:
+                        if id(inner) in self.sources:
                             found = True
-                        elif id(inner) not in self.constants:
+                        elif self.is_data(inner):
                             data = True
         if not found:
             result = func(*args, **kwargs)
-            if not data:
-                if isinstance(result, Tensor):
-                    self.constants[id(result)] = result
-            elif func in FOLLOWED:
-                self.axes.folds.follow(func, args, self.data_in(args), result)
-            return result
+            return self._made(func, args, kwargs, result) if data else result
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
+            folds = self.axes.folds
+            if folds.any:
+                for value in self.data_in(args, kwargs):
+                    self.axes.in_order(value, getattr(func, "__name__", func))
             result = rule(self, func, *args, **kwargs)
-            if self.axes.folds.any:
-                self.axes.folds.follow(func, args, self.data_in(args), result)
+            if data:
+                self.admit(result)
+                if self.follows and (folds.any or func in SEQUENCES or func in KEEPING):
+                    folds.follow(
+                        func, args, kwargs, self.data_in(args, kwargs), result, by_rule=True
+                    )
             return result
         if not data:
             return self.derive(func, args, kwargs)
         raise NoRule(func, self.names_in(args, kwargs))
 
-    def data_in(self, args: tuple[Any, ...]) -> list[Tensor]:
+    def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """Note what a call made of data without parameters."""
+        if func in BLANK or (func in CONTENT_OF_FIRST and not self.is_data(args[0])):
+            return result
+        if func is Tensor.__iter__:
+            result = list(result)
+        folds = self.axes.folds
+        if isinstance(result, Tensor | list | tuple):
+            self.admit(result)
+            if self.follows and (func in FOLLOWED or folds.any):
+                folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
+        elif func is Tensor.__setitem__ and not self._is_known(args[0]):
+            self._written(args)
+        if isinstance(result, Tensor) and args and result is args[0] and result._is_view():
+            self._admit_base(result)
+        return iter(result) if func is Tensor.__iter__ else result
+
+    def _written(self, args: tuple[Any, ...]) -> None:
+        """Take a constant into which data was written for data, with the axis that it got."""
+        target, index, value = args
+        self.admit(target)
+        self._admit_base(target)
+        axes = self.axes
+        place = index[0] if isinstance(index, tuple) and index else index
+        whole = isinstance(place, slice) and place == slice(None)
+        aligned = isinstance(value, Tensor) and value.ndim and value.shape[0] == axes.rows
+        if not aligned or not self.is_data(value) or axes.folds.axis(value):
+            axes.folds.place(target, REORDERED)
+        elif whole and target.shape[0] == axes.rows:
+            axes.folds.place(target, 0)
+        elif isinstance(place, int) and target.ndim > 1 and target.shape[1] == axes.rows:
+            axes.folds.place(target, 1)
+        else:
+            axes.folds.place(target, REORDERED)
+
+    def _admit_base(self, view: Tensor) -> None:
+        base = view._base
+        if base is not None and id(base) not in self.sources and not self._is_known(base):
+            self.admit(base)
+            if base.shape[:1] != view.shape[:1]:
+                self.axes.folds.place(base, REORDERED)
+
+    def admit(self, value: Any, *, axis: int = 0) -> None:
+        """Take tensors for data: inputs of the model, and what comes of them."""
+        if isinstance(value, Tensor):
+            if id(value) not in self.sources:
+                self._data[id(value)] = ref(value)
+                if axis:
+                    self.axes.folds.place(value, axis)
+        elif value is not None:
+            for one in tensors(value):
+                if id(one) not in self.sources:
+                    self._data[id(one)] = ref(one)
+                    if axis:
+                        self.axes.folds.place(one, axis)
+
+    def _is_known(self, value: Tensor) -> bool:
+        known = self._data.get(id(value))
+        return known is not None and known() is value
+
+    def is_data(self, value: Tensor) -> bool:
+        """Whether a tensor that is no source comes from the inputs of the model.
+
+        What has a graph behind it was computed from data, unseen (by an autograd.Function).
+        """
+        if self._is_known(value):
+            return True
+        if not value.requires_grad:
+            return False
+        if value.grad_fn is None:
+            self.leak(["a tensor that requires gradients"])
+        return True
+
+    def data_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Arguments that are neither parameters nor constants."""
         return [
             value
-            for value in flat(args)
-            if isinstance(value, Tensor)
-            and id(value) not in self.sources
-            and id(value) not in self.constants
+            for value in flat((*args, *kwargs.values()))
+            if isinstance(value, Tensor) and id(value) not in self.sources and self.is_data(value)
         ]
 
     def source_of(self, value: object) -> Source | None:
@@ -154,7 +229,7 @@ class Recorder(TorchFunctionMode):
 
     def is_constant(self, value: Tensor) -> bool:
         """Whether a tensor is known not to depend on the examples."""
-        return id(value) in self.constants
+        return id(value) not in self.sources and not self.is_data(value)
 
     def names_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
         found = [self.source_of(value) for value in flat((*args, *kwargs.values()))]
@@ -174,7 +249,6 @@ class Recorder(TorchFunctionMode):
         if self.source_of(result) is not None:
             return result
         if not result.requires_grad:
-            self.constants[id(result)] = result
             return result
         found = {
             id(source): source
@@ -303,3 +377,7 @@ def is_broadcast(result: Tensor, of: Tensor) -> bool:
 
 
 REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, torch.broadcast_to}
+# What these make has nothing of the tensors that they are called on but a type and a device...
+BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
+# ...and these have that of the others only.
+CONTENT_OF_FIRST = {Tensor.to, Tensor.type_as}

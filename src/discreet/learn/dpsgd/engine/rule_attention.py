@@ -44,8 +44,13 @@ def multi_head_attention(
     """Multi-head attention on (time, examples, features), as torch's modules pass it."""
     if query.ndim != 3:
         raise NoRule(func, recorder.names_in((query, *args), kwargs))
-    with recorder.knowing(1), recorder:
-        return _attention(query, *args, **kwargs)
+    # Where its axes go is known beforehand, so they need not be followed.
+    before, recorder.follows = recorder.follows, False
+    try:
+        with recorder.knowing(1), recorder:
+            return _attention(query, *args, **kwargs)
+    finally:
+        recorder.follows = before
 
 
 RULES: dict[Any, Rule] = {F.multi_head_attention_forward: multi_head_attention}

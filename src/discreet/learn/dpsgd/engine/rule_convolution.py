@@ -19,6 +19,7 @@ from torch import Tensor
 from discreet.learn.dpsgd.engine.contributions import (
     MANY_TERMS,
     PerExample,
+    Versions,
     cheapest_form,
     erased,
     pieces,
@@ -78,6 +79,7 @@ class Convolved:
         self.images = images
         self.geometry = geometry
         self.shape = shape
+        self.versions = Versions(maps, images)
         self._norms = norms
 
     def settled(self, units: int, scratch: Scratch) -> Convolved | KernelRows | PerExample:

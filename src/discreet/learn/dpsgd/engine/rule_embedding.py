@@ -77,7 +77,6 @@ def constant(
     if ids.ndim > 1 and ids.shape[0] == recorder.axes.rows > 1 and ids.stride(0) == 0:
         # Positions repeated for every example: one row of them is enough.
         one = ids[:1]
-        recorder.constants[id(one)] = one
         rows = recorder.derive(F.embedding, (one, weight), {})
         return recorder.derive(Tensor.expand, (rows, ids.shape[0], *rows.shape[1:]), {})  # type: ignore[no-any-return]
     return recorder.derive(F.embedding, (ids, weight), {})  # type: ignore[no-any-return]

@@ -374,12 +374,28 @@ class _Probe:
         for (module, key), values in one.items():
             if not same(values, other.get((module, key), []), self.subject.fine):
                 self._accuse([module], "state", f"{key} after different batches")
+        self.tried.append("buffers after other sizes")
+        self._counted_rows()
         accused = {name for name, kind in self.culprits if kind == "state"}
         self.writes = [name for name in self.writes if name.rpartition(".")[0] not in accused]
         self.tried.append("earlier batches")
         if not same(answer, different_answer, self.subject.fine):
             names = carriers(self.subject, (self.one, self.two), self.later)
             self._accuse(names, "carried", "one batch after different earlier batches")
+
+    def _counted_rows(self) -> None:
+        """Buffers go out with the model: how many examples a batch had must not show in them."""
+        after = []
+        for batch in (self.one, self.few):
+            model = self.subject.fresh()
+            self.subject.run(batch, model=model)
+            after.append(dict(model.named_buffers()))
+        for name, buffer in after[0].items():
+            other = after[1].get(name)
+            if other is None or not same([buffer], [other], self.subject.coarse):
+                module, _, key = name.rpartition(".")
+                sizes = f"{_ROWS} or {_FEWER} examples"
+                self._accuse([module], "state", f"{key} after batches of {sizes}")
 
     def _note_writes(self, model: nn.Module) -> None:
         before = dict(self.subject.prototype.named_buffers())

@@ -1,0 +1,263 @@
+"""Where the rows of the examples go: the axis that they run along after a torch call.
+
+A tensor has its examples along the first axis unless something moved them. These functions tell
+for one call where that axis is afterwards. ``REORDERED`` says that the examples changed places
+or are no longer all there, ``LOST`` that the axis cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+__all__ = ["KEEPING", "LOST", "MOVES", "REORDERED", "RESHAPING", "SEQUENCES", "flat", "kept_axis"]
+
+LOST, REORDERED = -1, -2
+
+# From the arguments and the axis of the first one to the axis of the result.
+Move = Callable[[Sequence[Any], dict[str, Any], int], int]
+
+
+def flat(values: Sequence[Any]) -> Iterator[Any]:
+    """Arguments with lists and tuples opened."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def _whole_numbers(values: Sequence[Any]) -> list[int]:
+    return [one for one in flat(values) if isinstance(one, int) and not isinstance(one, bool)]
+
+
+def _first(args: Sequence[Any]) -> Tensor:
+    found: Tensor = next(one for one in flat(args) if isinstance(one, Tensor))
+    return found
+
+
+def _dims(args: Sequence[Any], kwargs: dict[str, Any], at: int, names: Sequence[str]) -> list[int]:
+    """The axes that a call names at one place, counted from the front."""
+    given = args[at] if len(args) > at else next((kwargs[n] for n in names if n in kwargs), None)
+    if given is None or isinstance(given, Tensor | str):
+        return []
+    size = max(_first(args).ndim, 1)
+    return [one % size for one in _whole_numbers([given])]
+
+
+def _exchanged(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    named = _whole_numbers([*args[1:], *kwargs.values()])
+    if len(named) != 2:
+        return LOST
+    one, other = (dim % args[0].ndim for dim in named)
+    return other if axis == one else one if axis == other else axis
+
+
+def _permuted(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    order = [one % args[0].ndim for one in _whole_numbers([*args[1:], *kwargs.values()])]
+    return order.index(axis) if axis in order else LOST
+
+
+def _moved(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    named = _whole_numbers([*args[1:], *kwargs.values()])
+    if len(named) != 2:
+        return LOST
+    start, end = (dim % args[0].ndim for dim in named)
+    order = [dim for dim in range(args[0].ndim) if dim != start]
+    order.insert(end, start)
+    return order.index(axis)
+
+
+def _turned(args: Sequence[Any], _: dict[str, Any], axis: int) -> int:
+    return int(args[0].ndim) - 1 - axis
+
+
+def _turned_matrix(args: Sequence[Any], _: dict[str, Any], axis: int) -> int:
+    last = args[0].ndim - 1
+    return last if axis == last - 1 else last - 1 if axis == last else axis
+
+
+def _along(at: int, *, default: int | None = None, every: bool = False) -> Move:
+    """A call that changes the order along the axes named at ``at``; ``every``: if none is."""
+
+    def move(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+        named = _dims(args, kwargs, at, ("dim", "dims", "axis"))
+        if not named and default is not None:
+            named = [default % max(_first(args).ndim, 1)]
+        return REORDERED if axis in named or (every and not named) else axis
+
+    return move
+
+
+def _flipped(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    named = _whole_numbers([*args[1:], *kwargs.values()])
+    return REORDERED if axis in [dim % args[0].ndim for dim in named] else axis
+
+
+def _taken_out(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    at = (_dims(args, kwargs, 1, ("dim",)) or [0])[0]
+    return REORDERED if at == axis else axis - (at < axis)
+
+
+def _put_in(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    given: int = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    return axis + int(given % (_first(args).ndim + 1) <= axis)
+
+
+def _squeezed(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    shape = args[0].shape
+    named = _dims(args, kwargs, 1, ("dim",)) or range(len(shape))
+    return axis - len([dim for dim in set(named) if dim < axis and shape[dim] == 1])
+
+
+def _reduced(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    named = _dims(args, kwargs, 1, ("dim", "axis"))
+    if axis in named:
+        return REORDERED
+    keeps = kwargs.get("keepdim", len(args) > 2 and args[2] is True)
+    return axis if keeps else axis - sum(dim < axis for dim in set(named))
+
+
+def _indexed(args: Sequence[Any], _: dict[str, Any], axis: int) -> int:
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    if len(index) > axis and axis == 0 and isinstance(index[0], Tensor):
+        return 0 if is_count(index[0], args[0].shape[0]) else REORDERED
+    before, after = 0, 0  # axes of the tensor and of the result that were passed
+    for at, one in enumerate(index):
+        if before > axis:
+            return after - 1 if _in_one_piece(index, at) else LOST
+        if one is None:
+            after += 1
+        elif one is Ellipsis:
+            left = sum(not (rest is None or rest is Ellipsis) for rest in index[at + 1 :])
+            skipped = args[0].ndim - before - left
+            if axis < before + skipped:
+                return after + axis - before if _in_one_piece(index, at) else LOST
+            before, after = before + skipped, after + skipped
+        elif isinstance(one, slice):
+            if before == axis and one != slice(None):
+                return REORDERED
+            before, after = before + 1, after + 1
+        elif isinstance(one, int) and not isinstance(one, bool):
+            if before == axis:
+                return REORDERED
+            before += 1
+        else:
+            return REORDERED if before == axis else LOST
+    return after + axis - before if before <= axis else after - 1
+
+
+def _in_one_piece(index: Sequence[Any], at: int) -> bool:
+    """Whether axes before ``at`` stay in front: lists of places move to the front if scattered."""
+    if not any(_is_list(one) for one in index):
+        return True
+    picked = [n for n, one in enumerate(index) if _is_list(one) or isinstance(one, int)]
+    return picked[0] >= at and picked[-1] - picked[0] == len(picked) - 1
+
+
+def _is_list(index: object) -> bool:
+    return isinstance(index, Tensor | list | bool)
+
+
+def is_count(index: Tensor, rows: int) -> bool:
+    """Whether an index is 0, 1, 2, ..., as in ``states[torch.arange(rows), last]``."""
+    if index.dtype != torch.int64 or index.shape != (rows,):
+        return False
+    return torch.equal(index, torch.arange(rows, device=index.device))
+
+
+def _table(*names: str) -> set[Any]:
+    found: set[Any] = set()
+    for name in names:
+        for home in (torch.Tensor, torch):
+            if hasattr(home, name):
+                found.add(getattr(home, name))
+    return found
+
+
+def _getter(name: str) -> Any:
+    return getattr(torch.Tensor, name).__get__
+
+
+MOVES: dict[Any, Move] = {
+    **dict.fromkeys(_table("transpose", "swapaxes", "swapdims"), _exchanged),
+    **dict.fromkeys(_table("permute"), _permuted),
+    **dict.fromkeys(_table("movedim", "moveaxis"), _moved),
+    **dict.fromkeys({*_table("t"), _getter("T")}, _turned),
+    _getter("mT"): _turned_matrix,
+    **dict.fromkeys(_table("flip"), _flipped),
+    **dict.fromkeys(_table("flipud", "vstack", "msort"), _along(99, default=0)),
+    **dict.fromkeys(_table("roll"), _along(2, every=True)),
+    **dict.fromkeys(_table("index_select", "gather", "narrow", "repeat_interleave"), _along(1)),
+    **dict.fromkeys(_table("sort", "argsort"), _along(1, default=-1)),
+    **dict.fromkeys(_table("topk"), _along(2, default=-1)),
+    **dict.fromkeys(_table("take_along_dim"), _along(2, every=True)),
+    **dict.fromkeys(_table("cat", "concat", "concatenate"), _along(1, default=0)),
+    **dict.fromkeys(_table("chunk", "split", "tensor_split"), _along(2, default=0)),
+    **dict.fromkeys({*_table("unbind", "select"), torch.Tensor.__iter__}, _taken_out),
+    **dict.fromkeys({*_table("unsqueeze"), torch.stack}, _put_in),
+    **dict.fromkeys(_table("squeeze"), _squeezed),
+    **dict.fromkeys(
+        _table("sum", "mean", "amax", "amin", "max", "min", "prod", "any", "all", "logsumexp")
+        | _table("std", "var", "argmax", "argmin", "median"),
+        _reduced,
+    ),
+    torch.Tensor.__getitem__: _indexed,
+}
+
+RESHAPING = frozenset(_table("reshape", "view", "flatten", "unflatten"))
+
+_POINTWISE = (
+    "add sub mul div neg exp log abs square sqrt rsqrt relu tanh sigmoid clamp pow where "
+    "sin cos erf add_ sub_ mul_ div_ relu_ tanh_ sigmoid_ __add__ __radd__ __sub__ __rsub__ "
+    "__mul__ __rmul__ __truediv__ __rtruediv__ __neg__ __iadd__ __isub__ __imul__ __itruediv__ "
+    "to float double half bfloat16 clone detach contiguous softmax log_softmax "
+    "expand expand_as broadcast_to masked_fill type_as"
+)
+_ACTIVATIONS = (
+    "relu gelu silu elu selu celu leaky_relu relu6 hardswish hardsigmoid hardtanh mish "
+    "softplus softsign tanh sigmoid logsigmoid dropout alpha_dropout softmax log_softmax glu "
+    "normalize layer_norm rms_norm group_norm instance_norm max_pool1d max_pool2d max_pool3d "
+    "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_max_pool1d adaptive_max_pool2d scaled_dot_product_attention pad"
+)
+# Element by element, or along inner axes; shapes are aligned at their ends.
+KEEPING = frozenset(
+    {
+        *_table(*_POINTWISE.split()),
+        *(getattr(F, name) for name in _ACTIVATIONS.split()),
+        *_table("matmul", "__matmul__", "bmm"),
+        torch.max_pool1d,
+    }
+)
+
+
+def kept_axis(result: Tensor, places: Sequence[tuple[Tensor, int]]) -> int:
+    """Where the examples are in what was computed element by element from several tensors."""
+    found = {axis - one.ndim for one, axis in places if one.ndim}
+    if len(found) != 1:
+        return LOST
+    axis = result.ndim + found.pop()
+    return axis if 0 <= axis < result.ndim else LOST
+
+
+def _after_attention(_: Sequence[Any]) -> list[int]:
+    return [1, 0]
+
+
+def _after_recurrence(args: Sequence[Any]) -> list[int]:
+    return [0 if args[-1] is True else 1, 1, 1]
+
+
+# Sequence layers: the axes of their results.
+SEQUENCES: dict[Any, Callable[[Sequence[Any]], list[int]]] = {
+    F.multi_head_attention_forward: _after_attention,
+    torch.lstm: _after_recurrence,
+    torch.gru: _after_recurrence,
+    torch.rnn_tanh: _after_recurrence,
+    torch.rnn_relu: _after_recurrence,
+}

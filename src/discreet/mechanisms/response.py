@@ -152,8 +152,8 @@ def k_ary_estimate(
     """S14: the unbiased estimate of every category's share.
 
     >>> shares = k_ary_estimate("aabc", categories="abc", epsilon=1000)
-    >>> [round(shares[name].share, 6) for name in "abc"]
-    [0.5, 0.25, 0.25]
+    >>> {name: round(found.share, 6) for name, found in shares.items()}
+    {'a': 0.5, 'b': 0.25, 'c': 0.25}
     """
     names = _names(categories)
     channel = Channel.of(stated_epsilon(epsilon)[1], len(names))

@@ -106,9 +106,10 @@ def partition_records(
     >>> import numpy as np
     >>> ages = np.array([31, 47, 52, 28])
     >>> parts = partition_records(ages, teachers=2, insecure_seed=1)
-    >>> fewer = partition_records(ages[1:], teachers=2, insecure_seed=1)
+    >>> others = ages[1:]
+    >>> fewer = partition_records(others, teachers=2, insecure_seed=1)
     >>> before = [sorted(ages[parts.members(t)].tolist()) for t in range(2)]
-    >>> after = [sorted(ages[1:][fewer.members(t)].tolist()) for t in range(2)]
+    >>> after = [sorted(others[fewer.members(t)].tolist()) for t in range(2)]
     >>> sum(a != b for a, b in zip(before, after))
     1
     """

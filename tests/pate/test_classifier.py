@@ -245,3 +245,24 @@ def test_a_budget_for_another_unit_is_refused(tmp_path: Path, unit: str, persons
                 ROWS, LABELS, public=PUBLIC, persons=owners, ledger=ledger, dataset="trees"
             )
         assert not list(ledger.history("trees"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "argument"),
+    [
+        ({"jobs": 0}, "jobs"),
+        ({"jobs": -3}, "jobs"),
+        ({"jobs": "x"}, "jobs"),
+        ({"relation": "replace", "persons": np.arange(len(ROWS))}, "relation"),
+    ],
+)
+def test_public_mistakes_are_found_before_the_charge(
+    changes: dict[str, Any], argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def charged(*_: Any, **__: Any) -> Any:
+        raise AssertionError("charged")
+
+    monkeypatch.setattr(module, "charged", charged)
+    with pytest.raises(InvalidValue) as caught:
+        fitted(**changes)
+    assert caught.value.argument == argument

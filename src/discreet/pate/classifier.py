@@ -182,6 +182,10 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         self._declare()
         whom = stated_unit(unit, persons=persons is not None)
         relation = Relation.parse(self.relation)
+        if persons is not None and relation is Relation.REPLACE:
+            raise InvalidValue("relation", "replace", "add_remove where records have persons")
+        if _validate.integer("jobs", self.jobs, at_least=-1) == 0:
+            raise InvalidValue("jobs", self.jobs, "a number of workers, or -1 for one on each core")
         features = number_features(self, X, reset=True, relation=relation)
         answers = targets_of(y, features)
         rows = self._public_rows(public)

@@ -5,8 +5,10 @@ import json
 import math
 import pickle
 import time
+from fractions import Fraction
 from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import special, stats
@@ -353,3 +355,26 @@ def test_bound_holds_for_hundreds_of_teachers(noise, one_sided) -> None:
             assert np.all(bound <= independent)
             below += bool(np.any(bound < 0.5 * independent))
     assert below >= 3
+
+
+@pytest.mark.parametrize("order", [1.5, 3.0])
+def test_a_threshold_between_points_of_the_grid_is_rounded_on_the_safe_side(order: float) -> None:
+    steps, above = 1 << 30, (1 << 30) // 20
+    aggregator = ConfidentGNMax(
+        classes=2,
+        teachers=40,
+        threshold=30 + Fraction(1000 * above + 1, 1000 * steps),
+        selection_noise="0.1",
+        answer_noise="0.1",
+    )
+    figure = data_dependent_rdp(aggregator, [[30, 10]], orders=[order]).private_rdp()[0]
+    with mpmath.workdps(60):
+        # The threshold is rounded up to the next point; a neighbour may miss one vote.
+        def tail(point: int) -> mpmath.mpf:
+            spread = mpmath.mpf("0.1") * steps * mpmath.sqrt(2)
+            return mpmath.erfc((mpmath.mpf(point) - mpmath.mpf(1) / 2) / spread) / 2
+
+        p, r = tail(above + 1), tail(above + 1 + steps)
+        moment = p**order * r ** (1 - order) + (1 - p) ** order * (1 - r) ** (1 - order)
+        truth = mpmath.log(moment) / (order - 1)
+    assert truth <= figure <= truth * (1 + 1e-7)

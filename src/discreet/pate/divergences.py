@@ -95,15 +95,16 @@ def laplace_label(
 def threshold_chances(distances: Array, *, noise: float, step: float) -> tuple[Array, ...]:
     """Bounds on log P(pass) and log P(fail), (low, high, low, high), for threshold - count.
 
-    ``step`` is the width of the grid that the noise lives on, see :mod:`discreet.pate.noise`.
+    ``step`` is the width of the grid that the noise lives on, see :mod:`discreet.pate.noise`; the
+    threshold is rounded up to that grid, so both sides are moved outwards by two steps.
     """
     x, h = distances / noise, 2.0 * step / noise
     slack = 1e-13
     bounds = (
-        special.log_ndtr(-x) * (1.0 + slack) - 1e-16,
+        special.log_ndtr(-x - h) * (1.0 + slack) - 1e-16,
         np.minimum(special.log_ndtr(h - x) * (1.0 - slack), 0.0),
         special.log_ndtr(x - h) * (1.0 + slack) - 1e-16,
-        np.minimum(special.log_ndtr(x) * (1.0 - slack), 0.0),
+        np.minimum(special.log_ndtr(x + h) * (1.0 - slack), 0.0),
     )
     return tuple(np.asarray(bound) for bound in bounds)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251 - its state is set aside and put back
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,22 +17,26 @@ import numpy as np
 
 __all__ = ["own_generators"]
 
+# Two teachers in threads of one process would draw from one another's generators.
+_ALONE = threading.RLock()
+
 
 @contextmanager
 def own_generators(seed: int) -> Iterator[None]:
     """Inside, the generators of the process start from ``seed``; afterwards they are as before."""
-    torch = sys.modules.get("torch")
-    python = random.getstate()
-    numbers = np.random.get_state()  # noqa: NPY002, TID251 - set aside, not drawn from
-    tensors = None if torch is None else torch.random.get_rng_state()
-    try:
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002, TID251 - the teacher's own
-        if torch is not None:
-            torch.random.default_generator.manual_seed(seed)
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numbers)  # noqa: NPY002, TID251 - put back
-        if torch is not None:
-            torch.random.set_rng_state(tensors)
+    with _ALONE:
+        torch = sys.modules.get("torch")
+        python = random.getstate()
+        numbers = np.random.get_state()  # noqa: NPY002, TID251 - set aside, not drawn from
+        tensors = None if torch is None else torch.random.get_rng_state()
+        try:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002, TID251 - the teacher's own
+            if torch is not None:
+                torch.random.default_generator.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numbers)  # noqa: NPY002, TID251 - put back
+            if torch is not None:
+                torch.random.set_rng_state(tensors)

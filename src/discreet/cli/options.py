@@ -14,11 +14,35 @@ import typer
 from discreet import _validate
 from discreet.errors import InvalidValue
 
-__all__ = ["Json", "RelationName", "count", "real", "shown"]
+__all__ = [
+    "ChargedDataset",
+    "ChargedLedger",
+    "InsecureSeed",
+    "Json",
+    "RelationName",
+    "count",
+    "real",
+    "shown",
+]
 
 _FORMS = "a number such as 0.01, 1e-5 or 256/60000"
 
 Json = Annotated[bool, typer.Option("--json", help="Print a JSON object instead of a table.")]
+ChargedLedger = Annotated[
+    str | None,
+    typer.Option(metavar="LEDGER", help="Charge this ledger before any record is read."),
+]
+ChargedDataset = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The dataset to charge in the ledger.")
+]
+InsecureSeed = Annotated[
+    str | None,
+    typer.Option(
+        "--insecure-seed",
+        metavar="INTEGER",
+        help="Repeatable noise for experiments. It protects nothing, and the output says so.",
+    ),
+]
 RelationName = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli.options import Json, RelationName, count, real
+from discreet.cli.options import (
+    ChargedDataset,
+    ChargedLedger,
+    InsecureSeed,
+    Json,
+    RelationName,
+    count,
+    real,
+)
 from discreet.cli.tables import at_most, print_json, print_lines
 from discreet.errors import DiscreetError, InvalidValue
 
@@ -76,19 +84,9 @@ def pate(
         ),
     ] = None,
     relation: RelationName = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger before reading.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The dataset to charge in the ledger.")
-    ] = None,
-    insecure_seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER",
-            help="Repeatable noise for experiments. It protects nothing, and the output says so.",
-        ),
-    ] = None,
+    ledger: ChargedLedger = None,
+    dataset: ChargedDataset = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""Train teachers on disjoint parts of a private table; release a student of their votes.

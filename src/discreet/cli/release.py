@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from discreet.cli.options import Json, RelationName, count, real
+from discreet.cli.options import InsecureSeed, Json, RelationName, count, real
 from discreet.cli.private_files import (
     read_column,
     read_lines,
@@ -73,14 +73,6 @@ Granularity = Annotated[
     ),
 ]
 Confidence = Annotated[str, typer.Option(metavar="NUMBER", help="Of the error bars.")]
-Seed = Annotated[
-    str | None,
-    typer.Option(
-        "--insecure-seed",
-        metavar="INTEGER",
-        help="Repeatable noise for experiments. It protects nothing, and the output says so.",
-    ),
-]
 File = Annotated[
     str, typer.Option("--file", metavar="FILE", help="A CSV file with a heading line; - is stdin.")
 ]
@@ -119,7 +111,7 @@ def laplace(
     granularity: Granularity = None,
     relation: RelationName = None,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""A number plus Laplace noise; pure DP.
@@ -179,7 +171,7 @@ def gaussian(
     granularity: Granularity = None,
     relation: RelationName = None,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""A number plus discrete Gaussian noise.
@@ -230,7 +222,7 @@ def count_rows(
     scale: Scale = None,
     relation: RelationName = None,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""How many rows of a CSV file hold a value, plus Laplace noise.
@@ -264,7 +256,7 @@ def histogram(
     scale: Scale = None,
     relation: RelationName = None,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""The number of rows of a CSV file in each public category, plus Laplace noise.
@@ -316,7 +308,7 @@ def exponential(
     ] = "exponential",
     relation: RelationName = None,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""One of the candidates, the better its score the more likely.
@@ -370,7 +362,7 @@ def randomized_response(
         bool, typer.Option("--two-coin", help="The lecture's two coins: epsilon = ln 3.")
     ] = False,
     confidence: Confidence = "0.95",
-    insecure_seed: Seed = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""Answers of people, each randomized on its own; what is learnt about the shares.

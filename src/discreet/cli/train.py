@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli.options import Json, RelationName, count, real
+from discreet.cli.options import (
+    ChargedDataset,
+    ChargedLedger,
+    InsecureSeed,
+    Json,
+    RelationName,
+    count,
+    real,
+)
 from discreet.cli.tables import at_most, print_json, print_lines, tracked
 from discreet.cli.train_checks import check_completions, check_installed
 from discreet.errors import DiscreetError, InvalidValue
@@ -69,19 +77,9 @@ def train(
         ),
     ] = None,
     relation: RelationName = None,
-    ledger: Annotated[
-        str | None, typer.Option(metavar="LEDGER", help="Charge this ledger before training.")
-    ] = None,
-    dataset: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The dataset to charge in the ledger.")
-    ] = None,
-    insecure_seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="INTEGER",
-            help="Repeatable noise for experiments. It protects nothing, and the output says so.",
-        ),
-    ] = None,
+    ledger: ChargedLedger = None,
+    dataset: ChargedDataset = None,
+    insecure_seed: InsecureSeed = None,
     as_json: Json = False,
 ) -> None:
     r"""Train a private model from a table; write it with its certificate.

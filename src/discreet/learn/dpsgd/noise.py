@@ -5,9 +5,10 @@ handed out as tensors shaped like the parameters; the clipped sum is added *into
 become the gradients, so that using a row destroys it. A buffer is handed out again only when a
 fresh fill of all of it has finished. For small models a buffer holds many steps and there are two
 of them, one in use and one being filled; what is handed out is then a copy, because whoever keeps
-a gradient would otherwise hold the noise of the steps to come. For large models there is a single
-buffer that is filled while the next forward and backward run, so noise needs no more memory than
-the gradients do; if somebody has kept one of them, a new buffer takes its place.
+a gradient would otherwise hold the noise of the steps to come. Models of middle size have two
+buffers of one step each. For large models there is a single buffer that is filled while the next
+forward and backward run, so noise needs no more memory than the gradients do. Where a buffer holds
+one step it is itself handed out; if somebody has kept a gradient, a new one takes its place.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["NoiseBank"]
 
 _BLOCK = 1 << 17  # normals in one background job, at least
 _MOST_ROWS = 256
+_SPARE = 1 << 21  # up to so many normals a second buffer costs little memory and no wait
 _KINDS: dict[torch.dtype, type[np.floating]] = {
     torch.float32: np.float32,
     torch.float64: np.float64,
@@ -52,8 +54,13 @@ class _Part:
             ]
             for row in self.flat
         ]
+        self._arrays = [[view.numpy() for view in row] for row in self.views] if rows > 1 else []
         self._storage = flat.untyped_storage()
         self._uses = self._users()
+
+    def copies(self, row: int) -> list[Tensor]:
+        """The noise of a step in memory of its own, by numpy because that takes less time."""
+        return [torch.from_numpy(view.copy()) for view in self._arrays[row]]
 
     def _users(self) -> list[int]:
         """How many tensors share the memory, and how many others each view itself has."""
@@ -109,7 +116,7 @@ class NoiseBank:
             _Buffer(
                 [_Part([shapes[i] for i in at], self.rows, kind[0]) for kind, at in kinds.items()]
             )
-            for _ in range(2 if self.rows > 1 else 1)
+            for _ in range(2 if self.rows > 1 or size <= _SPARE else 1)
         ]
         self._on_host = all(device.type == "cpu" for _, device in kinds)
         self._single = next(iter(kinds)) if len(kinds) == 1 else None
@@ -149,11 +156,10 @@ class NoiseBank:
         self._row += 1
         self._next_step += 1
         if self._single is not None and self._on_host:
-            noise = buffer.parts[0].views[row]
-        else:
-            noise = self._gathered(buffer, row)
-        # Exact, and one call; the copies have memory of their own.
-        return list(torch._foreach_mul(noise, 1.0)) if self.rows > 1 else noise
+            part = buffer.parts[0]
+            return part.views[row] if self.rows == 1 else part.copies(row)
+        noise = self._gathered(buffer, row)
+        return [one.clone() for one in noise] if self.rows > 1 else noise
 
     def _gathered(self, buffer: _Buffer, row: int) -> list[Tensor]:
         result: list[Tensor] = [torch.empty(0)] * self._count

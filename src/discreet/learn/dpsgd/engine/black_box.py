@@ -116,7 +116,10 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        self._recorder.admit((args, kwargs))
+        for value in args:
+            self._recorder.admit(value)
+        if kwargs:
+            self._recorder.admit(kwargs)
         with self._recorder:
             return self._forward(module, own, *args, **kwargs)
 

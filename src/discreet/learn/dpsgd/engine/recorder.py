@@ -23,6 +23,7 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes
 from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, merged
 from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
+from discreet.learn.dpsgd.engine.pooling import FASTER
 from discreet.learn.dpsgd.engine.row_axes import KEEPING, REORDERED, SEQUENCES
 from discreet.learn.dpsgd.engine.scratch import Scratch
 from discreet.learn.dpsgd.engine.sources import Site, Source
@@ -122,8 +123,10 @@ class Recorder(TorchFunctionMode):
                         elif self.is_data(inner):
                             data = True
         if not found:
-            result = func(*args, **kwargs)
-            return self._made(func, args, kwargs, result) if data else result
+            if not data:
+                return func(*args, **kwargs)
+            result = FASTER.get(func, func)(*args, **kwargs)
+            return self._made(func, args, kwargs, result)
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
             folds = self.axes.folds

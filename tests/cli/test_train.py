@@ -16,6 +16,7 @@ from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
 from discreet.learn.model_directory import new_directory, read_model_directory
+from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger
 
 SCHEMA = """
@@ -376,6 +377,22 @@ def test_a_failure_leaves_no_directory(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_paid_for_is_kept_where_its_place_was_taken(tmp_path):
+    out = tmp_path / "out"
+
+    def take_it_meanwhile() -> None:
+        with new_directory(out) as draft:
+            (draft / "model").write_text("paid for", encoding="utf-8")
+            out.mkdir()
+            (out / "other").touch()
+
+    with pytest.raises(InvalidValue, match="is complete, in") as error:
+        take_it_meanwhile()
+    kept = Path(error.value.expected.rpartition(" in ")[2])
+    assert (kept / "model").read_text(encoding="utf-8") == "paid for"
+    assert [path.name for path in out.iterdir()] == ["other"]
+
+
 def test_a_model_that_was_tampered_with_is_refused(run, place):
     assert run(*SEEDED).exit_code == 0
     text = Path("model/schema.toml").read_text(encoding="utf-8")
@@ -413,6 +430,27 @@ def test_a_model_and_its_certificate_belong_together(run, place):
     Path("model/model.npz").unlink()
     assert run("predict", "model", "patients.csv", "-o", "out.csv").exit_code == 2
     assert not Path("out.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "value"),
+    [
+        ([], "bounds", [[-2.0] * 4, [1.0] * 4]),
+        ([], "rows_per_person", 2),
+        ([], "schema_hash", None),
+        (["--target", "age"], "target_bounds", [-1.0, 100.0]),
+        (["--learner", "naive-bayes"], "categories", [8, 4]),
+    ],
+)
+def test_a_model_was_told_what_its_schema_declares(run, place, options, name, value):
+    assert run(*SEEDED, *options).exit_code == 0
+    kind = type(read_model_directory("model").estimator).__name__
+    head, arrays = read_model("model/model.npz", kind=kind)
+    assert head["parameters"][name] != value
+    head["parameters"][name] = value
+    write_model("model/model.npz", kind=kind, head=head, arrays=arrays)
+    with pytest.raises(SchemaError):
+        read_model_directory("model")
 
 
 def test_predict_writes_over_nothing_that_it_reads(run, place):

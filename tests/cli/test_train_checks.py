@@ -5,6 +5,7 @@ formulas, units that the ledger does not speak of, packages that are missing.
 """
 
 import csv
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from discreet.data import Categorical, Integer, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import charging
 from discreet.learn.certificate import Certificate
-from discreet.learn.choosing import automatic_learners, choose_learner
+from discreet.learn.choosing import TableLearner, automatic_learners, choose_learner
 from discreet.learn.model_directory import read_model_directory
 from discreet.ledger import Ledger
 
@@ -226,3 +227,62 @@ def test_a_plain_terminal_shows_what_it_can(spawn, place):
     assert "\\u5e74" in done.stdout
     assert Path("model/summary.png").exists()
     assert printable("a\x1b[31mb") == "a\\x1b[31mb"
+
+
+def cut_off(rows: int) -> str:
+    """Write a packed file that ends too early, as a broken download does."""
+    write_csv(Path("whole.csv"), patients(rows))
+    packed = gzip.compress(Path("whole.csv").read_bytes())
+    Path("cut.csv.gz").write_bytes(packed[: len(packed) // 2])
+    return "cut.csv.gz"
+
+
+def overwritten(rows: int) -> str:
+    """Write a Parquet file, with its head and foot as they were and nonsense between."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = zip(*patients(rows), strict=True)
+    names = ("age", "ward", "outcome")
+    table = pa.table(dict(zip(names, map(list, columns), strict=True)))
+    parquet.write_table(table, "damaged.parquet")
+    data = bytearray(Path("damaged.parquet").read_bytes())
+    data[4:400] = b"\xff" * 396
+    Path("damaged.parquet").write_bytes(data)
+    return "damaged.parquet"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(cut_off, "a whole file in the gzip format"), (overwritten, "a readable Parquet file")],
+)
+def test_damaged_files_are_found_before_the_charge(run, place, damage, said):
+    paid = open_ledger()
+    # So many rows that the damage lies beyond what is read for the heading.
+    name = damage(60_000)
+    out = run("train", name, *TRAIN[2:], "--epsilon", "1", *paid)
+    assert out.exit_code == 2
+    assert said in out.stderr
+    assert charges() == []
+
+
+def test_running_out_of_memory_tells_no_number_of_rows(run, place, monkeypatch):
+    def too_large(*_, **__):
+        raise MemoryError("Unable to allocate 9 GiB for an array with shape (12345, 7)")
+
+    monkeypatch.setattr(TableLearner, "fit_batches", too_large)
+    out = run(*TRAIN, "--epsilon", "1", *open_ledger())
+    assert out.exit_code == 2
+    assert "memory ran out" in out.stderr
+    assert "12345" not in out.stdout + out.stderr
+    assert charges() == ["failed"]
+    assert not Path("model").exists()
+
+
+def test_numbers_of_thousands_of_digits_are_refused_in_one_line(run, place):
+    for digits in (400, 5000):
+        text = SCHEMA.replace("expected_rows = 600", "expected_rows = " + "9" * digits)
+        Path("schema.toml").write_text(text, encoding="utf-8")
+        out = run(*TRAIN, "--epsilon", "1")
+        assert out.exit_code == 2
+        assert len(out.stderr.strip().splitlines()) == 1

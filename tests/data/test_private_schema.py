@@ -8,7 +8,7 @@ import pytest
 
 from discreet.data.columns import Boolean, Categorical, Date, Integer, Real
 from discreet.data.private_categories import TextCounts
-from discreet.data.private_schema import complete_schema, plan_schema
+from discreet.data.private_schema import MOST_LEARNED, complete_schema, plan_schema
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
 from discreet.errors import InvalidValue
@@ -169,3 +169,13 @@ def test_a_missing_column_is_an_error_of_the_form():
     del data["ward"]
     with pytest.raises(InvalidValue, match="one column 'ward'"):
         complete_schema(data, OPEN, epsilon=1, delta=1e-6)
+
+
+def test_no_more_categories_are_kept_than_memory_is_planned_for():
+    # Every text is far above the threshold; those of the second half occur twice as often.
+    rare, frequent = range(MOST_LEARNED), range(MOST_LEARNED, 2 * MOST_LEARNED)
+    texts = [str(number) for number in (*rare, *frequent, *frequent)] * 100
+    for target in (None, "ward"):
+        schema = Schema({"ward": Categorical()}, target=target)
+        done = complete_schema({"ward": texts}, schema, epsilon=20, delta=1e-3).value
+        assert set(done.columns["ward"].categories) == set(map(str, frequent))

@@ -209,3 +209,11 @@ class Hostile(int):
 def test_an_object_that_raises_is_missing():
     assert cells.text_of(Hostile(3)) == b""
     assert np.isnan(cells.read_number(Hostile(3)))
+
+
+def test_what_is_masked_is_missing_whatever_lies_below():
+    schema = Schema({"age": Integer(0, 9, missing=4), "sex": Categorical(["1", "999"])})
+    values = np.ma.array([1, 999, 3], mask=[False, True, False])
+    table = read_table({"age": values, "sex": values}, schema)
+    assert table.columns["age"].tolist() == [1.0, 4.0, 3.0]
+    assert table.columns["sex"].tolist() == [0, 2, 2]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -168,3 +169,12 @@ def test_a_larger_cap_uses_more_rows(cap):
     schema = Schema({"age": Integer(0, 100)}, person="who", rows_per_person=cap)
     table = read_table({"who": ["a"] * 3 + ["b"], "age": [1, 2, 3, 4]}, schema)
     assert table.rows == cap + 1
+
+
+def test_persons_may_be_known_by_uuids():
+    names = [UUID(int=number) for number in (1, 2, 1, 3, 1)]
+    schema = Schema({"age": Integer(0, 9)}, person="who", rows_per_person=2)
+    as_objects = read_table({"age": range(5), "who": names}, schema, choose="first")
+    as_texts = read_table({"age": range(5), "who": list(map(str, names))}, schema, choose="first")
+    assert as_objects.columns["age"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    np.testing.assert_array_equal(as_objects.persons, as_texts.persons)

@@ -213,3 +213,24 @@ def test_naming_a_schema_imports_neither_pyarrow_nor_pandas():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == ""
+
+
+def test_a_row_group_larger_than_memory_is_read_in_parts(tmp_path):
+    rows = 1_000_000
+    numbers = np.random.default_rng(5).random(rows)
+    table = pa.table(dict.fromkeys("abc", numbers))
+    # Random doubles in one row group, neither packed nor coded: 24 MB.
+    options = {"row_group_size": rows, "compression": "none", "use_dictionary": False}
+    pq.write_table(table, tmp_path / "t.parquet", **options)
+    del table
+    schema = Schema({name: Real(0, 1) for name in "abc"})
+    held, found = [], 0
+    before = pa.total_allocated_bytes()
+    for batch in table_batches(tmp_path / "t.parquet", schema):
+        held.append(pa.total_allocated_bytes() - before)
+        np.testing.assert_array_equal(
+            batch.columns["b"], numbers[found : found + batch.rows], strict=True
+        )
+        found += batch.rows
+    assert found == rows
+    assert max(held) < 12e6

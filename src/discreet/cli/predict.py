@@ -74,7 +74,7 @@ def predict(
             }
         )
         return
-    cost = f"epsilon {at_most(certificate.epsilon)}, delta {certificate.delta:g}"
+    cost = f"epsilon {at_most(certificate.epsilon)}, delta {at_most(certificate.delta)}"
     from discreet.cli.train_summary import printable
 
     line = f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"

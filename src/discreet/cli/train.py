@@ -163,6 +163,7 @@ class _Order:
         seed = None if insecure_seed is None else count("insecure_seed", insecure_seed)
         from discreet import _validate
         from discreet.data import check_columns
+        from discreet.data.tables import check_whole
         from discreet.learn.choosing import LEARNERS
         from discreet.learn.tabular.plan import default_delta
         from discreet.privacy import Relation
@@ -181,6 +182,7 @@ class _Order:
             expected = "add_remove with persons: replacing one may change the number of rows"
             raise InvalidValue("relation", relation, expected)
         check_columns(file, declared)
+        check_whole(file, declared)
         if neighbours == "replace":
             _check_count(file, declared, learner)
         assert declared.expected_rows is not None
@@ -265,8 +267,15 @@ def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
     with charged(
         book, dataset, loss=whole, delta=order.delta, purpose=purpose, unit=unit
     ) as charge:
-        run = plan()
-        model = run.fitted(order)
+        try:
+            run = plan()
+            model = run.fitted(order)
+        except MemoryError:
+            # numpy's own words would tell how many rows there are.
+            raise DiscreetError(
+                "memory ran out while learning; what was charged is spent (fewer categories, or "
+                "naive Bayes, which keeps no rows, need less)"
+            ) from None
     done = _certified(order, model, whole, run.reason)
     if charge is None:
         return done

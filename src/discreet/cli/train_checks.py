@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 __all__ = ["check_completions", "check_installed"]
 
 _TABLES, _TORCH = ("pyarrow", "sklearn"), ("torch", "safetensors")
-# How many categories a column is made up to have: none, the usual, and more than are turned.
-_MADE_UP_COUNTS = (0, 2, 1100)
 
 
 def check_installed(learner: str) -> None:
@@ -37,7 +35,10 @@ def check_completions(schema: Schema, possible: Callable[[Schema], None]) -> Non
     How many categories come out depends on the records, and none of them may make it impossible
     to go on: that would be an error after the charge, and one that tells of the records.
     """
-    for count in _MADE_UP_COUNTS:
+    from discreet.data.private_schema import MOST_LEARNED
+
+    # None, the usual, and the most that a column can come out with.
+    for count in (0, 2, MOST_LEARNED):
         possible(_made_up(schema, count))
 
 

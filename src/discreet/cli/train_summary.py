@@ -61,7 +61,7 @@ def summary_lines(model: TableLearner, certificate: Certificate, reason: str) ->
     """Say what was learned, what it costs and for whom; nothing that was not released."""
     schema = model.schema
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
-    cost = f"epsilon {at_most(certificate.epsilon)} at delta {certificate.delta:g}"
+    cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"
     lines = [
         f"{schema.task} of {schema.target!r} from {len(schema.features)} columns",
         f"learner: {certificate.learner} ({reason})",
@@ -138,7 +138,10 @@ def draw_summary(model: TableLearner, certificate: Certificate, place: Path) -> 
     axes.axvline(0.0, color=COLOURS["black"], linewidth=0.8)
     axes.set_xlabel("how much the column moves the released score (noise included)", fontsize=9)
     kind = "classification" if model.schema.task == "classification" else "regression"
-    cost = f"epsilon {at_most(certificate.epsilon, digits=3)}, delta {certificate.delta:g}"
+    cost = (
+        f"epsilon {at_most(certificate.epsilon, digits=3)}, "
+        f"delta {at_most(certificate.delta, digits=3)}"
+    )
     axes.set_title(
         f"{kind} of {model.schema.target}: {cost}", loc="left", fontsize=10, parse_math=False
     )

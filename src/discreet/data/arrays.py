@@ -79,6 +79,9 @@ def column_array(name: str, values: object) -> NDArray[Any]:
         for at, value in enumerate(values):
             listed[at] = value
         values = listed
+    if isinstance(values, np.ma.MaskedArray):
+        # What is masked is missing, whatever lies below the mask.
+        values = np.asarray(np.ma.filled(values.astype(object), None))
     if values.ndim != 1:
         expected = "an array of one dimension, one cell for each row"
         raise InvalidValue(f"data[{name!r}]", f"{values.ndim} dimensions", expected)

@@ -26,6 +26,7 @@ import numbers
 import re
 from collections.abc import Callable
 from decimal import Decimal
+from uuid import UUID
 
 import numpy as np
 
@@ -119,7 +120,7 @@ def text_of(cell: object) -> bytes:
 
     Whole numbers are written without a fraction, so that a column of numbers with gaps, which
     many tools turn into floats, still says ``3`` and not ``3.0``. What is neither text, number,
-    truth value nor date is missing.
+    truth value, date nor UUID is missing.
 
     >>> text_of(" Male "), text_of(3.0), text_of(2.5), text_of(True), text_of(None)
     (b'Male', b'3', b'2.5', b'True', b'')
@@ -129,12 +130,12 @@ def text_of(cell: object) -> bytes:
         return cell.encode("utf-8", "surrogatepass").strip(BLANKS)
     if isinstance(cell, bytes | bytearray):
         return bytes(cell).strip(BLANKS)
-    if not isinstance(cell, numbers.Real | Decimal | dt.date):
+    if not isinstance(cell, numbers.Real | Decimal | dt.date | UUID):
         return b""
     try:
         if cell != cell:
             return b""
-        if isinstance(cell, bool | dt.date):
+        if isinstance(cell, bool | dt.date | UUID):
             return str(cell).encode()
         if isinstance(cell, numbers.Integral):
             return str(int(cell)).encode()

@@ -20,7 +20,14 @@ import numpy as np
 
 from discreet.data.arrays import ArrayBatch, RawBatch, column_array
 from discreet.data.arrow_cells import ArrowBatch, load
-from discreet.data.csv_records import Readable, RecordBlock, cut, record_blocks, split_cells
+from discreet.data.csv_records import (
+    BLOCK_BYTES,
+    Readable,
+    RecordBlock,
+    cut,
+    record_blocks,
+    split_cells,
+)
 from discreet.data.schema import CsvFormat, Schema
 from discreet.errors import InvalidValue
 
@@ -31,6 +38,9 @@ __all__ = ["TableInput", "open_table"]
 
 _CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz", ".txt", ".txt.gz")
 _PARQUET = (".parquet", ".pq")
+_CHECKED_ROWS = 1 << 14
+# By default Arrow reads all of a row group, which may be the whole file, before its first row.
+_BUFFERED_BYTES = 1 << 20
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -62,6 +72,10 @@ class TableInput(ABC):
     @abstractmethod
     def _check_form(self, names: Sequence[str]) -> None:
         """Raise unless these columns hold one single value for each row."""
+
+    @abstractmethod
+    def check_whole(self, names: Sequence[str]) -> None:
+        """Raise where the bytes of these columns are damaged; what they say is not looked at."""
 
     @property
     @abstractmethod
@@ -120,6 +134,9 @@ class MemoryInput(TableInput):
             if array.size != self._arrays[names[0]].size:
                 raise InvalidValue(f"data[{name!r}]", "another length", "columns of one length")
 
+    def check_whole(self, names: Sequence[str]) -> None:
+        """Nothing to check: memory is not damaged."""
+
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         arrays = {name: self._arrays[name] for name in names}
         rows = arrays[names[0]].size
@@ -145,6 +162,9 @@ class ArrowInput(TableInput):
 
     def _check_form(self, names: Sequence[str]) -> None:
         _refuse_nested(self.title, self._table.schema, names)
+
+    def check_whole(self, names: Sequence[str]) -> None:
+        """Nothing to check, as above."""
 
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         for batch in self._table.select(list(names)).to_batches(max_chunksize=batch_rows):
@@ -187,6 +207,7 @@ class CsvInput(FileInput):
     def __init__(self, path: Path, form: CsvFormat) -> None:
         super().__init__(path)
         self._form = form
+        self._packed = path.name.lower().endswith(".gz")
         self._delimiter = form.delimiter.encode()
         self._names = self._heading()
 
@@ -195,6 +216,12 @@ class CsvInput(FileInput):
 
     def _check_form(self, names: Sequence[str]) -> None:
         """Nothing to check: each cell of a CSV file is a text."""
+
+    def check_whole(self, names: Sequence[str]) -> None:
+        if self._packed:
+            with self._stream() as stream:
+                while stream.read(BLOCK_BYTES):
+                    pass
 
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         if self._names is None:
@@ -231,9 +258,8 @@ class CsvInput(FileInput):
 
     @contextmanager
     def _stream(self) -> Iterator[Readable]:
-        packed = self._path.name.lower().endswith(".gz")
         try:
-            with gzip.open(self._path) if packed else self._path.open("rb") as stream:
+            with gzip.open(self._path) if self._packed else self._path.open("rb") as stream:
                 start = stream.read(len(_BYTE_ORDER_MARK))
                 yield _Resumed(b"" if start == _BYTE_ORDER_MARK else start, stream)
         except (EOFError, zlib.error, gzip.BadGzipFile):
@@ -254,6 +280,13 @@ class ParquetInput(FileInput):
         with self._file() as file:
             _refuse_nested(self.title, file.schema_arrow, names)
 
+    def check_whole(self, names: Sequence[str]) -> None:
+        with self._file() as file:
+            for _ in file.iter_batches(
+                batch_size=_CHECKED_ROWS, columns=list(names), use_threads=False
+            ):
+                pass
+
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         with self._file() as file:
             for batch in file.iter_batches(
@@ -266,7 +299,9 @@ class ParquetInput(FileInput):
     def _file(self) -> Iterator[Any]:
         parquet, pa = load("pyarrow.parquet"), load("pyarrow")
         try:
-            with parquet.ParquetFile(self._path, memory_map=False) as file:
+            with parquet.ParquetFile(
+                self._path, memory_map=False, pre_buffer=False, buffer_size=_BUFFERED_BYTES
+            ) as file:
                 yield file
         except (OSError, pa.ArrowException):
             raise InvalidValue("data", self.title, "a readable Parquet file") from None

@@ -41,7 +41,13 @@ from discreet.privacy import Loss, Relation
 from discreet.randomness import Source
 from discreet.randomness.arguments import rational
 
-__all__ = ["SchemaPlan", "complete_schema", "learned_categories", "plan_schema"]
+__all__ = ["MOST_LEARNED", "SchemaPlan", "complete_schema", "learned_categories", "plan_schema"]
+
+MOST_LEARNED = 1000
+"""How many categories of one column are kept, those with the largest noisy counts.
+
+What follows needs memory for each of them, and must not run out of it because of the records.
+"""
 
 _SPARE_CLASSES = ("other", "none", "neither")
 
@@ -245,7 +251,8 @@ def _bounded(schema: Schema, name: str) -> Bounded:
 
 
 def learned_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
-    """Return an open column with the categories that came out, be they none at all."""
+    """Return an open column with the categories that came out, largest first, be they none."""
+    categories = categories[:MOST_LEARNED]
     column = schema.columns[name]
     if not isinstance(column, Categorical):
         raise InvalidValue(f"columns.{name}", column, "a column with categories")

@@ -23,7 +23,10 @@ from discreet.data.columns import Boolean, Bounded, Categorical, Column, Labelle
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Loss, Relation
 
-__all__ = ["CsvFormat", "Schema"]
+__all__ = ["MOST_ROWS", "CsvFormat", "Schema"]
+
+MOST_ROWS = 1 << 53
+"""The most rows that may be declared: more are a slip of the pen, and no double would hold them."""
 
 _VERSION = 1
 
@@ -111,10 +114,14 @@ class Schema:
             if self.person in self.columns:
                 expected = "a column of the file that is not among the columns to learn from"
                 raise InvalidValue("person", self.person, expected)
-            cap = _validate.integer("rows_per_person", self.rows_per_person, at_least=1)
+            cap = _validate.integer(
+                "rows_per_person", self.rows_per_person, at_least=1, at_most=MOST_ROWS
+            )
             object.__setattr__(self, "rows_per_person", cap)
         if self.expected_rows is not None:
-            rows = _validate.integer("expected_rows", self.expected_rows, at_least=1)
+            rows = _validate.integer(
+                "expected_rows", self.expected_rows, at_least=1, at_most=MOST_ROWS
+            )
             object.__setattr__(self, "expected_rows", rows)
         if not isinstance(self.csv, CsvFormat):
             raise InvalidValue("csv", self.csv, "a CsvFormat")

@@ -65,7 +65,7 @@ def schema_from_toml(text: str) -> Schema:
         raise InvalidValue("text", type(text).__name__, "the text of a TOML file")
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         raise SchemaError(f"this schema is not valid TOML: {error}") from None
     _known_keys("", content, ("target", "expected_rows", "unit", "csv", "columns"))
     unit = _section("unit", content.get("unit", {}), ("person", "rows_per_person"))

@@ -44,7 +44,15 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Table", "Used", "check_columns", "raw_rows", "read_table", "table_batches"]
+__all__ = [
+    "Table",
+    "Used",
+    "check_columns",
+    "check_whole",
+    "raw_rows",
+    "read_table",
+    "table_batches",
+]
 
 _BATCH_ROWS = 1 << 16
 
@@ -85,6 +93,15 @@ def check_columns(data: object, schema: Schema) -> None:
     """Raise unless the input has the columns that the schema needs; no record is looked at."""
     _checked_schema(schema)
     open_table(data, schema)
+
+
+def check_whole(data: object, schema: Schema) -> None:
+    """Raise where a packed or Parquet file is damaged or cut off, by reading it to its end.
+
+    Cells are not looked at: it is the file that is damaged, and not a record that is odd.
+    """
+    _checked_schema(schema)
+    open_table(data, schema).check_whole(schema.file_columns)
 
 
 def read_table(

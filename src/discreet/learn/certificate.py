@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, final
 
@@ -80,6 +80,15 @@ class Certificate:
         """The neighbouring relation that the guarantee speaks of."""
         return self.loss.relation.value
 
+    def check_covers(self, loss: Loss) -> None:
+        """Raise unless what a plan costs is within what this certificate claims."""
+        cost = _reading(loss, self.delta)
+        if loss.relation is not self.loss.relation or cost > self.epsilon * (1.0 + _VERSIONS_AGREE):
+            raise SchemaError(
+                f"a certificate claims epsilon {self.epsilon!r} under {self.relation}; its plan "
+                f"costs {cost!r} under {loss.relation.value}"
+            )
+
     def to_json(self) -> dict[str, Any]:
         """The certificate as plain JSON values."""
         return {
@@ -122,12 +131,18 @@ class Certificate:
             raise
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise SchemaError(f"a certificate lacks or mistypes a field: {error}") from None
-        cost = _reading(read.loss, read.delta)
+        try:
+            cost = _reading(read.loss, read.delta)
+        except Exception as error:  # noqa: BLE001 - a damaged loss can fail anywhere, in any way
+            raise SchemaError(
+                f"a certificate has a loss that cannot be read ({type(error).__name__})"
+            ) from None
         if not read.epsilon >= cost * (1.0 - _VERSIONS_AGREE):
             raise SchemaError(
                 f"a certificate claims epsilon {read.epsilon!r}; its loss is {cost!r}"
             )
-        return read
+        # An upper bound by either reading.
+        return replace(read, epsilon=max(read.epsilon, cost))
 
 
 def _check_types(data: Mapping[str, Any]) -> None:

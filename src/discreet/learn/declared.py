@@ -197,7 +197,9 @@ def declared_bounds(
         "lower < upper, at most 1e100 large and at least 1e-100 apart (they are not read off the "
         "data)"
     )
-    if not isinstance(bounds, tuple | list | np.ndarray) or len(bounds) != 2:
+    if isinstance(bounds, np.ndarray):
+        bounds = list(bounds) if bounds.ndim else None
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise InvalidValue("bounds", bounds, expected)
     try:
         lower, upper = (

@@ -66,7 +66,7 @@ def _table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArra
     if issparse(X):
         # scikit-learn's own words, which its users look for.
         validate_data(estimator, X, reset=reset, ensure_min_samples=0)
-    listed = rows_apart(X)
+    listed = rows_apart(_unmasked(X))
     try:
         table = np.asarray(listed)
     except (TypeError, ValueError):
@@ -96,6 +96,12 @@ def _table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArra
     return table
 
 
+def _unmasked(values: Any) -> Any:
+    """Return a masked array with nothing where it is masked; anything else as it is."""
+    masked = isinstance(values, np.ma.MaskedArray)
+    return values.astype(object).filled(None) if masked else values
+
+
 def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
     """Return the targets, one for each row of the features, with their cells as they are."""
     if y is None:
@@ -103,7 +109,7 @@ def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
             "y", y, "targets; learning requires y to be passed, but the target y is None"
         )
     try:
-        answers = np.asarray(labels_apart(y))
+        answers = np.asarray(labels_apart(_unmasked(y)))
     except (TypeError, ValueError):
         answers = np.empty(())
     if answers.dtype.kind == "c":

@@ -15,11 +15,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
 from discreet.learn.choosing import LEARNERS, TableLearner
+from discreet.learn.declared import declared_bounds
 
 __all__ = ["new_directory", "read_model_directory", "write_model_files"]
 
@@ -31,7 +34,8 @@ _VERSION = 1
 def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
     """A directory to write into, which becomes ``out`` when the block succeeds.
 
-    Entering the block proves that it can be made; an existing place is refused.
+    Entering the block proves that it can be made; an existing place is refused. If the place is
+    taken while the block runs, the directory stays where it is and the error says where.
     """
     target = Path(out)
     expected = "a directory that does not exist yet, in one that does"
@@ -53,12 +57,15 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
         raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
     try:
         yield draft
-        try:
-            draft.rename(target)
-        except OSError as error:
-            raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
-    finally:
+    except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
+        raise
+    try:
+        draft.rename(target)
+    except OSError as error:
+        # Somebody took the place meanwhile; what is in the draft was paid for.
+        kept = f"{expected} ({error.strerror}); what was to be there is complete, in {draft}"
+        raise InvalidValue(argument, str(out), kept) from None
 
 
 def write_model_files(place: Path, model: TableLearner, certificate: Certificate) -> None:
@@ -88,7 +95,9 @@ def read_model_directory(place: str | Path) -> TableLearner:
         paper = Certificate.from_json(
             json.loads((path / "certificate.json").read_text(encoding="utf-8"))
         )
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError):
+    except SchemaError:
+        raise
+    except (OSError, ValueError, RecursionError):
         raise SchemaError(f"{path / 'certificate.json'} is missing or damaged") from None
     schema = Schema.from_toml(text)
     model = _loaded(head["learner"], schema, path / "model.npz")
@@ -105,6 +114,7 @@ def _loaded(learner: str, schema: Schema, place: Path) -> TableLearner:
     record = read_table({name: [None] for name in asked.columns}, asked)
     try:
         model = TableLearner.load(learner, schema, place)
+        _check_declarations(model)
         model.predicted(record)
     except FileNotFoundError:
         raise InvalidValue("model", str(place.parent), "a directory with a model.npz") from None
@@ -113,3 +123,17 @@ def _loaded(learner: str, schema: Schema, place: Path) -> TableLearner:
     except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
         raise SchemaError(f"{place} is damaged ({type(error).__name__})") from None
     return model
+
+
+def _check_declarations(model: TableLearner) -> None:
+    """Raise unless a model was told what its schema declares: it would misread the rows."""
+    found = model.estimator
+    asked = TableLearner.make(model.learner, model.schema, relation=found.relation).estimator
+    for name in ("classes", "categories", "target_bounds", "feature_norm", "rows_per_person"):
+        if getattr(found, name, None) != getattr(asked, name, None):
+            raise SchemaError(f"the model and schema.toml disagree about {name}")
+    if hasattr(asked, "bounds"):
+        features = int(found.n_features_in_)
+        ends = [declared_bounds(one.bounds, features) for one in (found, asked)]
+        if not np.array_equal(ends[0], ends[1]):
+            raise SchemaError("the model and schema.toml disagree about bounds")

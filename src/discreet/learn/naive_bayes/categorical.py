@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PrivateCategoricalNB"]
 
+_MOST_CATEGORIES = 1 << 24
+
 
 @final
 class PrivateCategoricalNB(TableNaiveBayes):
@@ -105,8 +107,11 @@ class PrivateCategoricalNB(TableNaiveBayes):
         return read(self, X, reset=first, relation=Relation.parse(self.relation))
 
     def _has_values(self) -> bool:
-        listed = not isinstance(self.categories, int | np.integer) and self.categories is not None
-        return listed and any(not isinstance(one, int | np.integer) for one in self.categories)
+        try:
+            entries = list(self.categories)
+        except TypeError:
+            return False  # one number for all features, or a mistake that _declared names
+        return any(not isinstance(one, int | np.integer) for one in entries)
 
     def _declared(self) -> list[int | NDArray[Any]]:
         """One entry a feature: how many codes it has, or the sorted values of its categories."""
@@ -126,7 +131,7 @@ class PrivateCategoricalNB(TableNaiveBayes):
         if len(entries) != features:
             raise InvalidValue("categories", given, f"one entry for each of {features} features")
         return [
-            _validate.integer("categories", entry, at_least=1)
+            _validate.integer("categories", entry, at_least=1, at_most=_MOST_CATEGORIES)
             if isinstance(entry, int | np.integer)
             else declared_classes(entry, argument="categories", least=1)
             for entry in entries

@@ -57,6 +57,8 @@ class _Collection:
     charge: ExitStack
     receipt: dict[str, Any] | None
     unit: str
+    epsilon: float
+    delta: float
 
 
 class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -137,10 +139,12 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 "this model is finished: adding records and releasing it again would be a second "
                 "release at its own cost; clone the estimator, or call fit"
             )
-        if classes is not None and self.classes is not None:
-            given = declared_classes(classes)
-            if not np.array_equal(given, declared_classes(self.classes)):
-                raise InvalidValue("classes", classes, f"the declared classes {self.classes!r}")
+        first: _Collection | None = self.__dict__.get("_collecting")
+        known = self.classes if first is None else first.classes
+        if classes is not None and known is not None:
+            given, before = declared_classes(classes), declared_classes(known)
+            if not np.array_equal(given, before):
+                raise InvalidValue("classes", classes, f"the declared classes {before.tolist()}")
         self._add(X, y, self.classes if classes is None else classes, ledger, dataset, unit)
         return self
 
@@ -156,13 +160,13 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._set_model(noisy, collection.noise)
         self.certificate_ = Certificate.of(
             collection.noise.loss,
-            delta=float(self.delta),
+            delta=collection.delta,
             learner=type(self).__name__,
             plan={
                 "noise": collection.noise.kind,
                 "noise_in_steps": collection.noise.parameter,
                 "steps_per_record": collection.noise.unit,
-                "target_epsilon": float(self.epsilon),
+                "target_epsilon": collection.epsilon,
                 "features": int(self.n_features_in_),
                 "classes": self.classes_.tolist(),
                 "schema_hash": self.schema_hash,
@@ -212,6 +216,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> _Collection:
         statistics, noise = self._open_statistics(labels.size)
         bits = source(insecure_seed=self.insecure_seed)
+        target, slack = float(self.epsilon), float(self.delta)
         purpose = f"{type(self).__name__}: naive Bayes"
         charge = ExitStack()
         spent = charge.enter_context(
@@ -219,13 +224,15 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 ledger,
                 dataset,
                 loss=noise.loss,
-                delta=float(self.delta),
+                delta=slack,
                 purpose=purpose,
                 unit=unit,
             )
         )
         receipt = None if spent is None else spent.receipt()
-        return _Collection(labels, noise, statistics, bits, charge, receipt, unit)
+        # What was fitted before is another release: its certificate must not outlive it.
+        self.__dict__.pop("certificate_", None)
+        return _Collection(labels, noise, statistics, bits, charge, receipt, unit, target, slack)
 
     def _drop_collection(self, error: BaseException | None = None) -> None:
         collection: _Collection | None = self.__dict__.pop("_collecting", None)
@@ -278,8 +285,9 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         declared = {"classes": declared_classes(model.classes).tolist()}
         same_facts(declared, {"classes": model.classes_.tolist()})
         found = {**declared, "features": model.n_features_in_, **model._plan()}
-        found["target_epsilon"] = float(model.epsilon)
+        found |= {"target_epsilon": float(model.epsilon), "schema_hash": model.schema_hash}
         same_facts(found, model.certificate_.plan)
+        model.certificate_.check_covers(model.loss_for(model.n_features_in_))
         model._restore(arrays)
         return model
 

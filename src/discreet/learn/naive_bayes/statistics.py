@@ -45,7 +45,8 @@ def bits_for(tables: int, epsilon: float) -> int:
     >>> bits_for(20, 1.0), bits_for(1000, 0.001)
     (16, 15)
     """
-    room = 51 - math.ceil(math.log2(tables / epsilon))
+    # The quotient by the least of all epsilons would be infinite.
+    room = 51 - math.ceil(math.log2(min(tables / epsilon, 1e300)))
     bits = min(_MOST_BITS, (room - 1) // 2)
     if bits < _LEAST_BITS:
         raise InvalidValue("epsilon", epsilon, f"a larger value for {tables} noisy tables")

@@ -127,6 +127,8 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         with charged(
             ledger, dataset, loss=loss, delta=float(self.delta), purpose=purpose, unit=whose
         ) as charge:
+            # What was fitted before is another release: its certificate must not outlive it.
+            self.__dict__.pop("certificate_", None)
             run = train(
                 self._rows(features),
                 self._goals(answers),
@@ -157,11 +159,11 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         return self
 
     def _make_plan(self, records: int, features: int) -> SgdPlan:
+        if not isinstance(self.fit_intercept, bool | np.bool_):
+            raise InvalidValue("fit_intercept", self.fit_intercept, "True or False")
         dimension = features + bool(self.fit_intercept)
         length = _validate.real("feature_norm", self.feature_norm, above=1e-50, at_most=1e50)
         region = self._set()
-        if not isinstance(self.fit_intercept, bool | np.bool_):
-            raise InvalidValue("fit_intercept", self.fit_intercept, "True or False")
         length *= math.sqrt(2.0) if self.fit_intercept else 1.0
         if self.lipschitz is not None and self.clip_norm is not None:
             raise InvalidValue("clip_norm", self.clip_norm, "None where lipschitz is stated")
@@ -272,8 +274,13 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         same_facts({"epsilon": model.epsilon}, {"epsilon": model.plan_.epsilon})
         model.excess_risk_bound_ = None if model.plan_.clipped else model.plan_.excess_risk_bound()
         model.certificate_ = Certificate.from_json(head["certificate"])
-        told = {**head["plan"], "feature_norm": float(model.feature_norm)}
+        told = {
+            **head["plan"],
+            "feature_norm": float(model.feature_norm),
+            "schema_hash": model.schema_hash,
+        }
         same_facts(told, model.certificate_.plan)
+        model.certificate_.check_covers(model.plan_.loss)
         model._keep(arrays["theta"])
         return model
 

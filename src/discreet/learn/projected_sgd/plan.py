@@ -108,8 +108,10 @@ class SgdPlan:
         """
         n = _validate.integer("records", records, at_least=1)
         d = _validate.integer("dimension", dimension, at_least=1)
-        steep = _validate.real("lipschitz", lipschitz, above=0, at_most=1e100)
-        wide = _validate.real("diameter", diameter, above=0, at_most=1e101)
+        bound = "clip_norm" if clipped is True else "lipschitz"
+        steep = _validate.real(bound, lipschitz, at_least=1e-100, at_most=1e100)
+        # Beyond these, products of them are no doubles any more.
+        wide = _validate.real("diameter", diameter, at_least=1e-100, at_most=1e101)
         target = _validate.real("epsilon", epsilon, above=0)
         point = _validate.real("delta", delta, above=0, below=1)
         way = _validate.one_of("calibration", calibration, CALIBRATIONS)

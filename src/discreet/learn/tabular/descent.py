@@ -61,7 +61,8 @@ _RAW_SQUARED = RAW_STEPS**2
 class Turning:
     """A public basis in which rows have an expected length of 1 / ``clip_ratio``.
 
-    ``length`` is the clipping norm in the units of the features.
+    ``length`` is the clipping norm in the units of the features. A basis of one dimension is a
+    diagonal: wide rows are only scaled, and a square matrix of their width would not fit.
     """
 
     basis: NDArray[np.float64]
@@ -109,7 +110,7 @@ def turning_basis(moments: NDArray[np.float64] | None, plan: LinearPlan) -> Turn
     width = plan.features + 1
     if moments is None:
         length = plan.clip_ratio * math.sqrt(plan.norm**2 + 1.0)
-        return Turning(np.eye(width) / length, plan.clip_ratio)
+        return Turning(np.full(width, 1.0 / length), plan.clip_ratio)
     values, vectors = np.linalg.eigh(moments)
     spread = plan.moment_stddev / _RAW_SQUARED / plan.rows
     ridge = plan.ridge * spread * math.sqrt(width) + 1e-9
@@ -127,7 +128,7 @@ def clipped_gradient(
 ) -> NDArray[np.int64]:
     """Return the exact sum of clipped gradients, in steps; ``norms`` are those of the rows."""
     total = np.zeros(weights.shape, dtype=np.int64)
-    for start, stop in blocks(rows.shape[0]):
+    for start, stop in blocks(*rows.shape):
         part = rows[start:stop].astype(np.float64)
         scores = (part @ weights) * (1.0 / (TURNED_STEPS * _WEIGHT_STEPS))
         rest = residuals(scores, start, stop)
@@ -175,12 +176,14 @@ def descend(
             total += weights
             kept += 1
     mean = total / (kept * float(_WEIGHT_STEPS))
-    return Descended(turning.basis @ mean, turning.length, moments)
+    basis = turning.basis
+    weights = basis[:, None] * mean if basis.ndim == 1 else basis @ mean
+    return Descended(weights, turning.length, moments)
 
 
 def _norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     norms = np.empty(rows.shape[0])
-    for start, stop in blocks(rows.shape[0]):
+    for start, stop in blocks(*rows.shape):
         part = rows[start:stop].astype(np.float64)
         norms[start:stop] = np.sqrt(np.einsum("ij,ij->i", part, part)) / TURNED_STEPS
     return norms

@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet import _validate
 from discreet.data.columns import Bounded
 from discreet.data.encoding import Encoding
-from discreet.data.schema import Schema
+from discreet.data.schema import MOST_ROWS, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
@@ -180,6 +180,8 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         with charged(
             ledger, dataset, loss=loss, delta=delta, purpose=purpose, unit=whose
         ) as charge:
+            # What was fitted before is another release: its certificate must not outlive it.
+            self.__dict__.pop("certificate_", None)
             if owned is not None:
                 features, answers = features[owned.rows], answers[owned.rows]
             told = self._learn(
@@ -231,7 +233,9 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _planned_rows(self, count: int) -> int:
         if self.expected_rows is not None:
-            return _validate.integer("expected_rows", self.expected_rows, at_least=1)
+            return _validate.integer(
+                "expected_rows", self.expected_rows, at_least=1, at_most=MOST_ROWS
+            )
         if Relation.parse(self.relation) is Relation.REPLACE and count > 0:
             return count
         raise InvalidValue(
@@ -260,7 +264,9 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _owned(self, persons: object, rows: int) -> OwnedRows | None:
         """Return which rows count; None: all of them, as whoever chose them promises."""
-        cap = _validate.integer("rows_per_person", self.rows_per_person, at_least=1)
+        cap = _validate.integer(
+            "rows_per_person", self.rows_per_person, at_least=1, at_most=MOST_ROWS
+        )
         if persons is not None and Relation.parse(self.relation) is Relation.REPLACE:
             raise NotApplicable("replacing a person may change the number of rows: use add_remove")
         if persons is not None:
@@ -315,9 +321,15 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         set_features(model, head)
         model.certificate_ = Certificate.from_json(head["certificate"])
         model._keep_plan(model._read_plan(head["plan"]))
-        told = {**model.plan_.to_json(), "features": model.n_features_in_}
+        told = {
+            **model.plan_.to_json(),
+            "features": model.n_features_in_,
+            "rows_per_person": model.rows_per_person,
+            "schema_hash": model.schema_hash,
+        }
         same_facts({"epsilon": model.epsilon}, {"epsilon": model.plan_.epsilon})
         same_facts(told, model.certificate_.plan)
+        model.certificate_.check_covers(model.plan_.loss)
         if "classes" in arrays:
             same_facts(
                 {"classes": model.classes_.tolist()}, {"classes": arrays["classes"].tolist()}

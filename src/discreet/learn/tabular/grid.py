@@ -33,7 +33,7 @@ __all__ = [
 RAW_STEPS = 1 << 12
 TURNED_STEPS = 1 << 16
 LONGEST_TURNED = 16
-BLOCK_ROWS = 1 << 12
+BLOCK_ROWS, BLOCK_CELLS = 1 << 12, 1 << 22
 # Shortening multiplies by a rounded factor; this much is left for the rounding.
 _SHORTER = 1.0 - 2.0**-40
 # A product of a raw row and a column stays below 2**52 in absolute value, term by term.
@@ -66,7 +66,7 @@ def raw_rows(
     result = np.empty((count, width + 1), dtype=np.float32)
     result[:, width] = RAW_STEPS
     most = norm * RAW_STEPS
-    for start, stop in blocks(count):
+    for start, stop in blocks(count, width):
         part = features[start:stop].astype(np.float64)
         steps = np.rint((part if scale is None else scale(part)) * RAW_STEPS)
         result[start:stop, :width] = _shortened(steps, most)
@@ -76,17 +76,20 @@ def raw_rows(
 def turned_rows(rows: NDArray[np.float32], basis: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the turned rows ``row @ basis`` for raw rows; ``basis`` is public.
 
-    The basis is rounded to a grid on which every product is exact, so that a turned row does
-    not depend on where its row stood in a matrix.
+    A basis of one dimension is a diagonal. The basis is rounded to a grid on which every product
+    is exact, so that a turned row does not depend on where its row stood in a matrix.
     """
-    longest = float(np.sqrt(np.einsum("ij,ij->j", basis, basis)).max())
+    diagonal = basis.ndim == 1
+    lengths = np.abs(basis) if diagonal else np.sqrt(np.einsum("ij,ij->j", basis, basis))
+    longest = float(lengths.max())
     reach = RAW_STEPS * math.sqrt(rows.shape[1]) * max(longest, 1e-300)
     shift = math.floor(math.log2(_PRODUCT / reach)) - 1
     grid = np.rint(np.ldexp(basis, shift))
-    result = np.empty((rows.shape[0], basis.shape[1]), dtype=np.float32)
+    result = np.empty((rows.shape[0], grid.shape[-1]), dtype=np.float32)
     scale = math.ldexp(TURNED_STEPS / RAW_STEPS, -shift)
-    for start, stop in blocks(rows.shape[0]):
-        steps = np.rint((rows[start:stop].astype(np.float64) @ grid) * scale)
+    for start, stop in blocks(*rows.shape):
+        part = rows[start:stop].astype(np.float64)
+        steps = np.rint((part * grid if diagonal else part @ grid) * scale)
         result[start:stop] = _shortened(steps, float(LONGEST_TURNED * TURNED_STEPS))
     return result
 
@@ -94,16 +97,21 @@ def turned_rows(rows: NDArray[np.float32], basis: NDArray[np.float64]) -> NDArra
 def exact_gram(rows: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the sum of outer products of raw rows, exactly."""
     total = np.zeros((rows.shape[1], rows.shape[1]), dtype=np.int64)
-    for start, stop in blocks(rows.shape[0]):
+    for start, stop in blocks(*rows.shape):
         part = rows[start:stop].astype(np.float64)
         total += (part.T @ part).astype(np.int64)
     return total
 
 
-def blocks(count: int) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of blocks of rows whose sums double precision holds exactly."""
-    for start in range(0, count, BLOCK_ROWS):
-        yield start, min(start + BLOCK_ROWS, count)
+def blocks(count: int, width: int) -> Iterator[tuple[int, int]]:
+    """Yield the bounds of blocks of rows whose sums double precision holds exactly.
+
+    Wide rows come in smaller blocks: copies of them in double precision stay below 32 MB, or
+    one row. The sums are exact, so nothing depends on where the bounds are.
+    """
+    size = min(BLOCK_ROWS, max(1, BLOCK_CELLS // width))
+    for start in range(0, count, size):
+        yield start, min(start + size, count)
 
 
 def _shortened(steps: NDArray[np.float64], most: float) -> NDArray[np.float64]:

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
+from discreet.data.schema import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.estimator import Track
+from discreet.learn.tabular.plan import MOST_STEPS
 from discreet.privacy import Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import NormalStream, Source
@@ -42,6 +44,7 @@ _SQUARED_SLOWER = 5.0
 # Gradients are clipped to 1: larger steps carry single precision away in a few of them.
 _LARGEST_STEP = 1e4
 _LARGEST_WEIGHT = 1e30
+_WIDEST_LAYER = 1 << 16
 
 
 @final
@@ -82,8 +85,9 @@ class NetworkPlan:
                 f"networks need torch: pip install 'discreet[torch]' ({error})"
             ) from None
 
-        cap = _validate.integer("rows_per_person", contributions, at_least=1)
-        n = math.ceil(_validate.integer("expected_rows", rows, at_least=1) / cap)
+        cap = _validate.integer("rows_per_person", contributions, at_least=1, at_most=MOST_ROWS)
+        declared = _validate.integer("expected_rows", rows, at_least=1, at_most=MOST_ROWS)
+        n = -(-declared // cap)
         target = _validate.real("epsilon", epsilon, above=0)
         point = _validate.real("delta", delta, above=0, below=1)
         kind = Relation.parse(relation)
@@ -98,7 +102,9 @@ class NetworkPlan:
         plan = Plan(
             examples=n,
             expected_batch_size=batch,
-            steps=_validate.integer("max_iter", count if steps is None else steps, at_least=1),
+            steps=_validate.integer(
+                "max_iter", count if steps is None else steps, at_least=1, at_most=MOST_STEPS
+            ),
             clip_norm=1.0,
             delta=point,
             epsilon=target,
@@ -160,7 +166,10 @@ def hidden_sizes(hidden: object) -> tuple[int, ...]:
     sizes = [hidden] if isinstance(hidden, int | np.integer) else hidden
     if not isinstance(sizes, list | tuple) or not 1 <= len(sizes) <= 4:
         raise InvalidValue("hidden_layer_sizes", hidden, expected)
-    return tuple(_validate.integer("hidden_layer_sizes", size, at_least=1) for size in sizes)
+    return tuple(
+        _validate.integer("hidden_layer_sizes", size, at_least=1, at_most=_WIDEST_LAYER)
+        for size in sizes
+    )
 
 
 def forward(layers: Layers, rows: NDArray[np.float64]) -> NDArray[np.float64]:

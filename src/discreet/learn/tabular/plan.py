@@ -28,6 +28,7 @@ from functools import lru_cache
 from typing import Any, final
 
 from discreet import _validate
+from discreet.data.schema import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.grid import RAW_STEPS, TURNED_STEPS, squared_raw_norm
 from discreet.mechanisms.gaussian_dominance import dominating_mu
@@ -42,6 +43,7 @@ GRADIENT_STEPS = TURNED_STEPS * RESIDUAL_STEPS
 
 # Beyond this width the noise of d^2 / 2 moments costs more than turning the features gains.
 WIDEST_TURNED = 1024
+MOST_STEPS = 1 << 31
 _MOST_NOISE = 2.0**51
 # Epsilon above 290: so little noise is no privacy, and less is not proved (gaussian_dominance).
 _LARGEST_MU = 20.0
@@ -53,7 +55,8 @@ def default_delta(rows: int) -> float:
     >>> default_delta(500), default_delta(32_561), default_delta(1_000_000)
     (1e-05, 1e-06, 1e-07)
     """
-    digits = len(str(_validate.integer("expected_rows", rows, at_least=1) - 1))
+    count = _validate.integer("expected_rows", rows, at_least=1, at_most=MOST_ROWS)
+    digits = len(str(count - 1))
     return float(f"1e-{max(5, digits + 1)}")
 
 
@@ -119,11 +122,11 @@ class LinearPlan:
         ``contributions`` is how many rows one unit of privacy owns, ``squared`` says that the
         loss is the squared one.
         """
-        n = _validate.integer("expected_rows", rows, at_least=1)
+        n = _validate.integer("expected_rows", rows, at_least=1, at_most=MOST_ROWS)
         target = _validate.real("epsilon", epsilon, above=0)
         point = _validate.real("delta", delta, above=0, below=1)
         kind = Relation.parse(relation)
-        cap = _validate.integer("rows_per_person", contributions, at_least=1)
+        cap = _validate.integer("rows_per_person", contributions, at_least=1, at_most=MOST_ROWS)
         length = _validate.real("feature_norm", norm, above=0, at_most=1e4)
         if kind is Relation.REPLACE and cap > 1:
             raise NotApplicable("replacing a person may change the number of rows: use add_remove")
@@ -135,10 +138,13 @@ class LinearPlan:
         given = {"pace": pace, "clip_ratio": clip_ratio, "moment_share": moment_share}
         chosen |= {name: value for name, value in given.items() if value is not None}
         whole = _validate.real("pace", chosen["pace"], above=0, at_most=1e6)
-        clip = _validate.real("clip_ratio", chosen["clip_ratio"], above=0, at_most=1e3)
+        clip = _validate.real("clip_ratio", chosen["clip_ratio"], at_least=1e-6, at_most=1e3)
         share = _validate.real("moment_share", chosen["moment_share"], at_least=0, below=1)
         count = _validate.integer(
-            "max_iter", _default_steps(whole, squared) if steps is None else steps, at_least=1
+            "max_iter",
+            _default_steps(whole, squared) if steps is None else steps,
+            at_least=1,
+            at_most=MOST_STEPS,
         )
         run = (count, whole, clip, share, chosen["ridge"])
         parts = (n, features, outputs, length, cap, target, point, kind, *run)

@@ -143,8 +143,42 @@ def test_what_cannot_be_accepted_is_one_line_and_nothing_is_written(place, cli, 
     assert not Path("student").exists()
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ("--cache no/such/place", "--cache = no/such/place"),
+        ("--cache patients.csv", "--cache = patients.csv"),
+        ("--cache damaged", "partition.key"),
+    ],
+)
+def test_a_bad_cache_is_told_before_the_ledger_is_charged(place, cli, changes, message):
+    Path("damaged").mkdir()
+    Path("damaged/partition.key").write_bytes(b"short")
+    assert message in refused(cli, changes.split())
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "public"), (1, "1 rows")])
+def test_too_few_public_rows_are_told_before_the_ledger_is_charged(place, cli, count, said):
+    write_rows("public.csv", count, 2, heading="age,ward")
+    assert said in refused(cli, [])
+
+
+def refused(cli, changes) -> str:
+    """Run with a ledger what must be refused; nothing may be charged."""
+    with Ledger.create("study.ledger") as book:
+        book.create_dataset("patients", epsilon=20, delta=1e-3)
+    charged = ["--ledger", "study.ledger", "--dataset", "patients"]
+    output = cli(*COMMAND.split(), "--out", "student", *charged, *changes, code=2)
+    assert not Path("student").exists()
+    with Ledger.open("study.ledger") as book:
+        assert not list(book.history("patients"))
+    return output
+
+
 def test_a_student_that_was_tampered_with_is_refused(place, cli):
-    cli(*COMMAND.split(), "--out", "student")
+    cli(*COMMAND.split(), "--out", "student", "--cache", "votes")
+    assert len(list(Path("votes").iterdir())) == 41  # one for each teacher, and the key
+    assert Path("votes").stat().st_mode & 0o077 == 0
     path = Path("student/certificate.json")
     text = path.read_text(encoding="utf-8")
     claim = json.loads(text)

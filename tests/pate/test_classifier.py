@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.decomposition import PCA
@@ -12,11 +13,12 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import FunctionTransformer
 
 from discreet.errors import BudgetExceeded, InvalidValue, SchemaError
+from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger
 from discreet.pate import ConfidentGNMax, InteractiveGNMax, SparseVotes
 from discreet.pate import classifier as module
 from discreet.pate.classifier import PATEClassifier
-from discreet.pate.picture import draw_flow, flow_lines
+from discreet.pate.picture import draw_flow, flow_figure, flow_lines
 
 RNG = np.random.default_rng(11)
 CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
@@ -133,7 +135,7 @@ def test_nothing_is_read_before_it_is_charged(
             raise AssertionError("a record was read without a charge")
 
         monkeypatch.setattr(module, "partition_records", read)
-        monkeypatch.setattr(module, "teacher_votes", read)
+        monkeypatch.setattr(module.Exam, "votes", read)
         with pytest.raises(BudgetExceeded):
             clone(model).fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
 
@@ -213,6 +215,56 @@ def test_a_saved_student_answers_alike_and_holds_no_teacher(tmp_path: Path) -> N
         PATEClassifier.load(tmp_path / "student.npz")
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"budget": {"queries": 60}}, "its plan costs"),
+        ({"budget": {}}, "cannot be read"),
+        ({"aggregator": {"aggregator": "Oracle"}}, "cannot be read"),
+        ({"teachers": 800}, "disagree about teachers"),
+        ({"features": 4}, "disagree about features"),
+        ({"student": {"kind": "images"}}, "disagree about student"),
+    ],
+)
+def test_a_certificate_that_does_not_fit_its_plan_is_refused(
+    change: dict[str, Any],
+    message: str,
+    saved: tuple[dict[str, Any], dict[str, Any]],
+    tmp_path: Path,
+) -> None:
+    head, arrays = saved
+    paper = {**head["certificate"], "plan": {**head["certificate"]["plan"], **change}}
+    told = {name: value for name, value in head.items() if name not in ("kind", "format")}
+    path = tmp_path / "forged.npz"
+    write_model(path, kind="PATEClassifier", head={**told, "certificate": paper}, arrays=arrays)
+    with pytest.raises(SchemaError, match=message):
+        PATEClassifier.load(path)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+    path = tmp_path_factory.mktemp("saved") / "student.npz"
+    fitted().save(path)
+    return read_model(path, kind="PATEClassifier")
+
+
+def test_names_of_columns_survive_saving(tmp_path: Path) -> None:
+    names = ["height", "girth", "age"]
+    frames = [pd.DataFrame(table, columns=names) for table in (ROWS, PUBLIC)]
+    model = PATEClassifier(**SETTINGS).fit(frames[0], LABELS, public=frames[1])
+    model.save(tmp_path / "student.npz")
+    again = PATEClassifier.load(tmp_path / "student.npz")
+    assert again.feature_names_in_.tolist() == names
+    assert np.array_equal(again.predict(frames[1]), model.predict(frames[1]))
+    for one in (model, again):
+        with pytest.raises(ValueError, match="feature names should match"):
+            one.predict(frames[1][names[::-1]])
+    with pytest.raises(ValueError, match="feature names should match"):
+        PATEClassifier(**SETTINGS).fit(frames[0], LABELS, public=frames[1][names[::-1]])
+    fitted().save(tmp_path / "plain.npz")
+    assert not hasattr(PATEClassifier.load(tmp_path / "plain.npz"), "feature_names_in_")
+
+
 def test_votes_are_kept_for_a_run_that_goes_on(tmp_path: Path) -> None:
     first = fitted(cache=tmp_path / "votes")
     count = len(list((tmp_path / "votes").glob("votes-*.npy")))
@@ -233,6 +285,23 @@ def test_the_picture_shows_the_flow_in_public_numbers(tmp_path: Path) -> None:
     assert (tmp_path / "flow.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InvalidValue, match="ends in"):
         draw_flow(paper, tmp_path / "flow.txt")
+
+
+def test_the_flow_of_a_certificate_is_data_for_a_page() -> None:
+    paper = fitted(teacher=[GaussianNB(), GaussianNB(var_smoothing=1e-2)]).certificate_
+    plan = json.loads(json.dumps(paper.to_json()))["plan"]
+    figure = flow_figure(plan, relation=paper.relation)
+    assert figure is not None
+    text = json.dumps(figure, allow_nan=False)
+    for words in ("80 teachers, disjoint", "300 public rows", "2 kinds of teachers", "may leave"):
+        assert words in text
+    assert f"{plan['queries_asked']} queries asked" in text
+    wild = {**plan, "student": {"kind": "<script>"}}
+    drawn = flow_figure(wild, relation="replace")
+    assert "<script>" not in json.dumps(drawn)
+    assert "their number is public" in json.dumps(drawn)
+    for wrong in ({}, {"partition": 3}, {**plan, "teacher": []}, {**plan, "aggregator": None}):
+        assert flow_figure(wrong, relation="replace") is None
 
 
 @pytest.mark.parametrize(("unit", "persons"), [("patient", False), ("row", True)])

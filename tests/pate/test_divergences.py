@@ -47,6 +47,24 @@ def confident(votes, aggregator):
     return confident_labels(votes, float(aggregator.level), *noises)
 
 
+PREDICTION = (0.6, 0.3, 0.1)
+
+
+def interactive(votes, aggregator):
+    """As confident, with the largest count above the expectation compared."""
+    expected = np.rint(np.array(PREDICTION) * aggregator.teachers)
+    above = float(np.max(np.array(votes) - expected)) - float(aggregator.level)
+    selection, answer = (float(noise) for noise in aggregator.noises)
+    passing = float(special.ndtr(above / selection))
+    failing = float(special.ndtr(-above / selection))
+    return np.concatenate([[failing], passing * gaussian_labels(votes, answer)])
+
+
+def public_for(aggregator, queries: int = 1):
+    """The predictions that an aggregator looks at."""
+    return [PREDICTION] * queries if isinstance(aggregator, InteractiveGNMax) else None
+
+
 CASES = [
     (GNMax(classes=3, teachers=7, noise=0.5), lambda v, a: gaussian_labels(v, 0.5)),
     (GNMax(classes=3, teachers=7, noise=1), lambda v, a: gaussian_labels(v, 1.0)),
@@ -68,6 +86,14 @@ CASES = [
         ConfidentGNMax(classes=2, teachers=9, threshold=3, selection_noise=0.5, answer_noise=2),
         confident,
     ),
+    (
+        InteractiveGNMax(classes=3, teachers=7, threshold=2, selection_noise=1, answer_noise=0.6),
+        interactive,
+    ),
+    (
+        InteractiveGNMax(classes=3, teachers=7, threshold=-1, selection_noise=2, answer_noise=2),
+        interactive,
+    ),
 ]
 
 
@@ -83,7 +109,13 @@ def test_bound_is_between_the_truth_and_the_data_independent_one(
     independent = aggregator.loss(queries=1).rdp(ORDERS)
     gains = 0
     for votes in tables:
-        figure = data_dependent_rdp(aggregator, [votes], orders=ORDERS, one_sided=one_sided)
+        figure = data_dependent_rdp(
+            aggregator,
+            [votes],
+            predictions=public_for(aggregator),
+            orders=ORDERS,
+            one_sided=one_sided,
+        )
         bound = figure.private_rdp()
         truth = worst_divergence(chances, votes, ORDERS, one_sided=one_sided)
         assert np.all((truth <= bound) | (truth < VISIBLE)), (votes, truth, bound)
@@ -278,6 +310,43 @@ def test_ten_thousand_queries_over_a_hundred_orders_take_less_than_two_seconds(a
     assert len(figure.orders) == 100
     tight = figure.private_epsilon(delta=1e-5)
     assert 0 < tight < 0.6 * figure.data_independent_epsilon(delta=1e-5)
+
+
+@pytest.mark.parametrize("one_sided", [False, True])
+@pytest.mark.parametrize("delta", [1e-9, 1e-5, 1e-2, 0.3])
+def test_no_epsilon_is_above_the_data_independent_one(delta: float, one_sided: bool) -> None:
+    """Few labels with much noise: divergences prove less than the exact loss."""
+    small = {"classes": 10, "teachers": 250}
+    votes = profile(50)
+    settings = {"threshold": 200, "selection_noise": 150, "answer_noise": 90}
+    for aggregator, public in (
+        (LaplaceMax(**small, scale=60), None),
+        (GNMax(**small, noise=96), None),
+        (ConfidentGNMax(**small, **settings), None),
+        (InteractiveGNMax(**small, **settings), [[0.1] * 10] * 50),
+    ):
+        figure = data_dependent_rdp(aggregator, votes, predictions=public, one_sided=one_sided)
+        exact = aggregator.loss(queries=50).epsilon(delta=delta)
+        assert figure.data_independent_epsilon(delta=delta) <= exact * (1 + 1e-9)
+        assert figure.private_epsilon(delta=delta) <= exact * (1 + 1e-9)
+        # Cut at the exact loss, and not at something that is less than it.
+        assert figure.data_independent_epsilon(delta=delta) >= exact * (1 - 1e-6)
+
+
+def test_an_epsilon_is_never_below_the_truth_of_any_neighbour() -> None:
+    """The exact delta of enumerated neighbours, both ways, at the epsilon that is claimed."""
+    for case in (1, 6, 8):
+        aggregator, labels = CASES[case]
+        tables = list(histograms(aggregator.teachers, aggregator.classes))
+        chances = {votes: labels(votes, aggregator) for votes in tables}
+        for votes in tables:
+            figure = data_dependent_rdp(aggregator, [votes])
+            for delta in (1e-6, 1e-2, 0.2):
+                epsilon = figure.private_epsilon(delta=delta)
+                for other in moved(votes):
+                    for p, q in ((votes, other), (other, votes)):
+                        gap = chances[p] - math.exp(epsilon) * chances[q]
+                        assert float(np.maximum(gap, 0.0).sum()) <= delta + 1e-11
 
 
 def test_a_figure_is_not_stored_anywhere(tmp_path: Path) -> None:

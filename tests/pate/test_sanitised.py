@@ -4,12 +4,14 @@ import itertools
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import integrate
 
-from discreet.errors import InvalidValue
+from discreet.errors import BudgetExceeded, InvalidValue
+from discreet.ledger import Ledger
 from discreet.pate import (
     ConfidentGNMax,
     GNMax,
@@ -22,6 +24,7 @@ from discreet.pate import (
 )
 from discreet.pate.smooth import adjacent_change, smooth_bound
 from discreet.pate.surface import Cells, surface_of
+from discreet.privacy import Loss
 from oracles.vote_labels import histograms, moved
 
 SMALL = [
@@ -226,3 +229,36 @@ def test_bad_releases() -> None:
     )
     with pytest.raises(InvalidValue, match="resolution"):
         sanitise(large, votes_of(3, 10_000, 0.9), noise=ReleaseNoise.costing(0.5, order=8))
+
+
+def test_a_release_has_a_loss_that_a_ledger_takes(tmp_path: Path) -> None:
+    noise = ReleaseNoise.costing(0.1, order=10)
+    loss = noise.loss("replace")
+    assert loss.relation.value == "replace"
+    assert float(loss.rdp([10.0])[0]) <= 0.1 * (1 + 1e-9)
+    labels = GNMax(classes=10, teachers=250, noise=40)
+    votes = votes_of(50, 250, 0.9)
+    with Ledger.create(tmp_path / "a.ledger") as ledger:
+        ledger.create_dataset("d", epsilon=4, delta=1e-4)
+
+        def charge(spent: Loss) -> None:
+            ledger.charge("d", spent, delta=1e-5)
+
+        charge(labels.loss(queries=50))
+        before = ledger.remaining("d").remaining["basic"]
+        sanitise(labels, votes, noise=noise, insecure_seed=1, charge=charge)
+        assert ledger.remaining("d").remaining["basic"] < before
+        costly = ReleaseNoise(order=3.0, beta=0.01, noise=0.5)
+        with pytest.raises(BudgetExceeded):
+            sanitise(labels, votes, noise=costly, insecure_seed=1, charge=charge)
+        # Votes that are no votes are refused before the charge.
+        spent = len(list(ledger.history("d")))
+        with pytest.raises(InvalidValue, match="votes"):
+            sanitise(labels, votes + 1, noise=noise, insecure_seed=1, charge=charge)
+        assert len(list(ledger.history("d"))) == spent
+
+
+@pytest.mark.parametrize("order", [1.5, 4.0, 9.0])
+def test_the_loss_of_a_release_is_its_cost_at_every_order(order: float) -> None:
+    noise = ReleaseNoise(order=6.0, beta=0.02, noise=3.0)
+    assert float(noise.loss().rdp([order])[0]) >= noise.cost(order) * (1 - 1e-9)

@@ -353,3 +353,51 @@ def test_asking_many_is_asking_one_after_the_other(aggregator) -> None:
         with pytest.raises(InvalidValue, match="prediction"):
             fresh.answer_many(table, predictions=public[:3])
     assert fresh.asked == 0
+
+
+@every
+def test_nothing_is_computed_from_votes_that_are_not_paid_for(aggregator) -> None:
+    """Not even thrown away: how long it takes would follow from votes beyond the budget."""
+    interactive = isinstance(aggregator, InteractiveGNMax)
+    budget = {} if isinstance(aggregator, SparseVotes) else {"epsilon": 6.0, "delta": 1e-5}
+    session = aggregator.open(**budget, insecure_seed=3)
+    right, seen = session._run, []
+
+    def watched(table, predictions):
+        paid = session.plan.surely_paid(
+            queries=session.asked, answers=session.answers, at_most=10**6
+        )
+        assert 1 <= len(table) <= paid
+        seen.append(len(table))
+        return right(table, predictions)
+
+    session._run = watched
+    table = [AGREED, SPLIT] * 2_000
+    public = [[0, 0, 1]] * 4_000 if interactive else None
+    labels = session.answer_many(table, predictions=public)
+    assert session.halted
+    assert sum(seen) == session.asked == len(labels) < 4_000
+
+
+@pytest.mark.parametrize("answers", [0, 1, 3])
+def test_what_is_surely_paid_has_room_for_every_outcome(answers) -> None:
+    for plan in (
+        EVERY[2].plan(queries=12, answers=5),
+        EVERY[2].plan(epsilon=5.0, delta=1e-5),
+        EVERY[6].plan(),
+    ):
+        queries = answers + 1
+        sure = plan.surely_paid(queries=queries, answers=answers, at_most=100)
+        for given in range(sure + 1):
+            outcomes = [True] * given + [False] * (sure - given)
+            for order in (outcomes, outcomes[::-1]):
+                asked, said = queries, answers
+                for outcome in order:
+                    assert plan.has_room(queries=asked, answers=said)
+                    asked, said = asked + 1, said + outcome
+        # One more is not sure: some outcome ends the stream before it.
+        ends = [
+            not plan.has_room(queries=queries + sure, answers=answers + given)
+            for given in range(sure + 1)
+        ]
+        assert any(ends)

@@ -1,5 +1,7 @@
 """Students and queries (S23): post-processing of public rows and released labels."""
 
+import json
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -8,10 +10,11 @@ import torch
 from scipy import sparse
 
 from discreet.errors import InvalidValue
+from discreet.pate import ConfidentGNMax, LaplaceMax, SampledVotes, SparseVotes, StableVotes
 from discreet.pate.augmentation import jittered
 from discreet.pate.image_student import ImageStudent
 from discreet.pate.image_view import ScatteringView
-from discreet.pate.planning import made_up_votes, plan_votes
+from discreet.pate.planning import made_up_votes, plan_votes, stated_loss
 from discreet.pate.queries import central_examples, uncertain_examples
 from discreet.pate.spreading import neighbour_graph, spread_labels
 from discreet.pate.student import Student, make_student
@@ -128,6 +131,15 @@ def test_an_image_student_learns_from_few_labels_and_is_written_down() -> None:
         student.scores(fresh[:, :5])
 
 
+@pytest.mark.parametrize(("count", "epochs"), [(64, 10), (9, 2), (2, 5)])
+def test_an_image_student_learns_from_very_few_images(count: int, epochs: int) -> None:
+    """Ten steps in all are no trap for the schedule of the rate."""
+    images, kinds = pictures(count, 1)
+    student = ImageStudent(size=(8, 8), epochs=epochs)
+    student.fit(images, np.arange(2), kinds[:2], classes=3)
+    assert np.all(np.isfinite(student.scores(images)))
+
+
 def test_students_that_know_nothing_or_do_not_exist_are_refused() -> None:
     for student in (TableStudent(), ImageStudent(size=(8, 8))):
         with pytest.raises(InvalidValue, match="fitted student"):
@@ -181,3 +193,30 @@ def test_plans_stay_within_the_budget_and_use_it() -> None:
         plan_votes("best", epsilon=1.0, **common)
     with pytest.raises(InvalidValue, match="agreement"):
         plan_votes("auto", epsilon=1.0, agreement=1.0, **common)
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "budget"),
+    [
+        (LaplaceMax(classes=3, teachers=50, epsilon="1/7"), {"queries": 5}),
+        (
+            ConfidentGNMax(classes=3, teachers=50, threshold=30, selection_noise=9, answer_noise=7),
+            {"epsilon": 2.0, "delta": 1e-5, "queries": 40},
+        ),
+        (
+            StableVotes(classes=3, teachers=50, epsilon="1/3", delta=Fraction(1, 10**6)),
+            {"queries": 4},
+        ),
+        (SampledVotes(classes=3, teachers=50, epsilon="1/3", delta=1e-6, cap=2), {"queries": 4}),
+        (
+            SparseVotes(classes=3, teachers=50, fails=2, epsilon=1, delta=1e-5, relation="replace"),
+            {},
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_certificate_says_about_an_aggregator_gives_its_loss(
+    aggregator: Any, budget: dict[str, Any]
+) -> None:
+    told = json.loads(json.dumps([aggregator.parameters, budget]))
+    assert stated_loss(*told) == aggregator.plan(**budget).loss

@@ -2,9 +2,10 @@
 
 # ruff: noqa: N803, NPY002 (scikit-learn calls the features X; teachers may use old generators)
 
+import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import joblib
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
 from discreet.errors import InvalidValue
+from discreet.pate import teachers as teachers_module
 from discreet.pate.networks import NetworkTeachers
 from discreet.pate.partition import partition_records
 from discreet.pate.teachers import rehearse, teacher_names, teacher_votes
@@ -64,13 +66,24 @@ def test_every_kind_of_teacher_votes_and_one_record_moves_one_vote(teacher: Any)
     assert np.abs(whole - votes_of(teacher, rows=rows, labels=labels)).sum(axis=1).max() <= 2
 
 
-def test_overlapping_teachers_are_refused_and_would_move_two_votes() -> None:
+def test_overlapping_teachers_are_refused_and_would_move_two_votes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     parts = partition_records(ROWS, LABELS, teachers=10, insecure_seed=1)
     members = list(parts._members)
-    members[4] = np.append(members[4], members[3][0])
+    shared = int(members[3][0])
+    members[4] = np.append(members[4], shared)
     object.__setattr__(parts, "_members", tuple(members))
     with pytest.raises(InvalidValue, match="at most one part"):
         teacher_votes(parts, ROWS, LABELS, QUERIES, teacher=nearest, classes=3)
+    # Without the check the shared record, near a query, moves two votes on it.
+    monkeypatch.setattr(teachers_module, "check_disjoint", lambda *_, **__: None)
+    rows, labels = ROWS.copy(), LABELS.copy()
+    found = []
+    for label in (0, 1):
+        rows[shared], labels[shared] = QUERIES[0], label
+        found.append(teacher_votes(parts, rows, labels, QUERIES, teacher=nearest, classes=3))
+    assert np.abs(found[0] - found[1]).sum(axis=1).max() == 4
 
 
 def test_columns_and_preparation_are_for_each_teacher_alone() -> None:
@@ -88,7 +101,7 @@ def test_columns_and_preparation_are_for_each_teacher_alone() -> None:
 
     votes_of(looking, columns=[[0, 4], [1, 2, 5]], prepare=doubled)
     trained = seen[2:]
-    assert [shape[1] for shape in trained] == [2, 3] * 5
+    assert [shape[1] for shape in trained] == [2] * 5 + [3] * 5
     assert sum(shape[0] for shape in trained) == 400
     assert 400 not in sizes
 
@@ -102,7 +115,7 @@ def test_what_goes_wrong_inside_is_not_told(together: bool) -> None:
 
         def answer(self, X: Any, y: Any, queries: Any) -> Any:
             if X[:, 0].max() > 1e6:
-                raise RuntimeError("a record of 1e9")
+                raise SystemExit("a record of 1e9")
             if X[:, 0].max() > 1e5:
                 warnings.warn("a record of 1e5", stacklevel=1)
                 return np.full(len(queries), 77)
@@ -275,3 +288,119 @@ def test_damaged_votes_are_asked_again(tmp_path: Path, damage: bytes) -> None:
     assert np.array_equal(votes_of(GaussianNB(), cache=tmp_path), whole)
     np.save(path, np.full(30, 7))
     assert np.array_equal(votes_of(GaussianNB(), cache=tmp_path), whole)
+
+
+def test_a_teacher_that_remembers_does_not_pass_it_on() -> None:
+    """An object is copied for every teacher; otherwise one record would move many votes."""
+
+    class Hoarding:
+        identity = "hoarding"
+
+        def __init__(self) -> None:
+            self.rows = np.empty((0, 3))
+            self.labels = np.empty(0, dtype=np.int64)
+
+        def __call__(self, X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+            self.rows, self.labels = np.vstack([self.rows, X]), np.append(self.labels, y)
+            return nearest(self.rows, self.labels, queries, classes=classes, seed=seed)
+
+    teacher = Hoarding()
+    assert votes_of(teacher).tolist() == votes_of(nearest).tolist()
+    assert len(teacher.rows) == 0
+
+
+class Placed:
+    """Notes who is where in a group, and breaks on a wild record."""
+
+    identity = "placed"
+    groups: ClassVar[list[list[int]]] = []
+
+    def vote_together(self, parts: Any, queries: Any, *, classes: int, seeds: Any) -> Any:
+        self.groups.append(list(seeds))
+        if any(X[:, 0].max() > 1e6 for X, _ in parts):
+            raise RuntimeError("a wild record")
+        draws = np.random.default_rng(seeds[0]).integers(0, 3)  # whoever is first
+        return [
+            (nearest(X, y, asked, classes=classes, seed=0) + at + draws) % 3
+            for at, ((X, y), asked) in enumerate(zip(parts, queries, strict=True))
+        ]
+
+
+@pytest.mark.parametrize("change", ["no records", "one class", "wild"])
+def test_nobody_in_a_group_changes_place_for_another(change: str) -> None:
+    """Votes that depend on the place in the group still move for one teacher only."""
+    parts = partition_records(ROWS, LABELS, teachers=10, insecure_seed=1)
+    whole = teacher_votes(parts, ROWS, LABELS, QUERIES, teacher=Placed(), classes=3)
+    rows, labels = ROWS.copy(), LABELS.copy()
+    mine = parts.members(4)
+    if change == "no records":
+        labels[mine] = -1
+    elif change == "one class":
+        labels[mine] = 2
+    else:
+        rows[mine[0], 0] = 1e9
+    Placed.groups.clear()
+    other = teacher_votes(parts, rows, labels, QUERIES, teacher=Placed(), classes=3)
+    assert np.abs(whole - other).sum(axis=1).max() <= 2
+    trained = Placed.groups[1:]  # the first is the rehearsal
+    assert all(seeds == trained[0] for seeds in trained)
+    assert len(trained[0]) == 10
+
+
+def test_nobody_changes_place_when_a_run_goes_on(tmp_path: Path) -> None:
+    whole = votes_of(Placed(), cache=tmp_path)
+    for path in sorted(tmp_path.glob("votes-*.npy"))[:4]:
+        path.unlink()
+    Placed.groups.clear()
+    assert np.array_equal(votes_of(Placed(), cache=tmp_path), whole)
+    assert len(Placed.groups[1]) == 10
+
+
+def test_networks_of_a_group_are_the_same_wherever_the_generators_stand() -> None:
+    """A factory that draws from numpy: each network has its own start."""
+
+    def factory() -> nn.Module:
+        module = nn.Linear(3, 3)
+        with torch.no_grad():
+            module.weight.copy_(torch.tensor(np.random.normal(size=(3, 3))))
+        return module
+
+    teachers = NetworkTeachers(factory, identity="numpy", steps=3, group=4)
+    part = (ROWS[:40], LABELS[:40])
+
+    def answer(seeds: list[int]) -> list[Any]:
+        count = len(seeds)
+        return teachers.vote_together([part] * count, [QUERIES] * count, classes=3, seeds=seeds)
+
+    assert answer([1, 2, 3])[2].tolist() == answer([9, 8, 3])[2].tolist()
+    assert answer([1, 2, 3])[2].tolist() == answer([3])[0].tolist()
+
+
+def test_kinds_and_column_sets_of_any_number_meet_as_they_should() -> None:
+    met: list[tuple[str, int]] = []
+
+    def kind(word: str) -> Any:
+        def teacher(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+            met.append((word, X.shape[1]))
+            return np.zeros(len(queries), dtype=np.int64)
+
+        return teacher
+
+    votes_of([kind("a"), kind("b")], columns=[[0], [0, 1], [0, 1, 2]], teachers=12)
+    trained = met[6:]
+    assert sorted(trained) == sorted([("ab"[t % 2], t % 3 + 1) for t in range(12)])
+    assert sorted(met[:6]) == sorted({*trained})
+
+
+def test_threads_do_not_show_the_warnings_of_one_another(recwarn: pytest.WarningsRecorder) -> None:
+    """Filters of warnings belong to the process; here an unfiltered warning is an error."""
+
+    def warning(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
+        time.sleep(0.01 * (seed % 3))
+        warnings.warn("a record of 1e5", stacklevel=1)
+        return np.ones(len(queries), dtype=np.int64)
+
+    with joblib.parallel_config(backend="threading", n_jobs=4):
+        found = votes_of(warning, teachers=24)
+    assert found.tolist() == [[0, 24, 0]] * 30
+    assert not [one for one in recwarn if "record" in str(one.message)]

@@ -251,7 +251,8 @@ def _trained(
     check_columns(public, asked)
     rows = Encoding(asked).features(read_table(public, asked))
     model = PATEClassifier(**order.parameters)
-    loss, delta = model.loss_for(len(rows)), model._delta()
+    # Whatever is public is checked first: parameters, public rows, teachers, the cache.
+    loss, delta = model.rehearse(rows, cache=cache), model._delta()
     # Charged here, because already the reading of the file is a look at private records.
     with charged(
         book, dataset, loss=loss, delta=delta, purpose="discreet pate", unit=schema.unit

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from discreet.pate.image_student import ImageStudent
     from discreet.pate.image_view import ScatteringView
     from discreet.pate.networks import NetworkTeachers
-    from discreet.pate.picture import draw_flow
+    from discreet.pate.picture import draw_flow, flow_figure
     from discreet.pate.table_student import TableStudent
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "compare_aggregators",
     "data_dependent_rdp",
     "draw_flow",
+    "flow_figure",
     "histogram_of",
     "partition_records",
     "plan_votes",
@@ -72,6 +73,7 @@ _HOME_OF = {
     "ScatteringView": "image_view",
     "TableStudent": "table_student",
     "draw_flow": "picture",
+    "flow_figure": "picture",
 }
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import numbers
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -12,7 +14,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.mechanisms.halting import Charge
 from discreet.mechanisms.seeding import choose_source
-from discreet.pate.session import Plan, Runner, Session
+from discreet.pate.session import Plan, Runner, Session, no_prediction
 from discreet.privacy import GDP, Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source
@@ -89,16 +91,18 @@ class Aggregator(ABC):
             run=self._runner(plan, bits),
             spent=self._spent,
             parameters={**self.parameters, **bits.provenance},
+            check=self._check_predictions,
         )
+
+    def _check_predictions(self, predictions: Any, queries: int) -> None:
+        """Refuse predictions that this aggregator cannot use, before anything is drawn."""
+        no_prediction(predictions, queries)
 
     @property
     def parameters(self) -> dict[str, Any]:
         """Name and public parameters, as JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        shown = {
-            name: str(value) if isinstance(value, Fraction | Relation) else value
-            for name, value in values.items()
-        }
+        shown = {name: _written(value) for name, value in values.items()}
         return {"aggregator": type(self).__name__, **shown}
 
 
@@ -238,6 +242,18 @@ def most_queries(each: Loss, *, epsilon: float, delta: float, at_most: int | Non
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
+
+
+def _written(value: object) -> int | float | str | None:
+    """A parameter as JSON: whole numbers and floats as they are, what is exact as text."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    exact = isinstance(value, numbers.Rational | Decimal)
+    return float(value) if isinstance(value, numbers.Real) and not exact else str(value)
 
 
 def _optional(argument: str, value: int | None) -> int | None:

@@ -15,9 +15,11 @@ is in the private data. The guarantee holds as it stands, for what the private c
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from scipy.special import softmax
@@ -25,21 +27,27 @@ from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.inputs import number_features, targets_of
-from discreet.learn.saving import read_model, write_model
+from discreet.learn.saving import (
+    feature_head,
+    read_model,
+    same_facts,
+    set_features,
+    write_model,
+)
 from discreet.learn.tabular.plan import default_delta
 from discreet.learn.tabular.targets import ClassTargets
 from discreet.pate.aggregator import Aggregator
 from discreet.pate.confident import InteractiveGNMax
-from discreet.pate.partition import partition_records
-from discreet.pate.planning import VotePlan, plan_votes
+from discreet.pate.partition import partition_records, person_column
+from discreet.pate.planning import VotePlan, plan_votes, stated_loss
 from discreet.pate.queries import central_examples, uncertain_examples
 from discreet.pate.session import Session
-from discreet.pate.student import Student, make_student
-from discreet.pate.teachers import rehearse, teacher_names, teacher_votes
+from discreet.pate.student import STUDENTS, Student, make_student, rehearse_student
+from discreet.pate.teachers import Exam, number_of_workers, teacher_names
 from discreet.pate.vote_files import kept_key, open_cache
 from discreet.privacy import Loss, Relation
 from discreet.randomness import source as make_source
@@ -50,6 +58,20 @@ if TYPE_CHECKING:
     from discreet.ledger import Ledger
 
 __all__ = ["PATEClassifier"]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Ready:
+    """What is settled before a record is read; public."""
+
+    rows: NDArray[np.float64]
+    plan: VotePlan
+    student: Student
+    seen: NDArray[np.float64]
+    asked: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+    exam: Exam
 
 
 class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
@@ -184,21 +206,13 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         relation = Relation.parse(self.relation)
         if persons is not None and relation is Relation.REPLACE:
             raise InvalidValue("relation", "replace", "add_remove where records have persons")
-        if _validate.integer("jobs", self.jobs, at_least=-1) == 0:
-            raise InvalidValue("jobs", self.jobs, "a number of workers, or -1 for one on each core")
+        number_of_workers(self.jobs)
         features = number_features(self, X, reset=True, relation=relation)
         answers = targets_of(y, features)
-        rows = self._public_rows(public)
-        plan = self._votes(len(rows))
-        rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
-        student = make_student(self.student, self.student_parameters)
-        seen = student.features(rows)
-        prepare = self._prepare(rows)
-        teacher = _default_teacher() if self.teacher is None else self.teacher
-        classes = len(self.classes_)
-        rehearse(teacher, rows, classes=classes, columns=self.columns, prepare=prepare)
-        asked = central_examples(seen, -(-plan.queries // rounds))
-        candidates = asked if rounds == 1 else np.arange(len(rows))
+        if persons is not None:
+            persons = person_column(persons, len(features))
+        ready = self._prepared(self._public_rows(public, reset=False), cache)
+        plan, student, classes = ready.plan, ready.student, len(self.classes_)
         bits = make_source(insecure_seed=self.insecure_seed)
         key = None if cache is None else kept_key(open_cache(cache), bits)
         delta = self._delta()
@@ -221,25 +235,15 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                 key=key,
                 source=bits,
             )
-            histograms = teacher_votes(
-                parts,
-                clean,
-                codes,
-                rows[candidates],
-                teacher=teacher,
-                classes=classes,
-                columns=self.columns,
-                prepare=prepare,
-                jobs=self.jobs,
-                cache=cache,
-            )
+            table = np.zeros((len(ready.rows), classes), dtype=np.int64)
+            table[ready.candidates] = ready.exam.votes(parts, clean, codes)
             session = plan.open(bits)
-            table = np.zeros((len(rows), classes), dtype=np.int64)
-            table[candidates] = histograms
-            examples, labels = self._answered(session, table, plan, student, rows, seen, asked)
-            del histograms, table
-        self.student_ = student.fit(rows, examples, labels, classes=classes, features=seen)
-        self.examples_, self.labels_ = examples, labels
+            self._ask(session, table, ready)
+            del table
+        examples, labels = self.examples_, self.labels_
+        self.student_ = student.fit(
+            ready.rows, examples, labels, classes=classes, features=ready.seen
+        )
         self.certificate_ = Certificate.of(
             plan.loss,
             delta=delta,
@@ -248,8 +252,8 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                 **_facts(plan),
                 "unit": whom,
                 "partition": parts.record,
-                "teacher": teacher_names(teacher),
-                "public_rows": len(rows),
+                "teacher": teacher_names(self._teacher()),
+                "public_rows": len(ready.rows),
                 "queries_asked": session.asked,
                 "labels_answered": int(session.answers),
                 "labels_used": len(labels),
@@ -263,20 +267,17 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         )
         return self
 
-    def _answered(
-        self,
-        session: Session,
-        histograms: NDArray[np.int64],
-        plan: VotePlan,
-        student: Student,
-        rows: NDArray[np.float64],
-        seen: NDArray[np.float64],
-        first: NDArray[np.int64],
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Ask in rounds; what is asked next follows from labels that were released."""
-        classes = len(self.classes_)
-        examples, labels = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        every, asked = first, first
+    def _ask(self, session: Session, histograms: NDArray[np.int64], ready: _Ready) -> None:
+        """Ask in rounds; what is asked next follows from labels that were released.
+
+        Labels are kept as soon as they are there: they are paid for. What an earlier fit has
+        left does not speak of them.
+        """
+        for name in ("student_", "certificate_"):
+            self.__dict__.pop(name, None)
+        classes, plan, rows, seen = len(self.classes_), ready.plan, ready.rows, ready.seen
+        self.examples_, self.labels_ = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        every = asked = ready.asked
         chances = np.full((len(rows), classes), 1.0 / classes)
         while len(asked):
             extra = {}
@@ -284,22 +285,66 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                 extra["predictions"] = chances[asked]
             found = session.answer_many(histograms[asked], **extra)
             given = np.array([label is not None for label in found], dtype=np.bool_)
-            examples = np.concatenate([examples, asked[: len(found)][given]])
             said = np.array([label for label in found if label is not None], dtype=np.int64)
-            labels = np.concatenate([labels, said])
-            left = min(plan.queries - len(every), len(first))
+            self.examples_ = np.concatenate([self.examples_, asked[: len(found)][given]])
+            self.labels_ = np.concatenate([self.labels_, said])
+            left = min(plan.queries - len(every), len(ready.asked))
             if session.halted or left <= 0 or len(every) == len(rows):
                 break
-            student.fit(rows, examples, labels, classes=classes, features=seen)
-            chances = softmax(student.scores(rows), axis=1)
+            ready.student.fit(rows, self.examples_, self.labels_, classes=classes, features=seen)
+            chances = softmax(ready.student.scores(rows), axis=1)
             asked = uncertain_examples(chances, seen, left, asked=every)
             every = np.concatenate([every, asked])
-        return examples, labels
 
-    def _public_rows(self, public: Any) -> NDArray[np.float64]:
+    def rehearse(self, public: Any, *, cache: str | Path | None = None) -> Loss:
+        """Do all that :meth:`fit` does before it charges, without any private record.
+
+        Raises what ``fit`` would raise about parameters, public rows, teachers, student and
+        ``cache``; returns the loss that it will charge. For whoever charges before the private
+        records can be read.
+        """
+        trial = copy.copy(self)  # what is learned from public rows alone is not kept
+        trial._declare()
+        number_of_workers(trial.jobs)
+        ready = trial._prepared(trial._public_rows(public, reset=True), cache)
+        if cache is not None:
+            kept_key(open_cache(cache), make_source(insecure_seed=self.insecure_seed))
+        return ready.plan.loss
+
+    def _prepared(self, rows: NDArray[np.float64], cache: str | Path | None) -> _Ready:
+        """Settle what is public: plan, student, teachers, and what to ask first."""
+        plan = self._votes(len(rows))
+        rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
+        student = make_student(self.student, self.student_parameters)
+        seen = student.features(rows)
+        asked = central_examples(seen, -(-plan.queries // rounds))
+        classes = len(self.classes_)
+        rehearse_student(student, rows, seen, classes=classes)
+        candidates = asked if rounds == 1 else np.arange(len(rows))
+        try:
+            exam = Exam.set(
+                self._teacher(),
+                rows[candidates],
+                classes=classes,
+                columns=self.columns,
+                prepare=self._prepare(rows),
+                jobs=self.jobs,
+                cache=cache,
+                public=rows,
+            )
+        except InvalidValue as error:
+            if error.argument != "prepare":
+                raise
+            raise InvalidValue("representation", error.value, error.expected) from None
+        return _Ready(rows, plan, student, seen, asked, candidates, exam)
+
+    def _teacher(self) -> Any:
+        return _default_teacher() if self.teacher is None else self.teacher
+
+    def _public_rows(self, public: Any, *, reset: bool) -> NDArray[np.float64]:
         if public is None:
             raise InvalidValue("public", None, "rows of public data for the student to learn from")
-        rows = number_features(self, public, reset=False, relation=Relation.ADD_REMOVE)
+        rows = number_features(self, public, reset=reset, relation=Relation.ADD_REMOVE)
         if len(rows) < 2:
             raise InvalidValue("public", f"{len(rows)} rows", "at least two rows of public data")
         return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
@@ -328,7 +373,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         return prepare
 
     def _class_scores(self, X: Any) -> NDArray[np.float64]:
-        check_is_fitted(self, "certificate_")
+        check_is_fitted(self, "student_")
         rows = number_features(self, X, reset=False, relation=Relation.ADD_REMOVE)
         clean = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
         return np.asarray(self.student_.scores(clean))
@@ -338,20 +383,23 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write student and certificate to one file of arrays and JSON, without pickle."""
         check_is_fitted(self, "certificate_")
+        kind = self.student_.kind
+        if kind not in STUDENTS:
+            raise InvalidValue("student", kind, "one of a kind that load knows: table, images")
         head = {
             "parameters": {
                 "classes": self.classes_.tolist(),
-                "epsilon": self.epsilon,
+                "epsilon": _validate.real("epsilon", self.epsilon, above=0),
                 "delta": self._delta(),
                 "teachers": self.teachers,
                 "relation": Relation.parse(self.relation).value,
                 "schema_hash": self.schema_hash,
                 "insecure_seed": self.insecure_seed,
-                "student": self.student_.kind,
+                "student": kind,
                 "student_parameters": self.student_.parameters,
             },
             "certificate": self.certificate_.to_json(),
-            "n_features": int(self.n_features_in_),
+            **feature_head(self),
         }
         write_model(path, kind=type(self).__name__, head=head, arrays=self.student_.arrays())
 
@@ -361,11 +409,29 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         head, arrays = read_model(path, kind=cls.__name__)
         model = cls(**head["parameters"])
         model._declare()
-        model.n_features_in_ = head["n_features"]
+        set_features(model, head)
         model.certificate_ = Certificate.from_json(head["certificate"])
+        model._check_certificate()
         model.student_ = make_student(model.student, model.student_parameters)
         model.student_.set_arrays(arrays)
         return model
+
+    def _check_certificate(self) -> None:
+        """Raise unless the certificate speaks of this student, and of what its plan costs."""
+        plan = self.certificate_.plan
+        found = {
+            "teachers": self.teachers,
+            "classes": len(self.classes_),
+            "features": self.n_features_in_,
+            "schema_hash": self.schema_hash,
+            "student": {"kind": self.student, **(self.student_parameters or {})},
+        }
+        same_facts(found, plan)
+        try:
+            loss = stated_loss(plan["aggregator"], plan["budget"])
+        except (InvalidValue, KeyError, TypeError) as error:
+            raise SchemaError(f"a certificate whose plan cannot be read: {error}") from None
+        self.certificate_.check_covers(loss)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -14,7 +14,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.pate.aggregator import Costs, QueryByQuery
 from discreet.pate.noise import argmax_loss, gaussian_winners, maximum_loss, noise_level, passes
-from discreet.pate.session import Outcome, Plan, Runner, no_prediction
+from discreet.pate.session import Outcome, Plan, Runner
 from discreet.randomness import Source
 from discreet.randomness.arguments import rational
 
@@ -98,8 +98,7 @@ class ConfidentGNMax(SelectiveGNMax):
     """
 
     def _runner(self, plan: Plan, source: Source) -> Runner:
-        def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            no_prediction(predictions)
+        def run(table: NDArray[np.int64], _: Any) -> Iterator[Outcome]:
             for label in self._decided(table.max(axis=1), table, source):
                 yield Outcome(label, label is not None)
 
@@ -137,10 +136,17 @@ class InteractiveGNMax(SelectiveGNMax):
         if self.confidence is not None:
             _validate.real("confidence", self.confidence, at_least=0, at_most=1)
 
+    def _check_predictions(self, predictions: Any, queries: int) -> None:
+        self._read([None] * queries if predictions is None else predictions)
+
+    def _read(self, predictions: Any) -> list[tuple[NDArray[np.float64], NDArray[np.int64]]]:
+        return [
+            baseline_of(row, classes=self.classes, teachers=self.teachers) for row in predictions
+        ]
+
     def _runner(self, plan: Plan, source: Source) -> Runner:
         def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            rows = [None] * len(table) if predictions is None else predictions
-            read = [baseline_of(row, classes=self.classes, teachers=self.teachers) for row in rows]
+            read = self._read(predictions)
             expected = np.stack([votes for _, votes in read])
             labels = self._decided((table - expected).max(axis=1), table, source)
             for label, (chances, _) in zip(labels, read, strict=True):

@@ -24,6 +24,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.pate.aggregator import Aggregator
 from discreet.pate.surface import RESOLUTION, surface_of
+from discreet.privacy import Loss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,11 +49,11 @@ class DataDependentRDP:
     only). ``repr`` shows no figure. The two methods that return numbers say what they are.
     """
 
-    __slots__ = ("_epsilons", "_independent", "_orders", "_queries")
+    __slots__ = ("_epsilons", "_loss", "_orders", "_queries")
 
-    def __init__(self, *, orders: Array, epsilons: Array, independent: Array, queries: int) -> None:
+    def __init__(self, *, orders: Array, epsilons: Array, loss: Loss, queries: int) -> None:
         self._orders, self._epsilons = orders.copy(), epsilons.copy()
-        self._independent = independent.copy()
+        self._loss = loss
         self._queries = queries
 
     @property
@@ -65,17 +66,20 @@ class DataDependentRDP:
         return self._epsilons.copy()
 
     def private_epsilon(self, *, delta: float) -> float:
-        """The least epsilon that the divergences prove at ``delta``. Not for publication.
+        """The least epsilon that is proved at ``delta`` for these votes. Not for publication.
 
-        For comparison with figures in papers, which are of this kind.
+        By the divergences, or data-independently where that is less: divergences lose in the
+        conversion, the data-independent loss does not. For comparison with figures in papers,
+        which are of this kind.
         """
         point = _validate.real("delta", delta, above=0, below=1)
-        return float(np.min(converted(self._epsilons, self._orders, point)))
+        by_votes = float(np.min(converted(self._epsilons, self._orders, point)))
+        return min(by_votes, self.data_independent_epsilon(delta=point))
 
     def data_independent_epsilon(self, *, delta: float) -> float:
-        """The same from the data-independent divergences of all queries, all answered."""
+        """What all queries cost whatever the votes are, all answered; both directions."""
         point = _validate.real("delta", delta, above=0, below=1)
-        return float(np.min(converted(self._independent, self._orders, point)))
+        return float(self._loss.epsilon(delta=point))
 
     def __repr__(self) -> str:
         return f"<DataDependentRDP of {self._queries} queries: private, not for publication>"
@@ -114,7 +118,7 @@ def data_dependent_rdp(
     ``votes`` has one histogram a row. ``aggregator`` is a LaplaceMax, GNMax, ConfidentGNMax,
     or InteractiveGNMax with the student's ``predictions``. ``one_sided`` bounds the
     divergence from the data to its neighbours only, as the papers do; by default both
-    directions. Never more than the data-independent figure at any order.
+    directions. Never more than the data-independent figure, at any order or delta.
 
     >>> from discreet.pate import GNMax
     >>> figure = data_dependent_rdp(
@@ -131,11 +135,11 @@ def data_dependent_rdp(
     values = surface.values(cells.rows, cells.columns, known)
     queries = int(cells.counts.sum())
     total = cells.counts @ values * (1.0 + 1e-12)
-    independent = queries * surface.independent.rdp(known)
+    loss = queries * surface.independent
     return DataDependentRDP(
         orders=known,
-        epsilons=np.minimum(total, independent),
-        independent=independent,
+        epsilons=np.minimum(total, queries * surface.independent.rdp(known)),
+        loss=loss,
         queries=queries,
     )
 

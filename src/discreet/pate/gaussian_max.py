@@ -11,7 +11,7 @@ import numpy as np
 
 from discreet.pate.aggregator import Costs, QueryByQuery
 from discreet.pate.noise import argmax_loss, gaussian_winners, noise_level
-from discreet.pate.session import Outcome, Plan, Runner, no_prediction
+from discreet.pate.session import Outcome, Plan, Runner
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -51,8 +51,7 @@ class GNMax(QueryByQuery):
     def _runner(self, plan: Plan, source: Source) -> Runner:
         noise = self.answer_noise
 
-        def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            no_prediction(predictions)
+        def run(table: NDArray[np.int64], _: Any) -> Iterator[Outcome]:
             for label in gaussian_winners(table, noise=noise, source=source):
                 yield Outcome(int(label), True)
 

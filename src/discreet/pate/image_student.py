@@ -140,8 +140,9 @@ class ImageStudent:
         generator = torch.Generator().manual_seed(self.seed)
         steps = self.epochs * max(1, len(images) // _BATCH)
         optimizer = torch.optim.AdamW(network.parameters(), lr=self.rate, weight_decay=1e-4)
+        # A tenth of the steps to warm up; more than one step, or the schedule divides by zero.
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.rate, total_steps=steps, pct_start=0.1
+            optimizer, max_lr=self.rate, total_steps=steps, pct_start=max(0.1, 1.5 / steps)
         )
         weights = _certainty(goals)
         for step in range(steps):

@@ -13,7 +13,7 @@ from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import either
 from discreet.pate.aggregator import Costs, QueryByQuery
 from discreet.pate.noise import laplace_votes_loss, laplace_winners, noise_level
-from discreet.pate.session import Outcome, Plan, Runner, no_prediction
+from discreet.pate.session import Outcome, Plan, Runner
 from discreet.randomness import Source
 from discreet.randomness.arguments import rational
 
@@ -68,8 +68,7 @@ class LaplaceMax(QueryByQuery):
     def _runner(self, plan: Plan, source: Source) -> Runner:
         scale = self.noise
 
-        def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            no_prediction(predictions)
+        def run(table: NDArray[np.int64], _: Any) -> Iterator[Outcome]:
             for label in laplace_winners(table, scale=scale, source=source):
                 yield Outcome(int(label), True)
 

@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.pate.own_generators import own_generators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,8 +110,7 @@ class NetworkTeachers:
         return list(codes[: len(parts)])
 
     def _made(self, seed: int) -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with own_generators(seed):
             return self.factory()
 
     def _trained(

@@ -11,14 +11,20 @@ import random  # noqa: TID251 - its state is set aside and put back
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import numpy as np
 
-__all__ = ["own_generators"]
+__all__ = ["alone", "own_generators"]
 
 # Two teachers in threads of one process would draw from one another's generators.
 _ALONE = threading.RLock()
+
+
+def alone() -> AbstractContextManager[Any]:
+    """Inside, no other teacher of this process runs: generators and filters are shared by all."""
+    return _ALONE
 
 
 @contextmanager

@@ -36,7 +36,14 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Partition", "check_disjoint", "draw_key", "partition_records", "shared_records"]
+__all__ = [
+    "Partition",
+    "check_disjoint",
+    "draw_key",
+    "partition_records",
+    "person_column",
+    "shared_records",
+]
 
 _KEY_BYTES = 32
 _NAME, _PLACE = 16, 8
@@ -216,12 +223,26 @@ def _teacher_of_row(names: NDArray[np.uint64], teachers: int, key: bytes) -> NDA
     return places
 
 
+def person_column(persons: Any, rows: int) -> NDArray[Any]:
+    """Return the persons of the records as one column, or raise about its form.
+
+    >>> person_column(["ann", "bob"], 3)
+    Traceback (most recent call last):
+    discreet.errors.InvalidValue: persons = 'another length than X': expected one person ...
+    """
+    try:
+        column = column_array("persons", persons)
+    except InvalidValue as error:
+        raise InvalidValue("persons", error.value, error.expected) from None
+    if column.size != rows:
+        raise InvalidValue("persons", "another length than X", "one person for each row of X")
+    return column
+
+
 def _teacher_of_person(
     persons: Any, rows: int, teachers: int, key: bytes
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    column = column_array("persons", persons)
-    if column.size != rows:
-        raise InvalidValue("persons", "another length than X", "one person for each row of X")
+    column = person_column(persons, rows)
     codes, texts = ArrayBatch({"persons": column}, column.size).texts("persons")
     if not texts:
         return np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.int64)

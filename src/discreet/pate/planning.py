@@ -7,6 +7,7 @@ the teachers is expected to agree on a typical query.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
@@ -18,8 +19,12 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.pate.aggregator import Aggregator, QueryByQuery
 from discreet.pate.chooser import Prospect, compare_aggregators
+from discreet.pate.confident import ConfidentGNMax, InteractiveGNMax
 from discreet.pate.gaussian_max import GNMax
+from discreet.pate.laplace_max import LaplaceMax
 from discreet.pate.session import Plan, Session
+from discreet.pate.sparse import SparseVotes
+from discreet.pate.stable import SampledVotes, StableVotes
 from discreet.privacy import Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source
@@ -27,12 +32,21 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["VotePlan", "made_up_votes", "plan_votes"]
+__all__ = ["VotePlan", "made_up_votes", "plan_votes", "stated_loss"]
 
 _PROFILE = 200
 _CONCENTRATION = 8.0
 _MOST_QUERIES = 2000
 _NAMES = ("auto", "gnmax")
+_KINDS = (
+    ConfidentGNMax,
+    GNMax,
+    InteractiveGNMax,
+    LaplaceMax,
+    SampledVotes,
+    SparseVotes,
+    StableVotes,
+)
 _ACCURACIES = (0.75, 0.85, 0.92, 0.98)
 
 
@@ -93,7 +107,8 @@ def plan_votes(
     target = _validate.real("epsilon", epsilon, above=0)
     point = _validate.real("delta", delta, above=0, below=1)
     most = _validate.integer("queries", queries, at_least=1) if queries is not None else None
-    limit = min(public_rows, _MOST_QUERIES if most is None else most)
+    available = _validate.integer("public_rows", public_rows, at_least=1)
+    limit = min(available, _MOST_QUERIES if most is None else most)
     share = _validate.real("agreement", agreement, above=0, below=1)
     neighbours = Relation.parse(relation)
     common: dict[str, Any] = {
@@ -114,6 +129,24 @@ def plan_votes(
             "epsilon", epsilon, f"enough for the aggregator: {chosen.loss.epsilon(delta=point):.6g}"
         )
     return chosen
+
+
+def stated_loss(parameters: Mapping[str, Any], budget: Mapping[str, Any]) -> Loss:
+    """What an aggregator costs by what a certificate says about it.
+
+    >>> chosen = GNMax(classes=3, teachers=50, noise=20)
+    >>> stated_loss(chosen.parameters, {"queries": 7}) == chosen.loss(queries=7)
+    True
+    """
+    told = dict(parameters)
+    name = told.pop("aggregator", None)
+    kinds: dict[str, Any] = {kind.__name__: kind for kind in _KINDS}
+    if name not in kinds:
+        raise InvalidValue("aggregator", name, f"one of {', '.join(kinds)}")
+    if kinds[name] is LaplaceMax:
+        told.pop("epsilon", None)  # it follows from the scale
+    plan: Plan = kinds[name](**told).plan(**budget)
+    return plan.loss
 
 
 def made_up_votes(*, classes: int, teachers: int, agreement: float) -> NDArray[np.int64]:

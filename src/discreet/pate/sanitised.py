@@ -39,11 +39,13 @@ from scipy.special import ndtri
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.mechanisms.halting import Charge
 from discreet.mechanisms.seeding import choose_source
 from discreet.pate.aggregator import Aggregator
-from discreet.pate.data_dependent import converted
+from discreet.pate.data_dependent import ORDERS, converted
 from discreet.pate.smooth import smooth_bound
 from discreet.pate.surface import RESOLUTION, surface_of
+from discreet.privacy import Loss, Relation, RenyiDP
 from discreet.randomness import Source, discrete_gaussian
 
 __all__ = ["ReleaseNoise", "SanitisedRDP", "sanitise"]
@@ -95,6 +97,18 @@ class ReleaseNoise:
         above = _spread(widest, b) + shift / (b - (b - 1.0) * widest)
         below = _spread(narrowest, b) + shift
         return max(above, below) * (1.0 + 1e-12)
+
+    def loss(self, relation: Relation | str = Relation.ADD_REMOVE) -> Loss:
+        """What the release of a figure costs by itself, whatever the votes are.
+
+        It comes on top of the loss of the labels: a ledger that is charged for both covers both.
+
+        >>> ReleaseNoise.costing(0.1, order=20).loss().epsilon(delta=1e-5) < 0.6
+        True
+        """
+        pairs = {order: self.cost(order) for order in (*ORDERS, float(self.order))}
+        finite = {order: cost for order, cost in pairs.items() if math.isfinite(cost)}
+        return RenyiDP(tuple(finite), tuple(finite.values()), Relation.parse(relation))
 
     @classmethod
     def costing(
@@ -163,11 +177,14 @@ def sanitise(
     resolution: int = RESOLUTION,
     source: Source | None = None,
     insecure_seed: int | None = None,
+    charge: Charge | None = None,
 ) -> SanitisedRDP:
     """Publish the data-dependent divergence of a stream of queries fixed beforehand.
 
-    See the module for the guarantee. The figure is cut at 0 and at the data-independent
-    one, which is post-processing; where it would not be below, publish that one instead.
+    See the module for the guarantee. ``charge`` is called with the loss of this release, which
+    the labels have not paid for, before anything is drawn; if it raises, nothing is published.
+    The figure is cut at 0 and at the data-independent one, which is post-processing; where it
+    would not be below, publish that one instead.
 
     >>> from discreet.pate import GNMax
     >>> published = sanitise(
@@ -190,6 +207,8 @@ def sanitise(
         )
     bits = choose_source(source, insecure_seed)
     cells = surface.cells(votes, predictions)
+    if charge is not None:
+        charge(noise.loss(aggregator.neighbours))
     table = surface.table(noise.order)
     figure = float(cells.counts @ table[cells.rows, cells.columns]) * (1.0 + 1e-12)
     smooth = smooth_bound(table, cells, beta=noise.beta, reach=surface.reach)

@@ -45,12 +45,13 @@ class Outcome(NamedTuple):
 Runner = Callable[["NDArray[np.int64]", Any], Iterator[Outcome]]
 """Decides queries, from a table of histograms and a table of predictions or None.
 
-Outcomes may be computed in bulk; those that the session does not take are never seen.
+Outcomes are computed in bulk; a session never hands over more queries than are surely paid for.
 """
 
 
-def no_prediction(predictions: Any) -> None:
+def no_prediction(predictions: Any, queries: int = 1) -> None:
     """Refuse predictions that would not be looked at."""
+    del queries
     if predictions is not None:
         raise InvalidValue("prediction", predictions, "None: this aggregator does not look at it")
 
@@ -87,6 +88,21 @@ class Plan:
         spent = queries * self.query_mu_squared + answers * self.answer_mu_squared
         return spent + self.query_mu_squared + self.answer_mu_squared <= self.mu_squared
 
+    def surely_paid(self, *, queries: int, answers: int, at_most: int) -> int:
+        """How many more queries are paid for after so many, whatever becomes of them."""
+        limits = [at_most]
+        if self.queries is not None:
+            limits.append(self.queries - queries)
+        if self.answers is not None:
+            limits.append(self.answers - answers)
+        if self.fails is not None:
+            limits.append(self.fails - (queries - answers))
+        if self.mu_squared is not None:
+            spent = queries * self.query_mu_squared + answers * self.answer_mu_squared
+            each = self.query_mu_squared + self.answer_mu_squared
+            limits.append(int((self.mu_squared - spent) // each))
+        return max(0, min(limits))
+
 
 @final
 class Session(SingleRun):
@@ -106,12 +122,14 @@ class Session(SingleRun):
         run: Runner,
         spent: Callable[[int, int], Loss | None],
         parameters: Mapping[str, Any],
+        check: Callable[[Any, int], None] = no_prediction,
     ) -> None:
         self._plan = plan
         self._classes = classes
         self._teachers = teachers
         self._run = run
         self._spent = spent
+        self._check = check
         self._answers = 0
         self._provenance = dict(parameters)
         super().__init__(loss=plan.loss, charge=None)  # charged before the first draw, by open
@@ -165,29 +183,24 @@ class Session(SingleRun):
                 raise InvalidValue(
                     "predictions", f"{len(predictions)} rows", f"{len(table)}, one for each query"
                 )
-            labels: list[int | None] = []
-            # All predictions are read, and refused if need be, before the first draw.
-            size = _BULK if predictions is None else len(table)
-            for start in range(0, len(table), size):
-                part = slice(start, start + size)
-                public = None if predictions is None else predictions[part]
-                labels += self._take(table[part], public)
-                if self._halted:
-                    break
-            return labels
+            return self._take(table, predictions)
 
     def _take(self, table: NDArray[np.int64], predictions: Any) -> list[int | None]:
+        # All predictions are read, and refused if need be, before the first draw.
+        self._check(predictions, len(table))
         labels: list[int | None] = []
         try:
-            for outcome in self._run(table, predictions):
-                self._asked += 1
-                self._answers += outcome.answered
-                labels.append(outcome.label)
+            while len(labels) < len(table) and not self._halted:
+                paid = self._plan.surely_paid(
+                    queries=self._asked, answers=self._answers, at_most=_BULK
+                )
+                part = slice(len(labels), len(labels) + paid)
+                public = None if predictions is None else predictions[part]
+                for outcome in self._run(table[part], public):
+                    self._asked += 1
+                    self._answers += outcome.answered
+                    labels.append(outcome.label)
                 self._halted = not self._plan.has_room(queries=self._asked, answers=self._answers)
-                if self._halted:
-                    break
-        except InvalidValue:  # about a prediction, before anything was drawn
-            raise
         except BaseException:
             self._halted = True
             raise

@@ -13,7 +13,7 @@ from discreet.mechanisms.halting import Charge
 from discreet.mechanisms.stability import Fail
 from discreet.mechanisms.stable_vector import StableVector, StableVectorPlan, stable_vector_plan
 from discreet.pate.aggregator import Aggregator
-from discreet.pate.session import Outcome, Plan, Runner, Session, no_prediction
+from discreet.pate.session import Outcome, Plan, Runner, Session
 from discreet.privacy import Loss
 from discreet.randomness import Source
 
@@ -98,8 +98,7 @@ class SparseVotes(Aggregator):
             source=source,
         )
 
-        def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            no_prediction(predictions)
+        def run(table: NDArray[np.int64], _: Any) -> Iterator[Outcome]:
             for counts in table:
                 label = vector.ask(counts, votes).value
                 yield Outcome(None, False) if isinstance(label, Fail) else Outcome(label, True)

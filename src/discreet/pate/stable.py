@@ -28,7 +28,7 @@ from discreet import _validate
 from discreet.mechanisms.distances import votes_distance
 from discreet.mechanisms.stability import StabilityTest, stability_test
 from discreet.pate.aggregator import Costs, QueryByQuery
-from discreet.pate.session import Outcome, Plan, Runner, no_prediction
+from discreet.pate.session import Outcome, Plan, Runner
 from discreet.privacy import ApproxDP
 from discreet.randomness import Source, discrete_laplace
 
@@ -72,8 +72,7 @@ class StabilityVotes(QueryByQuery):
     def _runner(self, plan: Plan, source: Source) -> Runner:
         test = self.test
 
-        def run(table: NDArray[np.int64], predictions: Any) -> Iterator[Outcome]:
-            no_prediction(predictions)
+        def run(table: NDArray[np.int64], _: Any) -> Iterator[Outcome]:
             draws = discrete_laplace(1 / test.epsilon, len(table), source=source)
             for counts, noise in zip(table, draws, strict=True):
                 stable = self.distance(counts) + int(noise) >= test.threshold

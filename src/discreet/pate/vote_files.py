@@ -24,17 +24,22 @@ if TYPE_CHECKING:
 
 __all__ = ["kept_key", "open_cache", "read_votes", "votes_name", "write_votes"]
 
-_FORMAT = "discreet.pate.votes.1"
+_FORMAT = "discreet.pate.votes.2"
 _KEY_FILE = "partition.key"
 
 
 def open_cache(directory: str | Path) -> Path:
     """Return the directory of a cache, made if need be so that others cannot read it."""
+    if not isinstance(directory, str | os.PathLike):
+        raise InvalidValue("cache", directory, "the path of a directory")
     place = Path(directory)
     try:
         place.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        expected = f"a directory, or a place for one ({error.strerror})"
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        expected = f"a directory to write to, or a place for one ({reason})"
         raise InvalidValue("cache", str(directory), expected) from None
     return place
 
@@ -43,9 +48,12 @@ def kept_key(directory: Path, source: Source) -> bytes:
     """Return the key that this cache was begun with, or keep a fresh one."""
     path = directory / _KEY_FILE
     fresh = draw_key(source)
-    if not path.exists():
-        _replace(path, lambda stream: stream.write(fresh))
-    key = path.read_bytes()
+    try:
+        if not path.exists():
+            _replace(path, lambda stream: stream.write(fresh))
+        key = path.read_bytes()
+    except OSError:
+        key = b""
     if len(key) != len(fresh):
         raise InvalidValue("cache", str(directory), f"a cache whose {_KEY_FILE} is not damaged")
     return key

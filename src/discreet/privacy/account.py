@@ -107,6 +107,10 @@ def tradeoff(loss: Loss, fpr: float | np.ndarray) -> Any:
     return float(best) if level.ndim == 0 else best
 
 
+# Lines that a trade-off curve is the least of; few looks at a loss serve all of them.
+_CURVE_POINTS = 192
+
+
 @lru_cache(maxsize=64)
 def _profile(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     top = largest_loss(loss)
@@ -117,10 +121,11 @@ def _profile(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
         excesses = ((1.0 - floor) * share for share in (1e-6, 1e-3, 0.5))
         reaches = (epsilon(loss, delta=floor + excess) for excess in excesses if floor < 1.0)
         reach = next((found for found in reaches if math.isfinite(found)), 0.0)
-    points = np.append(np.linspace(0.0, reach, 48), reach * 1.2)
+    points = np.append(np.linspace(0.0, reach, _CURVE_POINTS), reach * 1.2)
     if math.isfinite(top):
         points = np.append(points[points < top], top)
-    deltas = np.array([delta_bounds(loss, epsilon=point).upper for point in points])
+    deltas = distribution.delta_curve(loss, points)
+    deltas[points >= top] = 0.0
     return points, deltas
 
 

@@ -31,7 +31,7 @@ from discreet.privacy.spectrum import (
 )
 from discreet.privacy.steps import View, is_symmetric, stacked_gaussians, step
 
-__all__ = ["NO_TIGHT_PAIR", "Plan", "delta_bounds", "delta_upper", "epsilon_bounds"]
+__all__ = ["NO_TIGHT_PAIR", "Plan", "delta_bounds", "delta_curve", "delta_upper", "epsilon_bounds"]
 
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-6
@@ -53,6 +53,10 @@ SMALLEST_TAIL = 1e-280
 # How much of delta may go to losses that are counted as infinite: it moves epsilon by a
 # hundred thousandth, and heavy tails are cheaper for it.
 TAIL_SHARE = 2e-5
+# Between two looks a curve of delta may lie above what a look of its own would give by so much.
+CURVE_SLACK = 2e-3
+# Further below, a look made for another epsilon says nothing, and its scale leaves the floats.
+LARGEST_EXPONENT = 100.0
 NO_TIGHT_PAIR = (
     "no tight pair is known for a part of this loss, so only the upper bound is certified"
 )
@@ -357,14 +361,11 @@ def _delta_one_way(
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what the view cut off is among them.
         return Bounds(infinite_mass(lower) if tight else 0.0, infinite_mass(upper))
-    tilt = _tilt_for_epsilon(lower, epsilon, 0.0)
+    tilt, cells, whisper, tail = _delta_aim(plan, lower, epsilon)
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:
         return _tilt_for_epsilon(parts, epsilon, near)
 
-    aim = 2e-4 * max(epsilon, 1.0 / (tilt.tau + 1.0))
-    cells, whisper = _resolution(plan, tilt, aim, None)
-    tail = max(SMALLEST_TAIL, math.exp(max(tilt.log_delta - 18.0, -640.0)) / plan.steps)
     result = Bounds(0.0, 1.0)
     for _ in range(rounds if plan.atoms < MANY else min(rounds, 2)):
         view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
@@ -389,6 +390,76 @@ def _delta_one_way(
     met = result.width <= max(0.02 * result.upper, 1e-15)
     note = "" if met else f"the bracket is {result.width:.3g} wide at delta {result.upper:.3g}"
     return Bounds(result.lower, result.upper, met, note)
+
+
+def _delta_aim(plan: Plan, parts: Sequence[Part], epsilon: float) -> tuple[Tilt, int, float, float]:
+    """Where and how finely to look for delta: the tilt, cells, whisper and tail."""
+    tilt = _tilt_for_epsilon(parts, epsilon, 0.0)
+    aim = 2e-4 * max(epsilon, 1.0 / (tilt.tau + 1.0))
+    cells, whisper = _resolution(plan, tilt, aim, None)
+    tail = max(SMALLEST_TAIL, math.exp(max(tilt.log_delta - 18.0, -640.0)) / plan.steps)
+    return tilt, cells, whisper, tail
+
+
+def delta_curve(plan: Plan, epsilons: Array) -> Array:
+    """Upper bounds on delta at increasing epsilons, for little more than a few of them cost.
+
+    A look that was made for one epsilon bounds delta at every other one too, only more loosely.
+    So few looks serve all: a gap between two of them is divided until a look of its own in the
+    middle no longer gains.
+    """
+    first = _curve_one_way(plan, epsilons, swapped=False)
+    if plan.symmetric:
+        return first
+    worst: Array = np.maximum(first, _curve_one_way(plan, epsilons, swapped=True))
+    return worst
+
+
+def _curve_one_way(plan: Plan, epsilons: Array, *, swapped: bool) -> Array:
+    last = len(epsilons) - 1
+    best = np.minimum(
+        _curve_look(plan, epsilons, 0, swapped=swapped),
+        _curve_look(plan, epsilons, last, swapped=swapped),
+    )
+    gaps = [(0, last)]
+    while gaps:
+        low, high = gaps.pop()
+        middle = (low + high) // 2
+        if middle == low:
+            continue
+        known = best[middle]
+        best = np.minimum(best, _curve_look(plan, epsilons, middle, swapped=swapped))
+        if known > (1.0 + CURVE_SLACK) * best[middle] + 1e-13:
+            gaps += [(low, middle), (middle, high)]
+    # Delta never grows with epsilon.
+    falling: Array = np.minimum.accumulate(best)
+    return falling
+
+
+def _curve_look(plan: Plan, epsilons: Array, at: int, *, swapped: bool) -> Array:
+    """Bounds at all epsilons by a look that was made for one of them."""
+    epsilon = float(epsilons[at])
+    parts, upper, _ = plan.see(View(swapped, 0.0, COARSE_CELLS, 1e-40 / plan.steps))
+    beyond = epsilons >= _finite_top(upper)
+    result = np.where(beyond, infinite_mass(upper), 1.0)
+    if beyond[at]:
+        return result
+    tilt, cells, whisper, tail = _delta_aim(plan, parts, epsilon)
+
+    def focus(seen: Sequence[Part], near: float) -> Tilt:
+        return _tilt_for_epsilon(seen, epsilon, near)
+
+    view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
+    tilt, _, upper = _focused(plan, view, tilt, focus)
+    if len(upper) == 1 and upper[0].steps == 1:
+        found = [single_delta(upper[0].measure, float(e), is_upper=True) for e in epsilons]
+        return np.minimum(result, found)
+    inversion = Inversion(
+        upper, tau=tilt.tau, whisper=whisper, log_delta=tilt.log_delta - 5.0, around=epsilon
+    )
+    near = ~beyond & (inversion.log_mgf - tilt.tau * epsilons < LARGEST_EXPONENT)
+    result[near] = np.minimum(result[near], inversion.upper_at(epsilons[near]))
+    return result
 
 
 def _delta_of(

@@ -40,7 +40,7 @@ from discreet.privacy.loss import (
 from discreet.privacy.pairs import Measure
 from discreet.privacy.relation import Relation
 
-__all__ = ["delta_bracket", "epsilon_bracket"]
+__all__ = ["delta_bracket", "delta_curve", "epsilon_bracket"]
 
 CLOSED_FORM_ERROR = 1e-9
 SMALLEST_MU = 1e-9
@@ -63,6 +63,33 @@ def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) ->
 def delta_bracket(loss: Loss, epsilon: float) -> Bounds:
     """Lower and upper delta at ``epsilon`` >= 0."""
     return _or_nothing(lambda: _delta_bracket(loss, epsilon), 1.0)
+
+
+def delta_curve(loss: Loss, epsilons: np.ndarray) -> np.ndarray:
+    """Upper bounds on delta at increasing epsilons >= 0: the privacy profile."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            curve: np.ndarray = np.clip(_delta_curve(loss, epsilons), 0.0, 1.0)
+            return curve
+    except (OverflowError, ZeroDivisionError, ValueError):
+        # The curve as a whole leaves the range of floats; single points of it may not.
+        return _point_by_point(loss, epsilons)
+
+
+def _delta_curve(loss: Loss, epsilons: np.ndarray) -> np.ndarray:
+    mu = gaussian_mu(loss)
+    if mu is None and isinstance(loss, Grouped):
+        return _grouped_curve(loss, epsilons)
+    if mu is None:
+        plan = make_plan(loss, 1e-12)
+        mu = _single_gaussian(plan)
+        if mu is None:
+            return bracket.delta_curve(plan, epsilons) if plan.atoms else np.zeros(len(epsilons))
+    return _point_by_point(loss, epsilons)
+
+
+def _point_by_point(loss: Loss, epsilons: np.ndarray) -> np.ndarray:
+    return np.array([delta_bracket(loss, epsilon).upper for epsilon in epsilons.tolist()])
 
 
 def _or_nothing(search: Callable[[], Bounds], worst: float) -> Bounds:
@@ -255,6 +282,17 @@ def _grouped_delta(loss: Grouped, epsilon: float) -> float:
         return 1.0
     factor = math.fsum(math.exp(j * part) for j in range(loss.size))
     return min(1.0, factor * _delta_upper(loss.base, part) * (1.0 + 1e-12))
+
+
+def _grouped_curve(loss: Grouped, epsilons: np.ndarray) -> np.ndarray:
+    """:func:`_grouped_delta` at many epsilons."""
+    parts = epsilons / loss.size
+    deltas = delta_curve(loss.base, parts)
+    deltas[parts >= largest_loss(loss.base)] = 0.0
+    with np.errstate(over="ignore"):
+        factors = sum(np.exp(j * parts) for j in range(loss.size))
+        # A delta of 0 times a factor beyond the floats is no number.
+        return np.where(deltas > 0.0, np.minimum(factors * deltas * (1.0 + 1e-12), 1.0), 0.0)
 
 
 def _grouped_epsilon(loss: Grouped, delta: float) -> float:

@@ -449,6 +449,22 @@ class Inversion:
         known_number("transform", value + self.call_error)
         return self.infinite + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
 
+    def upper_at(self, epsilons: Array) -> Array:
+        """As :meth:`upper`, at many epsilons, which may be far from the one it was made for.
+
+        Far away the rounding of the phase counts: it is added here.
+        """
+        away = self.mean - epsilons
+        drift = float(np.sum(np.abs(self.call) * self.t))
+        values = np.array(
+            [np.dot(self.call, np.exp(1j * (self.t * gap))).real for gap in away.tolist()]
+        )
+        values += self.call_error + 8 * UNIT * drift * np.abs(away)
+        known_number("transform", float(values.sum()))
+        scales = np.array([self._scale(epsilon) for epsilon in epsilons.tolist()])
+        finite: Array = scales * np.maximum(values, 0.0) * math.exp(self.mass_pad)
+        return self.infinite + finite
+
     def lower(self, epsilon: float) -> float:
         """At most delta(epsilon) of the composed measures."""
         phase = self._phase(epsilon)

@@ -1,0 +1,122 @@
+"""The privacy profile at many epsilons: bounds from few looks, judged point by point (S9)."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from discreet.privacy import (
+    GDP,
+    ApproxDP,
+    DiscreteGaussian,
+    Gaussian,
+    Laplace,
+    Loss,
+    PureDP,
+    RandomizedResponse,
+    account,
+    bracket,
+)
+from discreet.privacy.distribution import delta_curve, make_plan
+
+SAMPLED = 200 * Gaussian(noise_multiplier=1.0).poisson(rate=0.1)
+LOSSES = {
+    "sampled": SAMPLED,
+    "little noise": 200 * Gaussian(noise_multiplier=0.45).poisson(rate=0.1),
+    "much noise": 200 * Gaussian(noise_multiplier=60.0).poisson(rate=0.1),
+    "Laplace": 40 * Laplace(scale=8.0, sensitivity=1.0),
+    "sampled Laplace": 300 * Laplace(scale=2.0, sensitivity=1.0).poisson(rate=0.05),
+    "mixed": 100 * Gaussian(noise_multiplier=1.1).poisson(rate=0.01)
+    + Laplace(scale=20.0, sensitivity=1.0),
+    "discrete": 20 * DiscreteGaussian(stddev=9.0, sensitivity=1),
+    "once": Gaussian(noise_multiplier=1.0).poisson(rate=0.1),
+    "group": (50 * Gaussian(noise_multiplier=3.0).poisson(rate=0.05)).group(2),
+    "failing": 3 * ApproxDP(0.8, 0.02),
+    "Gaussian": GDP(mu=0.7),
+    "of the pool": 20
+    * Gaussian(noise_multiplier=1.0, relation="replace").sample_without_replacement(
+        sample=10, population=100
+    ),
+}
+
+
+def reach(loss: Loss) -> float:
+    far = loss.epsilon(delta=1e-9)
+    return far if math.isfinite(far) else 5.0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_curve_is_certified_and_close_to_single_answers(name: str) -> None:
+    loss = LOSSES[name]
+    epsilons = np.linspace(0.0, 1.2 * reach(loss), 97)
+    curve = delta_curve(loss, epsilons)
+    assert np.all(np.diff(curve) <= 0.0)
+    for at in (0, 3, 11, 30, 50, 71, 96):
+        single = loss.delta_bounds(epsilon=float(epsilons[at]))
+        assert curve[at] >= single.lower
+        assert curve[at] <= 1.01 * single.upper + 1e-12
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("name", ["sampled", "little noise", "much noise", "mixed"])
+def test_every_look_is_a_bound_at_every_epsilon(name: str, swapped: bool) -> None:
+    """However far from the epsilon that it was made for: the minimum of looks rests on it."""
+    plan = make_plan(LOSSES[name], 1e-12)
+    epsilons = np.linspace(0.0, 1.2 * reach(LOSSES[name]), 25)
+    looks = np.array(
+        [bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 6, 12, 24)]
+    )
+    truth = [
+        bracket._delta_one_way(plan, float(e), swapped=swapped, below=-1.0, rounds=3).lower
+        for e in epsilons
+    ]
+    assert np.all(looks >= np.array(truth))
+    # Each is tight somewhere: they are not all 1.
+    assert looks.min(axis=0).max() < 1.0
+
+
+def test_many_coins_have_the_binomial_profile() -> None:
+    """k answers by randomized response, e^eps odds each: delta by exact fractions."""
+    k, odds = 30, Fraction(5, 4)
+    right = odds / (1 + odds)
+    loss = k * RandomizedResponse(epsilon=math.log(1.25))
+    epsilons = np.linspace(0.0, 0.9 * k * math.log(1.25), 40)
+    curve = delta_curve(loss, epsilons)
+    for epsilon, found in zip(epsilons.tolist(), curve.tolist(), strict=True):
+        factor = Fraction(math.exp(epsilon))
+        terms = (
+            math.comb(k, j)
+            * (right**j * (1 - right) ** (k - j) - factor * right ** (k - j) * (1 - right) ** j)
+            for j in range(k + 1)
+        )
+        exact = float(sum(term for term in terms if term > 0))
+        assert exact * (1 - 1e-9) <= found <= exact * 1.01 + 1e-12
+
+
+def test_few_looks_serve_a_long_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+    look = bracket._curve_look
+
+    def counted(*arguments: object, **keywords: object) -> object:
+        looked.append(1)
+        return look(*arguments, **keywords)
+
+    monkeypatch.setattr(bracket, "_curve_look", counted)
+    account._profile.cache_clear()
+    SAMPLED.tradeoff(0.1)
+    assert 4 <= len(looked) <= 24
+    assert len(account._profile(SAMPLED)[0]) > 150
+
+
+def test_numbers_beyond_the_floats_fall_back_to_single_points(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> None:
+        raise OverflowError
+
+    monkeypatch.setattr(bracket, "delta_curve", broken)
+    epsilons = np.array([0.0, 2.0, 9.0])
+    expected = [SAMPLED.delta_bounds(epsilon=e).upper for e in epsilons]
+    assert delta_curve(SAMPLED, epsilons).tolist() == expected
+    assert delta_curve(PureDP(0), epsilons).tolist() == [0.0, 0.0, 0.0]

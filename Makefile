@@ -91,6 +91,8 @@ reproduce-mutants: $(VENV)/installed-test
 reproduce-theory: $(VENV)/installed-test
 	$(call stage,benchmarks/theory_practice.py)
 	$(BIN)/python benchmarks/theory_practice.py $(if $(PURCHASE),--purchase $(PURCHASE))
+	$(call stage,benchmarks/theory_shokri.py)
+	$(BIN)/python benchmarks/theory_shokri.py
 
 stress-ledger: $(VENV)/installed-test
 	$(call stage,benchmarks/stress_ledger.py)

@@ -1,4 +1,4 @@
-"""Bounds of the audits of training against closed forms, their verdicts, and what they refuse."""
+"""Bounds of the audits of training (S34) against closed forms, their verdicts, what they refuse."""
 
 import copy
 import json
@@ -188,6 +188,25 @@ def test_suggested_guesses_beat_guessing_all() -> None:
                 one_run_epsilon(canaries=1000, guesses=r, correct=int(right), delta=1e-5, rate=0.05)
             )
     assert np.median(shown[k]) > 1.3 > np.median(shown[1000])
+
+
+def test_a_perfect_attack_is_not_spoiled_by_more_guesses_than_there_are_coins() -> None:
+    """However weak the claim: a half of m is included, give or take sqrt(m) / 2."""
+    generator = np.random.default_rng(5)
+    for size in (50, 200, 1000):
+        half, other = suggest_guesses(GDP(mu=30.0), canaries=size, delta=1e-5)
+        assert half == other
+        shown: dict[int, list[float]] = {half: [], size // 2: [], size // 4: []}
+        for inside in generator.binomial(size, 0.5, 60).tolist():
+            for called, found in shown.items():
+                right = 2 * called - max(0, called - min(inside, size - inside))
+                bound = one_run_epsilon(
+                    canaries=size, guesses=2 * called, correct=right, delta=1e-5, rate=0.05
+                )
+                found.append(bound)
+        assert np.mean(shown[half]) > np.mean(shown[size // 2]) + 0.2
+        assert np.mean(shown[half]) > np.mean(shown[size // 4])
+    assert suggest_guesses(GDP(mu=30.0), canaries=2, delta=1e-5) == (1, 1)
 
 
 def test_guesses_are_suggested_for_pure_claims_too() -> None:

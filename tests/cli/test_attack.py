@@ -257,7 +257,10 @@ def test_a_property_that_models_tell(files: Path, run: Run) -> None:
     [only] = json.loads(done.stdout)["results"]
     assert only["accuracy"]["share"] == 1.0
     assert only["leaks"] is True
-    assert "Property inference" in (files / "page.html").read_text(encoding="utf-8")
+    assert json.loads(done.stdout)["internal"] is True
+    page = (files / "page.html").read_text(encoding="utf-8")
+    assert "Property inference" in page
+    assert "<strong>INTERNAL</strong>" in page
 
 
 def test_inversion_with_a_judge(place: Path, run: Run) -> None:
@@ -299,6 +302,11 @@ def test_made_up_tables_anonymity_and_linkage(place: Path, run: Run) -> None:
     arguments = ("attack", "anonymity", "t/released.csv", *quasi, "--sensitive", "diagnosis")
     found = json.loads(run(*arguments, "--generalise", "birth:year", "--json").stdout)
     assert found["profile"]["rows"] == 300
+    assert found["internal"] is True
+    declared = run(*arguments, "--public-records", "--output", "a.html")
+    assert "INTERNAL" not in declared.stdout
+    assert "<strong>PUBLIC</strong>" in (place / "a.html").read_text(encoding="utf-8")
+    assert "INTERNAL" in run(*arguments).stdout
     assert "most_exposed_rows" not in found
     assert found["steps"][0]["unique_rows"] < found["profile"]["unique_rows"]
     listed = json.loads(run(*arguments, "--exposed", "4", "--json").stdout)
@@ -312,6 +320,8 @@ def test_made_up_tables_anonymity_and_linkage(place: Path, run: Run) -> None:
     found = json.loads(run(*link, *keys, "--truth", "person", "--json").stdout)
     assert found["truth"]["reidentified"]["share"] > 0.3
     assert "matches" not in found
+    assert found["internal"] is True
+    assert "INTERNAL" not in run(*link, *keys, "--public-records").stdout
     done = run(*link, *keys, "--output", "l.html", "--exposed", "2")
     assert "is not known" in done.stdout
     assert (place / "l.html").is_file()

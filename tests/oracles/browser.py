@@ -22,6 +22,18 @@ setTimeout(() => {
     content: root.scrollWidth,
     pictures: drawn.length,
     drawn: plots.filter((svg) => svg !== null).length,
+    // How far anything but what scrolls in a frame of its own reaches to the right.
+    reaches: Math.max(0, ...[...inner.querySelectorAll("main *")]
+      .filter((one) => !one.closest("svg") && !one.parentElement.closest(".wide"))
+      .map((one) => one.getBoundingClientRect().right)),
+    tables: Math.max(0, ...[...inner.querySelectorAll("table")]
+      .map((one) => one.getBoundingClientRect().right)),
+    // Axis titles and tick labels that lie outside of their picture.
+    cut: [...inner.querySelectorAll(".picture text")].filter((one) => {
+      const own = one.getBoundingClientRect();
+      const all = one.closest(".picture").getBoundingClientRect();
+      return own.width > 0 && (own.left < all.left - 1 || own.right > all.right + 1);
+    }).map((one) => one.textContent),
     widest: Math.max(0, ...plots.map((svg) => svg ? svg.getBoundingClientRect().right : 0)),
     fetched: frame.contentWindow.performance.getEntriesByType("resource").length,
     text: inner.querySelector("main").innerText.length,
@@ -60,6 +72,16 @@ def measured(page: str, place: Path, *, width: int = 390) -> dict[str, Any] | No
     return read
 
 
+# The width of a sheet of A4 between margins of 14 mm, at 96 dots an inch.
+SHEET = 688
+
+
+def as_printed(page: str) -> str:
+    """The page in the style of the printer, for a browser that shows it on a screen."""
+    assert page.count("@media print {") == 1
+    return page.replace("@media print {", "@media all {")
+
+
 def visible_text(page: str) -> str:
     """The text of a page without its scripts and its style."""
     bare = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
@@ -78,5 +100,5 @@ def assert_self_contained(page: str) -> None:
     figures = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
     assert len(figures) == pictures
     assert all({"data", "layout"} <= set(json.loads(text)) for text in figures)
-    assert page.count("<table>") == page.count('<div class="wide"><table>')
+    assert page.count("<table>") == len(re.findall(r'<div class="wide( short)?"><table>', page))
     assert ("Plotly.newPlot" in page) == (pictures > 0)

@@ -27,14 +27,16 @@ STATED = Collection(
 )
 
 
-def audit(right: int = 40, *, loss: Loss = LOSS, guesses: int = 120) -> TrainingAudit:
+def audit(
+    right: int = 40, *, loss: Loss = LOSS, guesses: int = 120, delta: float = DELTA
+) -> TrainingAudit:
     """An audit of 400 canaries in which so many of the guesses are right."""
     coins = Inclusion(400, guesses=(guesses, 0), source=source(insecure_seed=4))
     inside, outside = np.flatnonzero(coins.included), np.flatnonzero(~coins.included)
     scores = np.zeros(400)
     scores[inside[:right]] = 2.0
     scores[outside[: guesses - right]] = 1.0
-    found = audit_one_run(coins, scores, loss=loss, delta=DELTA)
+    found = audit_one_run(coins, scores, loss=loss, delta=delta)
     assert found.evidence["correct"] == right
     return found
 

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -181,6 +183,18 @@ def test_membership_pages_refuse_what_is_no_result() -> None:
         membership_page(result(), exposed=-1)
 
 
+def only_public_if_declared(make: Callable[..., Page]) -> None:
+    """Whatever was computed from private records is internal; nobody is asked twice."""
+    assert make().internal
+    assert "INTERNAL This page was computed from private records" in body(make())
+    declared = make(public_records=True)
+    assert not declared.internal
+    assert "PUBLIC The records were declared to be public or made up" in body(declared)
+    for wrong in (1, "yes", None):
+        with pytest.raises(InvalidValue, match="public_records"):
+            make(public_records=wrong)
+
+
 def test_anonymity_page() -> None:
     tables = made_up_tables(3000, seed=1)
     found = measure_anonymity(
@@ -189,13 +203,13 @@ def test_anonymity_page() -> None:
         sensitive=["diagnosis"],
         generalise=["birth:year", "zip:prefix=3"],
     )
-    page = anonymity_page(found, about={"file": "made up"})
+    page = anonymity_page(found, about={"file": "made up"}, public_records=True)
     text = body(page)
-    assert not page.internal
+    only_public_if_declared(partial(anonymity_page, found))
     assert f"{found.profile.unique_rows} of 300" in text
     assert "birth:year, zip:prefix=3" in text
     assert all(go.Figure(figure) is not None for figure in figures(page))
-    shown = anonymity_page(found, exposed=3)
+    shown = anonymity_page(found, exposed=3, public_records=True)
     assert shown.internal
     assert "INTERNAL: unsafe to publish" in body(shown)
     # Other levels than the default ones, without 2.
@@ -210,12 +224,13 @@ def test_linkage_page() -> None:
         tables.released, tables.register, on=keys, tolerance={"birth": 1}, truth="person"
     )
     text = body(linkage_page(known))
+    only_public_if_declared(partial(linkage_page, known))
     assert known.truth is not None
     assert f"{100 * known.truth.reidentified.share:.1f} %" in text
     assert "birth (within 1)" in text
     unknown = link_tables(tables.released, tables.register, on=keys)
     assert "is not known here" in body(linkage_page(unknown))
-    listed = linkage_page(unknown, exposed=2)
+    listed = linkage_page(unknown, exposed=2, public_records=True)
     first = int(np.flatnonzero(unknown.match >= 0)[0])
     assert listed.internal
     assert f"{first} {unknown.match[first]:,}" in body(listed)
@@ -263,6 +278,7 @@ def test_property_page() -> None:
     assert "90.0 %" in body(page)
     assert "0.800" in body(page)
     assert all(go.Figure(figure) is not None for figure in figures(page))
+    only_public_if_declared(partial(property_page, found))
     with pytest.raises(InvalidValue, match="results"):
         property_page([])
 

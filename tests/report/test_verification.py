@@ -240,6 +240,8 @@ def test_a_page_that_shows_something_else_is_found(place: Path, tmp_path: Path) 
     assert shown in text
     page.write_text(text.replace("Claim tested, not refuted", "Perfectly safe"), encoding="utf-8")
     assert list(wrong(page)) == ["the page shows the document"]
+    page.write_text(text.replace("const settings", "let settings"), encoding="utf-8")
+    assert "the script that draws" in wrong(page)["the page shows the document"]
     page.write_text(text.replace('id="document"', 'id="other"'), encoding="utf-8")
     with pytest.raises(InvalidValue, match="one certificate inside"):
         verify_certificate(page)

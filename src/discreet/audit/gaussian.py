@@ -31,7 +31,13 @@ from discreet.privacy import GDP, Composition, Gaussian, Loss
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["GAUSSIAN_ONLY", "audit_gaussian", "gaussian_epsilon_lower", "require_gaussian"]
+__all__ = [
+    "GAUSSIAN_ONLY",
+    "audit_gaussian",
+    "epsilon_from_rates",
+    "gaussian_epsilon_lower",
+    "require_gaussian",
+]
 
 GAUSSIAN_ONLY = "valid only for Gaussian mechanisms; not rigorous for subsampled runs"
 
@@ -93,6 +99,11 @@ def require_gaussian(mechanism: str, loss: Loss | None) -> None:
 def gaussian_epsilon_lower(mu: float, delta: float) -> float:
     """At most the epsilon of a Gaussian mechanism of ``mu`` at ``delta``."""
     return max(0.0, GDP(mu=mu).epsilon_bounds(delta=delta).lower) if mu > 0.0 else 0.0
+
+
+def epsilon_from_rates(fpr: float, tpr: float, *, delta: float) -> float:
+    """At most the epsilon of a Gaussian mechanism with FPR <= ``fpr`` and TPR >= ``tpr``."""
+    return gaussian_epsilon_lower(_mu_at(fpr, tpr), delta)
 
 
 def _mus_at(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -53,8 +53,9 @@ class Inclusion:
         self._guesses = guesses_of(guesses, count)
         self._audits = self._left = _validate.integer("audits", audits, at_least=1)
         bits = resolve(source)
-        self._coins = bernoulli("1/2", count, source=bits)
-        self._coins.flags.writeable = False
+        # On top of bytes an array stays read-only, whatever is done to its flags.
+        coins = np.asarray(bernoulli("1/2", count, source=bits), dtype=np.bool_)
+        self._coins: NDArray[np.bool_] = np.frombuffer(coins.tobytes(), dtype=np.bool_)
         self._provenance = bits.provenance
 
     @property
@@ -88,7 +89,16 @@ class Inclusion:
         return dict(self._provenance)
 
     def parted(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Use up one audit: the scores of the included and of the excluded canaries."""
+        """Use up the only audit: the scores of the included and of the excluded canaries.
+
+        Coins for several audits are refused: whoever takes the scores apart to judge them
+        elsewhere would not divide the false-alarm rate.
+        """
+        if self._audits > 1:
+            raise NotApplicable(
+                f"these coins were made for {self._audits} audits, which share one false-alarm "
+                "rate; scores are taken apart only for a single one"
+            )
         values = self._checked(scores)
         if self._coins.all() or not self._coins.any():
             raise NotApplicable("all coins fell alike: there is nothing to compare")
@@ -106,6 +116,16 @@ class Inclusion:
         called_in, called_out = self._guesses
         right = int(self._coins[order[order.size - called_in :]].sum())
         return right + called_out - int(self._coins[order[:called_out]].sum())
+
+    @property
+    def most_right(self) -> int:
+        """How many guesses the coins allow to be right: whoever calls more included than are errs.
+
+        For the judge alone: it tells how many were included.
+        """
+        inside = int(self._coins.sum())
+        called_in, called_out = self._guesses
+        return min(called_in, inside) + min(called_out, self.canaries - inside)
 
     def _checked(self, scores: ArrayLike) -> NDArray[np.float64]:
         values = checked_scores("scores", scores)

@@ -57,6 +57,7 @@ __all__ = [
     "GaussianCurve",
     "LossCurve",
     "audit_one_run_curve",
+    "curve_epsilon",
     "refutes",
 ]
 
@@ -185,17 +186,21 @@ def audit_one_run_curve(
         )
 
     def bound(right: int) -> float:
-        if mechanism is None:
-            return _largest(lambda eps: against(ApproximateCurve(eps, claim.delta), right))
-        mu = _largest(lambda mu: against(GaussianCurve(mu), right))
-        return gaussian_epsilon_lower(mu, claim.delta)
+        return curve_epsilon(
+            canaries=inclusion.canaries,
+            guesses=sum(inclusion.guesses),
+            correct=right,
+            delta=claim.delta,
+            rate=share,
+            gaussian=mechanism is not None,
+        )
 
     everything = sum(inclusion.guesses)
     return concluded(
         "one run, trade-off curve" + ("" if mechanism is None else f" ({GAUSSIAN_ONLY})"),
         claim=claim,
         epsilon_lower=bound(correct),
-        ceiling=bound(everything),
+        ceiling=bound(inclusion.most_right),
         rate=rate,
         assumptions=ONE_RUN_ASSUMPTIONS + (() if mechanism is None else (GAUSSIAN_ONLY,)),
         evidence=guess_evidence(inclusion, correct),
@@ -207,10 +212,27 @@ def audit_one_run_curve(
         ),
         weakness=(
             ""
-            if against(claimed, everything)
-            else "even if every guess had been right, the claimed trade-off curve would allow it"
+            if against(claimed, inclusion.most_right)
+            else "even if all guesses had been right that could be, the claimed trade-off curve "
+            "would allow it"
         ),
     )
+
+
+def curve_epsilon(
+    *, canaries: int, guesses: int, correct: int, delta: float, rate: float, gaussian: bool = False
+) -> float:
+    """The largest epsilon such that all smaller ones are refuted, at the false-alarm rate.
+
+    Of (epsilon, delta)-DP, or of Gaussian mechanisms at ``delta``.
+    """
+
+    def against(curve: Curve) -> bool:
+        return refutes(curve, canaries=canaries, guesses=guesses, correct=correct, rate=rate)
+
+    if gaussian:
+        return gaussian_epsilon_lower(_largest(lambda mu: against(GaussianCurve(mu))), delta)
+    return _largest(lambda epsilon: against(ApproximateCurve(epsilon, delta)))
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:

@@ -30,6 +30,7 @@ __all__ = ["RUN_ASSUMPTIONS", "audit_runs", "epsilons_at"]
 RUN_ASSUMPTIONS = (
     "the scores are of independent runs, or of canaries that do not influence one another",
     "the data sets behind the two lists of scores differ in one unit",
+    "the order of the scores in each list does not depend on them",
     "thresholds that were given as numbers were chosen without looking at these scores",
 )
 

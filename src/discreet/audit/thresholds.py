@@ -10,11 +10,14 @@ of all, as a peer does, alarms in half of the audits where one in twenty may. So
 
 - a number, chosen beforehand: for log-likelihood ratios 0 is natural;
 - several numbers, chosen beforehand: the error is divided among them (Bonferroni);
-- ``"held-out"``: the best on the first half of each list, tested on the second halves.
+- ``"held-out"``: the best on the first half of each list, tested on the second halves. The lists
+  must be in an order that has nothing to do with the scores, such as that of the runs; lists that
+  are sorted, or drift, are refused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -34,6 +37,8 @@ __all__ = ["HELD_OUT", "Corner", "checked_scores", "corners", "perfect"]
 
 HELD_OUT = "held-out"
 _MOST_CANDIDATES = 512
+# Halves of a list in any honest order differ so much less than once in a billion audits.
+_ALIKE = 1e-9
 
 
 @final
@@ -71,6 +76,7 @@ def corners(
         for name, scores in (("included_scores", included), ("excluded_scores", excluded)):
             if scores.size < 2:
                 raise InvalidValue(name, scores.size, "at least two scores, to hold one half out")
+            _require_alike(name, scores[: scores.size // 2], scores[scores.size // 2 :])
         halves = [
             (scores[: scores.size // 2], scores[scores.size // 2 :])
             for scores in (included, excluded)
@@ -110,6 +116,28 @@ def checked_scores(argument: str, scores: ArrayLike) -> NDArray[np.float64]:
     if np.isnan(numbers).any():
         raise InvalidValue(argument, "NaN", expected)
     return numbers
+
+
+def _require_alike(argument: str, first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
+    """Refuse a list whose halves cannot be of one distribution, above all a sorted one.
+
+    The threshold would be chosen on one kind of score and tested on another, and the test would
+    not be fair. By Wei and Dudley (2012) the distance of Kolmogorov and Smirnov between two
+    samples of one distribution exceeds t with probability at most 2e exp(-2 t^2 n m / (n + m)).
+    """
+    points = np.concatenate([first, second])
+    shares = [
+        np.searchsorted(np.sort(half), points, side="right") / half.size for half in (first, second)
+    ]
+    distance = float(np.max(np.abs(shares[0] - shares[1])))
+    weight = first.size * second.size / points.size
+    if distance > math.sqrt(math.log(2 * math.e / _ALIKE) / (2 * weight)):
+        raise InvalidValue(
+            argument,
+            "sorted or drifting scores",
+            "scores in the order of the runs: one half of the list chooses the threshold, and "
+            "the other half tests it",
+        )
 
 
 def _fixed(thresholds: float | Sequence[float]) -> list[float]:

@@ -1,10 +1,10 @@
-"""The outcome of an audit of training: a lower bound, what it could have been, a verdict.
+"""The outcome of an audit of training (S34): a lower bound, what it could have been, a verdict.
 
 An audit of training states with confidence c that epsilon at delta is at least
 ``epsilon_lower``, provided that its assumptions hold; they are part of the outcome. Its
 *ceiling* is the most that it could have certified with the same numbers of runs, canaries
-and guesses, had every guess been right. An audit whose ceiling does not exceed the claim
-cannot contradict it, whatever the training does, and says so.
+and guesses, had every guess been right that could be. An audit whose ceiling does not exceed
+the claim cannot contradict it, whatever the training does, and says so.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def concluded(
     if weakness is None and refutation is None and most <= claim.epsilon:
         weakness = (
             f"its ceiling of {down(most)} does not exceed the claimed {claim.epsilon:.6g}: even "
-            "if every guess had been right, it could not have contradicted the claim"
+            "if all guesses had been right that could be, it could not have contradicted the claim"
         )
     if refutation is not None:
         verdict, reason = VIOLATED, refutation

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discreet.cli.attack_output import Exposed, PageFile, Seed, page_place
+from discreet.cli.attack_output import (
+    Exposed,
+    PageFile,
+    PublicRecords,
+    Seed,
+    page_place,
+    print_marked,
+)
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue
@@ -49,6 +56,7 @@ def anonymity(
     ] = None,
     delimiter: Delimiter = ",",
     exposed: Exposed = "0",
+    public_records: PublicRecords = False,
     output: PageFile = None,
     as_json: Json = False,
 ) -> None:
@@ -84,15 +92,18 @@ def anonymity(
         if place.wanted:
             from discreet.report import anonymity_page
 
-            place.write(anonymity_page(result, about={"file": file}, exposed=listed))
+            page = anonymity_page(
+                result, about={"file": file}, exposed=listed, public_records=public_records
+            )
+            place.write(page)
+    internal = listed > 0 or not public_records
     if as_json:
         rows = [int(row) for row in result.most_exposed(listed)]
         exposing = {"exposes_records": True, "most_exposed_rows": rows} if listed else {}
-        print_json({**result.to_json(), **exposing})
+        print_json({**result.to_json(), "internal": internal, **exposing})
         return
     _print_anonymity(result, listed)
-    if output is not None:
-        print_lines([f"written: {output}" + (" (INTERNAL)" if listed else "")])
+    print_marked(output, internal=internal)
 
 
 def _print_anonymity(result: AnonymityResult, listed: int) -> None:
@@ -167,6 +178,7 @@ def linkage(
     confidence: Annotated[str, typer.Option(metavar="NUMBER", help="Of all intervals.")] = "0.95",
     delimiter: Delimiter = ",",
     exposed: Exposed = "0",
+    public_records: PublicRecords = False,
     output: PageFile = None,
     as_json: Json = False,
 ) -> None:
@@ -204,15 +216,16 @@ def linkage(
             from discreet.report import linkage_page
 
             files = {"released": released, "register": register}
-            place.write(linkage_page(result, about=files, exposed=listed))
+            page = linkage_page(result, about=files, exposed=listed, public_records=public_records)
+            place.write(page)
+    internal = listed > 0 or not public_records
     if as_json:
         pairs = [(row, int(result.match[row])) for row in _matched(result, listed)]
         exposing = {"exposes_records": True, "matches": pairs} if listed else {}
-        print_json({**result.to_json(), **exposing})
+        print_json({**result.to_json(), "internal": internal, **exposing})
         return
     _print_linkage(result, listed)
-    if output is not None:
-        print_lines([f"written: {output}" + (" (INTERNAL)" if listed else "")])
+    print_marked(output, internal=internal)
 
 
 def _matched(result: LinkageResult, listed: int) -> list[int]:

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet.cli.tables import print_lines
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from discreet.report import Page
 
-__all__ = ["Exposed", "PageFile", "Seed", "page_place"]
+__all__ = ["Exposed", "PageFile", "PublicRecords", "Seed", "page_place", "print_marked"]
+
+_INTERNAL = (
+    "INTERNAL, unsafe to publish: computed from private records outside of any mechanism (if the "
+    "records are public or made up, say --public-records)."
+)
 
 PageFile = Annotated[
     str | None,
@@ -30,9 +36,25 @@ Exposed = Annotated[
         "it points at single people.",
     ),
 ]
+PublicRecords = Annotated[
+    bool,
+    typer.Option(
+        "--public-records",
+        help="The records are public or made up. Without it the output is marked INTERNAL, because "
+        "it is computed from private records.",
+    ),
+]
 Seed = Annotated[
     str | None, typer.Option(metavar="INTEGER", help="Make the experiment repeatable.")
 ]
+
+
+def print_marked(output: str | None, *, internal: bool) -> None:
+    """Say that what was printed is internal, if it is, and where the page was written."""
+    if internal:
+        print_lines([_INTERNAL])
+    if output is not None:
+        print_lines([f"written: {output}" + (" (INTERNAL)" if internal else "")])
 
 
 class Place:

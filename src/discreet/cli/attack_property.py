@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli.attack_membership import OnIndices
-from discreet.cli.attack_output import PageFile, Seed, page_place
+from discreet.cli.attack_output import PageFile, PublicRecords, Seed, page_place, print_marked
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -79,6 +79,7 @@ def property_(
         str, typer.Option(metavar="INTEGER", help="Processes that train shadow models.")
     ] = "1",
     confidence: Annotated[str, typer.Option(metavar="NUMBER", help="Of all intervals.")] = "0.95",
+    public_records: PublicRecords = False,
     seed: Seed = None,
     output: PageFile = None,
     as_json: Json = False,
@@ -128,13 +129,13 @@ def property_(
             from discreet.report import property_page
 
             about = {"records": records, "property": f"{has} in {shares} of {size} records"}
-            place.write(property_page(results, about=about))
+            place.write(property_page(results, about=about, public_records=public_records))
     if as_json:
-        print_json({"property": has, "results": [result.to_json() for result in results]})
+        shown = [result.to_json() for result in results]
+        print_json({"property": has, "internal": not public_records, "results": shown})
         return
     print_lines(line for result in results for line in str(result).splitlines())
-    if output is not None:
-        print_lines([f"written: {output}"])
+    print_marked(output, internal=not public_records)
 
 
 def _kind(name: str) -> str:

@@ -114,7 +114,8 @@ def certify(
             side_channels=side_channels,
         ),
     )
-    goal = f"{model.rstrip('/')}-certificate" if out is None else out
+    beside = place if place.name not in {"", ".."} else place.resolve()
+    goal = f"{beside}-certificate" if out is None else out
     with new_directory(goal) as draft:
         internal = None
         if members is not None and nonmembers is not None:

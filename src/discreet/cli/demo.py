@@ -59,7 +59,8 @@ def demo(
       discreet demo --data patients.csv --schema schema.toml --out patients-demo
     """
     budget = real("epsilon", epsilon, above=0)
-    slack = real("delta", delta, above=0, below=1)
+    # The ledger of the demonstration has room for as much again.
+    slack = real("delta", delta, above=0, below=0.5)
     missing = sorted({extra for name, extra in _NEEDED.items() if find_spec(name) is None})
     if missing:
         raise NotApplicable(f"the demonstration needs: pip install 'discreet[{','.join(missing)}]'")

@@ -7,6 +7,7 @@ here are public. A table of one's own is read by its schema, which declares all 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from discreet.data import Schema
     from discreet.report.public_facts import Collection
+
+    _Records = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 __all__ = ["SETS", "DemoData", "load"]
 
@@ -59,7 +62,8 @@ class DemoData:
     """Features in [0, 1] and classes of two halves.
 
     ``planned`` and ``held_out`` are their public sizes. ``unlabelled`` are public records of which
-    nobody knows the class, for methods that need some.
+    nobody knows the class, for methods that need some. ``published`` is whether all of it is public
+    anyhow; a table of one's own is not.
     """
 
     name: str
@@ -72,6 +76,7 @@ class DemoData:
     held_out: int
     collection: Collection
     unlabelled: NDArray[np.float32] | None = None
+    published: bool = True
 
     @property
     def columns(self) -> int:
@@ -104,6 +109,13 @@ class DemoData:
 
     def with_unlabelled(self) -> DemoData:
         """The same, with the labels of a third of the records outside forgotten."""
+        if not self.published:
+            raise InvalidValue(
+                "method",
+                "pate",
+                "another method for a table of one's own: a student learns from public records, "
+                "and there are none",
+            )
         x, y = self.outside
         kept, public = len(y) - len(y) // 3, self.held_out - self.held_out // 3
         return replace(self, outside=(x[:kept], y[:kept]), held_out=public, unlabelled=x[kept:])
@@ -167,14 +179,40 @@ def _own_table(name: str, schema: str | None) -> DemoData:
     table = read_table(name, declared)
     encoding = Encoding(declared, interval="unit")
     x, y = encoding.features(table), encoding.target(table)
-    if len(y) < 40:
-        raise InvalidValue("data", name, "a table with at least 40 usable rows")
     assert declared.expected_rows is not None
-    made = _halved(
-        "table", Path(name).stem, x, y, tuple(declared.classes), declared.unit, "not stated"
+    half = max(1, min(declared.expected_rows // 2, _MOST))
+    inside, outside = _parted(x, y, share=Fraction(half, max(2 * half, declared.expected_rows)))
+    if len(y) < 40 or min(len(inside[1]), len(outside[1])) < 5:
+        expected = "a table with at least 40 usable rows, and not far fewer than expected_rows"
+        raise InvalidValue("data", name, expected)
+    return DemoData(
+        "table",
+        Path(name).stem,
+        inside,
+        outside,
+        tuple(declared.classes),
+        declared.unit,
+        half,
+        half,
+        Collection(),
+        published=False,
     )
-    half = max(1, declared.expected_rows // 2)
-    return replace(made, planned=half, held_out=half, collection=Collection())
+
+
+def _parted(x: NDArray[Any], y: NDArray[Any], *, share: Fraction) -> tuple[_Records, _Records]:
+    """Two parts of a private table, each record in either with probability ``share``.
+
+    Every record has coins of its own. A permutation would not do: with one record more it
+    is another one altogether, so that the halves of neighbouring tables were no neighbours.
+    """
+    from discreet.randomness import bernoulli
+
+    taken = np.asarray(bernoulli(2 * share, len(y)), dtype=bool)
+    inside = np.asarray(bernoulli("1/2", len(y)), dtype=bool)
+    flat = np.asarray(x, dtype=np.float32).reshape(len(y), -1)
+    labels = np.asarray(y, dtype=np.int64)
+    first, second = taken & inside, taken & ~inside
+    return (flat[first], labels[first]), (flat[second], labels[second])
 
 
 def _declared(schema: str) -> Schema:

@@ -2,16 +2,18 @@
 
 The audit of DP-SGD is one of the very run that is released: canaries own coordinates of their own
 beside the model, so that they take part in sampling, clipping and noise without moving a weight.
-Learners that train in milliseconds are run hundreds of times on made-up neighbours instead. Either
-way no private record enters an audit.
+Learners that train in milliseconds are run a thousand times on made-up neighbours instead, chosen
+so that the learner has no hiding place: the audit says what they were. Either way no private record
+enters an audit.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -39,6 +41,16 @@ class Made:
     model: Any
     save: Callable[[Path], None]
     audits: tuple[TrainingAudit, ...]
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Made-up neighbours for an audit by many runs, in words and as (records, labels)."""
+
+    what: str
+    included: tuple[Any, Any]
+    excluded: tuple[Any, Any]
+    score: Callable[[Any], float]
 
 
 class Method(ABC):
@@ -173,19 +185,20 @@ class GradientDescent(Method):
 class _Estimated(Method):
     """A learner in the style of scikit-learn, fast enough to be run hundreds of times."""
 
-    _runs = 400
+    _runs = 500
+    _most_columns = 64
 
     @abstractmethod
-    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
-        """An unfitted private estimator; ``tiny`` for the handful of rows of an audit."""
+    def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
+        """An unfitted private estimator; ``audited`` for the made-up rows of an audit."""
 
     @abstractmethod
     def _twin(self) -> Any:
         """An unfitted estimator without privacy."""
 
     @abstractmethod
-    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
-        """Made-up data with and without a canary, and the score of a fitted model."""
+    def _neighbours(self) -> Neighbours:
+        """Made-up data with and without a canary, and what to look at in a fitted model."""
 
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
@@ -202,16 +215,27 @@ class _Estimated(Method):
         return Made(model, keep, self._audits())
 
     def _audits(self) -> tuple[TrainingAudit, ...]:
-        from discreet.audit import audit_runs
+        from discreet.audit import audit_gaussian, audit_runs
 
-        with_it, without, score = self._neighbours()
+        made_up = self._neighbours()
         scores = [
-            [score(self._estimator(tiny=True).fit(*records)) for _ in range(self._runs)]
-            for records in (with_it, without)
+            [made_up.score(self._estimator(audited=True).fit(*rows)) for _ in range(self._runs)]
+            for rows in (made_up.included, made_up.excluded)
         ]
         # The claim is that of the learner on the made-up data: same budget, same calibration.
-        probe = self._estimator(tiny=True).fit(*without).certificate_
-        return (audit_runs(*scores, epsilon=probe.epsilon, delta=probe.delta),)
+        probe = self._estimator(audited=True).fit(*made_up.excluded).certificate_
+        try:
+            audit = audit_gaussian(
+                *scores, loss=probe.loss, delta=probe.delta, mechanism="gaussian"
+            )
+        except NotApplicable:
+            audit = audit_runs(*scores, epsilon=probe.epsilon, delta=probe.delta)
+        return (replace(audit, evidence={"audited": made_up.what, **audit.evidence}),)
+
+    @property
+    def _audited_columns(self) -> int:
+        """How many columns the made-up rows have: a thousand fits must not take long."""
+        return min(self.data.columns, self._most_columns)
 
     def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         # One row is one unit here, whatever the ledger calls it.
@@ -239,7 +263,7 @@ class NaiveBayes(_Estimated):
 
     name = "naive_bayes"
 
-    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+    def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
         from discreet.learn.naive_bayes import PrivateGaussianNB
 
         return PrivateGaussianNB(
@@ -255,16 +279,28 @@ class NaiveBayes(_Estimated):
 
         return GaussianNB(var_smoothing=1e-3)
 
-    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
-        count = len(self.data.classes)
-        records, labels = np.full((count, self.data.columns), 0.5), np.arange(count)
-        more = np.concatenate([records, np.ones((1, self.data.columns))]), np.append(labels, 0)
+    def _neighbours(self) -> Neighbours:
+        """A canary in a corner, among so many rows in the middle that nothing is cut off.
+
+        It moves one of the three soft bins of every column by a whole record. The count of its
+        class and the distance of the means from the middle are sums over the bins with noise that
+        is independent; weighted by their variances they tell 0.91 of what all bins tell.
+        """
+        count, columns = len(self.data.classes), self._audited_columns
+        records = np.full((100 * count, columns), 0.5)
+        labels = np.tile(np.arange(count), 100)
 
         def score(fitted: Any) -> float:
-            counts = np.asarray(fitted.class_count_)
-            return float(counts[0] - counts[1:].mean())
+            size = float(fitted.class_count_[0])
+            return columns * size / 3 + size * float(np.sum(fitted.theta_[0] - 0.5))
 
-        return more, (records, labels), score
+        return Neighbours(
+            f"the same learner on {len(records)} made-up rows of {columns} columns, with and "
+            "without a row in a corner of the bounds",
+            (np.concatenate([records, np.ones((1, columns))]), np.append(labels, 0)),
+            (records, labels),
+            score,
+        )
 
 
 @final
@@ -278,7 +314,7 @@ class ProjectedDescent(_Estimated):
     def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
         super().__init__(data.in_two_classes(), epsilon=epsilon, delta=delta)
 
-    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+    def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
         from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier
 
         return PrivateProjectedSGDClassifier(
@@ -286,8 +322,10 @@ class ProjectedDescent(_Estimated):
             delta=self.delta,
             classes=[0, 1],
             # Rows have entries in [0, 1]; longer ones are shortened.
-            feature_norm=max(1.0, 0.5 * self.data.columns**0.5),
-            steps=None if tiny else min(self.data.planned**2, self._steps),
+            feature_norm=self._longest,
+            # The gradient of the hinge is as large as the noise is made for.
+            loss="hinge" if audited else "logistic",
+            steps=2 if audited else min(self.data.planned**2, self._steps),
             insecure_seed=seed,
         )
 
@@ -296,24 +334,33 @@ class ProjectedDescent(_Estimated):
 
         return LogisticRegression(C=100.0, max_iter=2000)
 
-    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
-        records, labels = np.zeros((4, self.data.columns)), np.array([0, 1, 0, 1])
-        records[0] = 1.0
-        other = labels.copy()
-        labels[0] = 1
+    @property
+    def _longest(self) -> float:
+        return max(1.0, 0.5 * math.sqrt(self.data.columns))
+
+    def _neighbours(self) -> Neighbours:
+        """One row, twice: in every step it is drawn, and its label turns the whole gradient."""
+        columns = self._audited_columns
+        row = np.full((1, columns), self._longest / math.sqrt(columns))
 
         def score(fitted: Any) -> float:
-            return float(fitted.decision_function(records[:1])[0])
+            return float(fitted.decision_function(row)[0])
 
-        return (records, labels), (records, other), score
+        return Neighbours(
+            f"the same learner with the hinge loss, two steps on one made-up row of {columns} "
+            "columns with either label: gradients, noise and projection, not the draw of rows",
+            (row, np.array([1])),
+            (row, np.array([0])),
+            score,
+        )
 
 
 @final
 class Teachers(_Estimated):
     """PATE: teachers on parts of the records, a student on public ones.
 
-    It wants thousands of records; on the digits it shows why. There is no audit: what is released
-    are labels by a mechanism that is audited by itself.
+    It wants thousands of records; on the digits it shows why. What is audited are the votes: the
+    same plan, on made-up votes that are tied but for one teacher, who changes sides.
     """
 
     name = "pate"
@@ -322,14 +369,14 @@ class Teachers(_Estimated):
         super().__init__(data.with_unlabelled(), epsilon=epsilon, delta=delta)
         self.plain_shadows, self.private_shadows = 16, 8
 
-    def _estimator(self, seed: int | None = None, *, tiny: bool = False) -> Any:
+    def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
         from discreet.pate.classifier import PATEClassifier
 
         return PATEClassifier(
             epsilon=self.epsilon,
             delta=self.delta,
             classes=list(range(len(self.data.classes))),
-            teachers=min(250, max(20, self.data.planned // 22)),
+            teachers=self._teachers,
             insecure_seed=seed,
         )
 
@@ -342,11 +389,43 @@ class Teachers(_Estimated):
 
         return LogisticRegression(C=100.0, max_iter=2000)
 
-    def _audits(self) -> tuple[TrainingAudit, ...]:
-        return ()
+    @property
+    def _teachers(self) -> int:
+        return min(250, max(20, self.data.planned // 22))
 
-    def _neighbours(self) -> tuple[tuple[Any, Any], tuple[Any, Any], Callable[[Any], float]]:
-        raise NotApplicable("PATE is not audited by runs on made-up neighbours")
+    def _audits(self) -> tuple[TrainingAudit, ...]:
+        from discreet.audit import audit_runs
+        from discreet.pate.planning import plan_votes
+        from discreet.randomness import source
+
+        assert self.data.unlabelled is not None
+        plan = plan_votes(
+            "auto",
+            epsilon=self.epsilon,
+            delta=self.delta,
+            classes=len(self.data.classes),
+            teachers=self._teachers,
+            public_rows=len(self.data.unlabelled),
+        )
+
+        def score(first: int) -> float:
+            """By how many answers the first class is ahead of the second."""
+            votes = [first, self._teachers - first] + [0] * (len(self.data.classes) - 2)
+            answers = plan.open(source()).answer_many([votes] * plan.queries)
+            return float(answers.count(0) - answers.count(1))
+
+        half = self._teachers // 2
+        scores = [[score(first) for _ in range(self._runs)] for first in (half + 1, half)]
+        # The claim is what the plan costs, which may be a little less than what was to be spent.
+        audit = audit_runs(*scores, loss=plan.loss, delta=self.delta)
+        what = (
+            f"the same plan of {plan.queries} queries on made-up votes of {self._teachers} "
+            "teachers, tied but for one of them, who votes for either class in all queries"
+        )
+        return (replace(audit, evidence={"audited": what, **audit.evidence}),)
+
+    def _neighbours(self) -> Neighbours:
+        raise NotApplicable("PATE is audited by its votes, not by runs on made-up records")
 
 
 METHODS: dict[str, type[Method]] = {

@@ -8,10 +8,10 @@ from discreet.errors import InvalidValue
 from discreet.ledger import Charge, Ledger
 from discreet.privacy import Loss
 
-__all__ = ["charged", "check_unit", "stated_unit"]
+__all__ = ["ROWS", "charged", "check_unit", "stated_unit"]
 
 
-_ROWS = ("row", "record", "example")
+ROWS = ("row", "record", "example")
 
 
 def charged(
@@ -60,9 +60,9 @@ def check_unit(ledger: Ledger, dataset: str, unit: str) -> None:
     """
     budgeted = ledger.show(dataset).unit
     ours, theirs = unit.lower(), budgeted.strip().lower()
-    if ours == theirs or (ours in _ROWS and theirs in _ROWS):
+    if ours == theirs or (ours in ROWS and theirs in ROWS):
         return
-    if ours == "person" and theirs not in _ROWS:
+    if ours == "person" and theirs not in ROWS:
         return
     raise InvalidValue(
         "dataset",

@@ -18,7 +18,14 @@ from discreet.errors import InvalidValue, SchemaError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["feature_head", "read_model", "same_facts", "set_features", "write_model"]
+__all__ = [
+    "feature_head",
+    "read_model",
+    "same_facts",
+    "saved_certificate",
+    "set_features",
+    "write_model",
+]
 
 _HEAD = "discreet_json"
 _FORMAT = 1
@@ -77,6 +84,16 @@ def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str
         ):
             raise SchemaError(f"{path} is damaged: {name} holds what is no finite number")
     return head, arrays
+
+
+def saved_certificate(path: str | Path) -> object:
+    """Return the certificate inside a saved model of any kind, as JSON values, or None."""
+    try:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            head = json.loads(str(file[_HEAD]))
+    except _DAMAGES as error:
+        raise SchemaError(f"{path} is not a saved model: {error}") from None
+    return head.get("certificate") if isinstance(head, dict) else None
 
 
 def feature_head(model: Any) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The internal annex of a certificate: a JSON document that must stay in the house."""
+"""The internal annex of a certificate: what attacks got, beside what the bound allows (S34).
+
+A JSON document that must stay in the house.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ NOTICE = (
     "INTERNAL, unsafe to publish: computed from private records outside of any mechanism. It is "
     "for those who answer for the data, and must not be passed on with the model."
 )
-# An alarm says that a certificate is wrong: a right one is accused less than once in a million.
+# Wide intervals, because an alarm says that a certificate is wrong.
 _ALARM = 1.0 - 1e-6
 
 
@@ -54,7 +57,13 @@ def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict
 
 
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
-    """Whether a measured curve stays within what the guarantee allows, as far as can be told."""
+    """Whether a measured curve stays within what the guarantee allows, as far as can be told.
+
+    A comparison, not a test with a known rate of false alarms: exact intervals at 1 - 1e-6 hold for
+    independent records at a threshold that was fixed beforehand. Here the records share one run, so
+    that a guarantee for each of them does not bound how many are found together, and the
+    threshold is chosen in hindsight. Audits have a rate of false alarms.
+    """
     for rate in REPORTED_FPR:
         if rate * result.roc.nonmembers < 1:
             continue

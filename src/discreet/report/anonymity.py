@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from discreet import _validate
 from discreet.report.figures import Bar, bars, curve
-from discreet.report.page import Page
+from discreet.report.page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report.words import percent, plain
 
 if TYPE_CHECKING:
@@ -22,11 +22,18 @@ def anonymity_page(
     title: str = "Anonymity of a table",
     about: Mapping[str, str] | None = None,
     exposed: int = 0,
+    public_records: bool = False,
 ) -> Page:
-    """Return a page about one table; with ``exposed`` rows listed it is internal."""
+    """Return a page about one table.
+
+    It is internal, because it is computed from records. ``public_records`` says that these are
+    public or made up; with ``exposed`` rows listed the page is internal in any case.
+    """
+    declared = declared_public(public_records)
     count = _validate.integer("exposed", exposed, at_least=0)
     profile = result.profile
-    page = Page(title, internal=count > 0)
+    internal = count > 0 or not declared
+    page = Page(title, internal=internal, notice=None if internal else PUBLIC_RECORDS)
     page.finding(*_findings(profile))
     page.table(
         ("the table", ""),

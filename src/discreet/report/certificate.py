@@ -20,6 +20,7 @@ from discreet import __version__
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.privacy import Loss, to_json
 from discreet.privacy.account import every_accountant
+from discreet.report.audit_check import audit_faults
 from discreet.report.certificate_warnings import verdict_on, warnings_on
 from discreet.report.public_facts import PaidAnswer, PublicFacts
 from discreet.report.schema_check import faults
@@ -75,6 +76,8 @@ def public_certificate(facts: PublicFacts, *, at: dt.datetime | None = None) -> 
     body["verdict"] = verdict_on(body)
     document = {**body, "hash": content_hash(body)}
     require_valid(document)
+    for fault in audit_faults(document):
+        raise InvalidValue("audit", fault, "audits of this release, as the package makes them")
     return document
 
 

@@ -61,8 +61,7 @@ def bounds_picture(epsilon: float, audits: Sequence[Mapping[str, Any]]) -> Figur
         height=230 + 52 * len(names),
     )
     figure["layout"]["barmode"] = "stack"
-    figure["layout"]["legend"] = {"orientation": "h", "yanchor": "top", "y": -0.35, "x": 0}
-    figure["layout"]["margin"]["t"] = 36
+    figure["layout"]["legend"] = {"orientation": "h", "yanchor": "bottom", "y": 1.04, "x": 0}
     figure["layout"]["shapes"] = [_upright(epsilon)]
     return figure
 
@@ -120,7 +119,7 @@ def rates_picture(rates: Sequence[Mapping[str, float]]) -> Figure:
     ]
     return picture(
         data,
-        x={"title": {"text": "non-members wrongly accused (FPR)"}, **share_ticks(least)},
+        x={"title": {"text": "wrongly accused (FPR)"}, **share_ticks(least)},
         y={"title": {"text": "members found (TPR)"}, **share_ticks(least)},
         height=400,
     )

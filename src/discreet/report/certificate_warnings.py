@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from discreet.report.audit_check import many_runs
+
 __all__ = ["SEVERITIES", "verdict_on", "warnings_on"]
 
 SEVERITIES = ("void", "serious", "caution", "note")
@@ -150,6 +152,25 @@ def _about_what_undermines(body: Mapping[str, Any]) -> Iterator[_Warning]:
                 "and the losses of several releases add up."
             ),
         )
+    elif _charged_more(made):
+        yield (
+            "serious",
+            "undermines",
+            (
+                "The ledger was charged more for this than the certificate states. One of the two "
+                "is wrong, and the larger one is the safe one to believe."
+            ),
+        )
+    if any(many_runs(one) and "audited" not in one["evidence"] for one in body["audits"]):
+        yield (
+            "caution",
+            "undermines",
+            (
+                "An audit ran the training many times and does not say on which data. If they "
+                "were private records, each of those runs was a release that nobody counted, and "
+                "its outcome should not have been published."
+            ),
+        )
     unpaid = [one["question"] for one in body["answers"] if one["receipt"] is None]
     for question in unpaid if made["receipt"] is not None else ():
         yield "serious", "undermines", f"No ledger was charged for the answer to {question!r}."
@@ -166,6 +187,14 @@ def _about_what_undermines(body: Mapping[str, Any]) -> Iterator[_Warning]:
         if "INSECURE" not in text:
             yield "caution", "undermines", f"{text[0].upper()}{text[1:].rstrip('.')}."
     yield "note", "undermines", f"This certificate covers {made['covers'].rstrip('.')}."
+
+
+def _charged_more(made: Mapping[str, Any]) -> bool:
+    """Whether the entry of the ledger has another loss, which is no smaller: see the checks."""
+    found: Any = made["receipt"]
+    for name in ("entry", "content", "loss"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found is not None and found != made["loss"]
 
 
 def _about_collection(body: Mapping[str, Any]) -> Iterator[_Warning]:

@@ -137,7 +137,7 @@ def roc(
         data.append(_plain_line(allowed[2], list(allowed[0]), list(allowed[1]), BLACK, "dash"))
     return picture(
         data,
-        x={"title": {"text": "non-members wrongly accused (FPR)"}, **share_ticks(smallest)},
+        x={"title": {"text": "wrongly accused (FPR)"}, **share_ticks(smallest)},
         y={"title": {"text": "members found (TPR)"}, **share_ticks(min(least, smallest))},
         height=480,
     )

@@ -38,6 +38,9 @@ def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
     page.heading("What these figures do not say").points(
         "A weak attack is no guarantee: a stronger one may come. Only the certificate bounds every "
         "attack.",
+        "Within or beyond the certificate is a comparison, not a test: the records of one run "
+        "share a model, so no rate of false alarms is known. The audits of the certificate have "
+        "one.",
         "The private model is attacked by the records it was trained on; whoever publishes the "
         "outcome publishes something about those records that was not paid for.",
         f"Each interval holds at {level(facts.confidence)} by itself; among many, some miss.",
@@ -61,8 +64,8 @@ def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
         page.headline("Attacks within the certificate", kind="good", lines=lines)
     else:
         lines.append(
-            "An attack found more than the certificate allows: the certificate, the training or "
-            "this experiment is wrong."
+            "An attack found more than the certificate allows, and by more than independent "
+            "records do by chance: suspect the certificate, the training or this experiment."
         )
         page.headline("Attacks beyond the certificate", kind="bad", lines=lines)
 

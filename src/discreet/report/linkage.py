@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from discreet import _validate
 from discreet.report.figures import Bar, bars
-from discreet.report.page import Page
+from discreet.report.page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report.words import percent, plain, with_interval
 
 if TYPE_CHECKING:
@@ -22,10 +22,17 @@ def linkage_page(
     title: str = "Linkage of two tables",
     about: Mapping[str, str] | None = None,
     exposed: int = 0,
+    public_records: bool = False,
 ) -> Page:
-    """Return a page about a linkage; with ``exposed`` matches listed it is internal."""
+    """Return a page about a linkage.
+
+    It is internal, because it is computed from records. ``public_records`` says that these are
+    public or made up; with ``exposed`` matches listed the page is internal in any case.
+    """
+    declared = declared_public(public_records)
     count = _validate.integer("exposed", exposed, at_least=0)
-    page = Page(title, internal=count > 0)
+    internal = count > 0 or not declared
+    page = Page(title, internal=internal, notice=None if internal else PUBLIC_RECORDS)
     page.finding(*_findings(result))
     keys = [
         f"{key} (within {result.tolerance[key]:g})" if key in result.tolerance else key

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from discreet.audit.verdicts import TrainingAudit
 from discreet.errors import InvalidValue, SchemaError
@@ -18,6 +18,9 @@ from discreet.report.certificate import schema
 from discreet.report.certificate_files import file_hashes
 from discreet.report.public_facts import Collection, PaidAnswer, PublicFacts
 from discreet.report.schema_check import faults
+
+if TYPE_CHECKING:
+    from discreet.learn.certificate import Certificate as LearnerCertificate
 
 __all__ = ["facts_of_directory", "model_files", "read_audit"]
 
@@ -84,7 +87,7 @@ def read_audit(path: str | Path) -> TrainingAudit:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidValue("audit", str(path), f"a readable file ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise InvalidValue("audit", str(path), "the outcome of an audit in JSON") from None
     whole = schema()
     wrong = faults(body, {"$ref": "#/$defs/audit", "$defs": whole["$defs"]})
@@ -98,7 +101,7 @@ def read_audit(path: str | Path) -> TrainingAudit:
 def _certificate(place: Path) -> Mapping[str, Any]:
     try:
         paper = json.loads((place / "certificate.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise InvalidValue("model", str(place), _NOT_ONE) from None
     if not isinstance(paper, dict):
         raise InvalidValue("model", str(place), _NOT_ONE)
@@ -113,6 +116,12 @@ def _learner(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> P
 
         read_model_directory(place)
     read = Certificate.from_json(paper)
+    if (place / "model.npz").exists():
+        from discreet.learn.saving import saved_certificate
+
+        inner = saved_certificate(place / "model.npz")
+        if inner is not None:
+            _require_same(Certificate.from_json(inner), read)
     return PublicFacts(
         learner=read.learner,
         loss=read.loss,
@@ -125,6 +134,15 @@ def _learner(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> P
         receipt=read.receipt,
         **common,
     )
+
+
+def _require_same(inside: LearnerCertificate, beside: LearnerCertificate) -> None:
+    """Refuse a certificate that is not that of the model; how its unit is called may differ."""
+    for name in ("learner", "loss", "delta", "randomness", "receipt", "version"):
+        if getattr(inside, name) != getattr(beside, name):
+            raise SchemaError(
+                f"certificate.json and the certificate inside model.npz disagree about {name}"
+            )
 
 
 def _dpsgd(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> PublicFacts:

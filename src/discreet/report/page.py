@@ -18,12 +18,17 @@ from typing import Any, final
 
 from discreet import __version__
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.report.style import STYLE
+from discreet.report.style import STYLE, sheet_style
 
-__all__ = ["EMBEDDED", "Page"]
+__all__ = ["EMBEDDED", "PUBLIC_RECORDS", "Page", "declared_public"]
 
 EMBEDDED = "document"
 """The id of the element that holds the JSON document of a page, if it has one."""
+
+PUBLIC_RECORDS = (
+    "The records were declared to be public or made up. Nobody checks that; of private records "
+    "this page would be internal."
+)
 
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -36,22 +41,28 @@ _INTERNAL = (
 )
 _PUBLIC = "This page holds figures about groups of records and points at no single one."
 _LONG_WORD = 34
+# Tables of so few rows are printed on one sheet.
+_SHORT = 8
 _DRAW = """
 const settings = {responsive: true, displaylogo: false, showTips: false, topojsonURL: "none",
   // Plotly's own bar has a button that uploads the data of a chart; this one has not.
   showSendToCloud: false, plotlyServerURL: "",
+  // On a phone the bar would lie on the legend, and fingers zoom anyhow.
+  displayModeBar: window.innerWidth > 600 ? "hover" : false,
   modeBarButtons: [["toImage"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]]};
 for (const place of document.querySelectorAll(".picture")) {
   const figure = JSON.parse(place.nextElementSibling.textContent);
   Plotly.newPlot(place, figure.data, figure.layout, settings);
 }
-const fit = (width) => () => {
+const fit = (sheet) => () => {
   for (const place of document.querySelectorAll(".picture")) {
-    Plotly.relayout(place, width ? {width: width, autosize: false} : {width: null, autosize: true});
+    place.dataset.height ||= place.layout.height;
+    const tall = place.dataset.height, height = sheet && tall > 350 ? 0.8 * tall : 1 * tall;
+    Plotly.relayout(place, {width: sheet ? 660 : null, height: height, autosize: !sheet});
   }
 };
-window.addEventListener("beforeprint", fit(660));
-window.addEventListener("afterprint", fit(0));
+window.addEventListener("beforeprint", fit(true));
+window.addEventListener("afterprint", fit(false));
 """
 
 
@@ -59,8 +70,9 @@ window.addEventListener("afterprint", fit(0));
 class Page:
     """Text, tables and pictures under headings, in the order in which they are added.
 
-    ``internal`` is whether the page points at single records; it is said on top, in words, or in
-    those of ``notice``.
+    ``internal`` is whether the page must stay in the house: it was computed from private records
+    outside of a mechanism, or points at single ones. It is said on top, in words, or in those of
+    ``notice``.
 
     >>> page = Page("A table", internal=False).heading("Rows").table(("n",), [("3",)])
     >>> "<td>3</td>" in page.html()
@@ -122,8 +134,9 @@ class Page:
 
         body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
         told = f'<p class="caption">{escape(caption)}</p>' if caption else ""
+        kept = " short" if len(rows) <= _SHORT else ""
         self._parts.append(
-            f'{told}<div class="wide"><table><thead><tr>{line("th", headings)}</tr></thead>'
+            f'{told}<div class="wide{kept}"><table><thead><tr>{line("th", headings)}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
         return self
@@ -186,12 +199,13 @@ class Page:
         kind = "internal" if self.internal else "public"
         sentence = escape(self.notice or (_INTERNAL if self.internal else _PUBLIC))
         script = f"<script>{_plotly()}</script><script>{_DRAW}</script>" if self._pictures else ""
+        sheet = sheet_style(internal=self.internal)
         hint = "<noscript><p>Pictures need JavaScript; the tables hold the figures.</p></noscript>"
         return (
             '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
             f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
-            f"<title>{escape(self.title)}</title><style>{STYLE}</style></head><body><main>"
+            f"<title>{escape(self.title)}</title><style>{STYLE}{sheet}</style></head><body><main>"
             f'<div class="mark {kind}"><strong>{mark}</strong> {sentence}</div>'
             f"<h1>{escape(self.title)}</h1>"
             + "\n".join(self._parts)
@@ -214,6 +228,13 @@ class Page:
         finally:
             draft.unlink(missing_ok=True)
         return target
+
+
+def declared_public(public_records: bool) -> bool:
+    """Whether the records of a page were declared to be public; nothing but True says so."""
+    if not isinstance(public_records, bool):
+        raise InvalidValue("public_records", public_records, "True or False")
+    return public_records
 
 
 def _told(text: str) -> str:

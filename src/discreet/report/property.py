@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from discreet.attacks.property_attack import PropertyResult
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, bars
-from discreet.report.page import Page
+from discreet.report.page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report.words import level, percent, plain, with_interval
 
 __all__ = ["property_page"]
@@ -18,13 +18,19 @@ def property_page(
     *,
     title: str = "Property inference",
     about: Mapping[str, str] | None = None,
+    public_records: bool = False,
 ) -> Page:
-    """Return a page about one property by one or several kinds of access."""
+    """Return a page about one property by one or several kinds of access.
+
+    It is internal, because shadow models and target were trained on records; ``public_records``
+    says that these are public or made up.
+    """
+    declared = declared_public(public_records)
     every = [results] if isinstance(results, PropertyResult) else list(results)
     if not every or not all(isinstance(result, PropertyResult) for result in every):
         raise InvalidValue("results", results, "one or more property results")
     best = max(every, key=lambda result: result.accuracy.share)
-    page = Page(title, internal=False)
+    page = Page(title, internal=not declared, notice=PUBLIC_RECORDS if declared else None)
     page.finding(
         f"By {best.access}: {best.verdict}.",
         f"{with_interval(best.accuracy)} of {plain(best.accuracy.trials)} held-out shadow models "

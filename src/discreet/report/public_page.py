@@ -186,9 +186,9 @@ def _audits(page: Page, audits: Sequence[Mapping[str, Any]]) -> None:
         page.text("None was made.")
         return
     page.text(
-        "Audits put canaries into the training, made-up examples that were included by fair "
-        "coins, and guess from what came out which ones they were. Too many right guesses refute "
-        "the claim."
+        "Audits guess from what came out which made-up examples, the canaries, went in: those "
+        "that fair coins included in one run, or one that was there in half of many runs. Too "
+        "many right guesses refute the claim."
     )
     for at, audit in enumerate(audits, 1):
         rows = [
@@ -220,11 +220,22 @@ def _undermines(page: Page, document: Mapping[str, Any]) -> None:
         rows.append(("SHA-256 of the tensors", made["model_digest"]))
     rows += [(f"SHA-256 of {name}", digest) for name, digest in made["files"].items()]
     page.table(("what was released", ""), rows)
+    _flow(page, document)
     _ledger(page, document)
     if document["answers"]:
         page.heading("Answers that were paid for")
         rows_of = [_answer(one) for one in document["answers"]]
         page.table(("question", "answer", "cost"), rows_of)
+
+
+def _flow(page: Page, document: Mapping[str, Any]) -> None:
+    """How PATE got from records to a student; other learners have no such picture."""
+    from discreet.pate.picture import flow_figure
+
+    figure = flow_figure(document["released"]["plan"], relation=document["guarantee"]["relation"])
+    if figure is not None:
+        caption = "From private records to the released student: only noisy labels leave"
+        page.picture(figure, caption=caption)
 
 
 def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:

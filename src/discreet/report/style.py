@@ -6,7 +6,7 @@ neighbours also differ in lightness. Lines differ by their dashes as well.
 
 from __future__ import annotations
 
-__all__ = ["BLACK", "DASHES", "GREY", "PALETTE", "STYLE"]
+__all__ = ["BLACK", "DASHES", "GREY", "PALETTE", "STYLE", "sheet_style"]
 
 PALETTE = (
     "#0072B2",  # blue
@@ -44,7 +44,12 @@ li { margin: .3rem 0; }
 .headline.good { border-color: #0072B2; background: #f3f7fa; }
 .headline.open { border-color: #E69F00; background: #fdf7e8; }
 .headline.bad { border-color: #D55E00; background: #fdf1e8; }
-.wide { overflow-x: auto; margin: .8rem 0; }
+.wide { overflow-x: auto; margin: .8rem 0;
+  /* A shadow at the edge beyond which a wide table goes on. */
+  background: linear-gradient(to right, #fff 50%, #fff0) 0 / 1.5rem 100% no-repeat local,
+    linear-gradient(to left, #fff 50%, #fff0) 100% / 1.5rem 100% no-repeat local,
+    linear-gradient(to right, #0003, #0000) 0 / .6rem 100% no-repeat scroll,
+    linear-gradient(to left, #0003, #0000) 100% / .6rem 100% no-repeat scroll; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
 .caption { color: #444; font-size: .9rem; }
 th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top;
@@ -63,12 +68,32 @@ figcaption { margin-top: .4rem; color: #444; font-size: .9rem; max-width: 42rem;
 footer { margin: 2.5rem 0 1rem; padding-top: .5rem; border-top: 1px solid #ddd; color: #555;
   font-size: .85rem; }
 @media print {
-  body { font-size: 11pt; }
+  * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  body { font-size: 10.5pt; }
   main { max-width: none; padding: 0; }
-  .wide { overflow: visible; }
-  figure, .finding, .warning, .headline, tr { break-inside: avoid; }
-  h2 { break-after: avoid; }
+  p, ul, figcaption { max-width: none; orphans: 3; widows: 3; }
+  table { max-width: 100%; font-size: 9.5pt; }
+  .picture { min-height: 0 !important; }
+  .wide { overflow: visible; background: none; }
+  .long { min-width: 0; }
+  figure, .short, .finding, .warning, .headline, tr, li { break-inside: avoid; }
+  h1, h2, .caption, thead { break-after: avoid; }
   .modebar-container, .modebar { display: none !important; }
   .mark { border-style: double; }
 }
 """
+
+_SHEET = """@page { margin: 14mm 14mm 18mm;
+  @bottom-left { content: "%s"; font: 8.5pt sans-serif; color: #444; }
+  @bottom-right { content: counter(page) " / " counter(pages); font: 8.5pt sans-serif;
+    color: #444; } }
+"""
+
+
+def sheet_style(*, internal: bool) -> str:
+    """The style of printed sheets: every one of them says whether it may be passed on.
+
+    >>> "INTERNAL" in sheet_style(internal=True), "INTERNAL" in sheet_style(internal=False)
+    (True, False)
+    """
+    return _SHEET % ("INTERNAL: unsafe to publish" if internal else "Discreet")

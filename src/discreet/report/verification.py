@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
-from discreet.audit.one_run import one_run_epsilon
 from discreet.errors import DiscreetError, InvalidValue, SchemaError
+from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, from_json
+from discreet.privacy import Loss, from_json, to_json
 from discreet.privacy.loss import compose
+from discreet.report.audit_check import audit_faults
 from discreet.report.certificate import (
     content_hash,
     guarantee_of,
@@ -40,7 +41,7 @@ __all__ = ["Check", "read_certificate", "verify_certificate"]
 
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
-_ONE_RUN = "one run, guesses about canaries"
+_HERE = f"discreet {__version__}"
 
 
 @final
@@ -74,9 +75,12 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
         _tried("the losses add up to the guarantee", lambda: _losses(document)),
         _tried("every accountant says so", lambda: _guarantee(document)),
         _tried("the meaning follows from the loss", lambda: _meaning(document)),
-        _tried("the audits say what their counts say", lambda: _audits(document)),
+        _tried("the audits say what their counts say", lambda: audit_faults(document)),
         _tried("no warning was left out", lambda: _warnings(document)),
     ]
+    made = document["released"]
+    if made["learner"] == "DP-SGD" or "plan_hash" in made["plan"]:
+        checks.append(_with_torch("the loss is that of the plan", lambda: _plan(document)))
     checks += _receipts(document, ledger)
     checks += _files(document, place.parent)
     checks += _own_paper(document, place.parent)
@@ -184,6 +188,12 @@ def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
     lower, epsilon = said["epsilon_lower"], said["epsilon"]
     if lower is not None and epsilon is not None and lower > epsilon:
         yield "epsilon_lower is above epsilon"
+    if lower is not None and lower > (right["epsilon_lower"] or 0.0) * (1.0 + _VERSIONS_AGREE):
+        yield f"epsilon_lower is stated as {lower:g} and is {right['epsilon_lower']}"
+    if document["written_by"] == _HERE and not _alike(
+        {**said, "unit": None}, {**json.loads(json.dumps(right)), "unit": None}
+    ):
+        yield "the numbers are not those that this version writes"
     for name in ("relation", "description"):
         if said[name] != right[name]:
             yield f"{name} is not that of the loss"
@@ -226,39 +236,6 @@ def _alike(said: object, right: object) -> bool:
     return said == right
 
 
-def _audits(document: Mapping[str, Any]) -> Iterator[str]:
-    promise = document["guarantee"]
-    for at, audit in enumerate(document["audits"], 1):
-        low, top, claim = audit["epsilon_lower"], audit["ceiling"], audit["claimed_epsilon"]
-        if low > top:
-            yield f"audit {at} shows more than its ceiling"
-        if low > claim and audit["verdict"] != "violated":
-            yield f"audit {at} refutes the claim and does not say so"
-        if top <= claim and audit["verdict"] == "consistent" and audit["method"] == _ONE_RUN:
-            yield f"audit {at} could not have refuted the claim and does not say so"
-        if promise["epsilon"] is not None and claim > promise["epsilon"] * (1 + _VERSIONS_AGREE):
-            yield f"audit {at} tested another claim: epsilon {claim:g}"
-        if audit["delta"] > promise["delta"]:
-            yield f"audit {at} tested another claim: delta {audit['delta']:g}"
-        if audit["method"] == _ONE_RUN:
-            yield from _one_run(at, audit)
-
-
-def _one_run(at: int, audit: Mapping[str, Any]) -> Iterator[str]:
-    counts = audit["evidence"]
-    guesses = counts["guesses_included"] + counts["guesses_excluded"]
-    for name, correct in (("epsilon_lower", counts["correct"]), ("ceiling", guesses)):
-        right = one_run_epsilon(
-            canaries=counts["canaries"],
-            guesses=guesses,
-            correct=correct,
-            delta=audit["delta"],
-            rate=(1.0 - audit["confidence"]) / counts["audits_of_these_coins"],
-        )
-        if abs(right - audit[name]) > 1e-6 * (1.0 + right):
-            yield f"audit {at}: {name} is stated as {audit[name]:g}; its counts give {right:g}"
-
-
 def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
     if document["warnings"] != warnings_on(document):
         yield "the warnings are not those that the facts call for"
@@ -281,11 +258,51 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     paid = [part["receipt"] for _, part in parts if part["receipt"] is not None]
     if not paid:
         return checks
+    if len(paid) > 1:
+        # Charged once and released twice is charged too little.
+        shared = partial(_paid_once, [part for _, part in parts], delta)
+        checks.append(_tried("no entry pays for two releases", shared))
     if ledger is None:
         checks.append(Check("the entries are on the chain", None, "no ledger was given"))
         return checks
     checks.append(_tried("the entries are on the chain", partial(_on_chain, ledger, paid)))
+    if document["released"]["receipt"] is not None:
+        same = partial(_same_as_ledger, document, ledger)
+        checks.append(_tried("the ledger speaks of the same unit and model", same))
     return checks
+
+
+def _paid_once(parts: Sequence[Mapping[str, Any]], delta: float) -> Iterator[str]:
+    by_entry: dict[str, list[Mapping[str, Any]]] = {}
+    for part in parts:
+        if part["receipt"] is not None:
+            by_entry.setdefault(part["receipt"]["hash"], []).append(part)
+    for hash_, together in by_entry.items():
+        if len(together) > 1:
+            total = compose((from_json(part["loss"]), 1) for part in together)
+            whole = {"loss": to_json(total)}
+            for problem in _covers(together[0]["receipt"], whole, delta):
+                yield f"{len(together)} releases name the entry {hash_[:16]}: {problem}"
+
+
+def _same_as_ledger(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    """The unit of the budget, and the model that the charge was recorded to be for, if it was."""
+    made = document["released"]
+    entry = made["receipt"]["entry"]
+    unit = document["guarantee"]["unit"]
+    try:
+        # Whoever promises something about one row only promises less than any budget.
+        if unit.lower() not in ROWS:
+            check_unit(ledger, entry["dataset"], unit)
+    except InvalidValue as error:
+        yield f"the ledger speaks of another: expected {error.expected}"
+    for link in ledger.export(entry["dataset"])["chain"]:
+        later = link["entry"]
+        if later["kind"] == "outcome" and later["content"]["charge"] == entry["seq"]:
+            result = later["content"]["result"]
+            model = result.get("model_digest") if isinstance(result, dict) else None
+            if model is not None and model != made["model_digest"]:
+                yield "the charge was for another model"
 
 
 def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -318,8 +335,15 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
             checks.append(Check(what, False, "is not beside the certificate"))
             continue
         try:
-            content = (directory / relative).read_bytes()
-        except OSError:
+            file = (directory / relative).resolve()
+            beside = file.is_relative_to(directory.resolve())
+            content = file.read_bytes() if beside and file.is_file() else None
+        except (OSError, RuntimeError):
+            content = None
+        except ValueError:
+            checks.append(Check(what, False, "has a name that no file can have"))
+            continue
+        if content is None:
             checks.append(Check(what, None, "is not here"))
             continue
         same = hashlib.sha256(content).hexdigest() == digest
@@ -333,10 +357,15 @@ def _own_paper(document: Mapping[str, Any], directory: Path) -> list[Check]:
     if len(papers) != 1 or not (directory / papers[0]).is_file():
         return []
     what = "the learner's own certificate says the same"
+    return [_with_torch(what, partial(_same_as_learner, document, directory / papers[0]))]
+
+
+def _with_torch(what: str, faults: Callable[[], Iterator[str]]) -> Check:
+    """Ask a question that needs what made the model, if that is here."""
     try:
-        return [_tried(what, partial(_same_as_learner, document, directory / papers[0]))]
+        return _tried(what, faults)
     except ImportError as error:
-        return [Check(what, None, f"{error.name} is not installed here")]
+        return Check(what, None, f"{error.name} is not installed here")
 
 
 def _same_as_learner(document: Mapping[str, Any], paper: Path) -> Iterator[str]:
@@ -351,6 +380,23 @@ def _same_as_learner(document: Mapping[str, Any], paper: Path) -> Iterator[str]:
         yield f"the learner protects one {facts.unit}, not one {document['guarantee']['unit']}"
 
 
+def _plan(document: Mapping[str, Any]) -> Iterator[str]:
+    """Read the plan of DP-SGD again, which decides the loss."""
+    from discreet.learn.dpsgd.plan import Plan
+
+    body = dict(document["released"]["plan"])
+    stated, taken = body.pop("plan_hash"), body.pop("steps_taken")
+    plan = Plan.from_json({"schema": "discreet.dpsgd.plan", "version": 1, **body})
+    if plan.content_hash != stated:
+        yield "the plan does not have its hash"
+    if plan.loss != from_json(document["released"]["loss"]):
+        yield "the loss is not that of the plan"
+    if plan.unit != document["guarantee"]["unit"]:
+        yield f"the plan protects one {plan.unit}, not one {document['guarantee']['unit']}"
+    if type(taken) is not int or not 0 <= taken <= plan.steps:
+        yield f"{taken!r} steps were taken, and {plan.steps} planned"
+
+
 def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
     what = "it belongs to the public certificate"
     public = directory.parent / "public" / "certificate.json"
@@ -362,7 +408,7 @@ def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
 
 def _page(document: Mapping[str, Any], text: str) -> Check:
     what = "the page shows the document"
-    if document["written_by"] != f"discreet {__version__}":
+    if document["written_by"] != _HERE:
         return Check(what, None, f"it was written by {document['written_by']}")
     return _tried(what, partial(_drawn_again, document, text))
 
@@ -370,5 +416,15 @@ def _page(document: Mapping[str, Any], text: str) -> Check:
 def _drawn_again(document: Mapping[str, Any], text: str) -> Iterator[str]:
     from discreet.report.public_page import certificate_page
 
-    if certificate_page(document).html() != text:
+    drawn = certificate_page(document).html()
+    if drawn == text:
+        return
+    # Scripts without attributes run; those with a type hold data.
+    without = [re.sub("<script>.*?</script>", "", page, flags=re.DOTALL) for page in (drawn, text)]
+    if without[0] == without[1]:
+        yield (
+            "the script that draws the pictures is not the one of the plotly that is installed "
+            "here; the rest of the page is right if that script is"
+        )
+    else:
         yield "the page is not the one that the document gives"

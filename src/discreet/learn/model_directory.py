@@ -11,9 +11,13 @@ import json
 import os
 import secrets
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 
@@ -35,7 +39,8 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
     """A directory to write into, which becomes ``out`` when the block succeeds.
 
     Entering the block proves that it can be made; an existing place is refused. If the place is
-    taken while the block runs, the directory stays where it is and the error says where.
+    taken while the block runs, the directory stays where it is and the error says where. A process
+    that is told to end (SIGTERM) leaves nothing, as after an error.
     """
     target = Path(out)
     expected = "a directory that does not exist yet, in one that does"
@@ -56,7 +61,8 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
     except OSError as error:
         raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
     try:
-        yield draft
+        with _ending_as_an_error():
+            yield draft
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -66,6 +72,28 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
         # Somebody took the place meanwhile; what is in the draft was paid for.
         kept = f"{expected} ({error.strerror}); what was to be there is complete, in {draft}"
         raise InvalidValue(argument, str(out), kept) from None
+
+
+@contextmanager
+def _ending_as_an_error() -> Iterator[None]:
+    """Have SIGTERM unwind the block as an exit, where nobody else has decided what it does."""
+    alone = threading.current_thread() is threading.main_thread()
+    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    owner = os.getpid()
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        if os.getpid() != owner:
+            os._exit(128 + number)  # a forked worker, whose end removes nothing
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def write_model_files(place: Path, model: TableLearner, certificate: Certificate) -> None:

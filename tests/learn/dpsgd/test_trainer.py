@@ -11,6 +11,7 @@ from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, Trainer
 from discreet.learn.dpsgd.progress import Display
+from discreet.learn.dpsgd.run_frame import charged_once
 from discreet.ledger import Ledger, check_receipt
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import data, network, plan
@@ -81,6 +82,63 @@ def test_a_budget_that_is_short_stops_everything_before_the_first_read(ledger):
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert ledger.history("patients") == []
     trainer(model).fit(dataset)  # and the model is free again
+
+
+@pytest.mark.parametrize(
+    ("budgeted", "planned"),
+    [
+        ("person", "record"),
+        ("patient", "example"),
+        ("person", "patient"),
+        ("record", "person"),
+        ("Household", "row"),
+    ],
+)
+def test_a_budget_for_another_unit_is_refused_before_the_charge(
+    ledger, tmp_path, budgeted, planned
+):
+    ledger.create_dataset("people", epsilon=50, delta="1e-4", unit=budgeted)
+    reads = []
+    dataset = Watched(data(64), lambda: reads.append(1))
+    options = {"ledger": ledger, "dataset_name": "people", "checkpoint": tmp_path / "run"}
+    with pytest.raises(InvalidValue, match=f"one {budgeted}, the plan for one {planned}") as caught:
+        trainer(made=plan(unit=planned)).fit(dataset, **options)
+    assert caught.value.argument == "dataset_name"
+    assert (reads, ledger.history("people")) == ([], [])
+    # What the error advises works, in the same directory.
+    said = caught.value.expected.split("unit=")[1].split(")")[0].strip("'")
+    out = trainer(made=plan(unit=said)).fit(dataset, **options)
+    assert out.certificate.unit == budgeted
+    assert len(ledger.history("people")) == 1
+
+
+@pytest.mark.parametrize(
+    ("budgeted", "planned"),
+    [
+        ("person", "person"),
+        ("patient", "person"),
+        ("Patient", "patient"),
+        ("row", "record"),
+        ("example", "record"),
+    ],
+)
+def test_a_budget_for_the_same_unit_is_charged(ledger, budgeted, planned):
+    ledger.create_dataset("people", epsilon=50, delta="1e-4", unit=budgeted)
+    out = trainer(made=plan(unit=planned)).fit(data(64), ledger=ledger, dataset_name="people")
+    assert out.certificate.unit == planned
+    (row,) = ledger.history("people")
+    assert row.outcome == "completed"
+
+
+def test_the_charge_itself_compares_units(ledger):
+    ledger.create_dataset("people", epsilon=50, delta="1e-4", unit="person")
+    names = {"purpose": None, "analyst": None, "project": None}
+    with (
+        pytest.raises(InvalidValue, match="dataset_name"),
+        charged_once(ledger, "people", plan(), None, names=names),
+    ):
+        raise AssertionError("the block must not run")
+    assert ledger.history("people") == []
 
 
 def mixing():

@@ -12,13 +12,14 @@ from typing import Any, final
 
 from torch import Tensor
 
-from discreet.errors import AlreadyCharged, LedgerMissing, ResumeRefused
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
+from discreet.learn.charging import check_unit
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.run_directory import RunDirectory
 from discreet.ledger import Charge, Ledger
 
-__all__ = ["Payment", "charged_once", "kept"]
+__all__ = ["Payment", "charged_once", "kept", "require_unit"]
 
 
 @contextmanager
@@ -66,6 +67,24 @@ class Payment:
             self.charge.record({"model_digest": digest})
 
 
+def require_unit(ledger: Ledger, dataset: str, plan: Plan) -> None:
+    """Raise unless the budget and the plan speak of the same unit.
+
+    See :func:`discreet.learn.charging.check_unit`: a bound for one example is none for a person
+    who owns several.
+    """
+    try:
+        check_unit(ledger, dataset, plan.unit)
+    except InvalidValue:
+        unit = ledger.show(dataset).unit
+        raise InvalidValue(
+            "dataset_name",
+            dataset,
+            f"a dataset with the unit of the plan: its budget is for one {unit}, the plan for one "
+            f"{plan.unit} (if no {unit} owns two examples, say Plan(unit={unit!r}))",
+        ) from None
+
+
 @contextmanager
 def charged_once(
     ledger: Ledger | None,
@@ -75,7 +94,10 @@ def charged_once(
     *,
     names: Mapping[str, str | None],
 ) -> Iterator[Payment]:
-    """Charge the whole plan once; a resumed run shows its receipt instead."""
+    """Charge the whole plan once; a resumed run shows its receipt instead.
+
+    A budget for another unit than that of the plan is refused (:func:`require_unit`).
+    """
     receipt = None if run is None else run.load_receipt()
     if ledger is None or dataset is None:
         if receipt is not None:
@@ -92,6 +114,7 @@ def charged_once(
             raise ResumeRefused("the run was charged to another ledger or dataset")
     if receipt is None and run is not None and run.reserved:
         raise ResumeRefused("the run took steps without being charged to a ledger")
+    require_unit(ledger, dataset, plan)
     key = secrets.token_hex(16) if run is None else run.run_id
     find = partial(
         ledger.charge, dataset, plan.loss, delta=Fraction(repr(plan.delta)), key=key, **dict(names)

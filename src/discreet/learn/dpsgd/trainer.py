@@ -42,7 +42,7 @@ from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
 from discreet.learn.dpsgd.run_directory import RunDirectory
-from discreet.learn.dpsgd.run_frame import Payment, charged_once, kept
+from discreet.learn.dpsgd.run_frame import Payment, charged_once, kept, require_unit
 from discreet.learn.dpsgd.sampling import first_step_after
 from discreet.learn.dpsgd.trained import Trained, save
 from discreet.ledger import Ledger
@@ -145,10 +145,10 @@ class Trainer:
         """Train by the plan and return the model with its certificate.
 
         With ``ledger`` the loss of the whole plan is charged to ``dataset_name``, once and
-        before any example is read. With ``checkpoint``, a directory, a killed run can be
-        resumed by the same call: it is not charged again, takes no step twice
-        (:mod:`~discreet.learn.dpsgd.run_directory`), and refuses a changed plan. At the end
-        the model and its certificate are in that directory too.
+        before any example is read; its budget must be for the plan's unit. With ``checkpoint``,
+        a directory, a killed run can be resumed by the same call: it is not charged again, takes
+        no step twice (:mod:`~discreet.learn.dpsgd.run_directory`), and refuses a changed plan. At
+        the end the model and its certificate are in that directory too.
 
         The isolation check runs before the charge if the shapes are known: from ``inputs``,
         from ``validation``, or from ``dataset`` if it is a ``TensorDataset`` (nothing of it is
@@ -277,6 +277,9 @@ class Trainer:
         _validate.integer("validate_every", looks, at_least=1)
         if ledger is not None and not isinstance(ledger, Ledger):
             raise InvalidValue("ledger", ledger, "a discreet.ledger.Ledger or None")
+        if ledger is not None and dataset_name is not None:
+            # Again before the charge; here no directory is taken for a plan that cannot be paid.
+            require_unit(ledger, dataset_name, plan)
         length = length_of(dataset)
         if plan.public_examples and length != plan.examples:
             raise InvalidValue(

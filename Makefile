@@ -16,7 +16,8 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-accounting bench-learners bench-noise bench-training \
+.PHONY: help demo test lint bench bench-accounting bench-curator bench-learners bench-noise \
+        bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
 
@@ -28,6 +29,7 @@ help:
 	@echo "make bench-accounting   tightness and speed of the accountants"
 	@echo "make bench-noise        speed of the exact samplers"
 	@echo "make bench-learners     learners for tables beside scikit-learn and diffprivlib"
+	@echo "make bench-curator      the curator's queries beside plain ones, and its service"
 	@echo "make bench-training     a DP-SGD step beside a plain one and Opacus"
 	@echo "make reproduce-attacks  what attacks find, beside papers, ART and certificates"
 	@echo "make reproduce-dpsgd    accuracy of DP-SGD on MNIST and Fashion-MNIST"
@@ -36,6 +38,7 @@ help:
 	@echo "make reproduce-mutants  broken learners against the audits of training"
 	@echo "make reproduce-theory   accuracy, attack and audit over epsilon, by accountant"
 	@echo "make reproduce-detection  broken mechanisms against the auditor"
+	@echo "make stress-curator     kills of the service, and attacks on its answers"
 	@echo "make stress-ledger      races, kills and growth of the ledger"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
@@ -70,7 +73,7 @@ test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS)
 
-bench: bench-accounting bench-learners bench-noise bench-training
+bench: bench-accounting bench-curator bench-learners bench-noise bench-training
 
 # What the auditor finds in the zoo of broken mechanisms; writes the table into the docs.
 reproduce-detection: $(VENV)/installed-test
@@ -97,6 +100,20 @@ reproduce-theory: $(VENV)/installed-test
 stress-ledger: $(VENV)/installed-test
 	$(call stage,benchmarks/stress_ledger.py)
 	$(BIN)/python benchmarks/stress_ledger.py
+
+# The engine on ten million rows, then the service under eight clients.
+bench-curator: $(VENV)/installed-test
+	$(call stage,benchmarks/curator_engine.py)
+	$(BIN)/python benchmarks/curator_engine.py
+	$(call stage,benchmarks/curator_service.py)
+	$(BIN)/python benchmarks/curator_service.py
+
+# A hundred kills of the server under load, and attacks until the budget stops them.
+stress-curator: $(VENV)/installed-test
+	$(call stage,benchmarks/curator_killing.py)
+	$(BIN)/python benchmarks/curator_killing.py
+	$(call stage,benchmarks/curator_attacks.py)
+	$(BIN)/python benchmarks/curator_attacks.py
 
 bench-accounting: $(VENV)/installed-judges
 	$(call stage,benchmarks/accounting.py)
@@ -129,6 +146,8 @@ reproduce-attacks: $(VENV)/installed-test
 reproduce-pate: $(VENV)/installed-test
 	$(call stage,benchmarks/reproduce_pate.py)
 	$(BIN)/python benchmarks/reproduce_pate.py
+	$(call stage,benchmarks/pate_labels.py)
+	$(BIN)/python benchmarks/pate_labels.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

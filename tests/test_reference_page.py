@@ -23,7 +23,7 @@ def packages() -> list[str]:
     found = [
         module.name
         for module in pkgutil.walk_packages(discreet.__path__, "discreet.")
-        if module.ispkg and not module.name.startswith("discreet.curator")
+        if module.ispkg
     ]
     return [name for name in found if getattr(importlib.import_module(name), "__all__", None)]
 

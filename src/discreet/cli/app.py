@@ -21,13 +21,16 @@ from discreet.cli.calibrate import calibrate
 from discreet.cli.certificate import certificate
 from discreet.cli.certify import certify
 from discreet.cli.compare import compare
+from discreet.cli.curator import curator
 from discreet.cli.demo import demo
 from discreet.cli.explain import explain
 from discreet.cli.ledger import ledger
 from discreet.cli.options import shown
 from discreet.cli.pate import pate
 from discreet.cli.predict import predict
+from discreet.cli.query import query
 from discreet.cli.release import release
+from discreet.cli.serve import serve
 from discreet.cli.train import train
 from discreet.errors import DiscreetError, InvalidValue
 
@@ -145,6 +148,9 @@ app.command(short_help="The certificate of a model, with attacks on it.")(certif
 app.add_typer(certificate, name="certificate", short_help="Check a certificate.")
 app.add_typer(attack, name="attack", short_help="What an adversary really gets.")
 app.add_typer(ledger, name="ledger", short_help="Budgets that survive crashes and races.")
+app.add_typer(curator, name="curator", short_help="Datasets, analysts and tokens of a service.")
+app.command(short_help="Answer analysts over HTTP, with a web page.")(serve)
+app.command(short_help="Ask a service a question.")(query)
 
 
 def main() -> None:

@@ -1,0 +1,83 @@
+"""The curator: a trusted service that holds the data, answers analysts, and keeps to the budget.
+
+Nothing is imported before it is used: naming the package loads no engine.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from discreet.curator.answers import Answer
+    from discreet.curator.dataset import CuratedDataset
+    from discreet.curator.desk import Curator
+    from discreet.curator.plans import Quote, quote
+    from discreet.curator.queries import (
+        Count,
+        GroupBy,
+        Histogram,
+        Mean,
+        Quantile,
+        Query,
+        Sum,
+        ThresholdStream,
+        TopK,
+        Variance,
+        Workload,
+        query_from_json,
+    )
+
+__all__ = [
+    "Answer",
+    "Count",
+    "CuratedDataset",
+    "Curator",
+    "GroupBy",
+    "Histogram",
+    "Mean",
+    "Quantile",
+    "Query",
+    "Quote",
+    "Sum",
+    "ThresholdStream",
+    "TopK",
+    "Variance",
+    "Workload",
+    "query_from_json",
+    "quote",
+]
+
+_HOMES = {
+    "answers": ("Answer",),
+    "dataset": ("CuratedDataset",),
+    "desk": ("Curator",),
+    "plans": ("Quote", "quote"),
+    "queries": (
+        "Count",
+        "GroupBy",
+        "Histogram",
+        "Mean",
+        "Quantile",
+        "Query",
+        "Sum",
+        "ThresholdStream",
+        "TopK",
+        "Variance",
+        "Workload",
+        "query_from_json",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

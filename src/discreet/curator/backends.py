@@ -1,0 +1,191 @@
+"""Where the bounded table lives and is asked: DuckDB in this process, or Spark.
+
+Both are driven by the same Ibis expressions. A backend keeps one table, which has no names of
+persons in it and no NULL, double or user-chosen column name, and runs compiled queries on it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any, Protocol, final
+
+import duckdb
+import ibis  # type: ignore[import-untyped]
+
+from discreet import _validate
+from discreet.errors import InvalidValue, NotApplicable
+
+__all__ = ["MOST_ROWS", "Backend", "DuckBackend", "SparkBackend", "open_backend"]
+
+# With parts of at most 2**30 in a row, no sum over a table passes 2**62.
+MOST_ROWS = 2**32
+
+
+class Backend(Protocol):
+    """One bounded table."""
+
+    def read_parquet(self, place: str) -> Any:
+        """The table of a Parquet file or directory, as Ibis sees it."""
+
+    def read_database(self, place: str, table: str) -> Any:
+        """A table of a database file."""
+
+    def keep(self, table: Any) -> None:
+        """Compute a table once and keep it as the bounded table."""
+
+    def bounded(self) -> Any:
+        """The bounded table, as Ibis sees it."""
+
+    def compile(self, expression: Any) -> str:
+        """The text of a query for this engine."""
+
+    def check(self, compiled: str) -> None:
+        """Raise ``NotApplicable`` for a query that the engine cannot plan; no row is read."""
+
+    def rows(self, compiled: str) -> list[tuple[Any, ...]]:
+        """Run a compiled query; any thread may call this."""
+
+    def close(self) -> None:
+        """Forget the table."""
+
+
+@final
+class DuckBackend:
+    """DuckDB in memory, spilling to a private directory; one cursor for each thread."""
+
+    def __init__(self, *, threads: int = 2, memory: str | None = None) -> None:
+        self._spill = tempfile.mkdtemp(prefix="discreet-curator-")
+        settings: dict[str, Any] = {
+            "threads": _validate.integer("threads", threads, at_least=1, at_most=1024),
+            "temp_directory": self._spill,
+            "preserve_insertion_order": False,
+            # The statistics of a Parquet file leave NaN out, and DuckDB 2.0 believes them: without
+            # this, isnan() is false for a NaN among numbers.
+            "disabled_optimizers": "statistics_propagation",
+        }
+        if memory is not None:
+            settings["memory_limit"] = memory
+        self._connection = duckdb.connect(":memory:", config=settings)
+        self._ibis = ibis.duckdb.from_connection(self._connection)
+        self._local = threading.local()
+        self._compiling = threading.Lock()
+
+    def read_parquet(self, place: str) -> Any:
+        path = Path(place)
+        files = sorted(str(one) for one in path.glob("*.parquet")) if path.is_dir() else place
+        return self._ibis.read_parquet(files)
+
+    def read_database(self, place: str, table: str) -> Any:
+        self._ibis.attach(place, name="source", read_only=True)
+        return self._ibis.table(table, database=("source", "main"))
+
+    def keep(self, table: Any) -> None:
+        self._connection.execute(f"CREATE TABLE bounded AS {self.compile(table)}")
+        _few_enough(self._connection.execute("SELECT count(*) FROM bounded").fetchall())
+        self._connection.execute("SET disabled_optimizers = ''")
+        # From here on no query reads a file, whatever it says.
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+    def bounded(self) -> Any:
+        return self._ibis.table("bounded")
+
+    def compile(self, expression: Any) -> str:
+        with self._compiling:
+            return str(self._ibis.compile(expression))
+
+    def check(self, compiled: str) -> None:
+        try:
+            self.rows(f"EXPLAIN {compiled}")
+        except duckdb.Error as error:
+            raise NotApplicable(f"DuckDB refuses this query: {type(error).__name__}") from None
+
+    def rows(self, compiled: str) -> list[tuple[Any, ...]]:
+        cursor = getattr(self._local, "cursor", None)
+        if cursor is None:
+            cursor = self._local.cursor = self._connection.cursor()
+        found: list[tuple[Any, ...]] = cursor.execute(compiled).fetchall()
+        return found
+
+    def close(self) -> None:
+        self._connection.close()
+        shutil.rmtree(self._spill, ignore_errors=True)
+
+
+@final
+class SparkBackend:
+    """Spark at a master URL, ``local[1]`` or a cluster; the table is persisted there."""
+
+    def __init__(self, *, master: str = "local[1]") -> None:
+        try:
+            from pyspark.sql import SparkSession
+        except ImportError:
+            raise NotApplicable(
+                "Spark needs the package pyspark: pip install 'discreet[spark]'"
+            ) from None
+        builder = SparkSession.builder.master(master).appName("discreet curator")
+        builder = builder.config("spark.ui.enabled", "false")
+        builder = builder.config("spark.ui.showConsoleProgress", "false")
+        self._session = builder.getOrCreate().newSession()
+        # Times of the day must not depend on where a worker stands, and nothing may wrap around.
+        self._session.conf.set("spark.sql.session.timeZone", "UTC")
+        self._session.conf.set("spark.sql.ansi.enabled", "true")
+        # A text of a query that reads ${env:HOME} is that text, not what the variable holds.
+        self._session.conf.set("spark.sql.variable.substitute", "false")
+        self._session.conf.set("spark.sql.parser.escapedStringLiterals", "false")
+        self._ibis = ibis.pyspark.connect(self._session)
+        self._name = "bounded_" + secrets.token_hex(8)
+        self._kept: Any = None
+        self._compiling = threading.Lock()
+
+    def read_parquet(self, place: str) -> Any:
+        view = self._name + "_source"
+        self._session.read.parquet(place).createOrReplaceTempView(view)
+        return self._ibis.table(view)
+
+    def read_database(self, place: str, table: str) -> Any:
+        raise InvalidValue("engine", "spark", "duckdb for a database file of DuckDB")
+
+    def keep(self, table: Any) -> None:
+        self._kept = self._session.sql(self.compile(table)).persist()
+        _few_enough([(self._kept.count(),)])
+        self._kept.createOrReplaceTempView(self._name)
+
+    def bounded(self) -> Any:
+        return self._ibis.table(self._name)
+
+    def compile(self, expression: Any) -> str:
+        with self._compiling:
+            return str(self._ibis.compile(expression))
+
+    def check(self, compiled: str) -> None:
+        from pyspark.errors import PySparkException
+
+        try:
+            self._session.sql(compiled)  # analysed now, run only when its rows are collected
+        except PySparkException as error:
+            raise NotApplicable(f"Spark refuses this query: {type(error).__name__}") from None
+
+    def rows(self, compiled: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self._session.sql(compiled).collect()]
+
+    def close(self) -> None:
+        if self._kept is not None:
+            self._kept.unpersist()
+            self._session.catalog.dropTempView(self._name)
+
+
+def open_backend(engine: str, *, threads: int, master: str) -> Backend:
+    """The backend of a dataset."""
+    if _validate.one_of("engine", engine, ("duckdb", "spark")) == "spark":
+        return SparkBackend(master=master)
+    return DuckBackend(threads=threads)
+
+
+def _few_enough(counted: list[tuple[Any, ...]]) -> None:
+    if int(counted[0][0]) > MOST_ROWS:
+        raise NotApplicable(f"a curated dataset has at most {MOST_ROWS} bounded rows")

@@ -1,0 +1,168 @@
+"""A dataset under curation: its public schema, where the records are, and the bounded table."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from discreet import _validate
+from discreet.curator.forms import checked_text
+from discreet.curator.grids import stored_columns
+from discreet.data.columns import Bounded, Labelled
+from discreet.data.schema import Schema
+from discreet.errors import InvalidValue
+from discreet.randomness import SystemSource
+
+if TYPE_CHECKING:
+    from discreet.curator.engine import Engine
+
+__all__ = ["CuratedDataset"]
+
+_DATABASES = (".duckdb", ".db")
+_PARQUET = (".parquet", ".pq")
+
+
+@final
+class CuratedDataset:
+    """Records of a schema, bounded once when the dataset is first used.
+
+    ``source`` is a CSV or Parquet file, a directory or URL of Parquet files, a DuckDB file (with
+    ``table``), or a table in memory. ``engine`` is ``"duckdb"``, with ``threads``, or ``"spark"``
+    at the URL ``master``. ``key`` (32 bytes) chooses which rows of a person are kept; without it
+    each opening draws a fresh one. Workers that share a key see the same rows.
+
+    Making one costs nothing. :meth:`prepare` reads the source and builds the bounded table; faults
+    of the source show there, before anything is charged.
+
+    >>> from discreet.data import Integer, Schema
+    >>> schema = Schema({"age": Integer(0, 120)}, person="who", rows_per_person=2)
+    >>> people = CuratedDataset("people", schema=schema, source={"age": [30, 40], "who": "ab"})
+    >>> people.describe()["unit"], people.describe()["rows_per_person"]
+    ('person', 2)
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        schema: Schema,
+        source: Any,
+        engine: str = "duckdb",
+        table: str | None = None,
+        threads: int = 2,
+        master: str = "local[1]",
+        key: bytes | None = None,
+    ) -> None:
+        self.name = checked_text("name", name)
+        if not isinstance(schema, Schema):
+            raise InvalidValue("schema", type(schema).__name__, "a Schema")
+        self.schema = schema
+        self.columns = stored_columns(schema)
+        self.engine_name = _validate.one_of("engine", engine, ("duckdb", "spark"))
+        _validate.integer("threads", threads, at_least=1, at_most=1024)
+        if key is not None and len(key) < 32:
+            raise InvalidValue("key", "a key", "at least 32 secret bytes")
+        if table is not None:
+            checked_text("table", table)
+        self._source = source
+        self._table = table
+        self._threads = threads
+        self._master = master
+        self._key = key
+        self._engine: Engine | None = None
+        self._opening = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CuratedDataset {self.name!r} on {self.engine_name}>"
+
+    @property
+    def cap(self) -> int:
+        """How many rows of the bounded table one unit of privacy can own."""
+        return self.schema.rows_per_person or 1
+
+    def describe(self) -> dict[str, Any]:
+        """Public facts only: the schema, the unit of privacy, the cap, the grids."""
+        columns: dict[str, Any] = {}
+        for name, column in self.schema.columns.items():
+            facts: dict[str, Any] = {"type": column.kind}
+            stored = self.columns[name]
+            if isinstance(column, Labelled) and stored.labels is not None:
+                facts["labels"] = list(stored.labels)
+            elif isinstance(column, Bounded):
+                facts["bounds"] = [
+                    end.isoformat() if stored.dates else end for end in (column.lower, column.upper)
+                ]
+                assert stored.grid is not None
+                facts["step"] = str(stored.grid.step)
+            columns[name] = facts
+        return {
+            "name": self.name,
+            "schema": self.schema.content_hash,
+            "unit": self.schema.unit,
+            "rows_per_person": self.schema.rows_per_person,
+            "expected_rows": self.schema.expected_rows,
+            "columns": columns,
+            "engine": self.engine_name,
+        }
+
+    def prepare(self) -> None:
+        """Read the source and build the bounded table, once; later calls do nothing."""
+        self.engine()
+
+    def engine(self) -> Engine:
+        """The engine that asks the bounded table; it is built by the first call."""
+        if self._engine is None:
+            with self._opening:
+                if self._engine is None:
+                    self._engine = self._open()
+        return self._engine
+
+    def close(self) -> None:
+        """Forget the bounded table; the next use reads the source again, under another key."""
+        with self._opening:
+            if self._engine is not None:
+                self._engine.close()
+                self._engine = None
+
+    def _open(self) -> Engine:
+        from discreet.curator.backends import open_backend
+        from discreet.curator.engine import Engine, build_bounded
+        from discreet.curator.sources import write_parquet
+
+        key = SystemSource().read(32) if self._key is None else self._key
+        staging = Path(tempfile.mkdtemp(prefix="discreet-curator-"))
+        backend = open_backend(self.engine_name, threads=self._threads, master=self._master)
+        try:
+            place = os.fspath(self._source) if isinstance(self._source, str | os.PathLike) else None
+            if place is not None and self._read_by_engine(place):
+                coded = False
+                raw = (
+                    backend.read_parquet(place)
+                    if self._table is None
+                    else backend.read_database(place, self._table)
+                )
+            else:
+                coded = True
+                write_parquet(self._source, self.schema, staging / "rows.parquet")
+                raw = backend.read_parquet(str(staging / "rows.parquet"))
+            build_bounded(
+                backend, raw, schema=self.schema, columns=self.columns, coded=coded, key=key
+            )
+        except BaseException:
+            backend.close()
+            raise
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return Engine(backend, self.columns)
+
+    def _read_by_engine(self, place: str) -> bool:
+        """Whether the engine reads the source itself; CSV is read by the rules of the schema."""
+        if self._table is not None or place.lower().endswith(_DATABASES):
+            if self._table is None:
+                raise InvalidValue("table", None, "the table of a DuckDB file")
+            return True
+        return place.lower().endswith(_PARQUET) or "://" in place or Path(place).is_dir()

@@ -1,0 +1,110 @@
+"""What owners do: open datasets with a budget, enter analysts, give them sub-budgets and tokens.
+
+The terminal and the web page go through the same functions. Over the network a source is the
+name of a file inside a directory that was declared at the start, and nothing else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from discreet.curator.dataset import CuratedDataset
+from discreet.curator.service.opened import curated
+from discreet.curator.service.registry import Registered, Registry, dataset_name
+from discreet.data import Schema
+from discreet.errors import InvalidValue, LedgerExists, LedgerMissing, NotApplicable
+from discreet.ledger import Ledger
+from discreet.privacy import Filter, Relation
+
+__all__ = ["file_inside", "give_budget", "open_dataset"]
+
+
+def open_dataset(
+    ledger: Ledger,
+    registry: Registry,
+    name: str,
+    *,
+    schema: Schema,
+    source: str,
+    table: str | None = None,
+    engine: str = "duckdb",
+    epsilon: object = None,
+    delta: object = 0,
+) -> CuratedDataset:
+    """Register a source and open its budget; every charge will have to name an analyst.
+
+    The source is opened first, so that what cannot be served has no budget. Without
+    ``epsilon`` the ledger must hold a budget of that name already, with the unit of the schema
+    and with analysts required: that is how work goes on after a crash between the two steps.
+    """
+    dataset_name("name", name)
+    schema.require_complete()
+    if epsilon is not None:
+        Filter(epsilon=epsilon, delta=delta)
+    entry = Registered(name, schema.to_toml(), source, table, engine)
+    _refuse_taken(registry, entry)
+    opened = curated(entry)
+    opened.prepare()
+    if epsilon is None:
+        view = ledger.show(name)
+        fits = view.unit == schema.unit and view.relation is Relation.ADD_REMOVE
+        if not fits or "analyst" not in view.required:
+            raise InvalidValue(
+                "name",
+                name,
+                f"a budget of the ledger for the unit {schema.unit!r} under add_remove that asks "
+                "every charge for its analyst",
+            )
+    else:
+        ledger.create_dataset(
+            name, epsilon=epsilon, delta=delta, unit=schema.unit, required=["analyst"]
+        )
+    registry.add_dataset(name, schema=entry.schema, source=source, table=table, engine=engine)
+    return opened
+
+
+def _refuse_taken(registry: Registry, entry: Registered) -> None:
+    """The same questions as the registry asks later, before a budget is opened."""
+    for known in registry.datasets():
+        if known.name == entry.name:
+            raise LedgerExists(f"there is a dataset {entry.name!r} already; nothing was changed")
+        if (known.source, known.table) == (entry.source, entry.table):
+            raise LedgerExists(
+                f"this source is served as {known.name!r} already: a second name would be a "
+                "second budget for the same people; nothing was changed"
+            )
+
+
+def give_budget(
+    ledger: Ledger,
+    registry: Registry,
+    dataset: str,
+    *,
+    analyst: str | None = None,
+    project: str | None = None,
+    epsilon: object,
+    delta: object = 0,
+) -> None:
+    """Open the sub-budget of an analyst or of a project; it restricts and never adds."""
+    registry.dataset(dataset)
+    if analyst is not None and analyst not in registry.analysts():
+        raise LedgerMissing(f"there is no analyst {analyst!r}; nothing was changed")
+    ledger.create_budget(dataset, analyst=analyst, project=project, epsilon=epsilon, delta=delta)
+
+
+def file_inside(directory: str | None, name: str) -> str:
+    """The path of a file in the declared directory, however its name is written."""
+    if directory is None:
+        raise NotApplicable(
+            "this service has no directory of data (discreet serve --data): register datasets at "
+            "the terminal"
+        )
+    expected = "the name of a file in the directory of data of this service"
+    base = Path(directory).resolve()
+    try:
+        path = (base / name).resolve()
+        if path.is_relative_to(base) and path.is_file():
+            return str(path)
+    except (OSError, ValueError):
+        pass  # a name that no file can have
+    raise InvalidValue("source", name, expected)

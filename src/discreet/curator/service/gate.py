@@ -1,0 +1,222 @@
+"""The gate before the application: headers, tokens, rates, sizes and the time of leaving.
+
+It is plain ASGI, so that nothing of a request is read before its token was found valid, no more
+of it than the limit is ever held, and an answer leaves when its quantum says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, final
+
+from discreet.curator.service import problems
+from discreet.curator.service.limits import Limiter
+from discreet.curator.service.problems import Problem
+from discreet.curator.service.quantum import release_after
+from discreet.curator.service.registry import Holder
+from discreet.curator.service.runner import Unanswered
+from discreet.curator.service.settings import Settings
+from discreet.errors import LedgerError
+
+__all__ = ["BODY", "HOLDER", "Gate"]
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_log = logging.getLogger("discreet.curator")
+HOLDER, BODY = "discreet.holder", "discreet.body"
+_TIMED = re.compile(r"/v1/datasets/[^/]*/(ask|quote)")
+_BYTES_A_REQUEST = 512
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+SECURITY_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_NOT_KEPT = (b"cache-control", b"no-store")
+
+
+class _Refused(Exception):
+    def __init__(self, problem: Problem, *headers: tuple[bytes, bytes]) -> None:
+        super().__init__(problem.kind)
+        self.problem = problem
+        self.headers = headers
+
+
+@final
+class Gate:
+    """An ASGI application around another one; ``authenticate`` may take a while."""
+
+    def __init__(
+        self,
+        inner: Application,
+        *,
+        settings: Settings,
+        authenticate: Callable[[str], Awaitable[Holder | None]],
+    ) -> None:
+        self._inner = inner
+        self._settings = settings
+        self._authenticate = authenticate
+        share = settings.workers
+        self._rates = Limiter(rate=settings.rate / share, burst=settings.burst / share)
+        self._refusals = Limiter(
+            rate=settings.refusal_rate / share, burst=settings.refusal_burst / share
+        )
+        self._under_way = 0
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._inner(scope, receive, send)
+            return
+        guarded = scope["path"].startswith("/v1/")
+        leaving = _with_headers(send, kept=not guarded)
+        if not guarded:
+            await self._inner(scope, receive, leaving)
+            return
+        try:
+            scope[HOLDER] = await self._admitted(scope)
+            scope[BODY] = body = await self._body(scope, receive)
+            if _TIMED.fullmatch(scope["path"]) is not None:
+                # A long question is planned before it is charged, and that takes time as well.
+                self._rates.add(scope[HOLDER].token, len(body) // _BYTES_A_REQUEST)
+        except _Refused as refusal:
+            await _send_problem(leaving, refusal.problem, refusal.headers)
+            return
+        if self._under_way >= self._settings.threads + self._settings.waiting:
+            await _send_problem(leaving, problems.BUSY, ((b"retry-after", b"1"),))
+            return
+        self._under_way += 1
+        try:
+            await self._answered(scope, _replay(body, receive), leaving)
+        finally:
+            self._under_way -= 1
+
+    async def _admitted(self, scope: MutableMapping[str, Any]) -> Holder:
+        given = _header(scope, b"authorization")
+        scheme, _, text = given.partition(" ")
+        if not given or scheme.lower() != "bearer":
+            raise self._unauthorized(scope, problems.NO_TOKEN)
+        try:
+            holder = await self._authenticate(text.strip())
+        except (LedgerError, Unanswered):  # the registry cannot be read just now
+            raise _Refused(problems.BUSY, (b"retry-after", b"1")) from None
+        if holder is None:
+            raise self._unauthorized(scope, problems.UNKNOWN_TOKEN)
+        pause = self._rates.wait_for(holder.token)
+        if pause:
+            raise _too_fast(pause)
+        return holder
+
+    def _unauthorized(self, scope: MutableMapping[str, Any], problem: Problem) -> _Refused:
+        # Only those without a valid token meet this limit, so nobody can lock others out.
+        client = scope.get("client") or ("unknown", 0)
+        pause = self._refusals.wait_for(str(client[0]))
+        if pause:
+            return _too_fast(pause)
+        return _Refused(problem, (b"www-authenticate", b"Bearer"))
+
+    async def _body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+        limit = self._settings.body_limit
+        declared = _header(scope, b"content-length")
+        if declared.isdecimal() and int(declared[:20]) > limit:
+            raise _Refused(problems.TOO_LARGE, (b"connection", b"close"))
+        parts: list[bytes] = []
+        held = 0
+        try:
+            async with asyncio.timeout(self._settings.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Refused(problems.TOO_SLOW)
+                    part = message.get("body", b"")
+                    held += len(part)
+                    if held > limit:
+                        raise _Refused(problems.TOO_LARGE, (b"connection", b"close"))
+                    parts.append(part)
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise _Refused(problems.TOO_SLOW, (b"connection", b"close")) from None
+
+    async def _answered(
+        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
+    ) -> None:
+        arrived = time.monotonic()
+        held: list[Message] = []
+
+        async def hold(message: Message) -> None:
+            held.append(message)
+
+        try:
+            await self._inner(scope, receive, hold)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it leaves as any answer does
+            # The type, never the text: it may hold something of a record.
+            _log.error("%s in the application", type(error).__name__)
+            held.clear()
+            await _send_problem(hold, problems.FAILED)
+        if _TIMED.fullmatch(scope["path"]) is not None:
+            elapsed = time.monotonic() - arrived
+            leaves = arrived + release_after(elapsed, self._settings.quantum)
+            await asyncio.sleep(leaves - time.monotonic())
+        for message in held:
+            await send(message)
+
+
+def _too_fast(pause: float) -> _Refused:
+    return _Refused(problems.TOO_FAST, (b"retry-after", str(math.ceil(pause)).encode()))
+
+
+def _header(scope: MutableMapping[str, Any], name: bytes) -> str:
+    """The one header of a name; one that is given twice counts as absent."""
+    found = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1") if len(found) == 1 else ""
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """The body that was read already, then whatever comes."""
+    waiting = [body]
+
+    async def again() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
+
+
+def _with_headers(send: Send, *, kept: bool) -> Send:
+    async def leaving(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            extra = SECURITY_HEADERS if kept else (*SECURITY_HEADERS, _NOT_KEPT)
+            message["headers"] = [*message.get("headers", ()), *extra]
+        await send(message)
+
+    return leaving
+
+
+async def _send_problem(
+    send: Send, problem: Problem, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    body = json.dumps(problem.as_json()).encode()
+    about = (
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+    )
+    start = {"type": "http.response.start", "status": problem.status}
+    await send({**start, "headers": [*about, *headers]})
+    await send({"type": "http.response.body", "body": body})

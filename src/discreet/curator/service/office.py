@@ -1,0 +1,255 @@
+"""What the service does for the holder of a token, without a word of HTTP.
+
+All of it is synchronous and may be called from many threads. What is returned is plain JSON
+values; what goes wrong is an error of :mod:`discreet.errors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from discreet.curator.answers import open_answers
+from discreet.curator.desk import Curator
+from discreet.curator.queries import Query, query_from_json
+from discreet.curator.service.opened import OpenedDatasets
+from discreet.curator.service.registry import Holder, Registry
+from discreet.curator.service.settings import Settings
+from discreet.curator.service.settled import REFERENCE, SettledAnswers, as_seen_by
+from discreet.errors import BudgetExceeded, InvalidValue, LedgerBusy, LedgerMissing
+from discreet.ledger import BudgetView, HistoryRow, Ledger
+
+__all__ = ["Office"]
+
+
+@final
+class Office:
+    """The ledger, the registry and the curator of one process."""
+
+    def __init__(self, settings: Settings, *, ledger: Ledger, registry: Registry) -> None:
+        self.settings = settings
+        self.ledger = ledger
+        self.registry = registry
+        self.datasets = OpenedDatasets(registry, threads=settings.engine_threads)
+        self.answers = SettledAnswers(
+            open_answers(answers_place(settings.ledger)), delay=settings.settle
+        )
+        self.curator = Curator(ledger, self.datasets, answers=self.answers)
+        self._verifying = threading.Lock()
+        self._entitled: set[tuple[str, str | None, str | None, str]] = set()
+
+    @classmethod
+    def open(cls, settings: Settings) -> Office:
+        """Open everything that the settings name, and every dataset that is registered."""
+        ledger = Ledger.open(settings.ledger)
+        office = cls(settings, ledger=ledger, registry=Registry.open(settings.ledger))
+        for name in office.datasets:
+            office.datasets[name].prepare()
+        return office
+
+    def close(self) -> None:
+        """Let go of all files and connections."""
+        self.curator.close()
+        self.datasets.close()
+        self.registry.close()
+        self.ledger.close()
+
+    # --- asking ------------------------------------------------------------------------
+
+    def quote(self, holder: Holder, dataset: str, query: Mapping[str, Any]) -> dict[str, Any]:
+        """What a query costs and how far its answer will be off, from public facts."""
+        self._visible(holder, dataset)
+        asked = query_from_json(query)
+        return self.curator.quote(dataset, asked, analyst=holder.analyst).to_json()
+
+    def ask(
+        self, holder: Holder, dataset: str, query: Mapping[str, Any], *, key: str | None
+    ) -> dict[str, Any]:
+        """The answer to a query, charged to the budgets of the holder."""
+        self._visible(holder, dataset)
+        assert holder.analyst is not None
+        asked = query_from_json(query)
+        self._require_budgets(holder, dataset, asked)
+        answer = self.curator.ask(
+            dataset,
+            asked,
+            analyst=holder.analyst,
+            project=holder.project,
+            idempotency_key=None if key is None else _own_key(holder.analyst, key),
+        )
+        return as_seen_by(holder.analyst, answer.to_json())
+
+    def _require_budgets(self, holder: Holder, dataset: str, query: Query) -> None:
+        """Stored answers too are for those who have the budgets that a charge would ask for."""
+        known = (dataset, holder.analyst, holder.project, query.tag)
+        if known in self._entitled:  # a budget, once opened, stays
+            return
+        view = self.ledger.show(dataset)
+        labels = {budget.label for budget in view.budgets}
+        names = {"analyst": holder.analyst, "project": holder.project, "purpose": query.tag}
+        for scope in view.required:
+            if f"{scope}:{names[scope]}" not in labels:
+                raise BudgetExceeded(
+                    f"{dataset!r} asks every charge to name a{'n' * (scope == 'analyst')} "
+                    f"{scope} with a budget; nothing was charged",
+                    budget=scope,
+                )
+        self._entitled.add(known)
+
+    # --- looking -----------------------------------------------------------------------
+
+    def _visible(self, holder: Holder, dataset: str) -> None:
+        """A dataset outside of a token's scope does not exist, whether there is one or not."""
+        if not holder.may_see(dataset) or dataset not in self.datasets:
+            raise LedgerMissing("there is no such dataset for this token")
+
+    def overview(self, holder: Holder) -> list[dict[str, Any]]:
+        """Every dataset that the holder may see."""
+        names = [name for name in self.datasets if holder.may_see(name)]
+        return [self.facts(holder, name) for name in names]
+
+    def facts(self, holder: Holder, dataset: str) -> dict[str, Any]:
+        """The public facts of a dataset, and the budgets that concern the holder.
+
+        The chain grows when a question ends, so only owners hear how long it is.
+        """
+        self._visible(holder, dataset)
+        view = self.ledger.show(dataset)
+        mine = _labels(holder)
+        budgets = [_budget(b) for b in view.budgets if holder.owns or b.label in mine]
+        return {
+            "name": dataset,
+            "unit": view.unit,
+            "relation": view.relation.value,
+            "entries": view.entries if holder.owns else None,
+            "head": view.head if holder.owns else None,
+            "facts": self.datasets[dataset].describe(),
+            "budgets": budgets,
+        }
+
+    def history(
+        self, holder: Holder, dataset: str, *, limit: int, before: int | None
+    ) -> dict[str, Any]:
+        """Charges, the newest first: the holder's own, or everybody's for an owner.
+
+        What became of a charge is for owners: the moment it ends may depend on the records.
+        """
+        self._visible(holder, dataset)
+        rows = [
+            row
+            for row in self.ledger.history(dataset)
+            if (holder.owns or row.analyst == holder.analyst)
+            and (before is None or row.seq < before)
+        ]
+        rows.reverse()
+        shown = [_history_row(row, outcome=holder.owns) for row in rows[:limit]]
+        return {"dataset": dataset, "charges": shown, "more": len(rows) > limit}
+
+    def receipt(self, holder: Holder, dataset: str, seq: int) -> dict[str, Any]:
+        """One entry; analysts see their own charges."""
+        self._visible(holder, dataset)
+        missing = LedgerMissing("there is no such entry for this token")
+        try:
+            receipt = self.ledger.receipt(dataset, seq)
+        except LedgerMissing:
+            raise missing from None
+        if not holder.owns and not _concerns(holder, receipt["entry"]):
+            raise missing
+        return receipt
+
+    def verify(self, holder: Holder, receipts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Replay the ledger; analysts hear of the datasets that they may see.
+
+        Only one replay runs at a time: it takes long, and others want answers meanwhile.
+        """
+        for receipt in receipts:
+            self._visible(holder, str(receipt["entry"].get("dataset")))
+        whole = [receipt for receipt in receipts if receipt["schema"] != REFERENCE]
+        lost = [
+            {"dataset": dataset, "entry": seq, "what": "the chain does not hold this entry"}
+            for dataset, seq in self._lost(receipts)
+        ]
+        if not self._verifying.acquire(blocking=False):
+            raise LedgerBusy("the ledger is being verified")
+        try:
+            verdict = self.ledger.verify(receipts=whole)
+        finally:
+            self._verifying.release()
+        problems = [
+            {"dataset": problem.dataset, "entry": problem.seq, "what": problem.what}
+            for problem in verdict.problems
+            if holder.may_see(problem.dataset)
+        ]
+        return {
+            "ok": verdict.ok and not lost,
+            "entries": verdict.entries if holder.owns else None,
+            "problems": problems + lost,
+        }
+
+    def _lost(self, receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+        """References to entries that are not on the chain."""
+        lost = []
+        for reference in receipts:
+            if reference["schema"] != REFERENCE:
+                continue
+            entry = reference["entry"]
+            if set(entry) != {"dataset", "seq"} or type(entry["seq"]) is not int:
+                raise InvalidValue("receipts", sorted(entry), "a reference: dataset and seq")
+            dataset, seq = str(entry["dataset"]), entry["seq"]
+            try:
+                holds = self.ledger.receipt(dataset, seq)["hash"] == reference["hash"]
+            except LedgerMissing:
+                holds = False
+            if not holds:
+                lost.append((dataset, seq))
+        return lost
+
+
+def answers_place(ledger: str) -> str:
+    """Where the answers of a ledger are kept: a file beside it, or its own database."""
+    return ledger if "://" in ledger else f"{ledger}.answers"
+
+
+def _own_key(analyst: str, key: str) -> str:
+    """Analysts choose keys for themselves: two of them never meet in one."""
+    text = f"{len(analyst)}:{analyst}:{key}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _labels(holder: Holder) -> set[str]:
+    labels = {"dataset", f"analyst:{holder.analyst}"}
+    return labels if holder.project is None else labels | {f"project:{holder.project}"}
+
+
+def _concerns(holder: Holder, entry: Mapping[str, Any]) -> bool:
+    content: Mapping[str, Any] = entry.get("content", {})
+    return entry.get("kind") == "charge" and content.get("analyst") == holder.analyst
+
+
+def _budget(view: BudgetView) -> dict[str, Any]:
+    return {
+        "label": view.label,
+        "epsilon": str(view.epsilon),
+        "delta": str(view.delta),
+        "kind": view.kind,
+        "charges": view.charges,
+        "spent": {name: str(value) for name, value in view.spent.items()},
+        "remaining": {name: str(value) for name, value in view.remaining.items()},
+        "used": view.used,
+    }
+
+
+def _history_row(row: HistoryRow, *, outcome: bool) -> dict[str, Any]:
+    return {
+        "entry": row.seq,
+        "at": row.at,
+        "purpose": row.purpose,
+        "analyst": row.analyst,
+        "project": row.project,
+        "loss": dict(row.loss),
+        "outcome": row.outcome if outcome else None,
+        "spent": {label: dict(sums) for label, sums in row.spent.items()},
+        "hash": row.hash,
+    }

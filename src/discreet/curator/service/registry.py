@@ -1,0 +1,312 @@
+"""The registry: which datasets are served, who may ask, and with which tokens.
+
+Budgets are not here: they are in the ledger, where nobody can raise them. A token says who its
+holder is, which datasets exist for it and which sub-budgets its charges count against.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, final
+
+from discreet import _validate
+from discreet.curator.service import tokens
+from discreet.curator.service.registry_store import RegistryStore, open_store
+from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
+from discreet.ledger.entries import name_of
+
+__all__ = ["ANALYST", "OWNER", "Holder", "Registered", "Registry", "Token"]
+
+OWNER, ANALYST = "owner", "analyst"
+LONGEST_DAYS = 3660
+_LONGEST_SOURCE = 4000
+_SERVED_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A dataset as it was registered."""
+
+    name: str
+    schema: str
+    source: str
+    table: str | None
+    engine: str
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds a token that is valid now, and what it opens."""
+
+    token: str
+    role: str
+    analyst: str | None
+    project: str | None
+    datasets: tuple[str, ...]
+    expires: str
+
+    @property
+    def owns(self) -> bool:
+        """Whether this is an owner of the data."""
+        return self.role == OWNER
+
+    def may_see(self, dataset: str) -> bool:
+        """Whether a dataset exists for this holder."""
+        return self.owns or dataset in self.datasets
+
+
+@dataclass(frozen=True)
+class Token:
+    """What is known of a token; never the token itself."""
+
+    id: str
+    role: str
+    analyst: str | None
+    project: str | None
+    datasets: tuple[str, ...]
+    note: str
+    created: str
+    expires: str
+    revoked: str | None
+
+
+@final
+class Registry:
+    """Datasets, analysts and tokens, kept beside a ledger.
+
+    >>> import tempfile
+    >>> registry = Registry.open(tempfile.mkdtemp() + "/study.ledger")
+    >>> registry.add_analyst("ann")
+    >>> text, token = registry.issue("analyst", analyst="ann", datasets=["census"], days=30)
+    >>> registry.authenticate(text).analyst
+    'ann'
+    >>> registry.revoke(token.id)
+    >>> registry.authenticate(text) is None
+    True
+    >>> registry.close()
+    """
+
+    def __init__(
+        self, store: RegistryStore, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = store
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        ledger: str | Path,
+        *,
+        timeout: float = 60.0,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> Registry:
+        """The registry beside a ledger; it is made if there is none."""
+        return cls(open_store(ledger, timeout=timeout), clock=clock)
+
+    @property
+    def local(self) -> bool:
+        """Whether reading never waits for a network."""
+        return self._store.local
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._store.close()
+
+    # --- datasets ----------------------------------------------------------------------
+
+    def add_dataset(
+        self, name: str, *, schema: str, source: str, engine: str, table: str | None = None
+    ) -> None:
+        """Register a dataset; one source has one name, and so one budget."""
+        dataset_name("name", name)
+        if not source or len(source) > _LONGEST_SOURCE or not source.isprintable():
+            raise InvalidValue("source", source[:80], "a printable path or address")
+        place = (source, table or "")
+        values = (name, schema, *place, engine, _text(self._clock()))
+        with self._store.writing() as rows:
+            if rows.rows("SELECT 1 FROM datasets WHERE name = ?", (name,)):
+                raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
+            taken = rows.rows("SELECT name FROM datasets WHERE source = ? AND part = ?", place)
+            if taken:
+                raise LedgerExists(
+                    f"this source is served as {taken[0][0]!r} already: a second name would be a "
+                    "second budget for the same people; nothing was changed"
+                )
+            rows.run(
+                f"INSERT INTO datasets ({_DATASET}) VALUES (?, ?, ?, ?, ?, ?)",
+                values,
+            )
+
+    def datasets(self) -> list[Registered]:
+        """All datasets, in the order of their names."""
+        with self._store.reading() as rows:
+            found = rows.rows(f"SELECT {_DATASET} FROM datasets ORDER BY name")
+        return [_registered(row) for row in found]
+
+    def dataset(self, name: str) -> Registered:
+        """One dataset, or ``LedgerMissing``."""
+        with self._store.reading() as rows:
+            found = rows.rows(f"SELECT {_DATASET} FROM datasets WHERE name = ?", (name,))
+        if not found:
+            raise LedgerMissing(f"there is no dataset {name!r} here")
+        return _registered(found[0])
+
+    # --- analysts ----------------------------------------------------------------------
+
+    def add_analyst(self, name: str) -> None:
+        """Enter an analyst; what they may spend is said by budgets of the ledger."""
+        name_of("analyst", name)
+        with self._store.writing() as rows:
+            if rows.rows("SELECT 1 FROM analysts WHERE name = ?", (name,)):
+                raise LedgerExists(f"there is an analyst {name!r} already; nothing was changed")
+            values = (name, _text(self._clock()))
+            rows.run("INSERT INTO analysts (name, created) VALUES (?, ?)", values)
+
+    def analysts(self) -> list[str]:
+        """The names of all analysts."""
+        with self._store.reading() as rows:
+            return [str(row[0]) for row in rows.rows("SELECT name FROM analysts ORDER BY name")]
+
+    # --- tokens ------------------------------------------------------------------------
+
+    def issue(
+        self,
+        role: str,
+        *,
+        analyst: str | None = None,
+        project: str | None = None,
+        datasets: Sequence[str] = (),
+        days: int = 90,
+        note: str = "",
+    ) -> tuple[str, Token]:
+        """Make a token. Its text is returned once and cannot be had again.
+
+        A token of an analyst names the analyst, at least one dataset, and perhaps a project
+        whose budget its charges count against as well. A token of an owner opens everything.
+        """
+        _validate.one_of("role", role, (OWNER, ANALYST))
+        _validate.integer("days", days, at_least=1, at_most=LONGEST_DAYS)
+        if len(note) > 200 or (note and not note.isprintable()):
+            raise InvalidValue("note", note[:80], "at most 200 printable characters")
+        scope = _scope(role, analyst=analyst, project=project, datasets=datasets)
+        made, now = tokens.new_secret(), self._clock()
+        token = Token(
+            id=made.id,
+            role=role,
+            analyst=analyst,
+            project=project,
+            datasets=scope,
+            note=note,
+            created=_text(now),
+            expires=_text(now + timedelta(days=days)),
+            revoked=None,
+        )
+        with self._store.writing() as rows:
+            if analyst is not None and not rows.rows(
+                "SELECT 1 FROM analysts WHERE name = ?", (analyst,)
+            ):
+                raise LedgerMissing(f"there is no analyst {analyst!r}; nothing was changed")
+            rows.run(
+                f"INSERT INTO tokens (digest, {_TOKEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    tokens.digest_of(made.secret),
+                    token.id,
+                    role,
+                    analyst,
+                    project,
+                    json.dumps(scope),
+                    note,
+                    token.created,
+                    token.expires,
+                    None,
+                ),
+            )
+        return made.as_text(), token
+
+    def revoke(self, token: str) -> None:
+        """End a token at once; to revoke one twice changes nothing."""
+        with self._store.writing() as rows:
+            if not rows.rows("SELECT 1 FROM tokens WHERE id = ?", (token,)):
+                raise LedgerMissing(f"there is no token {token!r}")
+            rows.run(
+                "UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL",
+                (_text(self._clock()), token),
+            )
+
+    def tokens(self) -> list[Token]:
+        """All tokens, the newest first."""
+        with self._store.reading() as rows:
+            found = rows.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created DESC, id")
+        return [_token(row) for row in found]
+
+    def authenticate(self, text: str) -> Holder | None:
+        """Who holds this token; None if it is unknown, wrong, expired or revoked."""
+        given = tokens.parse(text)
+        if given is None:
+            return None
+        with self._store.reading() as rows:
+            found = rows.rows(f"SELECT digest, {_TOKEN} FROM tokens WHERE id = ?", (given.id,))
+        digest = str(found[0][0]) if found else None
+        if not tokens.matches(given.secret, digest):
+            return None
+        token = _token(found[0][1:])
+        if token.revoked is not None or self._clock() >= datetime.fromisoformat(token.expires):
+            return None
+        return Holder(
+            token=token.id,
+            role=token.role,
+            analyst=token.analyst,
+            project=token.project,
+            datasets=token.datasets,
+            expires=token.expires,
+        )
+
+
+_DATASET = "name, schema, source, part, engine, created"
+_TOKEN = "id, role, analyst, project, datasets, note, created, expires, revoked"
+
+
+def _registered(row: Sequence[Any]) -> Registered:
+    name, schema, source, table, engine, created = row
+    return Registered(name, schema, source, table or None, engine, created)
+
+
+def dataset_name(argument: str, name: object) -> str:
+    """A name that can stand in an address, or ``InvalidValue``."""
+    if not isinstance(name, str) or _SERVED_NAME.fullmatch(name) is None:
+        expected = "a name of at most 64 letters, digits, dots, dashes and underscores"
+        raise InvalidValue(argument, name, expected)
+    return name
+
+
+def _token(row: Sequence[Any]) -> Token:
+    id_, role, analyst, project, datasets, *rest = row
+    return Token(id_, role, analyst, project, tuple(json.loads(datasets)), *rest)
+
+
+def _scope(
+    role: str, *, analyst: str | None, project: str | None, datasets: Sequence[str]
+) -> tuple[str, ...]:
+    if role == OWNER:
+        for argument, value in (("analyst", analyst), ("project", project)):
+            if value is not None:
+                raise InvalidValue(argument, value, "nothing for an owner")
+        if datasets:
+            raise InvalidValue("datasets", list(datasets), "none for an owner, who sees them all")
+        return ()
+    name_of("analyst", analyst)
+    if project is not None:
+        name_of("project", project)
+    if isinstance(datasets, str) or not datasets:
+        raise InvalidValue("datasets", datasets, "at least one dataset that the token opens")
+    return tuple(sorted({name_of("datasets", name) for name in datasets}))
+
+
+def _text(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,88 @@
+"""A directory for what a service writes meanwhile, and an end to those of killed services.
+
+Sources are staged and large queries spill into temporary directories. A process that is killed
+cannot remove them, and they hold rows: the next service of the same user does.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import final
+
+if sys.platform != "win32":
+    import fcntl
+
+__all__ = ["Scratch", "remove_stale"]
+
+_PREFIX = "discreet-curator-service-"
+_PID = "pid"
+
+
+@final
+class Scratch:
+    """A directory that only its owner may read, for everything temporary of this process.
+
+    Its file ``pid`` is locked as long as the process lives, so a number that the system gave to
+    another process meanwhile, or a container that counts its own, deceives nobody.
+    """
+
+    def __init__(self) -> None:
+        self._before = tempfile.tempdir
+        self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        # It is locked before it has its name: nobody finds it unlocked while the process lives.
+        unnamed = self.folder / "pid.new"
+        self._lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.write(self._lock, f"{os.getpid()}\n".encode())
+        if sys.platform != "win32":
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(self.folder / _PID)
+        tempfile.tempdir = str(self.folder)
+
+    def close(self) -> None:
+        """Remove the directory; temporary files go where they went before."""
+        tempfile.tempdir = self._before
+        shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
+
+
+def remove_stale(parent: str | None = None) -> list[Path]:
+    """Remove the directories of this user's services that are dead; return which."""
+    removed = []
+    for folder in sorted(Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
+        if _is_own(folder) and _is_dead(folder / _PID):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed.append(folder)
+    return removed
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether it is a directory itself, no link to one, and belongs to this user."""
+    if sys.platform == "win32":
+        return False
+    with suppress(OSError):
+        found = folder.lstat()
+        return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return False
+
+
+def _is_dead(place: Path) -> bool:
+    """Whether there is a file ``pid`` whose process holds it no more."""
+    if sys.platform == "win32":
+        return False
+    try:
+        descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

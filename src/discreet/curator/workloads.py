@@ -1,0 +1,215 @@
+"""Many counts at once, answered from one synthetic distribution over a small public domain.
+
+The questions of a workload mention a few columns of declared labels or few whole numbers. The
+domain is the product of their values; the data become a histogram over it, and every question
+a row of zeros and ones, decided cell by cell by public facts. Then
+
+- ``one_by_one`` adds Laplace noise to each count, for the largest number of questions that one
+  row can satisfy (a public number, read off the matrix);
+- ``weights`` (MWEM, the successor of S19) spends its budget on the questions that a synthetic
+  distribution answers worst, so that its error grows with the logarithm of their number;
+- ``small_database`` (S19) chooses a database of few records by the exponential mechanism.
+
+For the last two a tenth of epsilon pays for a noisy number of rows, which turns fractions into
+counts, and a tenth for a noisy bound on the largest error over all questions, which makes the error
+bars. A unit owns up to k rows: the mechanisms run at epsilon / k for single rows, which is epsilon
+for the unit (group privacy, S2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any, final
+
+import numpy as np
+
+from discreet.curator import measures
+from discreet.curator.cell_algebra import CellAlgebra
+from discreet.curator.grids import StoredColumn
+from discreet.curator.lowering import Lowering
+from discreet.curator.planning import (
+    CONFIDENCE,
+    Bar,
+    ExpectedError,
+    Facts,
+    Noise,
+    Plan,
+    Released,
+    mentioned,
+    shown,
+)
+from discreet.curator.queries import Workload
+from discreet.errors import InvalidValue
+from discreet.mechanisms import multiplicative_weights, small_database
+from discreet.mechanisms.small_database import candidate_count
+from discreet.privacy import Loss, PureDP, Relation
+from discreet.randomness import Source
+
+__all__ = ["LARGEST_DOMAIN", "WorkloadPlan"]
+
+LARGEST_DOMAIN = 4096
+_MOST_CANDIDATES = 200_000
+_SMALL_SIZE = 8
+_LARGEST_TOTAL = 2**50  # what the mechanisms take
+_RISK = 1 - CONFIDENCE
+_SHARE = Fraction(1, 10)
+Lower = Callable[[Any], Lowering]
+
+
+@final
+class WorkloadPlan(Plan):
+    """Counts of rows that satisfy each of many questions."""
+
+    loss: Loss
+
+    def __init__(self, query: Workload, facts: Facts) -> None:
+        super().__init__(query, facts)
+        self._asked = query
+        for question in query.questions:
+            facts.lowering().condition(question)
+        names = list(dict.fromkeys(mentioned(query.questions)))
+        self.stored = [facts.columns[name] for name in names]
+        self.domain = _domain(self.stored, query.method)
+        self._overlap = self._most_at_once()
+        self.method = self._chosen()
+        self.rounds = query.rounds or min(30, 2 + math.isqrt(len(query.questions)))
+        cap, epsilon = facts.cap, query.epsilon
+        self.noise = Noise(sensitivity=cap * self._overlap, epsilon=epsilon)
+        self.total_noise = Noise(sensitivity=cap, epsilon=epsilon * _SHARE)
+        self.error_noise = Noise(sensitivity=cap, epsilon=epsilon * _SHARE)
+        self.share = epsilon * (1 - 2 * _SHARE)
+        if self.method == "one_by_one":
+            self.loss = self.noise.loss
+            reach: float | None = float(self.noise.reach(together=len(query.questions)))
+        else:
+            self.loss = PureDP(self.share) + self.total_noise.loss + self.error_noise.loss
+            reach = None  # the error depends on the data; the answer carries a bar for it
+        self.expected = (ExpectedError("each count", reach),)
+
+    @property
+    def matrix(self) -> Any:
+        """Which cells of the domain satisfy which question; made anew, as plans are remembered."""
+        assert self.domain is not None
+        cells = np.array(self.domain, dtype=np.int64).reshape(len(self.domain), len(self.stored))
+        named = {stored.name: cells[:, at] for at, stored in enumerate(self.stored)}
+        lowering = Lowering(self.facts.columns, CellAlgebra(named))
+        matrix = np.zeros((len(self._asked.questions), len(self.domain)), dtype=np.int8)
+        for at, question in enumerate(self._asked.questions):
+            matrix[at] = lowering.condition(question)
+        return matrix
+
+    def _chosen(self) -> str:
+        method = self._asked.method
+        if method == "auto":
+            # Weights pay once a row satisfies many questions.
+            worth = self.domain is not None and self._overlap > 40
+            return "weights" if worth else "one_by_one"
+        if method == "small_database":
+            assert self.domain is not None
+            found = candidate_count(domain=len(self.domain), size=_SMALL_SIZE)
+            if found > _MOST_CANDIDATES:
+                raise InvalidValue(
+                    "method", method, f"weights: {len(self.domain)} cells are too many for it"
+                )
+        return method
+
+    def _most_at_once(self) -> int:
+        """The largest number of questions that one row can satisfy."""
+        if self.domain is None:
+            return len(self._asked.questions)
+        return max(1, int(self.matrix.sum(axis=0).max()))
+
+    def build(self, table: Any, lower: Lower) -> Any:
+        lowering = lower(table)
+        if self.domain is None:
+            sums = {
+                f"q{at}": measures.truth_number(lowering, lowering.condition(question))
+                for at, question in enumerate(self._asked.questions)
+            }
+            return measures.aggregated(table, keys={}, sums=sums)
+        keys = {f"k{at}": table[stored.kept_as] for at, stored in enumerate(self.stored)}
+        return measures.aggregated(table, keys=keys, sums={})
+
+    def histogram(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+        """The exact number of rows in each cell of the domain."""
+        assert self.domain is not None
+        found = {tuple(int(one) for one in row[:-1]): int(row[-1]) for row in rows}
+        return [found.get(cell, 0) for cell in self.domain]
+
+    def parts(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+        """The exact counts of the questions."""
+        if self.domain is None:
+            return [int(count or 0) for count in rows[0][1:]]
+        return [int(one) for one in self.matrix @ np.array(self.histogram(rows), dtype=np.int64)]
+
+    def release(self, rows: Sequence[tuple[Any, ...]], source: Source) -> Released:
+        counts = self.parts(rows)
+        if self.method == "one_by_one":
+            draws = self.noise.draws(len(counts), source)
+            noisy: list[Any] = [count + draw for count, draw in zip(counts, draws, strict=True)]
+            reach = self.noise.reach(together=len(counts))
+        else:
+            noisy, reach = self._synthetic(rows, counts, source)
+        bars = tuple(
+            Bar(f"question {at + 1}", shown(value - reach, -1), shown(value + reach, 1))
+            for at, value in enumerate(map(Fraction, noisy))
+        )
+        return Released(noisy, bars)
+
+    def _synthetic(
+        self, rows: Sequence[tuple[Any, ...]], counts: list[int], source: Source
+    ) -> tuple[list[int], int]:
+        """Answers from a synthetic distribution, and what none of their errors passes."""
+        histogram, matrix = self.histogram(rows), self.matrix
+        noisy = sum(histogram) + self.total_noise.draws(1, source)[0]
+        total = min(max(1, noisy), _LARGEST_TOTAL)
+        single = self.share / self.facts.cap
+        if self.method == "weights":
+            fractions = multiplicative_weights(
+                histogram,
+                matrix,
+                rounds=self.rounds,
+                epsilon=single,
+                relation=Relation.ADD_REMOVE,
+                public_size=total,
+                source=source,
+            ).value.answers(matrix)
+        else:
+            fractions = small_database(
+                histogram,
+                matrix,
+                size=_SMALL_SIZE,
+                epsilon=single,
+                relation=Relation.ADD_REMOVE,
+                public_size=total,
+                source=source,
+            ).value.answers(matrix)
+        answers = [round(float(one) * total) for one in fractions]
+        largest = max(abs(answer - count) for answer, count in zip(answers, counts, strict=True))
+        # One-sided: the true largest error passes this with probability at most the risk.
+        bound = largest + self.error_noise.draws(1, source)[0]
+        return answers, max(0, bound + self.error_noise.reach(risk=2 * _RISK))
+
+
+def _domain(stored: Sequence[StoredColumn], method: str) -> list[tuple[int, ...]] | None:
+    """All cells of the columns mentioned, or None where there are too many for it."""
+    values = []
+    for one in stored:
+        if one.labels is not None:
+            values.append(range(len(one.labels)))
+        elif one.grid is not None and one.grid.high - one.grid.low < LARGEST_DOMAIN:
+            values.append(range(one.grid.low, one.grid.high + 1))
+        else:
+            values.append(range(LARGEST_DOMAIN + 1))
+    size = math.prod(len(one) for one in values)
+    if size <= LARGEST_DOMAIN:
+        return list(product(*values))
+    if method in {"weights", "small_database"}:
+        names = ", ".join(one.name for one in stored)
+        raise InvalidValue(
+            "method", method, f"one_by_one: {names} have more than {LARGEST_DOMAIN} values together"
+        )
+    return None

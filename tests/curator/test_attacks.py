@@ -1,0 +1,304 @@
+"""Ways to get more out of a desk than was paid for, or to keep it busy: each is closed."""
+
+import math
+import random
+import sqlite3
+import time
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curator.random_expressions import SCHEMA, STORED, some_condition, some_number
+from curator.worlds import AGE, INCOME, KEY, PERSONS, table
+from discreet.curator import Count, CuratedDataset, Curator, Mean, Quantile, Sum, Variance
+from discreet.curator.cell_algebra import CellAlgebra
+from discreet.curator.engine import Engine
+from discreet.curator.expressions import (
+    Absolute,
+    Bucket,
+    Column,
+    Compare,
+    Divide,
+    Multiply,
+    ToNumber,
+    Value,
+)
+from discreet.curator.lowering import Lowering
+from discreet.curator.plans import make_plan
+from discreet.curator.queries import Histogram, ThresholdStream, Workload
+from discreet.curator.row_algebra import RowAlgebra
+from discreet.data import Integer, Real, Schema
+from discreet.errors import AlreadyCharged, InvalidValue, KeyConflict, NotApplicable
+from discreet.ledger import Ledger
+from discreet.ledger.charge import Charge
+from discreet.randomness import source
+
+ROWS = [(f"p{at}", at % 90, 1.0 * at, "Oslo", True, "2020-05-01", "x") for at in range(60)]
+QUERY = Sum(of=INCOME, epsilon="1/1000")  # two draws of its noise are equal once in 1e12
+
+
+@pytest.fixture(scope="module")
+def people() -> CuratedDataset:
+    return CuratedDataset("people", schema=PERSONS, source=table(ROWS), key=KEY, threads=1)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("people", epsilon=1000, unit="person")
+        yield book
+
+
+def desk(ledger: Ledger, people: CuratedDataset, place: Path) -> Curator:
+    return Curator(ledger, {"people": people}, answers=place)
+
+
+def test_desks_with_different_stores_pay_for_what_each_releases(
+    ledger: Ledger, people: CuratedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other desk asks while this one has charged and not yet stored."""
+    one, other = (desk(ledger, people, tmp_path / name) for name in ("one", "other"))
+    true = Engine.ask
+    meanwhile: list[Any] = []
+
+    def ask(self: Any, *given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Engine, "ask", true)
+        meanwhile.append(other.ask("people", QUERY, analyst="ann").value)
+        return true(self, *given, **named)
+
+    monkeypatch.setattr(Engine, "ask", ask)
+    released = one.ask("people", QUERY, analyst="ann").value
+    assert len({released, *meanwhile}) == 2
+    assert len(ledger.history("people")) == 2
+    one.close()
+    other.close()
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+def test_a_lost_store_is_paid_for_again(
+    ledger: Ledger, people: CuratedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It died after storing and before ending the charge; the stored answer has left since."""
+
+    def crash(*_: Any) -> None:
+        raise Crash
+
+    first = desk(ledger, people, tmp_path / "first")
+    with monkeypatch.context() as patch:
+        patch.setattr(Charge, "_end", crash)
+        with pytest.raises(Crash):
+            first.ask("people", QUERY, analyst="ann")
+    assert first.ask("people", QUERY, analyst="ann").answered_before
+    assert len(ledger.history("people")) == 1
+    second = desk(ledger, people, tmp_path / "second")
+    assert not second.ask("people", QUERY, analyst="ann").answered_before
+    assert len(ledger.history("people")) == 2
+    first.close()
+    second.close()
+
+
+def test_a_store_that_was_cut_gives_no_second_answer(
+    ledger: Ledger, people: CuratedDataset, tmp_path: Path
+) -> None:
+    found = desk(ledger, people, tmp_path / "answers")
+    found.ask("people", QUERY, analyst="ann")
+    with sqlite3.connect(tmp_path / "answers") as connection:
+        connection.execute("DELETE FROM answers")
+    connection.close()
+    with pytest.raises(AlreadyCharged):
+        found.ask("people", QUERY, analyst="ann")
+    found.close()
+
+
+def test_answers_of_another_ledger_are_not_given(people: CuratedDataset, tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        with Ledger.create(tmp_path / name) as book:
+            book.create_dataset("people", epsilon=1, unit="person")
+            found = desk(book, people, tmp_path / "answers")
+            assert not found.ask("people", QUERY, analyst="ann").answered_before
+            assert len(book.history("people")) == 1
+            found.close()
+
+
+@pytest.mark.parametrize("place", ["engine", "noise"])
+def test_a_computation_that_fails_does_so_once(
+    ledger: Ledger,
+    people: CuratedDataset,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+) -> None:
+    """Else every repetition would tell once more, for nothing, whether it fails."""
+    found = desk(ledger, people, tmp_path / "answers")
+    calls = []
+
+    def fail(*_: Any, **__: Any) -> Any:
+        calls.append(1)
+        raise InvalidValue("age", "the age of p17 is 23", "nothing of this leaves")
+
+    if place == "engine":
+        monkeypatch.setattr(Engine, "ask", fail)
+    else:
+        monkeypatch.setattr(type(make_plan(QUERY, PERSONS)), "release", fail)
+    for _ in range(3):
+        with pytest.raises(AlreadyCharged) as caught:
+            found.ask("people", QUERY, analyst="ann")
+        assert "p17" not in str(caught.value)
+        assert caught.value.__cause__ is None
+    assert len(calls) == 1
+    monkeypatch.undo()
+    with pytest.raises(AlreadyCharged):
+        found.ask("people", QUERY, analyst="ann")
+    assert len(ledger.history("people")) == 1
+    assert ledger.verify().ok
+    found.close()
+
+
+def test_a_key_is_bound_by_an_answer_of_the_store_too(
+    ledger: Ledger, people: CuratedDataset, tmp_path: Path
+) -> None:
+    found = desk(ledger, people, tmp_path / "answers")
+    found.ask("people", QUERY, analyst="ann")
+    for _ in range(2):
+        found.ask("people", QUERY, analyst="bob", idempotency_key="k")
+    with pytest.raises(KeyConflict):
+        found.ask("people", Count(epsilon="1/7"), analyst="bob", idempotency_key="k")
+    assert len(ledger.history("people")) == 1
+    found.close()
+
+
+HUGE = reduce(lambda of, _: Multiply(of, Value(10**18)), range(17), INCOME)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Sum(of=HUGE, epsilon=1),
+        Mean(of=HUGE, epsilon=1),
+        Variance(of=reduce(lambda of, _: Multiply(of, Value(10**18)), range(8), INCOME), epsilon=1),
+        Quantile(of=HUGE, share="1/2", epsilon=1),
+        Sum(of=Divide(AGE, HUGE, lower=0, upper=1, default=0), epsilon=1),
+    ],
+)
+def test_numbers_beyond_doubles_are_refused_by_the_schema(query: Any) -> None:
+    """Their overflow, after the charge, depended on the records."""
+    with pytest.raises(NotApplicable):
+        make_plan(query, PERSONS)
+
+
+@pytest.mark.parametrize("epsilon", ["1/1000000000000000000", "1/1000000000000000", 10**6])
+def test_the_largest_numbers_and_noise_are_released(epsilon: Any) -> None:
+    schema = Schema({"x": Real(0, 7e249)})
+    found = CuratedDataset("found", schema=schema, source={"x": [7e249, 0, np.inf]}, threads=1)
+    for query in (
+        Sum(of=Column("x"), epsilon=epsilon),
+        Mean(of=Column("x"), epsilon=epsilon),
+        Quantile(of=Column("x"), share="1/2", epsilon=epsilon),
+        Workload(questions=[Compare("<", Value(1), Value(2))], method="weights", epsilon=epsilon),
+    ):
+        plan = make_plan(query, schema)
+        released = plan.release(plan.rows(found.engine()), source())
+        for bar in released.bars:
+            assert bar.low is not None
+            assert bar.high is not None
+            assert -math.inf < bar.low <= bar.high < math.inf
+    found.close()
+
+
+def test_a_threshold_stream_refuses_an_epsilon_before_the_charge() -> None:
+    questions = [Compare("<", AGE, Value(50))]
+    query = ThresholdStream(questions=questions, threshold=3, epsilon="1/1000000000000")
+    with pytest.raises(InvalidValue, match="epsilon"):
+        make_plan(query, PERSONS)
+
+
+@pytest.mark.parametrize("high", [2**28 - 2, 2**27 - 1, 2**28, 2**53])
+def test_the_variance_of_any_range_is_planned(high: int) -> None:
+    schema = Schema({"n": Integer(0, high)})
+    found = CuratedDataset("found", schema=schema, source={"n": [0, high]}, threads=1)
+    plan = make_plan(Variance(of=Column("n"), epsilon=1), schema)
+    _, total, squares = plan.parts(plan.rows(found.engine())[0])  # type: ignore[attr-defined]
+    half = Value(high).value / 2
+    step = plan.square.step  # type: ignore[attr-defined]
+    assert abs(squares * step / 2 / half**2 - 1) < 2**-20
+    assert abs(total) <= 2
+    found.close()
+
+
+def nested(form: Any, depth: int) -> Any:
+    return reduce(lambda of, _: form(of), range(depth), AGE)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        Sum(of=nested(Absolute, 31), epsilon=1),
+        Sum(
+            of=nested(lambda of: Divide(Value(1), of, lower=-9, upper=9, default=0), 31), epsilon=1
+        ),
+        Histogram(of=nested(lambda of: Bucket(of, 1), 20), edges=tuple(range(100)), epsilon=1),
+        Workload(
+            questions=[Compare("<", ToNumber("note", 0, 9, 1), Value(at)) for at in range(90)],
+            epsilon=1,
+        ),
+    ],
+)
+def test_texts_that_multiply_are_refused_at_once(query: Any) -> None:
+    start = time.perf_counter()
+    with pytest.raises(NotApplicable, match="too large"):
+        make_plan(query, PERSONS)
+    assert time.perf_counter() - start < 2
+
+
+def test_large_workloads_are_planned_quickly() -> None:
+    schema = Schema({"n": Integer(0, 4095)})
+    questions = [Compare("<", Column("n"), Value(at)) for at in range(1500)]
+    start = time.perf_counter()
+    plan = make_plan(Workload(questions=questions, epsilon=1), schema)
+    assert time.perf_counter() - start < 5  # cell by cell it took half a minute
+    assert plan.method == "weights"  # type: ignore[attr-defined]
+
+
+def test_cells_at_once_are_cells_one_by_one() -> None:
+    draw = random.Random(4)
+    numbers = [some_number(draw, 3) for _ in range(150)]
+    conditions = [some_condition(draw, 2) for _ in range(80)]
+    rows = [
+        {
+            name: draw.choice([stored.grid.low, stored.grid.high, 0, 1])
+            if stored.grid is not None
+            else draw.randrange(2)
+            for name, stored in STORED.items()
+        }
+        for _ in range(40)
+    ]
+    for row in rows:
+        row["far"] = max(row["far"], STORED["far"].grid.low)  # type: ignore[union-attr]
+    cells = {name: np.array([row[name] for row in rows]) for name in SCHEMA.columns}
+    at_once = Lowering(STORED, CellAlgebra(cells))
+    slow = [Lowering(STORED, RowAlgebra(row)) for row in rows]
+    compared = 0
+    for one in numbers:
+        try:
+            found = at_once.number(one).term
+        except (NotApplicable, ValueError):  # a text, or too large by its declared bounds
+            continue
+        expected = [int(lowering.number(one).term) for lowering in slow]
+        assert np.broadcast_to(found, 40).tolist() == expected, one
+        compared += 1
+    for one in conditions:
+        try:
+            found = at_once.condition(one)
+        except (NotApplicable, ValueError):  # a text
+            continue
+        expected = [bool(lowering.condition(one)) for lowering in slow]
+        assert np.broadcast_to(found, 40).tolist() == expected, one
+        compared += 1
+    assert compared > 120

@@ -1,0 +1,244 @@
+"""DuckDB, Spark and the rules of a schema agree on every cell and every aggregate, to the bit."""
+
+import datetime as dt
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curator.nasty import COLUMNS, NASTY, TEXTS, write_nasty
+from curator.random_expressions import SCHEMA as SIZES
+from curator.random_expressions import some_number, some_rows
+from curator.worlds import KEY, E, exact, queries, table
+from curator.worlds import PERSONS as PEOPLE
+from discreet.curator.dataset import CuratedDataset
+from discreet.curator.expressions import (
+    Bucket,
+    Column,
+    Compare,
+    Divide,
+    Multiply,
+    Not,
+    Number,
+    OneOf,
+    StartsWith,
+    Subtract,
+    ToNumber,
+    Value,
+)
+from discreet.curator.grids import stored_columns
+from discreet.curator.measures import aggregated
+from discreet.curator.queries import (
+    QUERIES,
+    Count,
+    GroupBy,
+    Histogram,
+    Quantile,
+    Query,
+    Sum,
+    ThresholdStream,
+    Variance,
+)
+from discreet.data import Categorical, Schema, read_table
+
+
+@pytest.fixture(scope="module")
+def nasty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("nasty") / "nasty.parquet"
+    write_nasty(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[None]:
+    """One session of Spark for all tests here; datasets find it by themselves."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.codegen.wholeStage", "false")
+        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield
+    session.stop()
+
+
+def kept_rows(found: CuratedDataset) -> list[Any]:
+    backend = found.engine()._backend
+    return sorted(tuple(row) for row in backend.rows(backend.compile(backend.bounded())))
+
+
+def test_duckdb_keeps_what_the_schema_reads(nasty: Path) -> None:
+    """Cell by cell, against the reader of discreet.data; text columns apart."""
+    schema = Schema({name: column for name, column in COLUMNS.items() if name != "text"})
+    found = CuratedDataset("nasty", schema=schema, source=nasty, threads=1)
+    read = read_table(nasty, schema)
+    expected = []
+    for stored in stored_columns(schema).values():
+        values = read.columns[stored.name]
+        factor = 1.0 if stored.labels or stored.grid is None else float(1 / stored.grid.step)
+        expected.append([round(float(value) * factor) for value in values])
+    assert len(expected[0]) == 300
+    assert kept_rows(found) == sorted(zip(*expected, strict=True))
+
+
+def test_a_table_in_memory_and_its_file_are_kept_alike(nasty: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    by_engine = CuratedDataset("nasty", schema=NASTY, source=nasty, key=KEY, threads=1)
+    by_rules = CuratedDataset("nasty", schema=NASTY, source=pq.read_table(nasty), key=KEY)
+    assert kept_rows(by_engine) == kept_rows(by_rules)
+
+
+def test_a_file_of_duckdb_is_read(tmp_path: Path) -> None:
+    import duckdb
+
+    path = tmp_path / "people.duckdb"
+    with duckdb.connect(str(path)) as connection:
+        connection.execute("CREATE TABLE visits AS SELECT 1 AS who, 30 AS age FROM range(5)")
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=3)
+    found = CuratedDataset("visits", schema=schema, source=path, table="visits")
+    assert kept_rows(found) == [(30, 1), (30, 2), (30, 3)]
+
+
+NASTY_QUERIES: list[Query] = [
+    Count(epsilon=E),
+    Sum(of=Column("double_real"), epsilon=E),
+    Sum(of=Column("long"), epsilon=E),
+    Sum(of=Multiply(Column("text_real"), Column("decimal")), epsilon=E),
+    Sum(
+        of=Divide(Column("long"), Column("double_integer"), lower=-9, upper=10**6, default=3),
+        epsilon=E,
+    ),
+    Sum(of=ToNumber("text", lower=-1000, upper="1000.1", default=5), epsilon=E),
+    Variance(of=Subtract(Column("long"), Column("text_integer")), epsilon=E),
+    Quantile(of=Column("text_real"), share="1/3", epsilon=E),
+    Histogram(of=Column("float_real"), edges=("1/10000", "1/1000"), epsilon=E),
+    GroupBy(by=(Column("text"), Column("truth")), delta="1/1000000", epsilon=E),
+    GroupBy(
+        by=(Column("moment"),), delta="1/1000000", statistic="mean", of=Column("day"), epsilon=E
+    ),
+    GroupBy(
+        by=(Bucket(Column("double_integer"), 10), Column("text_label")), delta="1/1000", epsilon=E
+    ),
+    ThresholdStream(
+        questions=[
+            question
+            for text in TEXTS
+            if text and len(text) < 150 and not any(ord(one) < 32 for one in text)
+            for question in (OneOf("text", [text]), StartsWith("text", text[:2]))
+        ][::3]
+        + [Not(Compare("<", Column("long"), Column("text_real")))],
+        threshold=1,
+        epsilon=E,
+    ),
+]
+
+
+def test_spark_and_duckdb_are_identical_to_the_bit(nasty: Path, spark: None) -> None:
+    """The bounded table, and every aggregate before the noise."""
+    duck = CuratedDataset("nasty", schema=NASTY, source=nasty, key=KEY, threads=1)
+    other = CuratedDataset("nasty", schema=NASTY, source=str(nasty), key=KEY, engine="spark")
+    kept = kept_rows(duck)
+    assert len(kept) > 20
+    assert kept_rows(other) == kept
+    for query in NASTY_QUERIES:
+        one, two = exact(query, duck)[1], exact(query, other)[1]
+        assert sorted(map(plain, one)) == sorted(map(plain, two)), query
+    other.close()
+
+
+def test_spark_answers_every_kind_of_query_as_duckdb(spark: None) -> None:
+    draw = np.random.default_rng(3)
+    rows = [
+        (
+            f"p{draw.integers(30)}",
+            int(draw.integers(-5, 130)),
+            float(draw.normal(0, 1e5)),
+            ["Oslo", "Bergen", "3", "x"][draw.integers(4)],
+            bool(draw.integers(2)),
+            f"2020-{draw.integers(1, 13):02}-{draw.integers(1, 29):02}",
+            ["é'", "12.5", "y"][draw.integers(3)],
+        )
+        for _ in range(100)
+    ]
+    source = table(rows)
+    duck = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, threads=1)
+    other = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, engine="spark")
+    seen: set[str] = set()
+    for query in queries():
+        if query.tag not in seen or query.tag == "sum":
+            seen.add(query.tag)
+            one, two = exact(query, duck)[1], exact(query, other)[1]
+            assert sorted(map(plain, one)) == sorted(map(plain, two)), query
+    assert len(seen) == len(QUERIES)
+    other.close()
+
+
+def test_random_expressions_are_the_same_on_spark(spark: None) -> None:
+    draw = random.Random(4)
+    numbers = [some_number(draw, 2) for _ in range(25)]
+
+    def sums(table: Any, lower: Any) -> Any:
+        lowering = lower(table)
+        lowered = [lowering.coarser(lowering.number(one), 2**40) for one in numbers]
+        return aggregated(table, keys={}, sums={f"n{at}": n.term for at, n in enumerate(lowered)})
+
+    found = [
+        CuratedDataset("found", schema=SIZES, source=some_rows(30), engine=engine).engine()
+        for engine in ("duckdb", "spark")
+    ]
+    one, other = (engine.ask("sums", sums) for engine in found)
+    assert len(set(plain(one[0]))) > 15
+    assert list(map(plain, one)) == list(map(plain, other))
+
+
+def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(one if isinstance(one, str) else int(one or 0) for one in row)
+
+
+def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
+    """Quotes, backslashes, wildcards and lookalikes mean themselves."""
+    found = CuratedDataset("nasty", schema=NASTY, source=nasty, key=KEY, threads=1)
+    position = stored_columns(NASTY)["text"].position
+    texts = [row[position] for row in kept_rows(found)]
+    stream = NASTY_QUERIES[-1]
+    assert isinstance(stream, ThresholdStream)
+    counts = exact(stream, found)[1][0][1:]
+    for question, count in zip(stream.questions[:-1], counts, strict=False):
+        if isinstance(question, OneOf):
+            assert count == texts.count(question.values[0])
+        else:
+            assert isinstance(question, StartsWith)
+            assert count == sum(text.startswith(question.prefix) for text in texts)
+
+
+def test_spark_puts_nothing_in_place_of_a_text(spark: None) -> None:
+    """By default it replaces ${...} by settings and variables before a text is read, quotes too."""
+    variable = "${spark.app.name}"
+    rows = {"text": [variable, "x"]}
+    schema = Schema({"text": Categorical()})
+    for engine in ("duckdb", "spark"):
+        found = CuratedDataset("found", schema=schema, source=rows, engine=engine)
+        for condition in (OneOf("text", [variable]), StartsWith("text", variable)):
+            assert exact(Count(epsilon=1, where=condition), found)[1] == [(1,)]
+        found.close()
+
+
+def test_days_are_days_everywhere() -> None:
+    column = PEOPLE.columns["day"]
+    assert column.bounds[0] == (dt.date(2020, 1, 1) - dt.date(1970, 1, 1)).days
+    assert not math.isnan(column.bounds[1])
+    assert isinstance(Column("day"), Number)
+    assert Value(1).value == 1

@@ -114,7 +114,7 @@ def measure(seconds: float, workers: int, quantum: float) -> dict[str, object]:
         folder = Path(name)
         tokens = make_study(folder, rows=ROWS, analysts=analysts, epsilon=10_000, each=1_000)
         options = ("--rate", "1e5", "--burst", "1e5", "--quantum", str(quantum))
-        options += ("--workers", str(workers), "--threads", "8", "--engine-threads", "1")
+        options += ("--workers", str(workers), "--threads", "2", "--engine-threads", "1")
         with serving(folder, *options) as (port, process):
             count = int(seconds * SCHEDULE / CLIENTS)
             clients = [
@@ -235,7 +235,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--quantum", type=float, default=0.03)
+    parser.add_argument("--quantum", type=float, default=0.02)
     options = parser.parse_args()
     result = measure(options.seconds, options.workers, options.quantum)
     targets = {

@@ -1,14 +1,8 @@
 """Teachers on a real Ray of this machine vote as they do at home, and none dies silently."""
 
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from oracles.ray_process import run_with_ray
 
 RAY = """
 import os, sys, warnings
@@ -49,23 +43,5 @@ print("same")
 """
 
 
-@pytest.fixture
-def short_directory() -> Iterator[Path]:
-    """Sockets have short names: the directory of pytest may be too deep for Ray."""
-    home = Path(tempfile.mkdtemp(prefix="ray"))
-    yield home
-    shutil.rmtree(home, ignore_errors=True)
-
-
-def test_teachers_on_a_real_ray_vote_the_same(tmp_path: Path, short_directory: Path) -> None:
-    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", RAY, str(short_directory), str(tmp_path / "votes")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "same" in done.stdout
+def test_teachers_on_a_real_ray_vote_the_same(tmp_path: Path) -> None:
+    assert "same" in run_with_ray(RAY, tmp_path, str(tmp_path / "votes"))

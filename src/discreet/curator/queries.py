@@ -111,12 +111,16 @@ class Count(Query):
     rows_per_person: Annotated[int | None, _cap] = None
 
 
+@dataclass(frozen=True)
 class _Measured(Query):
     """A statistic of one number per row; ``lower`` and ``upper`` cut it, in its own unit."""
 
-    of: Number
-    lower: Fraction | None
-    upper: Fraction | None
+    of: Annotated[Number, number]
+    epsilon: Annotated[Fraction, _epsilon]
+    lower: Annotated[Fraction | None, _bound] = None
+    upper: Annotated[Fraction | None, _bound] = None
+    where: Annotated[Condition | None, _filter] = None
+    rows_per_person: Annotated[int | None, _cap] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -130,12 +134,6 @@ class Sum(_Measured):
     """The sum of a number over the rows."""
 
     tag: ClassVar[str] = "sum"
-    of: Annotated[Number, number]
-    epsilon: Annotated[Fraction, _epsilon]
-    lower: Annotated[Fraction | None, _bound] = None
-    upper: Annotated[Fraction | None, _bound] = None
-    where: Annotated[Condition | None, _filter] = None
-    rows_per_person: Annotated[int | None, _cap] = None
 
 
 @final
@@ -144,12 +142,6 @@ class Mean(_Measured):
     """The mean of a number over the rows."""
 
     tag: ClassVar[str] = "mean"
-    of: Annotated[Number, number]
-    epsilon: Annotated[Fraction, _epsilon]
-    lower: Annotated[Fraction | None, _bound] = None
-    upper: Annotated[Fraction | None, _bound] = None
-    where: Annotated[Condition | None, _filter] = None
-    rows_per_person: Annotated[int | None, _cap] = None
 
 
 @final
@@ -158,12 +150,6 @@ class Variance(_Measured):
     """The variance of a number over the rows (divided by their number)."""
 
     tag: ClassVar[str] = "variance"
-    of: Annotated[Number, number]
-    epsilon: Annotated[Fraction, _epsilon]
-    lower: Annotated[Fraction | None, _bound] = None
-    upper: Annotated[Fraction | None, _bound] = None
-    where: Annotated[Condition | None, _filter] = None
-    rows_per_person: Annotated[int | None, _cap] = None
 
 
 @final

@@ -48,8 +48,15 @@ def _found(parts: dict[str, Any], name: str, default: Any) -> Any:
 
 
 def _near_the_paper(row: dict[str, Any]) -> dict[str, Any]:
-    distance = abs(precision_of(row["as_in_the_paper"]) - row["paper"]["precision"])
-    what = f"{row['setting']}: precision of the paper's attack, distance from the paper"
+    recall = row["paper"].get("recall")
+    if recall is None:
+        precision, where = precision_of(row["as_in_the_paper"]), ""
+    else:
+        points = row["as_in_the_paper"]["at_recall"]
+        precision = next(point["precision"] for point in points if point["wanted"] == recall)
+        where = f" at a recall of {recall:.1%}"
+    distance = abs(precision - row["paper"]["precision"])
+    what = f"{row['setting']}: precision of the paper's attack{where}, distance from the paper"
     return _target(what, distance, at_most=row["within"])
 
 

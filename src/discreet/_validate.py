@@ -82,22 +82,27 @@ def fraction(
     >>> 10 * fraction("epsilon", 0.1)
     Fraction(1, 1)
     """
-    expected = _range_in_words(argument, "an exact number", above, at_least, below, at_most)
     try:
-        if isinstance(value, bool) or _is_enormous(value):
-            raise ValueError
-        if isinstance(value, numbers.Rational):
-            # Plain ints: a numpy integer would keep its width inside the fraction.
-            number = Fraction(int(value.numerator), int(value.denominator))
-        elif isinstance(value, numbers.Real):
-            number = Fraction(repr(float(value)))
-        else:
-            number = Fraction(str(value))
+        number = _exactly(value)
     except (ValueError, ArithmeticError):
-        raise InvalidValue(argument, value, expected) from None
-    if not _inside(number, above, at_least, below, at_most):
+        number = None
+    if number is None or not _inside(number, above, at_least, below, at_most):
+        expected = _range_in_words(argument, "an exact number", above, at_least, below, at_most)
         raise InvalidValue(argument, value, expected)
     return number
+
+
+def _exactly(value: object) -> Fraction:
+    # Plain ints: a numpy integer would keep its width inside the fraction.
+    if type(value) is Fraction and type(value.numerator) is type(value.denominator) is int:
+        return value
+    if isinstance(value, bool) or _is_enormous(value):
+        raise ValueError
+    if isinstance(value, numbers.Rational):
+        return Fraction(int(value.numerator), int(value.denominator))
+    if isinstance(value, numbers.Real):
+        return Fraction(repr(float(value)))
+    return Fraction(str(value))
 
 
 def _is_enormous(value: object) -> bool:

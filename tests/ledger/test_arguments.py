@@ -75,6 +75,7 @@ def test_names(ledger: Ledger, name: Any) -> None:
         lambda: ledger.show(name),
         lambda: ledger.remaining(name),
         lambda: ledger.history(name),
+        lambda: ledger.newest(name),
         lambda: ledger.receipt(name, 0),
         lambda: ledger.export(name),
     ):

@@ -58,6 +58,7 @@ def look_at_everything(ledger: Ledger) -> None:
         lambda: ledger.datasets(),
         lambda: ledger.show("census"),
         lambda: ledger.history("census"),
+        lambda: ledger.newest("census", limit=2),
         lambda: ledger.export("census"),
         lambda: ledger.receipt("census", 2),
         lambda: ledger.charge("census", TENTH, analyst="ann", key="k"),

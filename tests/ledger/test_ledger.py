@@ -115,6 +115,26 @@ def test_sums_seen_after_answers_are_not_read_by_the_accountant(ledger: Ledger) 
         ledger.charge("trap", RandomizedResponse(0.6))
 
 
+# --- history -----------------------------------------------------------------------------
+
+
+def test_the_newest_charges_are_the_end_of_the_history(ledger: Ledger) -> None:
+    for turn in range(230):  # several pages
+        with ledger.charge("census", PureDP("1/1000"), analyst="ann" if turn % 7 else "bob"):
+            pass
+    ledger.charge("census", PureDP("1/1000"), analyst="bob")
+    whole = ledger.history("census")[::-1]
+    assert whole[0].outcome == "open"
+    assert len(whole) == 231
+    for analyst in (None, "ann", "bob", "nobody"):
+        wanted = [row for row in whole if analyst in (None, row.analyst)]
+        for limit in (1, 2, 33, 100, 231, 500):
+            assert ledger.newest("census", limit=limit, analyst=analyst) == wanted[:limit]
+        for before in (0, 1, whole[5].seq, whole[5].seq + 1, whole[0].seq + 5):
+            rest = [row for row in wanted if row.seq < before]
+            assert ledger.newest("census", limit=50, before=before, analyst=analyst) == rest[:50]
+
+
 # --- plans -------------------------------------------------------------------------------
 
 

@@ -125,6 +125,7 @@ class _Pending:
 
     def __init__(self, statements: list[tuple[str, tuple[str, ...]]]) -> None:
         self.statements = statements
+        self.changed: list[bool] = []
         self.done = threading.Event()
         self.error: BaseException | None = None
 
@@ -176,13 +177,11 @@ class SqliteAnswers:
             ("INSERT OR IGNORE INTO answers VALUES (?, ?, ?)", (dataset, name, text)),
             ("INSERT OR IGNORE INTO receivers VALUES (?, ?, ?)", (dataset, name, analyst)),
         ]
-        self._write_bound(statements, dataset, key, name)
-        row = (
-            self._connection()
-            .execute("SELECT answer FROM answers WHERE dataset = ? AND name = ?", (dataset, name))
-            .fetchone()
-        )
-        return answer if row[0] == text else Answer.from_json(json.loads(row[0])).again()
+        if self._write_bound(statements, dataset, key, name):
+            return answer
+        kept = self.find(dataset, name)
+        assert kept is not None
+        return kept.again()
 
     def received(self, dataset: str, name: str, *, analyst: str) -> bool:
         row = (
@@ -208,14 +207,18 @@ class SqliteAnswers:
         dataset: str,
         key: str | None,
         name: str,
-    ) -> None:
-        """Write, bind the key to the question if there is one, and raise if it was bound before."""
+    ) -> bool:
+        """Write, and bind the key if there is one; whether the first statement changed anything.
+
+        Raises if the key was bound to another question before.
+        """
         if key is None:
-            self._write(statements)
-            return
+            return self._write(statements)[0]
         binding = ("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (dataset, key, name))
-        self._write([*statements, binding])
-        self.check_key(dataset, key, name)
+        changed = self._write([*statements, binding])
+        if not changed[-1]:
+            self.check_key(dataset, key, name)
+        return changed[0]
 
     def check_key(self, dataset: str, key: str, name: str) -> None:
         if self._bound(dataset, key) not in {None, name}:
@@ -230,8 +233,11 @@ class SqliteAnswers:
         )
         return None if row is None else str(row[0])
 
-    def _write(self, statements: list[tuple[str, tuple[str, ...]]]) -> None:
-        """Run statements in a transaction; whoever gets the turn commits for all who wait."""
+    def _write(self, statements: list[tuple[str, tuple[str, ...]]]) -> list[bool]:
+        """Run statements in a transaction; whoever gets the turn commits for all who wait.
+
+        Returns which of them changed a row.
+        """
         mine = _Pending(statements)
         with self._guard:
             self._waiting.append(mine)
@@ -242,6 +248,7 @@ class SqliteAnswers:
                 self._commit(batch)
         if mine.error is not None:
             raise mine.error
+        return mine.changed
 
     def _commit(self, batch: list[_Pending]) -> None:
         connection = self._connection()
@@ -249,8 +256,10 @@ class SqliteAnswers:
         try:
             connection.execute("BEGIN IMMEDIATE")
             for one in batch:
-                for statement, values in one.statements:
-                    connection.execute(statement, values)
+                one.changed = [
+                    connection.execute(statement, values).rowcount > 0
+                    for statement, values in one.statements
+                ]
             connection.execute("COMMIT")
         except BaseException as raised:  # noqa: BLE001 - every one who waits must hear of it
             error = raised

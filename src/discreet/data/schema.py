@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, final
@@ -237,7 +238,7 @@ class Schema:
         content["columns"] = {name: _column_dict(column) for name, column in self.columns.items()}
         return content
 
-    @property
+    @cached_property
     def content_hash(self) -> str:
         """SHA-256 of everything declared, for certificates.
 

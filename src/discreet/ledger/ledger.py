@@ -39,6 +39,7 @@ from discreet.ledger.views import (
     DatasetView,
     HistoryRow,
     history_of,
+    history_row,
     opening_of,
     view_budget,
 )
@@ -256,9 +257,11 @@ class Ledger:
             arguments.amount("delta", delta)
         request = Request.build(loss, delta=delta, names=names, key=key)
         fields = request.as_json()
-        known = self._find(dataset, request)
-        if known is not None:
-            return known
+        # A loss that was read before takes no time below, where the key is looked for anyway.
+        if request.delta is not None or (dataset, loss) not in self._tried:
+            known = self._find(dataset, request)
+            if known is not None:
+                return known
         spent_as = loss if request.delta is None else read_plan(loss, request.delta)
         self._try_first(dataset, request, spent_as)
         with self._store.writing() as session:
@@ -427,6 +430,36 @@ class Ledger:
     def history(self, dataset: str) -> list[HistoryRow]:
         """Every charge of a dataset, with its outcome and the sums after it."""
         return history_of(dataset, self._chain(dataset))
+
+    def newest(
+        self,
+        dataset: str,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        analyst: str | None = None,
+    ) -> list[HistoryRow]:
+        """The last charges, the newest first: those below entry ``before``, of one ``analyst``.
+
+        Reads the chain backwards, a page at a time, and no further than it has to.
+        """
+        name_of("dataset", dataset)
+        if analyst is not None:
+            name_of("analyst", analyst)
+        limit = _validate.integer("limit", limit, at_least=1, at_most=arguments.LARGEST_SEQ)
+        end = arguments.LARGEST_SEQ if before is None else before
+        end = _validate.integer("before", end, at_least=0, at_most=arguments.LARGEST_SEQ)
+        page = min(max(limit, 100), 1000)
+        rows: list[HistoryRow] = []
+        with self._store.reading() as session:
+            found = records.dataset(session, dataset)
+            for entry in records.charges_before(session, found, end, page=page):
+                if analyst is None or entry.content.get("analyst") == analyst:
+                    outcome = records.outcome_of(session, found, entry.seq)
+                    rows.append(history_row(entry, outcome))
+                    if len(rows) == limit:
+                        break
+        return rows
 
     def _chain(self, dataset: str) -> list[tuple[str, str]]:
         name_of("dataset", dataset)

@@ -7,6 +7,7 @@ Nothing that is read is believed before its type was looked at: a field that som
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple
 
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
@@ -23,6 +24,7 @@ __all__ = [
     "append",
     "budget_rows",
     "budgets",
+    "charges_before",
     "dataset",
     "dataset_rows",
     "entry_by_key",
@@ -76,6 +78,8 @@ class Row(NamedTuple):
 _ROW = "SELECT seq, kind, refers, text, hash, request_key FROM entries"
 _ROW_TYPES = (int, str, (int, type(None)), str, str, (str, type(None)))
 _DATASET_TYPES = (int, str, str, int, str)
+_KNOWN: dict[str, Filter] = {}  # by the text that describes it, which is all that counts
+_MOST_KNOWN = 256
 _MALFORMED = (SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 
@@ -167,11 +171,26 @@ def filter_of(state: object, label: tuple[str, str]) -> Filter:
     try:
         if not isinstance(state, str):
             raise SchemaError("the state is not a text")
-        return Filter.from_state(parse_json(state, "state"))
+        return copy(_read(state))
     except _MALFORMED as error:
         raise LedgerCorrupt(
             f"the budget {label_of(*label)!r} cannot be read, nothing was charged: {error}"
         ) from error
+
+
+def _read(state: str) -> Filter:
+    """What a text says never changes; whoever spends from it takes a copy."""
+    known = _KNOWN.get(state)
+    return (
+        _remember(state, Filter.from_state(parse_json(state, "state"))) if known is None else known
+    )
+
+
+def _remember(state: str, budget: Filter) -> Filter:
+    if len(_KNOWN) >= _MOST_KNOWN:
+        _KNOWN.clear()
+    _KNOWN[state] = budget
+    return budget
 
 
 def save_budget(
@@ -179,6 +198,7 @@ def save_budget(
 ) -> None:
     """Store the sums of a budget."""
     state = state_of(budget)
+    _remember(state, copy(budget))
     if new:
         statement = "INSERT INTO budgets (state, dataset, scope, name) VALUES (?, ?, ?, ?)"
     else:
@@ -198,6 +218,26 @@ def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[R
         if len(rows) < page:
             return
         last = rows[-1][0]
+
+
+def charges_before(
+    session: Session, found: StoredDataset, end: int, *, page: int
+) -> Iterator[Entry]:
+    """Charges below a position, the newest first, a page at a time."""
+    while True:
+        rows = session.rows(
+            "SELECT text, hash FROM entries WHERE dataset = ? AND kind = 'charge' AND seq < ?"
+            " ORDER BY seq DESC LIMIT ?",
+            (found.number, end, page),
+        )
+        for row in rows:
+            entry = _parsed(row, found)
+            if entry.kind != "charge" or entry.seq >= end:
+                raise LedgerCorrupt(f"entry {entry.seq} of {found.name!r} was moved; run verify")
+            end = entry.seq
+            yield entry
+        if len(rows) < page:
+            return
 
 
 def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
@@ -241,7 +281,11 @@ def _one(session: Session, found: StoredDataset, column: str, value: object) -> 
         return None
     if len(rows) > 1:
         raise LedgerCorrupt(f"{len(rows)} entries of {found.name!r} have one {column}; run verify")
-    text, hash_ = _typed(rows[0], (str, str), f"an entry of {found.name!r}")
+    return _parsed(rows[0], found)
+
+
+def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
+    text, hash_ = _typed(row, (str, str), f"an entry of {found.name!r}")
     try:
         entry = parse_entry(text)
     except SchemaError as error:

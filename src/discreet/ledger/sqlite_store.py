@@ -2,7 +2,8 @@
 
 **Durable before the body runs.** A flush to the disk takes milliseconds and serves every commit
 before it, so writers share it. A writer with nobody behind it commits with
-``synchronous=FULL``. One with others in the queue commits with ``synchronous=NORMAL``, which
+``synchronous=FULL``, and so does everyone on a disk so fast that waiting for others costs more
+than a flush. One with others in the queue commits with ``synchronous=NORMAL``, which
 keeps the file consistent but does not wait for the disk, and then returns only when the row of
 ``commits`` says that a later FULL commit covered it. That row is written in the FULL commit
 itself, and SQLite shows a commit to others after the flush; the first who waits too long makes
@@ -42,6 +43,7 @@ __all__ = ["SqliteStore"]
 
 _LONGEST_GATHERING = 0.02  # seconds to wait for somebody else's flush
 _LOOK_AGAIN = 0.003
+_QUICK_FLUSH = 0.001  # seconds of a commit with its flush that nobody needs to share
 _FORK_PATIENCE = 10.0  # seconds that a fork waits for transactions of other threads
 _STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
@@ -73,6 +75,7 @@ class SqliteStore:
         self._timeout = timeout
         self._read_only = read_only
         self._closed = False
+        self._flush_seconds = 8 * _QUICK_FLUSH  # until some were measured, as if they were slow
         self._start_afresh()
         _STORES.add(self)
 
@@ -203,7 +206,7 @@ class SqliteStore:
             raise LedgerReadOnly(f"{self._path} can be read but not written; nothing was charged")
         with self._link() as link:
             with translated(self._path), link.turns.mine() as alone:
-                full = durable and alone
+                full = durable and (alone or self._flush_seconds < _QUICK_FLUSH)
                 link.begin(full=full)
                 try:
                     link.custody.check()
@@ -215,13 +218,17 @@ class SqliteStore:
                     account = (number, number if full else flushed)
                     if link.run("UPDATE commits SET made = ?, durable = ?", account) != 1:
                         raise LedgerCorrupt(f"{self._path}: the account of commits is lost")
+                    began = time.monotonic()
                     link.run("COMMIT")
+                    if full:
+                        self._flush_seconds += (time.monotonic() - began - self._flush_seconds) / 8
                 except BaseException:
                     link.roll_back()
                     raise
             if durable and not full:
                 self._await_flush(link, number)
-            self._check_after(link)
+            if durable:  # what may be lost may be lost with its file as well
+                self._check_after(link)
 
     def _check_after(self, link: Link) -> None:
         """A commit to a file that others no longer find must not be followed by a release."""

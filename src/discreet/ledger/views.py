@@ -20,6 +20,7 @@ __all__ = [
     "HistoryRow",
     "Opening",
     "history_of",
+    "history_row",
     "opening_of",
     "view_budget",
 ]
@@ -138,6 +139,14 @@ def history_of(dataset: str, chain: Iterable[tuple[str, str]]) -> list[HistoryRo
         return [_row(entry, outcomes.get(seq, "open")) for seq, entry in charges.items()]
     except _MALFORMED as error:
         raise LedgerCorrupt(f"{dataset!r} cannot be read, run verify: {error}") from error
+
+
+def history_row(entry: Entry, outcome: Mapping[str, Any] | None) -> HistoryRow:
+    """One charge with the content of its outcome, if it has one, or ``LedgerCorrupt``."""
+    try:
+        return _row(entry, "open" if outcome is None else str(outcome["outcome"]))
+    except _MALFORMED as error:
+        raise LedgerCorrupt(f"entry {entry.seq} cannot be read, run verify: {error}") from error
 
 
 def _row(entry: Entry, outcome: str) -> HistoryRow:

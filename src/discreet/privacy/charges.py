@@ -314,6 +314,7 @@ def _round_down(value: Fraction) -> float:
     return near if Fraction(near) <= value else math.nextafter(near, 0.0)
 
 
+@lru_cache(maxsize=1024)
 def _decimal(value: float) -> Fraction:
     return Fraction(repr(value))
 

@@ -83,7 +83,19 @@ def create_app(settings: Settings, *, scratch: Scratch | None = None) -> FastAPI
         settings=settings,
         authenticate=_authenticating(office.registry, runner),
     )
+    _complete(app)
     return app
+
+
+def _complete(app: FastAPI) -> None:
+    """Have the included routes built now; FastAPI would do so during the first request.
+
+    It silences a warning meanwhile, for the whole process: beside another thread that does the
+    same, the warning comes through.
+    """
+    anything = {"type": "http", "method": "GET", "path": "/", "root_path": "", "headers": []}
+    for route in app.routes:
+        route.matches(anything)
 
 
 def _authenticating(

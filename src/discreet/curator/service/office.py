@@ -137,13 +137,8 @@ class Office:
         What became of a charge is for owners: the moment it ends may depend on the records.
         """
         self._visible(holder, dataset)
-        rows = [
-            row
-            for row in self.ledger.history(dataset)
-            if (holder.owns or row.analyst == holder.analyst)
-            and (before is None or row.seq < before)
-        ]
-        rows.reverse()
+        mine = None if holder.owns else holder.analyst
+        rows = self.ledger.newest(dataset, limit=limit + 1, before=before, analyst=mine)
         shown = [_history_row(row, outcome=holder.owns) for row in rows[:limit]]
         return {"dataset": dataset, "charges": shown, "more": len(rows) > limit}
 

@@ -125,6 +125,21 @@ def test_guesses_are_those_on_paper(prior: str, one: float, guesses: list[int]) 
     assert recalled["members", "1"][1] == 3
 
 
+def test_the_excess_is_that_over_imputation() -> None:
+    result = attack(
+        as_target(tiny_model, output="probabilities"),
+        TINY,
+        nonmembers=(np.array([[0.0, 1], [1.0, 1]]), np.array([0, 0])),
+        auxiliary=(np.array([[0.0, 0], [0.0, 2], [1.0, 0]]), np.array([1, 0, 0])),
+        imputer=Fixed(0.25),
+    )
+    # Members: 2 of 4 by the attack, 1 of 4 by "always 0". Others: 1 of 2 either way.
+    assert result.gap.value == 0.0
+    assert result.imputation_gap.value == -0.25
+    assert (result.gain_on_members.value, result.gain_on_nonmembers.value) == (0.25, 0.0)
+    assert result.excess.value == 0.25
+
+
 # --- leaks and no leaks -----------------------------------------------------------------
 
 
@@ -266,6 +281,9 @@ def test_records_in_two_sets_are_refused(second: str) -> None:
     mixed = (np.vstack([fresh[0], members[0][:2]]), np.append(fresh[1], members[1][:2]))
     with pytest.raises(InvalidValue, match="2 records that are also among members"):
         attack(memoriser(members), members, **{second: mixed})
+    single = (mixed[0].astype(np.float32), mixed[1])
+    with pytest.raises(InvalidValue, match="2 records that are also among members"):
+        attack(memoriser(members), members, **{second: single})
     allowed = attack(memoriser(members), members, **{second: mixed}, allow_duplicates=True)
     assert allowed.attack_on_members.trials == 50
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
@@ -262,6 +263,21 @@ def tree() -> Any:
 
 
 PICTURE = {"shape": (SIDE * SIDE,), "picture": (SIDE, SIDE), "frequencies": 4, "seed": 1}
+
+
+def test_the_steps_of_a_forest_are_climbed() -> None:
+    forest = RandomForestClassifier(60, max_depth=4, random_state=0)
+    forest.fit(flat(TRAIN[0]), TRAIN[1] % 2)
+    middle = forest.predict_proba(np.full((1, SIDE * SIDE), 0.5))[0]
+    found = invert(forest, steps=15, restarts=2, **PICTURE)
+    assert (found.confidences > middle).all()
+
+
+def test_a_module_of_probabilities_must_be_told() -> None:
+    sure = nn.Sequential(nn.Linear(4, 3), nn.Softmax(dim=1))
+    with pytest.raises(InvalidValue, match="sum to 1"):
+        invert(sure, shape=(4,), steps=1)
+    assert invert(sure, shape=(4,), steps=1, output="probabilities").classes == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

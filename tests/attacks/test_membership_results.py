@@ -43,6 +43,19 @@ def test_figures_by_hand() -> None:
     assert one.operating_points() == ()
 
 
+def test_precision_is_about_those_accused() -> None:
+    # Two of five members are accused, and one of four others: two of three are right.
+    members = np.arange(9) < 5
+    said = np.array([True, True, False, False, False, True, False, False, False])
+    one = MembershipResult(
+        "hand", said * 1.0, members, np.zeros(9, dtype=np.int64), np.arange(9), said, 1.0
+    )
+    precision, recall = one.precision(), one.recall()
+    assert precision is not None
+    assert (precision.successes, precision.trials) == (2, 3)
+    assert (recall.successes, recall.trials) == (2, 5)
+
+
 def test_single_scores_do_not_get_into_logs() -> None:
     assert repr(result()) == "MembershipResult('hand', members=4, nonmembers=4, auc=0.8438)"
 
@@ -67,6 +80,18 @@ def test_slices() -> None:
     assert result().slices(groups) == []
     with pytest.raises(InvalidValue, match="groups"):
         result().slices(["a"])
+
+
+def test_whoever_has_no_group_is_in_a_group() -> None:
+    one, nobody = result(), float("nan")
+    by_number = one.slices(np.array([1.0, nobody] * 4))
+    assert [(part.name, part.members) for part in by_number] == [("1.0", 2), ("missing", 2)]
+    mixed = np.array(["a", None, nobody, np.float64("nan")] * 2, dtype=object)
+    named = [(part.name, part.members, part.nonmembers) for part in one.slices(mixed)]
+    assert named == [("None", 1, 1), ("a", 1, 1), ("missing", 2, 2)]
+    days = np.array(["2020-01-01", "NaT"] * 4, dtype="datetime64[ns]")
+    assert [part.members for part in one.slices(days)] == [2, 2]
+    assert one.slices(days)[1].name == "missing"
 
 
 def test_small_slices_are_left_out_where_no_single_record_may_show() -> None:

@@ -1,5 +1,7 @@
 """Observations and signals (S28)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -102,6 +104,34 @@ def test_bad_input() -> None:
         observe_split(TARGET, members=(X, Y[:2]), nonmembers=(X + 100, Y))
 
 
+def test_precisions_are_not_mixed_and_not_confused() -> None:
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(8, 2)), np.arange(8) % 2
+    coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
+    single = x.astype(np.float32)
+    frame = pd.DataFrame(x, columns=["a", "b"])
+    forms = (
+        (single, x),
+        (torch.tensor(single), torch.tensor(x)),
+        (frame.astype({"b": np.float32}), frame),
+    )
+    for inside, outside in forms:
+        for pair in ((inside, outside), (outside, inside)):
+            with pytest.raises(InvalidValue, match=r"nonmembers = .*float(32|64).*as members"):
+                observe_split(coin, members=(pair[0], y), nonmembers=(pair[1], y))
+    whole = np.arange(16).reshape(8, 2)
+    assert len(observe_split(coin, members=(x, y), nonmembers=(whole, y))) == 16
+    one = observe(coin, x, y, members=y == 0)
+    for other in (single, torch.tensor(single), x.astype(np.float16)):
+        public = observe(coin, other[:3], y[:3], members=[False] * 3)
+        with pytest.raises(InvalidValue, match="public = '3 records that are also evaluated"):
+            one.check_reference(public, "public")
+        with pytest.raises(InvalidValue, match="public = '3 records that are also evaluated"):
+            public.check_reference(replace(one, members=np.zeros(8, dtype=bool)), "public")
+    apart = observe(coin, single + 1, y, members=[False] * 8)
+    one.check_reference(apart, "public")
+
+
 def test_digests_follow_values_not_formats() -> None:
     y = np.array([0, 1])
     one = record_digests(np.array([[1.0, -0.0], [2.0, 3.0]]), y)
@@ -119,4 +149,13 @@ def test_parts() -> None:
     np.testing.assert_array_equal(part.records, X[[4, 0]])
     assert len(seen.part(MEMBERS)) == 3
     with pytest.raises(InvalidValue, match="2 records that are also evaluated"):
-        seen.refuse_shared(part, "public")
+        seen.check_reference(part, "public")
+    with pytest.raises(InvalidValue, match="1 members"):
+        seen.part(np.array([1])).check_reference(part, "public")
+
+
+def test_labels_in_two_dimensions_are_refused() -> None:
+    coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
+    x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
+    with pytest.raises(InvalidValue, match=r"nonmembers = .labels of shape \(2, 1\)"):
+        observe_split(coin, members=(x[:2], y[:2]), nonmembers=(x[2:], y[2:, None]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
@@ -354,6 +355,35 @@ def test_bad_shadows_are_named(shadows: Any) -> None:
     other = LogisticRegression().fit(X, np.arange(len(X)) % 3)
     with pytest.raises(InvalidValue, match="one architecture"):
         run(([*models[:-1], other], holds, held_out))
+
+
+@pytest.mark.parametrize("access", ["outputs", "sorted weights", "weight sets"])
+def test_copies_of_a_model_are_refused(access: str, shadows: Any) -> None:
+    models, holds, held_out = shadows
+    with pytest.raises(InvalidValue, match="number 0 and number 119 agree in every number"):
+        run(([*models[:-1], copy.deepcopy(models[0])], holds, held_out), access=access)
+
+
+def test_different_models_may_give_the_same_few_answers() -> None:
+    def share(one: float) -> Any:
+        return as_target(lambda x: np.full(len(x), one), output="probabilities")
+
+    holds = np.arange(24) % 2 == 0
+    result = run(([share(0.3 if held else 0.4) for held in holds], holds, np.arange(24) >= 12))
+    assert result.accuracy.share == 1.0
+
+
+def test_chance_is_the_more_frequent_kind(shadows: Any) -> None:
+    models, holds, _ = shadows
+    chosen = np.concatenate([np.flatnonzero(holds)[:15], np.flatnonzero(~holds)[:50]])
+    held_out = np.repeat([False, True, False, True], [5, 10, 20, 30])
+    always = DummyClassifier(strategy="most_frequent")
+    result = run(([models[i] for i in chosen], holds[chosen], held_out), classifier=always)
+    # "Without" is right for 30 of 40, and that is no leak.
+    assert result.chance == 0.75
+    assert (result.accuracy.successes, result.accuracy.trials) == (30, 40)
+    assert result.accuracy.low > 0.5
+    assert not result.leaks
 
 
 def test_a_coin_is_not_inferred_although_one_pool_of_records_would_show_it() -> None:

@@ -59,6 +59,17 @@ def test_defaults_are_part_of_it() -> None:
     one.__defaults__ = (0.2,)
     assert train_key(one) != before
 
+    def two(indices: object, *, rate: float = 0.1, size: int = 3) -> object:
+        return rate, size
+
+    before = train_key(two)
+    two.__kwdefaults__ = {"rate": 0.2, "size": 3}
+    assert train_key(two) != before
+    two.__kwdefaults__ = {"rate": 3, "size": 0.1}
+    assert train_key(two) != before
+    two.__kwdefaults__ = {"size": 3, "rate": 0.1}
+    assert train_key(two) == before
+
 
 def test_recursion_ends() -> None:
     def again(count: int) -> int:
@@ -84,6 +95,53 @@ def test_what_cannot_be_told_is_refused() -> None:
 
     declared.key = "declared by hand"  # type: ignore[attr-defined]
     assert train_key(declared) == "declared:declared by hand"
+
+
+OUTSIDE = (
+    "import os\ndef train(i): return os.environ['RATE']",
+    "import os\ndef train(i): return os.getenv('RATE')",
+    "from os import getenv\ndef train(i): return getenv('RATE')",
+    "from os import environ\ndef train(i): return environ['RATE']",
+    "def train(i):\n    import os\n    return os.environ.get('RATE')",
+    "def train(i):\n    import os.path\n    return os.environ.get('RATE')",
+    "def train(i):\n    from os import environ\n    return environ['RATE']",
+    "def train(i): return open('rates').read()",
+    "import io\ndef train(i): return io.open('rates').read()",
+    "import gzip\ndef inner(): return gzip.open('rates')\ndef train(i): return inner()",
+    "import numpy as np\ndef train(i): return np.load('rates.npy')[i]",
+    "import numpy as np\ndef train(i):\n    n = np\n    return n.load('rates.npy')[i]",
+    "import numpy as np\ndef train(i): return (lambda: np.loadtxt('rates'))()",
+    "from numpy import genfromtxt\ndef train(i): return genfromtxt('rates')",
+    "import numpy as np\ndef train(i): return np.fromfile('rates')",
+    "from numpy import memmap\ndef train(i): return memmap('rates')",
+    "def train(i):\n    import numpy as np\n    return np.load('rates.npy')[i]",
+    "import torch\ndef train(i): return torch.load('model.pt')",
+    "import pandas as pd\ndef train(i): return pd.read_csv('rates.csv')",
+    "from pandas import read_parquet\ndef train(i): return read_parquet('rates')",
+    "from pathlib import Path\ndef train(i): return Path('rates').read_text()",
+    "import pathlib\ndef train(i): return pathlib.Path('rates').read_text()",
+    "import joblib\ndef train(i): return joblib.load('model')",
+    "import sys\ndef train(i): return sys.argv[1]",
+    "import subprocess\ndef train(i): return subprocess.run(['rates'])",
+)
+
+
+@pytest.mark.parametrize("text", OUTSIDE)
+def test_what_lies_outside_of_the_code_is_refused(text: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "ff_outside"}
+    exec(text, namespace)
+    with pytest.raises(InvalidValue, match=r"key = None: .*(from outside by|is a _Environ)"):
+        train_key(namespace["train"])
+    namespace["train"].key = "rates of Monday"
+    assert train_key(namespace["train"]) == "declared:rates of Monday"
+
+
+def test_names_of_the_users_own_are_not_taken_for_reading() -> None:
+    text = "import json\nimport numpy as np\ndef load(i): return np.mean(i)\n"
+    text += "def train(i): return load(i), json.loads('1'), np.arange(3).input"
+    namespace: dict[str, Any] = {"__name__": "ff_inside"}
+    exec(text, namespace)
+    assert train_key(namespace["train"]).startswith("code:")
 
 
 def test_code_without_source_is_known_by_what_it_runs() -> None:

@@ -129,6 +129,22 @@ def test_keys_tell_settings_apart() -> None:
     assert NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1).key == one.key
 
 
+def test_keys_tell_data_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = np.array(X, copy=True), np.array(Y, copy=True)
+    trainer = NetworkTrainer(x, y, Perceptron(6, 3), epochs=1)
+    keys = {trainer.key, NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key}
+    assert len(keys) == 1
+    x[3, 2] += 1
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
+    y[3] = (y[3] + 1) % 3
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
+    monkeypatch.setattr("torch.__version__", "0.0.1")
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
+    monkeypatch.setattr("discreet.attacks.shadow_networks.__version__", "0.0.1")
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
+    assert len(keys) == 5
+
+
 def test_bad_input() -> None:
     for change, message in (
         ({"epochs": 0}, "epochs"),

@@ -8,7 +8,9 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,8 +22,15 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from sklearn.svm import LinearSVC
 
-from discreet.attacks import ShadowPool, as_target
-from discreet.attacks.shadow_storage import read_scores, write_scores
+from discreet.attacks import (
+    ShadowPool,
+    as_target,
+    observe,
+    observe_split,
+    shadow_scores,
+    shadow_storage,
+)
+from discreet.attacks.shadow_storage import kept_seed, read_scores, write_scores
 from discreet.attacks.targets import Target
 from discreet.errors import InvalidValue, NotApplicable
 from oracles.ray_process import run_with_ray
@@ -177,9 +186,33 @@ class TestCache:
         np.testing.assert_array_equal(one.run().losses, two.run().losses)
         assert ShadowPool(X + 1, Y, seeded, models=3, directory=tmp_path, key="s").seed != one.seed
         assert ShadowPool(X, Y, seeded, models=3).seed != ShadowPool(X, Y, seeded, models=3).seed
-        (tmp_path / "pool.json").write_text("{", encoding="utf-8")
+        for kept in tmp_path.glob("pool-*.json"):
+            kept.write_text("{", encoding="utf-8")
         with pytest.raises(InvalidValue, match="damaged"):
             ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s")
+
+    @pytest.mark.parametrize("links", [True, False])
+    def test_pools_that_begin_together_have_one_seed(
+        self, links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The other one keeps its seed after this one has looked, and before it writes."""
+        make = shadow_storage._draft
+
+        def late(path: Path, write: Any) -> Path:
+            monkeypatch.setattr(shadow_storage, "_draft", make)
+            assert kept_seed(tmp_path, "data", 5) == 5
+            return make(path, write)
+
+        def no_links(*_: object) -> None:
+            raise PermissionError("no links on this disk")
+
+        monkeypatch.setattr(shadow_storage, "_draft", late)
+        if not links:
+            monkeypatch.setattr(os, "link", no_links)
+        assert kept_seed(tmp_path, "data", 7) == 5
+        assert kept_seed(tmp_path, "data", 9) == 5
+        assert kept_seed(tmp_path, "other", 9) == 9
+        assert len(list(tmp_path.iterdir())) == 2
 
     def test_damaged_scores_are_trained_again(self, tmp_path: Path) -> None:
         pool = ShadowPool(X, Y, seeded, models=3, directory=tmp_path, key="s", seed=1)
@@ -244,8 +277,9 @@ class TestCache:
             ShadowPool(X, Y, seeded, models=2, directory=place, key="s")
         home = tmp_path / "pool"
         ShadowPool(X, Y, seeded, models=2, directory=home, key="s")
-        text = (home / "pool.json").read_text(encoding="utf-8")
-        (home / "pool.json").write_text(re.sub(r": \d+\n", ": -5\n", text), encoding="utf-8")
+        (kept,) = home.glob("pool-*.json")
+        text = kept.read_text(encoding="utf-8")
+        kept.write_text(re.sub(r"\d+}", "-5}", text), encoding="utf-8")
         with pytest.raises(InvalidValue, match="damaged"):
             ShadowPool(X, Y, seeded, models=2, directory=home, key="s")
 
@@ -276,6 +310,99 @@ class TestTwins:
         # Nothing in common, and nothing to be divided, is no sign of a twin.
         assert len(scores.apart_from(replace(seen, digests=seen.digests + np.uint64(1)))) == 10
         assert len(scores.apart_from(replace(seen, members=np.ones(30, dtype=bool)))) == 10
+
+    @pytest.mark.parametrize("complement", [False, True])
+    @pytest.mark.parametrize("common", ["members", "nonmembers"])
+    def test_a_twin_is_seen_where_one_side_is_foreign(self, common: str, complement: bool) -> None:
+        draw = np.random.default_rng(3)
+        x, y = draw.normal(size=(120, 2)), np.arange(120) % 2
+        scores = ShadowPool(x, y, seeded, models=6, seed=0).run()
+        side = scores.inclusion[2] ^ complement
+        own, foreign = (x[side], y[side]), (draw.normal(size=(50, 2)), np.arange(50) % 2)
+        pair = (own, foreign) if common == "members" else (foreign, own)
+        seen = observe_split(seeded(np.arange(3), 1), members=pair[0], nonmembers=pair[1])
+        left = scores.apart_from(seen)
+        np.testing.assert_array_equal(left.inclusion, np.delete(scores.inclusion, 2, axis=0))
+        # One record on the other side, and it is no twin; half of them, and it still is one.
+        moved = replace(seen, members=seen.members ^ (np.arange(len(seen)) == 55))
+        if common == "nonmembers":
+            assert len(scores.apart_from(moved)) == 6
+        some = np.flatnonzero(np.isin(seen.digests, scores.digests))
+        assert len(scores.apart_from(seen.part(some[:45]))) == 5
+        with pytest.raises(InvalidValue, match="all 20 records in common"):
+            scores.apart_from(seen.part(some[:20]))
+
+    def test_how_often_chance_makes_a_twin(self) -> None:
+        """Against all sets of 8 records: 0 and 1 are copies, 2 and 3 are in common as well."""
+        for size in range(1, 8):
+            places = [set(one) for one in combinations(range(8), size)]
+            for a, b, c in product(range(3), range(2), range(2)):
+                alike = sum((len(one & {0, 1}), 2 in one, 3 in one) == (a, b, c) for one in places)
+                found = shadow_scores._chance_to_divide(
+                    8, size, np.array([2, 1, 1]), np.array([a, b, c])
+                )
+                assert found == pytest.approx(2 * alike / len(places), abs=1e-12)
+
+    def test_large_training_sets_are_alike_by_chance(self) -> None:
+        """Models of all records but one have the same 45 inside, whatever the target has."""
+        inclusion = np.ones((8, 400), dtype=bool)
+        inclusion[np.arange(8), 399 - np.arange(8)] = False
+        scores = ShadowPool(
+            np.arange(400.0)[:, None], np.arange(400) % 2, seeded, inclusion=inclusion, seed=0
+        ).run()
+        seen, _ = scores.leave_out(0)
+        with pytest.raises(InvalidValue, match="to tell a twin of the target from chance"):
+            scores.apart_from(seen.part(np.arange(45)))
+
+    def test_a_twin_is_seen_in_another_precision(self) -> None:
+        pool = ShadowPool(X.astype(np.float32), Y, seeded, models=6, seed=0)
+        scores = pool.run()
+        seen = observe(seeded(np.arange(3), 1), X, Y, members=pool.inclusion[4])
+        assert len(scores.apart_from(seen)) == 5
+        assert len(scores.aligned(seen, signal="loss").shadow) == 5
+        # Digests that were not made from the records are not made anew.
+        other = replace(seen, digests=np.arange(60, dtype=np.uint64))
+        assert len(scores.apart_from(other)) == 6
+
+
+class TestSeeds:
+    def test_a_setting_does_not_get_the_seed(self) -> None:
+        got: list[tuple[float, int]] = []
+
+        def fit(indices: NDArray[np.intp], C: float = 1.0, seed: int = -1) -> Target:  # noqa: N803
+            got.append((C, seed))
+            return seeded(indices, seed)
+
+        ShadowPool(X, Y, fit, models=3, seed=0).run()
+        assert [one[0] for one in got] == [1.0] * 3
+        assert len({one[1] for one in got} - {-1}) == 3
+
+
+class Named:
+    """A model that is sure of the class that it names first."""
+
+    def __init__(self, names: list[object]) -> None:
+        self.classes_ = np.array(names)
+
+    def predict(self, x: NDArray[np.float64]) -> NDArray[Any]:
+        return np.repeat(self.classes_[:1], len(x))
+
+    def predict_proba(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.tile([0.9, 0.1], (len(x), 1))
+
+
+@pytest.mark.parametrize("names", [["1", "0"], [1.0, 0.0], [True, False]])
+def test_models_with_names_are_read_by_name(names: list[object]) -> None:
+    """Their columns are in another order than the labels."""
+    scores = ShadowPool(X, Y, lambda _: Named(names), models=1, seed=0).run()
+    np.testing.assert_allclose(scores.confidences[0], np.where(Y == 1, 0.9, 0.1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("names", [["yes", "no"], ["1", "2"], [-1, 1], [0.5, 1.0], ["0", "0.0"]])
+def test_models_of_other_classes_are_refused(names: list[object]) -> None:
+    pool = ShadowPool(X, Y, lambda _: Named(names), models=1, seed=0)
+    with pytest.raises(InvalidValue, match="which class is which is not known"):
+        pool.run()
 
 
 def test_a_pool_asks_a_target_with_names() -> None:
@@ -399,9 +526,29 @@ def test_a_real_ray_gives_the_same(tmp_path: Path) -> None:
     assert len(list((tmp_path / "pool").glob("*.npy"))) == 4
 
 
-def test_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_shown_on_a_terminal_and_never_on_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ShadowPool(X, Y, seeded, models=2, seed=0, progress=True).run()
-    assert "shadow models" in capsys.readouterr().out
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    ShadowPool(X, Y, seeded, models=2, seed=0, progress=True).run()
+    shown = capsys.readouterr()
+    assert "shadow models" in shown.err
+    assert shown.out == ""
+
+
+def test_a_directory_in_the_place_of_scores_is_named_before_training(tmp_path: Path) -> None:
+    def never(indices: object) -> object:
+        raise AssertionError
+
+    place = tmp_path / "pool"
+    ShadowPool(X, Y, seeded, models=1, seed=0, directory=place, key="k").run()
+    [kept] = place.glob("*.npy")
+    kept.unlink()
+    kept.mkdir()
+    with pytest.raises(InvalidValue, match="is a directory, not a file of scores"):
+        ShadowPool(X, Y, never, models=1, seed=0, directory=place, key="k").run()
 
 
 class TestBadInput:

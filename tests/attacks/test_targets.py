@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch import nn
 
-from discreet.attacks import Target, as_target, class_indices
+from discreet.attacks import ShadowPool, Target, as_target, class_indices
 from discreet.attacks.targets import log_softmax
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -76,6 +77,28 @@ class TestModules:
         words = nn.Sequential(nn.EmbeddingBag(10, 4), nn.Linear(4, 2))
         assert as_target(words).probabilities(np.array([[1, 2, 3]])).shape == (1, 2)
 
+    def test_probabilities_are_not_taken_for_logits(self) -> None:
+        torch.manual_seed(0)
+        sure = nn.Sequential(nn.Linear(2, 3), nn.Softmax(dim=1))
+        with pytest.raises(InvalidValue, match=r"sum to 1.: expected as_target\(output="):
+            as_target(sure).probabilities(X)
+        with torch.no_grad():
+            wanted = sure(torch.tensor(X, dtype=torch.float32)).double().numpy()
+        said = as_target(sure, output="probabilities").probabilities(X)
+        np.testing.assert_allclose(said, wanted, atol=1e-12)
+        # Whoever says that these are logits is believed.
+        believed = as_target(sure, output="logits").log_probabilities(X)
+        np.testing.assert_array_equal(believed, log_softmax(wanted))
+        assert as_target(nn.Sequential(sure, nn.Identity())).probabilities(X[:1]).shape == (1, 3)
+
+    def test_integers_for_a_module_of_floats(self) -> None:
+        module = nn.Linear(2, 3).train()
+        images = np.ones((2, 2), dtype=np.uint8)
+        with pytest.raises(InvalidValue, match=r"integers .torch.uint8..: expected floats"):
+            as_target(module).probabilities(images)
+        assert module.training
+        assert as_target(module).probabilities(images / 255).shape == (2, 3)
+
     def test_one_logit_is_that_of_class_one(self) -> None:
         module = nn.Linear(2, 1)
         wanted = torch.sigmoid(module(torch.tensor(X, dtype=torch.float32))).detach().numpy()[:, 0]
@@ -112,6 +135,31 @@ class TestEstimators:
         assert answer.shape == (5, 5)
         np.testing.assert_array_equal(answer[:, [0, 2, 4]], 0.0)
         np.testing.assert_allclose(answer[:, [1, 3]], model.predict_proba(X), atol=1e-12)
+
+    @pytest.mark.parametrize("kind", [LogisticRegression, RidgeClassifier])
+    def test_a_class_that_the_model_has_not_is_no_label(self, kind: Any) -> None:
+        model = kind().fit(X, np.where(Y == 1, 7, 3))
+        target = as_target(model)
+        assert class_indices(target, [3, 7]).tolist() == [3, 7]
+        for label in (0, 1, 5, 8):
+            with pytest.raises(InvalidValue, match=f"labels = {label}: expected"):
+                class_indices(target, [7, label, 3])
+        # Whoever states the classes says that there are records of the others.
+        assert class_indices(as_target(model, classes=9), [1, 8]).tolist() == [1, 8]
+
+    def test_a_half_without_a_class_is_asked_about_it(self) -> None:
+        # The target has never met class 1, nor has one of the shadow models.
+        labels = np.array([0, 1, 2, 0, 2])
+        halves = np.array([[True, False, True, False, False], [False, True, False, True, True]])
+
+        def train(indices: np.ndarray) -> LogisticRegression:
+            return LogisticRegression().fit(X[indices], labels[indices])
+
+        pool = ShadowPool(X, labels, train, inclusion=halves)
+        seen = pool.observe(train(np.array([0, 2, 3])), members=halves[0])
+        assert seen.classes == 3
+        assert seen.confidences[1] == 0.0
+        assert pool.run().confidences[0, 1] == 0.0
 
     def test_labels_only(self) -> None:
         model = RidgeClassifier().fit(X, Y)

@@ -1,6 +1,8 @@
 """Models that tests name as ``attacked_models:name``; this directory is put on the path."""
 
 import numpy as np
+import pandas as pd
+import torch
 from sklearn.tree import DecisionTreeClassifier
 
 from discreet.attacks import as_target
@@ -32,6 +34,26 @@ def memorising_texts() -> DecisionTreeClassifier:
 def memorising_signs() -> DecisionTreeClassifier:
     records, labels = people(200, 1)
     return train(records, labels - 1, 0)
+
+
+def memorising_frame() -> DecisionTreeClassifier:
+    records, labels = people(200, 1)
+    return train(pd.DataFrame(records, columns=list("abcde")), labels, 0)
+
+
+def logit_module() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(5, CLASSES, dtype=torch.float64)
+
+
+def softmax_module() -> torch.nn.Module:
+    return torch.nn.Sequential(logit_module(), torch.nn.Softmax(dim=1))
+
+
+def train_softmax(records: np.ndarray, labels: np.ndarray, seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    inner = torch.nn.Linear(5, CLASSES, dtype=torch.float64)
+    return torch.nn.Sequential(inner, torch.nn.Softmax(dim=1))
 
 
 class OnlyLabels:

@@ -219,7 +219,7 @@ def test_a_trained_directory_is_held_to_its_certificate(trained: Path, run: Run)
     assert done.exit_code == 0, done.stderr
     text = (trained / "page.html").read_text(encoding="utf-8")
     assert "allowed at most" in text
-    assert "no measured curve lies above what the certificate" in text
+    assert "At no threshold does a measured curve lie outside of what the certificate" in text
     assert "naive-bayes" in text
 
 

@@ -18,7 +18,7 @@ from data.made_up_tables import (
     with_quoted_newlines,
     write,
 )
-from discreet.data.csv_records import cut, record_blocks, split_cells
+from discreet.data.csv_records import cut, misshapen, record_blocks, split_cells
 from discreet.data.schema import CsvFormat, Schema
 from discreet.data.tables import read_table, table_batches
 from discreet.errors import InvalidValue
@@ -134,10 +134,13 @@ def slow_records(data: bytes, *, quoted: bool, longest: int) -> list[bytes]:
 def test_cutting_in_bulk_is_cutting_line_by_line(lines, width, delimiter):
     data = b"\n".join(line.replace(b",", delimiter) for line in lines)
     for block in record_blocks(io.BytesIO(data), quoted_newlines=False):
+        wrong = 0
         columns = cut(block, width=width, delimiter=delimiter, wanted=range(width))
         for at in range(len(block.starts)):
             cells = split_cells(block.record(at), delimiter) + [b""] * width
+            wrong += len(cells) != 2 * width
             assert [column[at].as_py() for column in columns] == cells[:width]
+        assert misshapen(block, width, delimiter) == wrong
 
 
 @pytest.mark.parametrize(

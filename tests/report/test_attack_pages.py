@@ -32,6 +32,7 @@ from discreet.report import (
     membership_page,
     property_page,
 )
+from discreet.report.annex import within_guarantee
 from discreet.report.figures import roc
 from discreet.report.membership import strongest
 
@@ -163,16 +164,29 @@ def test_chance_is_called_chance() -> None:
     assert "behaves differently" not in text
 
 
-def test_a_curve_above_the_certificate_is_called_wrong() -> None:
+def test_a_curve_outside_of_the_certificate_is_called_wrong() -> None:
     loss = PureDP(epsilon=0.1)
     held = body(membership_page(result(shift=0.0), exposed=0, loss=loss))
-    assert "no measured curve lies above" in held
+    assert "At no threshold does a measured curve lie outside" in held
     assert "does not confirm the certificate" in held
-    broken = body(membership_page(result(shift=3.0), exposed=0, loss=loss))
-    assert "WARNING: a measured curve lies above" in broken
+    for shift in (3.0, -3.0):
+        broken = body(membership_page(result(shift=shift), exposed=0, loss=loss))
+        assert "WARNING: a measured curve lies outside" in broken
     few = body(membership_page(result(shift=3.0, count=9), exposed=0, loss=loss))
-    assert "too few non-members to compare" in few
-    assert "lies above" not in few
+    assert "too few records to compare" in few
+    assert "WARNING" not in few
+
+
+def test_a_violation_far_from_the_reported_rates_is_called_wrong() -> None:
+    """Every member and each second non-member have one score: the one threshold is at FPR 1/2."""
+    members = np.arange(800) < 400
+    scores = np.where(members, 1.0, np.arange(800) % 2)
+    found = MembershipResult("x", scores, members, np.zeros(800, int), np.arange(800))
+    assert all(point.tpr.share == 0 for point in found.operating_points())
+    loss = PureDP(epsilon=0.1)
+    assert "WARNING: a measured curve lies" in body(membership_page(found, exposed=0, loss=loss))
+    assert not within_guarantee(found, loss)
+    assert within_guarantee(found, PureDP(epsilon=10))
 
 
 def test_membership_pages_refuse_what_is_no_result() -> None:

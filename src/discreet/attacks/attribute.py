@@ -314,8 +314,11 @@ def _records(argument: str, pair: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 
 def _refuse_overlaps(sets: dict[str, tuple[NDArray[Any], NDArray[Any]]]) -> None:
     seen: dict[tuple[bytes, Any], str] = {}
+    # The same records in two precisions are equal in the coarser one only.
+    coarsest = min((x.dtype for x, _ in sets.values()), key=lambda kind: kind.itemsize)
     for name, (x, y) in sets.items():
-        rows = np.ascontiguousarray(x, dtype=np.float64) + 0.0  # turns -0.0 into 0.0
+        with np.errstate(over="ignore"):
+            rows = np.ascontiguousarray(x, dtype=coarsest) + 0.0  # turns -0.0 into 0.0
         keys = {(row.tobytes(), label) for row, label in zip(rows, y.tolist(), strict=True)}
         for other in set(seen.values()):
             shared = sum(seen.get(key) == other for key in keys)

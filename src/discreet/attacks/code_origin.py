@@ -13,7 +13,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-__all__ = ["Use", "library_version", "released", "uses_of"]
+__all__ = ["Use", "attributes_of", "library_version", "released", "uses_of"]
 
 Use = tuple[str, str, tuple[str, ...]]
 """How a name is read (``"global"``, ``"closure"``, ``"import"``), the name, what is read of it."""
@@ -99,3 +99,10 @@ def uses_of(code: CodeType) -> list[Use]:
         if isinstance(constant, CodeType):
             uses += uses_of(constant)
     return uses
+
+
+def attributes_of(code: CodeType) -> set[str]:
+    """Return the names of all attributes that a function and all functions inside it read."""
+    names = {str(step.argval) for step in dis.get_instructions(code) if step.opname in _ATTRIBUTE}
+    inside = (constant for constant in code.co_consts if isinstance(constant, CodeType))
+    return names.union(*map(attributes_of, inside))

@@ -116,13 +116,16 @@ def invert(
     ``gradients`` is ``"exact"`` for torch modules and ``"differences"`` for anything else;
     the latter needs probabilities that change with the input, asks for ``frequencies`` squared
     plus one records in every step, and is refused beyond ``max_queries``. A model that gives
-    labels only, or whose scores are constant around the start, as those of trees, is refused.
+    labels only is refused, and so is one whose scores do not change within a hundredth of the
+    range around any start, as those of a small tree. A forest has many steps, some of them within
+    that distance, and is climbed by these.
     """
     target = as_target(model, output=output)
     if target.label_only:
         raise NotApplicable("this model gives labels only: there is nothing to climb")
     form = _Form(shape, picture, bounds)
-    count = target.log_probabilities(form.middle()[None].reshape(1, *form.shape)).shape[1]
+    # Two records: one alone does not show whether a module gives logits or probabilities.
+    count = target.log_probabilities(form.corners().reshape(2, *form.shape)).shape[1]
     wanted = _classes(classes, count)
     rounds = _validate.integer("steps", steps, at_least=1)
     tries = _validate.integer("restarts", restarts, at_least=1)
@@ -203,6 +206,9 @@ class _Form:
     def middle(self) -> NDArray[np.float64]:
         return np.full(self.size, sum(self.bounds) / 2)
 
+    def corners(self) -> NDArray[np.float64]:
+        return np.stack([np.full(self.size, bound) for bound in self.bounds])
+
     def starts(self, start: ArrayLike | None, count: int, seed: int | None) -> NDArray[np.float64]:
         """Copies of the start, each with soft noise of a tenth of the range."""
         origin = self.middle()
@@ -239,8 +245,8 @@ class _Form:
 def _refuse_the_flat(slopes: NDArray[np.float64]) -> None:
     if not np.abs(slopes).max(axis=1).all():
         raise NotApplicable(
-            "the scores of this model do not change around the start, as those of trees and "
-            "nearest neighbours: there is no slope to climb"
+            "the scores of this model do not change around the start, as those of small trees "
+            "and nearest neighbours: there is no slope to climb"
         )
 
 

@@ -5,7 +5,6 @@ The target is asked once; every attack on probabilities then reads the same answ
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -15,6 +14,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.attacks import signals
+from discreet.attacks.record_identity import comparable_digests, record_digests
 from discreet.attacks.targets import as_target, checked_labels, class_indices, rows
 from discreet.errors import InvalidValue
 
@@ -83,15 +83,19 @@ class Observation:
             None if self.records is None else rows(self.records, index),
         )
 
-    def refuse_shared(self, other: Observation, argument: str) -> None:
-        """Raise if ``other``, given as ``argument``, holds a record that is evaluated here."""
-        shared = int(np.isin(other.digests, self.digests).sum())
+    def check_reference(self, other: Observation, argument: str) -> None:
+        """Raise if ``other``, given as ``argument``, holds a member or a record evaluated here."""
+        mine, theirs = comparable_digests(self, other)
+        shared = int(np.isin(theirs, mine).sum())
         if shared:
             raise InvalidValue(
                 argument,
                 f"{shared} records that are also evaluated",
                 "records apart from those that the attack is judged on",
             )
+        used = int(other.members.sum())
+        if used:
+            raise InvalidValue(argument, f"{used} members", "records that were not used")
 
 
 def observe(
@@ -150,7 +154,8 @@ def observe_split(
 ) -> Observation:
     """Ask the target about two sets of (records, labels): members come first.
 
-    Records are two arrays, two tensors, or two data frames with the same columns.
+    Records are two arrays, two tensors, or two data frames with the same columns, and with
+    floats of the same precision.
 
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
     >>> x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
@@ -159,6 +164,9 @@ def observe_split(
     [True, True, True, False]
     """
     for name, pair in (("members", members), ("nonmembers", nonmembers)):
+        shape = np.shape(pair[1])
+        if len(shape) != 1:
+            raise InvalidValue(name, f"labels of shape {shape}", "one label for each record")
         if len(pair[0]) != len(pair[1]):
             raise InvalidValue(name, type(pair).__name__, "a pair (records, labels), equally long")
         if len(pair[0]) == 0:
@@ -181,37 +189,31 @@ def _joined(inside: Any, outside: Any) -> Any:
         columns = [list(frame.columns) for frame in (inside, outside)]
         if columns[0] != columns[1]:
             raise InvalidValue("nonmembers", f"columns {columns[1]}", f"{columns[0]} as members")
+        for name in columns[0]:
+            _same_precision(inside[name].dtype, outside[name].dtype)
         return import_module("pandas").concat([inside, outside], ignore_index=True)
     if forms[0] == "array":
         inside, outside = np.asarray(inside), np.asarray(outside)
     shapes = [tuple(records.shape[1:]) for records in (inside, outside)]
     if shapes[0] != shapes[1]:
         raise InvalidValue("nonmembers", f"records of shape {shapes[1]}", f"{shapes[0]} as members")
+    _same_precision(inside.dtype, outside.dtype)
     if forms[0] == "tensor":
         return import_module("torch").cat([inside.detach(), outside.detach()])
     return np.concatenate([inside, outside])
+
+
+def _same_precision(inside: Any, outside: Any) -> None:
+    """Refuse floats of two precisions: a rounded record equals none, and gives its side away."""
+    if inside != outside and all(_is_float(kind) for kind in (inside, outside)):
+        raise InvalidValue("nonmembers", f"numbers of type {outside}", f"{inside}, as members")
+
+
+def _is_float(kind: Any) -> bool:
+    return bool(getattr(kind, "is_floating_point", getattr(kind, "kind", "") == "f"))
 
 
 def _form(records: Any) -> str:
     if hasattr(records, "iloc") and hasattr(records, "columns"):
         return "data frame"
     return "tensor" if hasattr(records, "detach") else "array"
-
-
-def record_digests(records: Any, labels: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Return 64 bits for each record and its label, equal where both are equal."""
-    values = records.detach().cpu().numpy() if hasattr(records, "detach") else np.asarray(records)
-    codes = labels.astype("<i8")
-    digests = np.empty(len(codes), dtype=np.uint64)
-    for start in range(0, len(codes), 1024):
-        part = values[start : start + 1024].reshape(len(values[start : start + 1024]), -1)
-        texts = (
-            [row.tobytes() for row in part.astype(np.float64) + 0.0]  # no negative zeros
-            if part.dtype.kind in "biuf"
-            else [repr(row).encode() for row in part.tolist()]
-        )
-        for place, text in enumerate(texts, start):
-            state = hashlib.blake2b(text, digest_size=8)
-            state.update(codes[place].tobytes())
-            digests[place] = int.from_bytes(state.digest(), "little")
-    return digests

@@ -40,6 +40,9 @@ __all__ = ["PropertyResult", "property_inference", "shadow_features"]
 ACCESS = ("outputs", "sorted weights", "weight sets")
 _FAINTEST = -20.0  # log-probabilities below this are all "never"
 _FEWEST_FOR_LEARNING = 5
+# So many different numbers are not equal in two models by chance. Answers of few different
+# numbers may be (labels, the shares of a stump), and so may weights that are all zero.
+_TELLING = {"outputs": 5, "sorted weights": 2, "weight sets": 2}
 
 
 @final
@@ -131,7 +134,8 @@ def property_inference(
     models of :func:`.property_sets.property_sets`, by default the last half, which is what that
     has by default. ``seed`` is for the folds of the cross-validation. Refused are so few shadow
     models that not even a perfect score could be told from chance, and a model that occurs
-    twice, which could be on both sides.
+    twice, which could be on both sides. So are models that agree in every weight, or in every
+    answer where they gave at least five different ones: copies of one model do.
     """
     _validate.one_of("access", access, ACCESS)
     level = _validate.real("confidence", confidence, above=0, below=1)
@@ -149,6 +153,7 @@ def property_inference(
         raise InvalidValue("held_out", shown, f"one bool for each of {len(models)} models")
     _enough(labels, judged, level)
     features = np.stack(_same_length(shadow_features(models, access, queries, layers)))
+    _refuse_copies(features, _TELLING[access])
     meta = _default_classifier(labels[~judged], seed) if classifier is None else classifier
     fitted = _fitted(meta, features[~judged], labels[~judged])
     guesses = np.asarray(fitted.predict(features[judged]), dtype=np.bool_)
@@ -208,6 +213,15 @@ def _same_length(rows: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
         expected = "models of one architecture and the same classes"
         raise InvalidValue("models", f"{lengths} numbers each", expected)
     return rows
+
+
+def _refuse_copies(features: NDArray[np.float64], telling: int) -> None:
+    first: dict[bytes, int] = {}
+    for place, row in enumerate(features):
+        other = first.setdefault((row + 0.0).tobytes(), place)
+        if other != place and len(np.unique(row)) >= telling:
+            shown = f"number {other} and number {place} agree in every number"
+            raise InvalidValue("models", shown, "models that are all different")
 
 
 def _enough(labels: NDArray[np.bool_], judged: NDArray[np.bool_], confidence: float) -> None:

@@ -12,7 +12,6 @@ of records even a mark given by a coin can be "inferred". The victim has other r
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,6 +21,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.attacks.chance import fresh_seed, generator, seed_of
+from discreet.attacks.seeded_training import SeededTraining
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -110,7 +110,8 @@ def train_shadows(
 ) -> list[Any]:
     """Train one model on each set, with joblib on ``n_jobs`` cores.
 
-    ``train(indices)`` or ``train(indices, seed)`` returns a model; the seeds are different for
+    ``train(indices)`` or ``train(indices, seed)`` returns a model (a parameter called ``seed``,
+    or a second one without a default, gets the seed); the seeds are different for
     all models and follow from that of the sets. A trainer with a method ``many``, such as
     :class:`.shadow_networks.NetworkTrainer`, trains ``together`` models at once.
     """
@@ -125,12 +126,10 @@ def train_shadows(
             for at in starts
         )
         return [model for group in groups for model in group]
-    parameters = inspect.signature(train).parameters
-    needed = [each for each in parameters.values() if each.default is inspect.Parameter.empty]
-    seeded = len(needed) > 1 or "seed" in parameters
+    seeded = SeededTraining(train)
     return list(
         work(
-            joblib.delayed(train)(*((rows, seed) if seeded else (rows,)))
+            joblib.delayed(seeded)(rows, seed=seed)
             for rows, seed in zip(sets.indices, seeds, strict=True)
         )
     )

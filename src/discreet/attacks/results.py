@@ -12,6 +12,7 @@ outside of any mechanism: internal material, unless members are canaries or publ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -231,6 +232,8 @@ class MembershipResult:
     ) -> list[Slice]:
         """Return the result by true class, or by ``groups`` with one entry per record.
 
+        Entries that are not a number or not a time make the group "missing".
+
         Slices with fewer than ``smallest`` members or non-members are left out: output that
         leaves the house takes ``SMALLEST_SLICE``. The intervals are those of each
         slice alone: among twenty slices one is expected to miss the truth at 95 %.
@@ -242,12 +245,12 @@ class MembershipResult:
                 "groups", f"shape {keys.shape}", f"one entry for each of {len(self.scores)} records"
             )
         found = []
-        for name in sorted(set(keys.tolist()), key=lambda key: (str(type(key)), key)):
-            part = self._part(keys == name)
+        for name, mask in _groups(keys):
+            part = self._part(mask)
             if part is not None and min(part.roc.members, part.roc.nonmembers) >= fewest:
                 found.append(
                     Slice(
-                        str(name),
+                        name,
                         part.roc.members,
                         part.roc.nonmembers,
                         part.auc,
@@ -348,6 +351,21 @@ def pooled(results: Sequence[MembershipResult]) -> MembershipResult:
         results[0].threshold if whole and len({r.threshold for r in results}) == 1 else None,
         {**results[0].metadata, "pooled_targets": len(results)},
     )
+
+
+def _groups(keys: NDArray[Any]) -> list[tuple[str, NDArray[np.bool_]]]:
+    """The groups by name, each with a mask of its records; every record is in one."""
+    places: dict[object, list[int]] = {}
+    missing: list[int] = []
+    for place, key in enumerate(keys):
+        # These are not equal to themselves: each would be a group of its own, without records.
+        timeless = isinstance(key, np.datetime64) and bool(np.isnat(key))
+        lost = timeless or (isinstance(key, (float, np.floating)) and math.isnan(key))
+        (missing if lost else places.setdefault(key, [])).append(place)
+    named = [(str(key), places[key]) for key in sorted(places, key=lambda k: (str(type(k)), k))]
+    if missing:
+        named.append(("missing", missing))
+    return [(name, np.isin(np.arange(len(keys)), held)) for name, held in named]
 
 
 def _number(value: float | None) -> float | str | None:

@@ -3,7 +3,9 @@
 Functions and classes of the user are followed wherever they lie, through nested functions,
 methods, bases and class attributes. What belongs to an installed library is known by its name
 and version. Anything else whose content cannot be told is refused: values that carry state of
-their own, modules that are handed on as a whole, and names that are made up at run time.
+their own, modules that are handed on as a whole, names that are made up at run time, and what
+reads files, the environment or the network. The last are known by name, so that a library's
+own ways to read a file may pass: see :mod:`discreet.attacks.outside_reads`.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Iterable
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
-from discreet.attacks.code_origin import library_version, released, uses_of
+from discreet.attacks.code_origin import attributes_of, library_version, released, uses_of
+from discreet.attacks.outside_reads import reads_outside
+from discreet.attacks.record_identity import value_bytes
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -68,13 +73,19 @@ def feed_array(state: Any, array: NDArray[Any]) -> None:
     """Feed an array's kind, shape and values."""
     state.update(f"{array.dtype.str}{array.shape}".encode())
     if array.dtype.hasobject:
-        state.update(repr(array.tolist()).encode())
+        for one in array.ravel().tolist():
+            state.update(value_bytes(one, typed=True))
     else:
         state.update(np.ascontiguousarray(array).data)
 
 
 def _refuse(where: str, why: str) -> NoReturn:
     raise InvalidValue("key", None, f"a text that identifies the training function: {where} {why}")
+
+
+def _refuse_outside(where: str, module: str, name: str) -> None:
+    if reads_outside(module, name.rpartition(".")[2]):
+        _refuse(where, f"may read from outside by {module}.{name}, and what that gives is unknown")
 
 
 @final
@@ -105,7 +116,7 @@ class CodeWalk:
         elif kind.__module__.partition(".")[0] == "torch" and hasattr(value, "detach"):
             feed_array(self._state, value.detach().cpu().numpy())
         elif isinstance(value, ModuleType):
-            self._module(value, (), where)
+            self._module(value, (), (), where)
         elif isinstance(value, enum.Enum):
             self._text(f"member:{value.name}")
             self.feed(kind, where)
@@ -174,6 +185,7 @@ class CodeWalk:
             version = released(module, name, value)
         if version is None:
             _refuse(where, f"is a {type(value).__name__}, whose content cannot be told")
+        _refuse_outside(where, str(module), str(name))
         self._text(f"library:{module}.{name}:{version}")
 
     def _items(self, items: Any, where: str) -> None:
@@ -186,16 +198,23 @@ class CodeWalk:
             self.feed(owner, where)
         if value.__name__ in _DYNAMIC and owner is builtins:
             _refuse(where, f"calls {value.__name__}, and what that reaches cannot be told")
+        _refuse_outside(where, value.__module__ or "builtins", value.__name__)
         version = library_version(value.__module__ or "builtins")
         self._text(f"builtin:{value.__module__}.{value.__qualname__}:{version}")
 
-    def _module(self, module: ModuleType, chain: tuple[str, ...], where: str) -> None:
-        """Feed what is read of a module: all of it would be all that it imports."""
+    def _module(
+        self, module: ModuleType, chain: tuple[str, ...], attributes: Iterable[str], where: str
+    ) -> None:
+        """Feed what is read of a module: all of it would be all that it imports.
+
+        Where nothing is read at once, ``attributes`` are what may be read of it later.
+        """
         name = module.__name__
         if name.partition(".")[0] in _DYNAMIC_MODULES:
             _refuse(where, f"is {name}, and what that reaches cannot be told")
         version = library_version(name)
         if version is not None:
+            self._library(module, chain, attributes, where)
             self._text(f"module:{name}:{version}")
             return
         if not chain:
@@ -205,9 +224,23 @@ class CodeWalk:
             _refuse(where, f"is the module {name}, which has no {chain[0]} (yet)")
         part = getattr(module, chain[0])
         if isinstance(part, ModuleType):
-            self._module(part, chain[1:], f"{where.rstrip(',')}.{chain[0]}")
+            self._module(part, chain[1:], attributes, f"{where.rstrip(',')}.{chain[0]}")
         else:
             self.feed(part, f"{where.rstrip(',')}.{chain[0]}")
+
+    def _library(
+        self, module: ModuleType, chain: tuple[str, ...], attributes: Iterable[str], where: str
+    ) -> None:
+        """Refuse what reads from outside of the code, on the way along the chain."""
+        place: Any = module
+        for name in chain:
+            _refuse_outside(where, place.__name__, name)
+            place = getattr(place, name, None)
+            if not isinstance(place, ModuleType):
+                return
+        for name in attributes:
+            if hasattr(place, name):
+                _refuse_outside(where, place.__name__, name)
 
     def _function(self, function: FunctionType, where: str) -> None:
         name = f"{function.__module__}.{function.__qualname__}"
@@ -216,6 +249,7 @@ class CodeWalk:
         if version is not None and own is not None:
             if name == "importlib.import_module":
                 _refuse(where, f"is {name}, and what that reaches cannot be told")
+            _refuse_outside(where, function.__module__, function.__qualname__)
             self._text(f"library:{name}:{version}")
             return
         self._code(function.__code__)
@@ -235,11 +269,12 @@ class CodeWalk:
                 self.feed(cell.cell_contents, f"what {function.__name__} wraps")
 
     def _reached(self, function: FunctionType) -> None:
+        attributes = sorted(attributes_of(function.__code__))
         closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
         for kind, name, chain in dict.fromkeys(uses_of(function.__code__)):
             where = f"{name}, which {function.__name__} uses,"
             if kind == "import":
-                self._imported(function, name, chain, where)
+                self._imported(function, name, chain, attributes, where)
                 continue
             if kind == "closure":
                 if name not in closure:
@@ -258,12 +293,17 @@ class CodeWalk:
                 continue
             self._text(f"{kind}:{name}")
             if isinstance(value, ModuleType):
-                self._module(value, chain, where)
+                self._module(value, chain, attributes, where)
             else:
                 self.feed(value, where)
 
     def _imported(
-        self, function: FunctionType, name: str, chain: tuple[str, ...], where: str
+        self,
+        function: FunctionType,
+        name: str,
+        chain: tuple[str, ...],
+        attributes: Iterable[str],
+        where: str,
     ) -> None:
         package = function.__globals__.get("__package__") or None
         try:
@@ -278,7 +318,9 @@ class CodeWalk:
             part = getattr(module, chain[0])
             if library_version(part.__name__) is None:
                 _refuse(where, f"imports the module {part.__name__} inside a function")
-        self._module(module, chain, where)
+        if not chain and library_version(full) is not None:  # the name may be that of the package
+            self._library(sys.modules[full.partition(".")[0]], (), attributes, where)
+        self._module(module, chain, attributes, where)
 
     def _code(self, code: CodeType) -> None:
         """Feed what runs, and nothing of where it is written."""
@@ -305,6 +347,7 @@ class CodeWalk:
     def _class(self, made: type, where: str) -> None:
         version = released(made.__module__, made.__qualname__, made)
         if version is not None:
+            _refuse_outside(where, made.__module__, made.__qualname__)
             self._text(f"library:{made.__module__}.{made.__qualname__}:{version}")
             return
         self._text(f"class:{made.__qualname__}")

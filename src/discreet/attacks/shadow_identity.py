@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["data_digest", "shadow_name", "train_key"]
 
-FORMAT = "discreet.shadow.2"
+FORMAT = "discreet.shadow.3"
 
 
 def data_digest(records: Any, labels: NDArray[np.int64]) -> str:

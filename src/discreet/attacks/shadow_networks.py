@@ -27,8 +27,8 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from discreet import _validate
-from discreet.attacks.shadow_identity import train_key
+from discreet import __version__, _validate
+from discreet.attacks.shadow_identity import data_digest, train_key
 from discreet.attacks.targets import checked_labels
 from discreet.errors import InvalidValue
 
@@ -121,7 +121,7 @@ class NetworkTrainer:
 
     @property
     def key(self) -> str:
-        """What is to be trained and how, for the cache of the pool."""
+        """What is to be trained, on what, how and by which versions, for the cache of the pool."""
         network = self._network
         made = repr(network) if isinstance(network, Perceptron) else train_key(network)
         settings = (
@@ -132,7 +132,9 @@ class NetworkTrainer:
             self.momentum,
             self.weight_decay,
         )
-        return f"NetworkTrainer:{settings!r}:{made}"
+        data = data_digest(self._x, self._y.numpy())
+        versions = f"discreet {__version__}, torch {torch.__version__}"
+        return f"NetworkTrainer:{versions}:{settings!r}:{made}:{data}"
 
     def __call__(self, indices: NDArray[np.intp], seed: int) -> nn.Module:
         """Return a network trained on the records with these numbers."""

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from scipy.special import gammaln
 
 from discreet import _validate
 from discreet.attacks import signals
 from discreet.attacks.observations import Observation
+from discreet.attacks.record_identity import comparable_digests
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["AlignedScores", "ShadowScores"]
 
-# Fewer common records than this may be divided alike by chance (probability 2**-39): whether a
-# model is a twin cannot be told, and leaving out what only looks like one would tell the truth.
+# A model that divides the records in common as the target does is its twin if chance does so with
+# at most this probability. Otherwise whether it is one cannot be told, and leaving out what only
+# looks like one would tell the truth. For random halves 40 records in common suffice: two in
+# C(40, 20) ways to halve them is less than this, and to halve more records with these is less.
+_TWIN_CHANCE = 2.0**-36
 _TWIN_RECORDS = 40
 
 
@@ -145,12 +150,13 @@ class ShadowScores:
 
         Raises where a record is not in the pool, or is there twice and so cannot be told.
         """
-        if np.array_equal(observation.digests, self.digests):
-            return np.arange(len(self.digests))
-        order = np.argsort(self.digests, kind="stable")
-        ordered = self.digests[order]
-        left = np.searchsorted(ordered, observation.digests, side="left")
-        right = np.searchsorted(ordered, observation.digests, side="right")
+        known, asked = comparable_digests(self, observation)
+        if np.array_equal(asked, known):
+            return np.arange(len(known))
+        order = np.argsort(known, kind="stable")
+        ordered = known[order]
+        left = np.searchsorted(ordered, asked, side="left")
+        right = np.searchsorted(ordered, asked, side="right")
         found = right - left
         missing, doubled = int((found == 0).sum()), int((found > 1).sum())
         if missing:
@@ -197,10 +203,13 @@ class ShadowScores:
     def apart_from(self, observation: Observation) -> ShadowScores:
         """Return the models that are not twins of the target on the records in common.
 
-        For attacks that learn from the shadow models as a whole, over any records. Copies of a
-        record are counted: a twin has as many of them inside. With fewer than 40 different
-        records in common, a model that divides them as the target does may be its twin or may
-        do so by chance, and is refused. Near twins, trained on all but a few of the target's
+        For attacks that learn from the shadow models as a whole, over any records. A twin has
+        all members in common inside and all other records in common outside, or exactly the
+        other way round; it is recognized even if only members, or only non-members, are in the
+        pool. Copies of a record are counted: a twin has as many of them inside. A model that
+        divides the records so, where a random training set of its size would do it with a
+        probability above 2**-36, may be a twin or may not, and is refused; with halves, 40
+        records in common are enough. Near twins, trained on all but a few of the target's
         records, are not recognized.
         """
         twins = self._twins_of(observation)
@@ -210,25 +219,45 @@ class ShadowScores:
 
     def _twins_of(self, observation: Observation) -> NDArray[np.bool_]:
         """Which models were trained on the target's records, or exactly on the others."""
-        mine, copies, inside = _counts(self.digests, self.inclusion)
-        theirs, seen, members = _counts(observation.digests, observation.members[None])
+        known, asked = comparable_digests(self, observation)
+        mine, copies, inside = _counts(known, self.inclusion)
+        theirs, seen, members = _counts(asked, observation.members[None])
         _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
         # Of a record that is here more often than there, it is not known which copies were meant.
         same = copies[here] == seen[there]
         here, there = here[same], there[same]
         total, wanted = copies[here], members[0, there]
-        if not wanted.any() or (wanted == total).all():
+        if not here.size:
             return np.zeros(len(self), dtype=bool)
         found = inside[:, here]
         twins = (found == wanted).all(axis=1) | (found == total - wanted).all(axis=1)
-        if len(here) < _TWIN_RECORDS and twins.any():
-            raise InvalidValue(
-                "shadows",
-                f"a model that divides all {len(here)} records in common as the target does",
-                f"at least {_TWIN_RECORDS} records in common, to tell a twin of the target from "
-                "chance, or models that divide them otherwise",
-            )
+        sizes = self.inclusion.sum(axis=1)
+        for row in np.flatnonzero(twins):
+            if _chance_to_divide(len(self.labels), sizes[row], total, found[row]) > _TWIN_CHANCE:
+                raise InvalidValue(
+                    "shadows",
+                    f"a model that divides all {len(here)} records in common as the target does",
+                    f"more records in common ({_TWIN_RECORDS} where models have halves), to tell a "
+                    "twin of the target from chance, or models that divide them otherwise",
+                )
         return np.asarray(twins)
+
+
+def _chance_to_divide(
+    population: int, size: int, total: NDArray[np.int64], inside: NDArray[np.int64]
+) -> float:
+    """The probability that a random set of ``size`` has so many copies of each inside, or outside.
+
+    Of the C(population, size) sets, C(total_i, inside_i) for every record i in common, times
+    those that fill up with records not in common, do; there are two ways round.
+    """
+    rest, places = population - int(total.sum()), int(size) - int(inside.sum())
+    ways = _log_choose(total, inside).sum() + _log_choose(rest, places)
+    return float(2 * np.exp(ways - _log_choose(population, size)))
+
+
+def _log_choose(count: Any, chosen: Any) -> Any:
+    return gammaln(count + 1.0) - gammaln(chosen + 1.0) - gammaln(count - chosen + 1.0)
 
 
 def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:

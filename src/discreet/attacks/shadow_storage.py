@@ -11,6 +11,8 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +25,16 @@ if TYPE_CHECKING:
 
 __all__ = ["kept_seed", "read_scores", "write_scores"]
 
-SEED_FILE = "pool.json"
+SEED_FILE = "pool-{}.json"
 # The probabilities of a target may miss 1 by 1e-3; single precision adds to it.
 _SUM_TOLERANCE = 2e-3
 
 
 def read_scores(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | None:
     """Return the scores, mapped from the file, or ``None`` if they are not there whole."""
+    if path.is_dir():
+        expected = f"a directory of shadow models: {path.name} is a directory, not a file of scores"
+        raise InvalidValue("directory", str(path.parent), expected)
     try:
         scores = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError):
@@ -74,30 +79,50 @@ def _are_log_probabilities(scores: NDArray[np.float32]) -> bool:
 def kept_seed(directory: Path, data: str, fresh: int) -> int:
     """Return the seed that this directory's pool was begun with, or keep ``fresh`` as it.
 
-    Only a pool over the same data has the seed in common.
+    Only a pool over the same data has the seed in common. Of several processes that begin at
+    the same time one keeps its seed, and all use it.
     """
-    path = directory / SEED_FILE
-    document: dict[str, Any] = {}
-    if path.exists():
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            seeds = document["seeds"]
-            known = seeds.get(data)
-            if known is not None and (type(known) is not int or known < 0):
-                raise ValueError(f"the seed {known!r}")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidValue(
-                "directory", str(directory), f"a directory of shadow models: {SEED_FILE} is damaged"
-            ) from error
-        if isinstance(known, int):
-            return known
-    seeds = {**document.get("seeds", {}), data: fresh}
-    text = json.dumps({"schema": "discreet.shadows", "version": 1, "seeds": seeds}, indent=1)
-    _replace(path, lambda stream: stream.write(text.encode()))
-    return fresh
+    path = directory / SEED_FILE.format(data[:40])
+    if not path.exists():
+        text = json.dumps({"schema": "discreet.shadows", "version": 2, "data": data, "seed": fresh})
+        _create(path, text.encode())
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        known, about = document["seed"], document["data"]
+        if type(known) is not int or known < 0 or about != data:
+            raise ValueError(f"the seed {known!r} of {about!r}")
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidValue(
+            "directory", str(directory), f"a directory of shadow models: {path.name} is damaged"
+        ) from error
+    return known
 
 
-def _replace(path: Path, write: Any) -> None:
+def _create(path: Path, content: bytes) -> None:
+    """Make a file with this content, unless there is one: then that one stays."""
+    draft = _draft(path, lambda stream: stream.write(content))
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # no second names for files here: whoever reads too early finds it damaged
+        with suppress(FileExistsError), path.open("xb") as stream:
+            stream.write(content)
+    finally:
+        draft.unlink()
+
+
+def _replace(path: Path, write: Callable[[Any], Any]) -> None:
+    draft = _draft(path, write)
+    try:
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def _draft(path: Path, write: Callable[[Any], Any]) -> Path:
+    """Write a file beside ``path``, whole and on the disk, and return its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
     try:
@@ -105,7 +130,7 @@ def _replace(path: Path, write: Any) -> None:
             write(stream)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+    return Path(name)

@@ -9,8 +9,8 @@ model that plays the target.)
 
 from __future__ import annotations
 
-import inspect
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +22,9 @@ import numpy as np
 
 from discreet import _validate
 from discreet.attacks import chance
-from discreet.attacks.observations import Observation, observe, record_digests
+from discreet.attacks.observations import Observation, observe
+from discreet.attacks.record_identity import record_digests
+from discreet.attacks.seeded_training import SeededTraining
 from discreet.attacks.shadow_identity import data_digest, shadow_name, train_key
 from discreet.attacks.shadow_scores import ShadowScores
 from discreet.attacks.shadow_storage import kept_seed, read_scores, write_scores
@@ -57,7 +59,6 @@ class _Trainer:
 
     train: Callable[..., Any]
     many: Callable[..., Any] | None
-    seeded: bool
     records: Any
     classes: int
 
@@ -68,7 +69,7 @@ class _Trainer:
     def each(self, orders: Sequence[_Order]) -> Iterator[tuple[int, NDArray[np.float32] | None]]:
         for order, model in zip(orders, self._models(orders), strict=True):
             target = as_target(model, classes=None if _has_classes(model) else self.classes)
-            scores = target.log_probabilities(self.records)
+            scores = _by_label(target.names, target.log_probabilities(self.records), self.classes)
             if scores.shape[1] != self.classes:
                 raise InvalidValue(
                     "train",
@@ -84,10 +85,9 @@ class _Trainer:
         if self.many is not None:
             yield from self.many([order.indices for order in orders], [o.seed for o in orders])
             return
+        train = SeededTraining(self.train)
         for order in orders:
-            yield (
-                self.train(order.indices, order.seed) if self.seeded else self.train(order.indices)
-            )
+            yield train(order.indices, seed=order.seed)
 
 
 @final
@@ -95,7 +95,9 @@ class ShadowPool:
     """``models`` shadow models over ``records``, trained when :meth:`run` is called.
 
     ``train(indices)`` or ``train(indices, seed)`` returns a model, anything that
-    :func:`~discreet.attacks.as_target` takes, trained on these records only. If it has an
+    :func:`~discreet.attacks.as_target` takes, trained on these records only. A parameter
+    called ``seed``, or a second one without a default, gets the seed. The model's classes are
+    the labels given here; one that names them otherwise is refused. If ``train`` has an
     attribute ``many``, that is called as ``many(list of indices, seeds)`` and returns as many
     models, trained together in groups of at most ``group``: see
     :class:`~discreet.attacks.NetworkTrainer`.
@@ -104,7 +106,8 @@ class ShadowPool:
     seed and the training function; a pool that was killed takes up where it was, and another
     experiment never gets its scores. The function is identified by ``key``, by its own
     attribute ``key``, or by its code and all values, functions and classes that it reaches, with
-    the versions of libraries; what cannot be identified is refused. Without a ``seed`` a fresh
+    the versions of libraries; what cannot be identified is refused, and so is what reads files
+    or the environment, as far as it is recognized. Without a ``seed`` a fresh
     one is drawn, and kept in the directory.
 
     ``n_jobs`` processes train at the same time (-1: one for each processor) by joblib;
@@ -238,8 +241,12 @@ class ShadowPool:
         return self.scores.leave_out(row)
 
     def observe(self, target: Any, *, members: Any) -> Observation:
-        """Ask a target about the pool's records; ``members`` says which it was trained on."""
-        asked = as_target(target)
+        """Ask a target about the pool's records; ``members`` says which it was trained on.
+
+        The pool's labels are the target's columns, also where its classes have names: label 0
+        is the class that the target names first.
+        """
+        asked = as_target(target, classes=None if _has_classes(target) else self.classes)
         labels: Any = self.labels
         if asked.names is not None:  # here labels are columns already
             labels = np.empty(len(self.labels), dtype=object)
@@ -270,7 +277,7 @@ class ShadowPool:
         self, orders: list[_Order]
     ) -> Iterator[Sequence[tuple[int, NDArray[np.float32] | None]]]:
         many = getattr(self._train, "many", None)
-        trainer = _Trainer(self._train, many, _takes_seed(self._train), self.records, self.classes)
+        trainer = _Trainer(self._train, many, self.records, self.classes)
         if self.n_jobs == 1 and self.backend is None:
             size = 1 if many is None else self.group
             for start in range(0, len(orders), size):
@@ -295,17 +302,18 @@ class ShadowPool:
             )
 
     def _bar(self, count: int) -> AbstractContextManager[Callable[[], None]]:
-        if not self.progress:
+        if not self.progress or not sys.stderr.isatty():
             return nullcontext(lambda: None)
         return _Bar(count)
 
 
 @final
 class _Bar:
-    """A progress bar on the terminal."""
+    """A progress bar on a terminal behind stderr, which results never go to."""
 
     def __init__(self, count: int) -> None:
-        self._progress = import_module("rich.progress").Progress()
+        console = import_module("rich.console").Console(file=sys.stderr)
+        self._progress = import_module("rich.progress").Progress(console=console)
         self._task = self._progress.add_task("shadow models", total=count)
 
     def __enter__(self) -> Callable[[], None]:
@@ -328,14 +336,31 @@ def _backend(joblib: Any, backend: str | None) -> AbstractContextManager[Any]:
     return context
 
 
-def _takes_seed(train: Callable[..., Any]) -> bool:
+def _by_label(
+    names: tuple[object, ...] | None, scores: NDArray[np.float64], classes: int
+) -> NDArray[np.float64]:
+    """Put the columns of a model with names for its classes in the order of the labels."""
+    if names is None:
+        return scores
     try:
-        parameters = inspect.signature(train).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    required = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty]
-    return len(required) >= 2 or any(p.name == "seed" and p.kind in kinds for p in parameters)
+        labels = checked_labels([_whole(name) for name in names], classes)
+    except (InvalidValue, TypeError, ValueError, OverflowError):
+        labels = np.zeros(0, dtype=np.int64)
+    if len(set(labels.tolist())) < len(names):
+        raise InvalidValue(
+            "train",
+            f"a model of the classes {names}",
+            f"models of the pool's labels, 0 to {classes - 1}: which class is which is not known",
+        )
+    placed = np.full((len(scores), classes), -np.inf)
+    placed[:, labels] = scores
+    return placed
+
+
+def _whole(name: Any) -> int:
+    if float(name) != int(float(name)):
+        raise ValueError(name)
+    return int(float(name))
 
 
 def _has_classes(model: Any) -> bool:

@@ -5,7 +5,9 @@ are wrapped by :func:`as_target`; the wrapped model is never changed and never t
 
 Classes are the integers from 0 to ``classes - 1``: the columns of the probabilities. A model
 whose classes have names (words, or numbers other than those of the columns) keeps them in
-``names``, and :func:`class_indices` then reads labels as names, never as columns.
+``names``, and :func:`class_indices` then reads labels as names, never as columns. An estimator
+that met the classes 3 and 7 has columns for 0 to 7 and no class 1: that label is an error,
+unless whoever wraps the model states how many classes there are.
 
 Log-probabilities rather than probabilities are what is kept: a network that is sure of a
 record says p = 1 - 1e-20, and the difference to 1 is where the membership shows. The two are
@@ -76,7 +78,8 @@ def as_target(
     """Wrap a model so that attacks can query it.
 
     ``model`` is a ``torch.nn.Module`` (its outputs are logits unless ``output`` says
-    otherwise; it is queried in evaluation mode and put back afterwards), a scikit-learn
+    otherwise, and if they look like probabilities ``output`` must say what they are; it is
+    queried in evaluation mode and put back afterwards), a scikit-learn
     estimator (``predict_proba``, or labels alone where there is only ``predict``), a
     :class:`Target`, or any callable from records to an array, for which ``output`` is
     ``"probabilities"``, ``"logits"`` or ``"labels"``. A single column of logits, or of
@@ -99,7 +102,8 @@ def as_target(
             raise InvalidValue("output", output, "what the target gives, or nothing")
         return model
     if _is_module(model):
-        return _Queried(_module_query(model), output or "logits", classes, size)
+        query = _module_query(model)
+        return _Queried(query, output or "logits", classes, size, guessed=output is None)
     if hasattr(model, "predict") and output in (None, "probabilities", "labels"):
         return _estimator_target(model, output, classes, size)
     if not callable(model):
@@ -116,7 +120,8 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
 
     A label names the class that it is equal to, or that is written the same, or that is the
     same number: 1, 1.0 and "1" all name a class "1", in whatever column that is. Labels are
-    columns only for targets without names.
+    columns only for targets without names; a column of a class that an estimator has never met
+    is one only if ``classes`` was stated to :func:`as_target`.
 
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities", classes=2)
     >>> class_indices(coin, [0, 1, 2])
@@ -128,7 +133,14 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
         raise InvalidValue("labels", f"an array of shape {array.shape}", "one label per record")
     if target.names is not None:
         return _by_name(array, target.names)
-    return checked_labels(array, target.classes)
+    codes = checked_labels(array, target.classes)
+    if isinstance(target, _Queried) and target.met is not None:
+        strange = codes[~np.isin(codes, target.met)]
+        if strange.size:
+            met = ", ".join(map(str, target.met.tolist()))
+            expected = f"a class that the model has met ({met}); as_target(classes=) allows others"
+            raise InvalidValue("labels", int(strange[0]), expected)
+    return codes
 
 
 def _by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
@@ -212,11 +224,15 @@ class _Queried:
         *,
         names: tuple[object, ...] | None = None,
         columns: NDArray[np.int64] | None = None,
+        met: NDArray[np.int64] | None = None,
+        guessed: bool = False,
     ) -> None:
         self._query = query
         self._output = output
         self._batch_size = batch_size
         self._columns = columns
+        self._guessed = guessed
+        self.met = met
         self.classes = classes
         self.names = names
         self.label_only = output == "labels"
@@ -260,6 +276,8 @@ class _Queried:
         if not np.isfinite(scores).all():
             raise InvalidValue("the model's output", "a value that is not finite", "finite scores")
         if self._output == "logits":
+            if self._guessed:
+                _refuse_doubtful(scores)
             scores = log_softmax(scores)
         else:
             _check_probabilities(scores)
@@ -292,6 +310,18 @@ class _Queried:
         return answer
 
 
+def _refuse_doubtful(logits: NDArray[np.float64]) -> None:
+    """Logits in several rows do not fall between 0 and 1 and sum to 1 by chance."""
+    if len(logits) < 2 or logits.min() < 0 or logits.max() > 1 + _SUM_TOLERANCE:
+        return
+    if np.abs(logits.sum(axis=1) - 1).max() <= _SUM_TOLERANCE:
+        raise InvalidValue(
+            "the model's output",
+            "rows of numbers from 0 to 1 that sum to 1",
+            'as_target(output="probabilities"), or output="logits" if that is what they are',
+        )
+
+
 def _check_probabilities(scores: NDArray[np.float64]) -> None:
     low, high = float(scores.min()), float(scores.max())
     if low < -_SUM_TOLERANCE or high > 1 + _SUM_TOLERANCE:
@@ -314,11 +344,13 @@ def _estimator_target(
     known = getattr(model, "classes_", None)
     names: tuple[object, ...] | None = None
     columns: NDArray[np.int64] | None = None
+    met: NDArray[np.int64] | None = None
     if known is not None:
         array = np.asarray(known)
         if np.issubdtype(array.dtype, np.integer) and not (array < 0).any():
             # A label is a column: a half without class 3 still has a column for it.
             columns = checked_labels(array, classes)
+            met = columns if classes is None else None
             classes = classes if classes is not None else int(columns.max()) + 1
         else:
             names = tuple(array.tolist())
@@ -326,9 +358,15 @@ def _estimator_target(
                 raise InvalidValue("classes", classes, f"{len(names)}, those of the estimator")
             classes = len(names)
     if not soft:
-        return _Queried(model.predict, "labels", classes, batch_size, names=names)
+        return _Queried(model.predict, "labels", classes, batch_size, names=names, met=met)
     return _Queried(
-        model.predict_proba, "probabilities", classes, batch_size, names=names, columns=columns
+        model.predict_proba,
+        "probabilities",
+        classes,
+        batch_size,
+        names=names,
+        columns=columns,
+        met=met,
     )
 
 
@@ -355,7 +393,7 @@ def _module_query(module: Any) -> Callable[[Any], NDArray[Any]]:
             wanted = first.dtype if batch.is_floating_point() or batch.dtype == torch.bool else None
             batch = batch.to(device=first.device, dtype=wanted)
         with _evaluating(list(module.modules())), torch.no_grad():
-            answer = module(batch)
+            answer = _answered(module, batch)
         if not torch.is_tensor(answer):
             raise InvalidValue(
                 "the model's output", type(answer).__name__, "one tensor; wrap the module"
@@ -365,6 +403,17 @@ def _module_query(module: Any) -> Callable[[Any], NDArray[Any]]:
         return scores
 
     return query
+
+
+def _answered(module: Any, batch: Any) -> Any:
+    try:
+        return module(batch)
+    except RuntimeError as error:
+        if batch.is_floating_point() or batch.is_complex():
+            raise
+        reason = str(error).partition("\n")[0]
+        expected = f"floats, such as records / 255, if the module does not take integers ({reason})"
+        raise InvalidValue("records", f"integers ({batch.dtype})", expected) from error
 
 
 @contextmanager

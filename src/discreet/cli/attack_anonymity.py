@@ -303,7 +303,8 @@ def made_up(
         names = [place.name for place in tables.write(draft)]
     rows = [len(tables.released["zip"]), len(tables.register["zip"])]
     if as_json:
-        print_json({"out": out, "files": dict(zip(names, rows, strict=True))})
+        files = dict(zip(names, rows, strict=True))
+        print_json({"out": out, "internal": False, "files": files})
         return
     told = ", ".join(f"{name} ({size} rows)" for name, size in zip(names, rows, strict=True))
     print_lines([f"written: {told} in {out}; nobody in them exists"])

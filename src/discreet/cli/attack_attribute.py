@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from discreet.cli.attack_output import PageFile, Seed, page_place
+from discreet.cli.attack_output import ModelOutput, PageFile, Seed, page_place, print_marked
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -53,6 +53,7 @@ def attribute(
             help="The hidden column; for NPZ files its number from 0, several with commas.",
         ),
     ],
+    model_output: ModelOutput = None,
     label: Annotated[
         str, typer.Option(metavar="NAME", help="The column of the true class in CSV files.")
     ] = "label",
@@ -86,6 +87,7 @@ def attribute(
 
     The guess is compared with imputation, which needs no model, and with records that the
     model never saw: what is guessed as well without the model, or for everybody, is no leak.
+    CSV and Parquet files are joined by the names of their columns. The output is INTERNAL.
 
     \b
     Examples:
@@ -100,15 +102,10 @@ def attribute(
     level = real("confidence", confidence, above=0, below=1)
     start = None if seed is None else count("seed", seed, at_least=0)
     with page_place(output) as place:
-        asked = subject(model, label=label)
-        sets = {
-            name: asked.read(name, path)
-            for name, path in (
-                ("members", members),
-                ("nonmembers", nonmembers),
-                ("auxiliary", auxiliary),
-            )
-        }
+        asked = subject(model, label=label, output=model_output)
+        sets = asked.read_all(
+            {"members": members, "nonmembers": nonmembers, "auxiliary": auxiliary}
+        )
         result = attribute_inference(
             asked.target,
             attribute=_attribute(asked, attribute_name, values, sets["auxiliary"]),
@@ -125,11 +122,10 @@ def attribute(
 
             place.write(attribute_page(result, about={"model": asked.title, **asked.about}))
     if as_json:
-        print_json({"model": asked.title, **result.to_json()})
+        print_json({"model": asked.title, "internal": True, **result.to_json()})
         return
     print_lines(str(result).splitlines())
-    if output is not None:
-        print_lines([f"written: {output}"])
+    print_marked(output, internal=True, unless=None)
 
 
 def _attribute(

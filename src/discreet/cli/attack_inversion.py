@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli.attack_output import PageFile, Seed, page_place
+from discreet.cli.attack_output import ModelOutput, PageFile, Seed, page_place, print_marked
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -29,6 +29,7 @@ def inversion(
         str,
         typer.Option(metavar="SHAPE", help="Of one record as the model takes it: 1x64x64, 4096."),
     ],
+    model_output: ModelOutput = None,
     picture: Annotated[
         str | None,
         typer.Option(
@@ -64,6 +65,7 @@ def inversion(
             help="A model that was trained apart, to recognise the inverted inputs.",
         ),
     ] = None,
+    judge_output: ModelOutput = None,
     photographs: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="NPZ of real records and labels to test the judge on."),
@@ -78,7 +80,7 @@ def inversion(
 ) -> None:
     r"""Climb to the input of which a model is surest, for every class.
 
-    Where a class is a person, that input may be a picture of the person. The page is internal.
+    Where a class is a person, that input may be a picture of the person. The output is INTERNAL.
 
     \b
     Examples:
@@ -88,10 +90,11 @@ def inversion(
     from discreet.attacks.inversion import invert
     from discreet.attacks.inversion_recognition import recognition
     from discreet.cli.attack_records import read_records
-    from discreet.cli.attack_subjects import subject
+    from discreet.cli.attack_subjects import output_kind, subject
 
     if (judge is None) != (photographs is None):
         raise InvalidValue("photographs", photographs, "a file if and only if with --judge")
+    output_kind("judge_output", judge_output)
     if save is not None and not save.lower().endswith(".npz"):
         raise InvalidValue("save", save, "a file name that ends in .npz")
     start = None if seed is None else count("seed", seed, at_least=0)
@@ -101,9 +104,10 @@ def inversion(
     if size is not None and len(size) != 2:
         raise InvalidValue("picture", picture, "a height and a width, as in 64x64")
     with page_place(output) as place:
-        asked = subject(model, label="label")
+        asked = subject(model, label="label", output=model_output)
         result = invert(
             asked.model,
+            output=model_output,
             shape=_sizes("shape", shape),
             classes=wanted,
             picture=None if size is None else (size[0], size[1]),
@@ -118,8 +122,14 @@ def inversion(
         recognised = None
         if judge is not None and photographs is not None:
             known = read_records("photographs", photographs, label="label")
-            other = subject(judge, label="label").model
-            recognised = recognition(result, other, photographs=known.values, labels=known.labels)
+            other = subject(judge, label="label", output=judge_output).model
+            recognised = recognition(
+                result,
+                other,
+                output=judge_output,
+                photographs=known.values,
+                labels=known.labels,
+            )
         if save is not None:
             _save(save, result)
         if place.wanted:
@@ -136,14 +146,14 @@ def inversion(
     print_lines([str(result), *([] if recognised is None else [str(recognised)])])
     if recognised is None:
         print_lines(["Confidence is what was climbed: give --judge to see who is recognised."])
-    print_lines([f"written: {file} (INTERNAL)" for file in (save, output) if file is not None])
+    print_marked(save, output, internal=True, unless=None)
 
 
 def _as_json(
     title: str, result: InversionResult, recognised: RecognitionResult | None
 ) -> dict[str, Any]:
     judged = None if recognised is None else recognised.to_json()
-    return {"model": title, **result.to_json(), "recognition": judged}
+    return {"model": title, "internal": True, **result.to_json(), "recognition": judged}
 
 
 def _save(path: str, result: InversionResult) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli.attack_output import Exposed, PageFile, Seed, page_place
+from discreet.cli.attack_output import (
+    Exposed,
+    ModelOutput,
+    PageFile,
+    Seed,
+    page_place,
+    print_marked,
+)
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue
@@ -25,10 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["OnIndices", "membership"]
 
 _SHADOWED = ("lira", "lira-offline", "rmia", "shokri")
-_INTERNAL = (
-    "INTERNAL, unsafe to publish: computed from private records outside of any mechanism (if the "
-    "members are canaries or public data, say --public-members)."
-)
+_PUBLIC_MEMBERS = "the members are canaries or public data, say --public-members"
 ATTACKS = ("yeom", "quantile", "label-only", *_SHADOWED)
 
 
@@ -49,6 +52,7 @@ def membership(
             "imported and run. Without it the files hold the answers of the model.",
         ),
     ] = None,
+    model_output: ModelOutput = None,
     label: Annotated[
         str, typer.Option(metavar="NAME", help="The column of the true class in CSV files.")
     ] = "label",
@@ -112,7 +116,8 @@ def membership(
 
     Files are CSV or Parquet tables, or NPZ with the arrays records and labels. Answers of a
     model are one column of probability for each class and the label, or NPZ with the arrays
-    probabilities and labels. Nothing is ever unpickled.
+    probabilities and labels. Tables are joined by the names of their columns, in any order.
+    Nothing is ever unpickled.
 
     How well an attack on real members works is computed from private records, outside of any
     mechanism: what this command prints and writes is INTERNAL, unsafe to publish.
@@ -136,13 +141,11 @@ def membership(
         if name not in ATTACKS:
             raise InvalidValue("attack", name, "one of " + ", ".join(ATTACKS))
     with page_place(output) as place:
-        asked = subject(model, label=label)
+        asked = subject(model, label=label, output=model_output)
         chosen = _chosen(attack or [], asked, public, train)
         maker = _maker(asked, train)
-        sets = {"members": asked.read("members", members)}
-        sets["nonmembers"] = asked.read("nonmembers", nonmembers)
-        if public is not None:
-            sets["public"] = asked.read("public", public)
+        given = {"members": members, "nonmembers": nonmembers}
+        sets = asked.read_all(given if public is None else {**given, "public": public})
         order = _Order(asked, sets, chosen, maker, many, pool, workers, overlap, level, start)
         results = order.run()
         if place.wanted:
@@ -161,10 +164,7 @@ def membership(
         )
         return
     _print(results, asked, level, listed)
-    if internal:
-        print_lines([_INTERNAL])
-    if output is not None:
-        print_lines([f"written: {output}" + (" (INTERNAL)" if internal else "")])
+    print_marked(output, internal=internal, unless=None if listed else _PUBLIC_MEMBERS)
 
 
 def _maker(asked: Subject, train: str | None) -> Callable[..., Any] | None:
@@ -264,7 +264,9 @@ class _Order:
         from discreet.attacks.shadow_identity import train_key
 
         assert self.train is not None
-        maker = OnIndices(self.train, observed.records, observed.labels)
+        output = self.subject.output
+        maker = _ReadAs(OnIndices(self.train, observed.records, observed.labels), output)
+        told = "" if output is None else f" {output}"
         return attacks.ShadowPool(
             observed.records,
             observed.labels,
@@ -272,7 +274,7 @@ class _Order:
             models=self.shadows,
             classes=observed.classes,
             directory=self.pool,
-            key=None if self.pool is None else train_key(self.train),
+            key=None if self.pool is None else train_key(self.train) + told,
             seed=self.seed,
             n_jobs=self.jobs,
             progress=sys.stderr.isatty(),
@@ -313,14 +315,27 @@ class OnIndices:
     """``train(records, labels)`` as the function of indices that a pool wants."""
 
     def __init__(self, train: Callable[..., Any], records: Any, labels: Any) -> None:
-        self._train = train
+        from discreet.attacks.seeded_training import SeededTraining
+
+        self._train = SeededTraining(train, data=2)
         self._records = records
         self._labels = labels
-        self._seeded = len(inspect.signature(train).parameters) > 2
 
     def __call__(self, indices: Any, seed: int) -> Any:
-        extra = (seed,) if self._seeded else ()
-        return self._train(self._records[indices], self._labels[indices], *extra)
+        return self._train(self._records[indices], self._labels[indices], seed=seed)
+
+
+class _ReadAs:
+    """Trains models whose output is of the kind that ``--model-output`` says."""
+
+    def __init__(self, train: Callable[..., Any], output: str | None) -> None:
+        self._train = train
+        self._output = output
+
+    def __call__(self, indices: Any, seed: int) -> Any:
+        from discreet.cli.attack_subjects import read_as
+
+        return read_as(self._train(indices, seed), self._output)
 
 
 def _shadowed(

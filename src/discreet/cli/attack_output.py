@@ -17,12 +17,18 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from discreet.report import Page
 
-__all__ = ["Exposed", "PageFile", "PublicRecords", "Seed", "page_place", "print_marked"]
+__all__ = [
+    "Exposed",
+    "ModelOutput",
+    "PageFile",
+    "PublicRecords",
+    "Seed",
+    "page_place",
+    "print_marked",
+]
 
-_INTERNAL = (
-    "INTERNAL, unsafe to publish: computed from private records outside of any mechanism (if the "
-    "records are public or made up, say --public-records)."
-)
+_INTERNAL = "INTERNAL, unsafe to publish: computed from private records outside of any mechanism"
+_PUBLIC_RECORDS = "the records are public or made up, say --public-records"
 
 PageFile = Annotated[
     str | None,
@@ -44,17 +50,30 @@ PublicRecords = Annotated[
         "it is computed from private records.",
     ),
 ]
+ModelOutput = Annotated[
+    str | None,
+    typer.Option(
+        metavar="probabilities|logits|labels",
+        help="What a model in Python gives: say it of a torch module that ends in a softmax.  "
+        "[default: logits of torch modules; others say it themselves]",
+    ),
+]
 Seed = Annotated[
     str | None, typer.Option(metavar="INTEGER", help="Make the experiment repeatable.")
 ]
 
 
-def print_marked(output: str | None, *, internal: bool) -> None:
-    """Say that what was printed is internal, if it is, and where the page was written."""
+def print_marked(
+    *written: str | None, internal: bool, unless: str | None = _PUBLIC_RECORDS
+) -> None:
+    """Say that what was printed is internal, if it is, and which files were written.
+
+    ``unless`` tells when it would not be, and how to say so; ``None`` if it is in any case.
+    """
     if internal:
-        print_lines([_INTERNAL])
-    if output is not None:
-        print_lines([f"written: {output}" + (" (INTERNAL)" if internal else "")])
+        print_lines([_INTERNAL + ("." if unless is None else f" (if {unless}).")])
+    mark = " (INTERNAL)" if internal else ""
+    print_lines([f"written: {file}{mark}" for file in written if file is not None])
 
 
 class Place:

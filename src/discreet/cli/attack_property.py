@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from discreet.cli.attack_membership import OnIndices
-from discreet.cli.attack_output import PageFile, PublicRecords, Seed, page_place, print_marked
+from discreet.cli.attack_output import (
+    ModelOutput,
+    PageFile,
+    PublicRecords,
+    Seed,
+    page_place,
+    print_marked,
+)
 from discreet.cli.options import Json, count, real
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -72,6 +79,7 @@ def property_(
         str | None,
         typer.Option(metavar="MODULE:NAME", help="The model under attack, if there is one."),
     ] = None,
+    model_output: ModelOutput = None,
     label: Annotated[
         str, typer.Option(metavar="NAME", help="The column of the true class in CSV files.")
     ] = "label",
@@ -95,30 +103,36 @@ def property_(
     """
     from discreet.attacks.property_attack import property_inference
     from discreet.attacks.property_draws import property_sets, train_shadows
-    from discreet.cli.attack_records import read_records
-    from discreet.cli.attack_subjects import imported, subject
+    from discreet.cli.attack_records import in_order_of, read_records
+    from discreet.cli.attack_subjects import imported, output_kind, read_as, subject
 
     level = real("confidence", confidence, above=0, below=1)
     start = None if seed is None else count("seed", seed, at_least=0)
     many, rows = count("shadows", shadows, at_least=4), count("size", size, at_least=1)
     workers = count("jobs", jobs, at_least=1)
     kinds = [_kind(name) for name in access or ["outputs"]]
+    given = output_kind("model_output", model_output)
     maker: Callable[..., Any] = imported("train", train)
     with page_place(output) as place:
         own = read_records("records", records, label=label)
-        asked = own if queries is None else read_records("queries", queries, label=label)
+        asked = own
+        if queries is not None:
+            asked = read_records("queries", queries, label=label)
+            asked = in_order_of(own.columns, "queries", queries, asked, of=records)
         judged = None if target is None else subject(target, label=label).model
         sets = property_sets(
             _mask(own, has), shares=_shares(shares), size=rows, sets=many, seed=start
         )
         models = train_shadows(OnIndices(maker, own.values, own.labels), sets, n_jobs=workers)
+        # Whoever reads weights needs the module itself.
+        output_of = {kind: given if kind == "outputs" else None for kind in kinds}
         results = [
             property_inference(
-                models,
+                [read_as(model, output_of[kind]) for model in models],
                 sets.holds,
                 access=kind,
                 queries=asked.values[:200] if queries is None else asked.values,
-                target=judged,
+                target=None if judged is None else read_as(judged, output_of[kind]),
                 held_out=sets.held_out,
                 confidence=level,
                 seed=sets.seed,

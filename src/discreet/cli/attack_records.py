@@ -1,10 +1,14 @@
-"""Records and answers from files: NPZ without pickle, CSV and Parquet with named columns."""
+"""Records and answers from files: NPZ without pickle, CSV and Parquet with named columns.
+
+Files of one experiment are joined by the names of their columns, never by their places.
+"""
 
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 
     from discreet.attacks.anonymity.coded import CodedTable
 
-__all__ = ["Records", "read_answers", "read_records"]
+__all__ = ["Answers", "Records", "in_order_of", "read_answers", "read_records"]
 
 _PREFIX = "probability of "
 
@@ -38,6 +42,51 @@ class Records:
         """Records and labels as attacks take them."""
         return self.values, self.labels
 
+    def moved(self, places: Sequence[int]) -> Records:
+        """Return the same with the columns at these places, in this order."""
+        names = None if self.columns is None else tuple(self.columns[place] for place in places)
+        return replace(self, values=self.values[:, list(places)], columns=names)
+
+
+@dataclass(frozen=True)
+class Answers(Records):
+    """Answers of a model: ``labels`` are columns of ``values``, by name or by ``numbers``."""
+
+    numbers: bool = False
+
+    def moved(self, places: Sequence[int]) -> Records:
+        """Return the same, where every label still means the class that it meant."""
+        return replace(super().moved(places), labels=np.argsort(places)[self.labels])
+
+
+def in_order_of(
+    columns: Sequence[str] | None, argument: str, path: str, records: Records, *, of: str
+) -> Records:
+    """Return records whose columns are those of ``columns`` in that order, or raise.
+
+    ``columns`` are the names that ``of`` has: another file, or the model; ``None`` if its columns
+    have no names, as in NPZ files, which are joined with each other only.
+    """
+    if records.columns == (None if columns is None else tuple(columns)):
+        return records
+    if columns is None or records.columns is None:
+        named = "no names" if columns is None else f"the names {', '.join(columns)}"
+        raise InvalidValue(argument, path, f"columns as in {of}, which have {named}")
+    found = {_plain_name(name): place for place, name in enumerate(records.columns)}
+    wanted = {_plain_name(name): name for name in columns}
+    missing = [name for plain, name in wanted.items() if plain not in found]
+    surplus = [name for name in records.columns if _plain_name(name) not in wanted]
+    if missing or surplus:
+        told = [f"lacks {', '.join(missing)}"] if missing else []
+        told += [f"has also {', '.join(surplus)}"] if surplus else []
+        raise InvalidValue(argument, path, f"the columns of {of}; it {' and '.join(told)}")
+    places = [found[plain] for plain in wanted]
+    if isinstance(records, Answers) and records.numbers and places != sorted(places):
+        # The number of a class is a place in this file, or in the first one: who knows?
+        expected = f"labels that are names of classes: its columns are in another order than {of}"
+        raise InvalidValue(argument, path, expected)
+    return records.moved(places)
+
 
 def read_records(argument: str, path: str, *, label: str) -> Records:
     """Read ``records`` and ``labels`` of an NPZ file, or the columns of a table.
@@ -50,6 +99,7 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
     table, names = _table(argument, path, label)
     features = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in features])
+    _each_once(argument, path, features)
     return _checked(argument, path, Records(values, _labels(table, label), tuple(features)))
 
 
@@ -58,33 +108,45 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
 
     In a table every column but ``label`` is the probability of a class. Labels are the names of
     these columns, with or without the words "probability of", or their numbers from 0; only
-    names if any of the names is itself a number.
+    names if any of the names is itself a number. 1 and 1.0 are one name.
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("probabilities", "labels"))
-        return _checked(argument, path, Records(values, labels))
+        return _checked(argument, path, Answers(values, labels, numbers=True))
     table, names = _table(argument, path, label)
     classes = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
     labels = _labels(table, label)
     short = [name.removeprefix(_PREFIX) for name in classes]
-    if not np.issubdtype(labels.dtype, np.integer) or any(_is_number(name) for name in short):
+    _each_once(argument, path, short)
+    numbers = np.issubdtype(labels.dtype, np.integer) and not any(map(_is_number, short))
+    if not numbers:
         labels = _by_name(argument, path, labels, classes, short)
-    return _checked(argument, path, Records(values, labels, tuple(short)))
+    return _checked(argument, path, Answers(values, labels, tuple(short), numbers=numbers))
 
 
 def _by_name(
     argument: str, path: str, labels: NDArray[Any], classes: Sequence[str], short: Sequence[str]
 ) -> NDArray[np.int64]:
-    place = {name: at for names in (short, classes) for at, name in enumerate(names)}
-    # Names win over numbers: 1 is the column "1" before it is the column "1.0".
-    numbers = {str(int(float(name))): at for at, name in enumerate(short) if _is_whole(name)}
-    place = {**numbers, **place}
-    unknown = next((text for text in map(str, labels.tolist()) if text not in place), None)
+    place = {_plain_name(name): at for names in (short, classes) for at, name in enumerate(names)}
+    texts = [_plain_name(str(label)) for label in labels.tolist()]
+    unknown = next((text for text in texts if text not in place), None)
     if unknown is not None:
         expected = f"labels that name one of the columns {', '.join(classes)}; {unknown!r} does not"
         raise InvalidValue(argument, path, expected)
-    return np.array([place[str(text)] for text in labels.tolist()], dtype=np.int64)
+    return np.array([place[text] for text in texts], dtype=np.int64)
+
+
+def _each_once(argument: str, path: str, names: Sequence[str]) -> None:
+    counts = Counter(map(_plain_name, names))
+    twice = next((name for name in names if counts[_plain_name(name)] > 1), None)
+    if twice is not None:
+        raise InvalidValue(argument, path, f"each column once; {twice!r} is there twice")
+
+
+def _plain_name(name: str) -> str:
+    """The name by which columns are compared: many tools write the class 1 as 1.0."""
+    return str(int(float(name))) if _is_whole(name) else name
 
 
 def _is_number(text: str) -> bool:
@@ -147,6 +209,9 @@ def _labels(table: CodedTable, label: str) -> NDArray[Any]:
 
 def _checked(argument: str, path: str, records: Records) -> Records:
     shape = records.values.shape
+    if records.labels.ndim != 1:
+        shown = f"{path} with labels of shape {records.labels.shape}"
+        raise InvalidValue(argument, shown, "one label for each record")
     if records.values.ndim < 2 or len(records) == 0 or shape[0] != len(records):
         shown = f"{path} with shapes {shape} and {records.labels.shape}"
         raise InvalidValue(argument, shown, "one or more records with a label each")

@@ -9,6 +9,7 @@ Nothing is ever unpickled: a pickle runs code, and nobody expects that from a da
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discreet.cli.attack_records import Records, read_answers, read_records
+from discreet import __version__
+from discreet.cli.attack_records import Records, in_order_of, read_answers, read_records
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from discreet.learn.choosing import TableLearner
     from discreet.privacy import Loss
 
-__all__ = ["SameLearner", "Subject", "imported", "subject"]
+__all__ = ["SameLearner", "Subject", "imported", "output_kind", "read_as", "subject"]
 
 _MODEL = "a directory that discreet train wrote, or module:name in Python"
 
@@ -43,19 +45,43 @@ class Subject:
     """The model itself, for attacks that look inside."""
     answers_only: bool = False
     """Whether the files hold the answers of the model, so that nothing else can be asked."""
+    columns: tuple[str, ...] | None = None
+    """The columns that the model was trained on, if it knows their names."""
+    output: str | None = None
+    """What the model gives, if the command line says so."""
     class_names: tuple[str, ...] | None = None
     learner: TableLearner | None = None
     loss: Loss | None = None
     about: Mapping[str, str] = field(default_factory=dict)
 
+    def read_all(self, files: Mapping[str, str]) -> dict[str, Records]:
+        """Read files by the names of their arguments, and join them by the names of columns."""
+        sets: dict[str, Records] = {}
+        for argument, path in files.items():
+            found = self.read(argument, path)
+            if self.columns is not None and found.columns is not None:
+                found = in_order_of(self.columns, argument, path, found, of="the model")
+            if sets:
+                first = next(iter(sets))
+                columns = sets[first].columns
+                found = in_order_of(columns, argument, path, found, of=files[first])
+            sets[argument] = found
+        return sets
 
-def subject(model: str | None, *, label: str) -> Subject:
-    """Return what ``--model`` names; without it, files are answers of a model."""
+
+def subject(model: str | None, *, label: str, output: str | None = None) -> Subject:
+    """Return what ``--model`` names; without it, files are answers of a model.
+
+    ``output`` is what an imported model gives: the other kinds say so themselves.
+    """
+    output_kind("model_output", output)
+    if output is not None and (model is None or Path(model).is_dir()):
+        raise InvalidValue("model_output", output, "nothing without a model of module:name")
     if model is None:
         return _answers(label)
     if Path(model).is_dir():
         return _trained(model)
-    return _imported_model(model, label)
+    return _imported_model(model, label, output)
 
 
 def imported(argument: str, path: str) -> Any:
@@ -76,6 +102,27 @@ def imported(argument: str, path: str) -> Any:
     return found
 
 
+def output_kind(argument: str, text: str | None) -> str | None:
+    """Return what ``--model-output`` says, if it is a kind of output."""
+    from discreet.attacks.targets import OUTPUTS
+
+    if text is not None and text not in OUTPUTS:
+        raise InvalidValue(argument, text, "one of " + ", ".join(OUTPUTS))
+    return text
+
+
+def read_as(model: Any, output: str | None) -> Any:
+    """Return a model that was trained like the subject, whose output is of the same kind.
+
+    Estimators and targets say themselves what they give.
+    """
+    if output is None or not hasattr(model, "state_dict"):
+        return model
+    from discreet.attacks.targets import as_target
+
+    return as_target(model, output=output)
+
+
 def _answers(label: str) -> Subject:
     from discreet.attacks.targets import as_target
 
@@ -93,7 +140,7 @@ def _answers(label: str) -> Subject:
     )
 
 
-def _imported_model(model: str, label: str) -> Subject:
+def _imported_model(model: str, label: str, output: str | None) -> Subject:
     from discreet.attacks.targets import Target, as_target
 
     found = imported("model", model)
@@ -104,8 +151,10 @@ def _imported_model(model: str, label: str) -> Subject:
             raise InvalidValue("model", model, "a model, or a function that returns one")
         found = found()
     try:
-        target = as_target(found)
+        target = as_target(found, output=output)
     except InvalidValue as error:
+        if output is not None and error.argument == "output":
+            raise InvalidValue("model_output", output, error.expected) from None
         expected = f"a model, or a function that returns one; of {error.argument}: {error.expected}"
         raise InvalidValue("model", model, expected) from None
 
@@ -113,7 +162,17 @@ def _imported_model(model: str, label: str) -> Subject:
         return read_records(argument, path, label=label)
 
     names = None if target.names is None else tuple(map(str, target.names))
-    return Subject(target, read, model, model=found, class_names=names)
+    known = getattr(found, "feature_names_in_", None)
+    columns = None if known is None else tuple(map(str, known))
+    return Subject(
+        target,
+        read,
+        model,
+        model=found,
+        class_names=names,
+        columns=columns,
+        output=output,
+    )
 
 
 def _trained(model: str) -> Subject:
@@ -167,27 +226,27 @@ def _table(argument: str, path: str, schema: Schema, learner: TableLearner) -> R
 class SameLearner:
     """Trains another model as ``discreet train`` trained this one, on encoded records.
 
-    The budget is that of the certificate; randomness follows the seed, because a shadow model
-    protects nobody.
+    Every parameter is that of the estimator in the directory, chosen or by default; only
+    randomness follows the seed, because a shadow model protects nobody.
     """
 
     def __init__(self, learner: TableLearner) -> None:
-        certificate = learner.estimator.certificate_
-        self._kind, self._schema = learner.learner, learner.schema
-        self._epsilon, self._delta = certificate.epsilon, certificate.delta
-        self.key = f"{self._kind} {self._schema.content_hash} {self._epsilon!r} {self._delta!r}"
+        self._estimator = type(learner.estimator)
+        self._parameters = dict(learner.estimator.get_params())
+        self._classes = len(learner.schema.classes)
+        told = {name: value for name, value in self._parameters.items() if name != "insecure_seed"}
+        self.key = " ".join(
+            (__version__, learner.learner, learner.schema.content_hash, _written(told))
+        )
 
     def __call__(self, records: Any, labels: Any, seed: int) -> Any:
         from discreet.attacks.targets import as_target
-        from discreet.learn.choosing import TableLearner
 
-        made = TableLearner.make(
-            self._kind,
-            self._schema,
-            epsilon=self._epsilon,
-            delta=self._delta,
-            insecure_seed=seed,
-        )
-        made.estimator.fit(records, labels)
-        classes = len(self._schema.classes)
-        return as_target(made.estimator.predict_proba, output="probabilities", classes=classes)
+        made = self._estimator(**{**self._parameters, "insecure_seed": seed})
+        made.fit(records, labels)
+        return as_target(made.predict_proba, output="probabilities", classes=self._classes)
+
+
+def _written(parameters: Mapping[str, Any]) -> str:
+    """The parameters of a model that was read from a file, which are plain JSON values."""
+    return json.dumps(parameters, sort_keys=True)

@@ -33,6 +33,10 @@ class RawBatch:
         """Return the distinct texts of one column, and for each row which one it has."""
         raise NotImplementedError
 
+    def times(self, name: str) -> NDArray[np.datetime64] | None:
+        """Return a column of dates or of times as it came, and nothing for any other."""
+        raise NotImplementedError
+
 
 @final
 class ArrayBatch(RawBatch):
@@ -51,6 +55,10 @@ class ArrayBatch(RawBatch):
             values, codes = np.unique(array, return_inverse=True)
             return codes.astype(np.int64), [cells.text_of(value) for value in values]
         return grouped([cells.text_of(cell) for cell in array])
+
+    def times(self, name: str) -> NDArray[np.datetime64] | None:
+        array = self._arrays[name]
+        return array if array.dtype.kind == "M" else None
 
 
 def grouped(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:

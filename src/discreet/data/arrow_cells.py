@@ -56,6 +56,10 @@ class ArrowBatch(RawBatch):
             return ArrayBatch({name: array}, self.rows).texts(name)
         return _distinct(_trimmed(array))
 
+    def times(self, name: str) -> NDArray[np.datetime64] | None:
+        array = self._arrays[name]
+        return array if isinstance(array, np.ndarray) and array.dtype.kind == "M" else None
+
 
 def numbers_from_text(array: Any, column: Column) -> NDArray[np.float64]:
     """Return what the texts of a binary Arrow array stand for in a column, or NaN."""
@@ -116,7 +120,7 @@ def _flattened(array: Any) -> Any:
     if types.is_date(kind) or types.is_timestamp(kind):
         # Wall-clock time of the column's own zone, as pandas and Python would show it.
         local = compute.local_timestamp(array) if _zone_is_known(kind) else array
-        return local.to_numpy(zero_copy_only=False).astype("datetime64[D]")
+        return local.to_numpy(zero_copy_only=False)
     objects = np.empty(len(array), dtype=object)
     for at, cell in enumerate(array):
         try:

@@ -31,6 +31,7 @@ __all__ = [
     "Readable",
     "RecordBlock",
     "cut",
+    "misshapen",
     "record_blocks",
     "split_cells",
 ]
@@ -147,6 +148,14 @@ def cut(block: RecordBlock, *, width: int, delimiter: bytes, wanted: Sequence[in
         cells = [row[place] if place < len(row) else b"" for row in rows]
         merged.append(pa.concat_arrays([column, pa.array(cells, pa.binary())]).take(back))
     return merged
+
+
+def misshapen(block: RecordBlock, width: int, delimiter: bytes) -> int:
+    """Return how many records have another number of cells than ``width``."""
+    if block.starts.size == 0:
+        return 0
+    unsure = np.flatnonzero(~_plain(block, width, delimiter))
+    return sum(len(split_cells(block.record(int(at)), delimiter)) != width for at in unsure)
 
 
 def _record_ends(data: bytes, quoted_newlines: bool, odd: bool) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from discreet.data.csv_records import (
     Readable,
     RecordBlock,
     cut,
+    misshapen,
     record_blocks,
     split_cells,
 )
@@ -222,6 +223,19 @@ class CsvInput(FileInput):
             with self._stream() as stream:
                 while stream.read(BLOCK_BYTES):
                     pass
+
+    def check_cells(self) -> None:
+        """Raise where a record has more or fewer cells than there are names.
+
+        That tells something about records, so it is nothing for data under a guarantee.
+        """
+        if self._names is None:
+            return
+        width = len(self._names)
+        wrong = sum(misshapen(block, width, self._delimiter) for block in self._body())
+        if wrong:
+            expected = f"rows of {width} cells, as in its heading; {wrong} have more or fewer"
+            raise InvalidValue("data", self.title, expected)
 
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         if self._names is None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.attacks.allowed_region import leaves_region
+from discreet.attacks.results import MembershipResult
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, from_json
 from discreet.report.certificate import SCHEMA, VERSION, content_hash, require_valid
@@ -20,8 +21,6 @@ NOTICE = (
     "INTERNAL, unsafe to publish: computed from private records outside of any mechanism. It is "
     "for those who answer for the data, and must not be passed on with the model."
 )
-# Wide intervals, because an alarm says that a certificate is wrong.
-_ALARM = 1.0 - 1e-6
 
 
 def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,15 +58,9 @@ def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
     """Whether a measured curve stays within what the guarantee allows, as far as can be told.
 
-    A comparison, not a test with a known rate of false alarms: exact intervals at 1 - 1e-6 hold for
-    independent records at a threshold that was fixed beforehand. Here the records share one run, so
-    that a guarantee for each of them does not bound how many are found together, and the
-    threshold is chosen in hindsight. Audits have a rate of false alarms.
+    Every point of the curve is compared. It is a comparison, not a test with a known rate of false
+    alarms: the exact bounds hold at all thresholds at once but with probability 1e-6 for
+    independent records. Here the records share one run, so that a guarantee for each of them does
+    not bound how many are found together. Audits have a rate of false alarms.
     """
-    for rate in REPORTED_FPR:
-        if rate * result.roc.nonmembers < 1:
-            continue
-        point = result.roc.at(rate, confidence=_ALARM)
-        if point.tpr.low > float(loss.tradeoff(point.fpr.high)):
-            return False
-    return True
+    return not leaves_region(result.roc, loss)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet.attacks.allowed_region import FALSE_ALARM, leaves_region, region_can_be_left
 from discreet.attacks.results import REPORTED_FPR, SMALLEST_SLICE, MembershipResult
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, dots, histogram, roc
@@ -21,7 +22,6 @@ __all__ = ["membership_page", "strongest"]
 
 _SHOWN_SLICES = 20
 _EVEN = 0.5
-_ALARM = 1.0 - 1e-6
 _LISTED = (
     "Unsafe to publish. This page points at single records of the data. It is for the people who "
     "answer for the data; do not pass it on with the model."
@@ -172,33 +172,32 @@ def _curve(
         f"cannot be measured with so many. Shaded: {level(confidence)} intervals.",
     )
     if loss is not None:
-        compared = [within for result in results for within in _comparisons(result, loss)]
-        if not all(compared):
-            page.warning(
-                "WARNING: a measured curve lies above what the certificate of the model allows, by "
-                "more than chance explains. The certificate, the training or the experiment is "
-                "wrong."
-            )
-        elif compared:
-            page.text(
-                "At the false-positive rates of the table below, no measured curve lies above what "
-                "the certificate of the model allows by more than chance explains. That does not "
-                "confirm the certificate: weak attacks stay below it, right or wrong."
-            )
-        else:
-            page.text("There are too few non-members to compare the curves with the certificate.")
+        _compare(page, results, loss)
 
 
-def _comparisons(result: MembershipResult, loss: Loss) -> list[bool]:
-    """Whether the curve is within the guarantee, at each reported rate that can be measured.
-
-    An alarm says that a certificate is wrong, so it is given only where both rates are beyond
-    their intervals at a confidence of one in a million.
-    """
-    return [
-        point.tpr.low <= float(loss.tradeoff(point.fpr.high))
-        for point in result.operating_points(confidence=_ALARM)
-    ]
+def _compare(page: Page, results: Sequence[MembershipResult], loss: Loss) -> None:
+    """Say whether the curves stay within the guarantee, at every threshold."""
+    each = FALSE_ALARM / len(results)
+    if any(leaves_region(result.roc, loss, error=each) for result in results):
+        page.warning(
+            "WARNING: a measured curve lies outside of what the certificate of the model allows, "
+            "by more than chance explains. The certificate, the training or the experiment is "
+            "wrong."
+        )
+    elif any(region_can_be_left(result.roc, loss, error=each) for result in results):
+        page.text(
+            "At no threshold does a measured curve lie outside of what the certificate of the "
+            "model allows by more than chance explains. Every point of the curves was compared, "
+            "by exact intervals that hold for all of them at once, except with a probability of "
+            f"{FALSE_ALARM:g} if records were independent. That does not confirm the "
+            "certificate: weak attacks stay within it, right or wrong."
+        )
+    else:
+        page.text(
+            "There are too few records to compare the curves with the certificate: an attack "
+            "without any mistake would not lie outside of what it allows by more than chance "
+            "explains."
+        )
 
 
 def _figures(page: Page, results: Sequence[MembershipResult], confidence: float) -> None:

@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -199,3 +200,22 @@ def test_a_tolerance_for_texts_and_too_many_pairs_are_refused(
             on=["a", "b"],
             tolerance={"a": 1, "b": 1},
         )
+
+
+def test_whole_numbers_and_times_agree_whatever_wrote_them(tmp_path: Path) -> None:
+    """A gap turns a column of numbers into floats; a time of the day, one of days into times."""
+    plain = pd.DataFrame({"zip": [2139, 2141, 0], "born": ["1970-01-01", "1970-01-02", ""]})
+    gaps = pd.DataFrame({"zip": [2139, 2141, np.nan, -0.0], "born": ["1970-01-01"] * 4})
+    gaps["born"] = pd.to_datetime(gaps["born"]) + pd.to_timedelta([0, 24, 25, 26], unit="h")
+    forms = []
+    for name, frame in (("plain", plain), ("gaps", gaps)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        forms.append([frame, tmp_path / f"{name}.csv"])
+    assert "2139.0" in forms[1][1].read_text(encoding="utf-8")
+    assert "1970-01-01 00:00:00" in forms[1][1].read_text(encoding="utf-8")
+    for released, register in itertools.product(*forms):
+        for one, other in ((released, register), (register, released)):
+            assert link_tables(one, other, on=["zip"]).unique_matches == 3
+            assert link_tables(one, other, on=["zip", "born"]).unique_matches == 2
+    texts = {"zip": ["02139", "2139.5", "2139.00"]}
+    assert link_tables(texts, plain, on=["zip"]).match.tolist() == [-1, -1, 0]

@@ -165,6 +165,45 @@ def test_objects_that_are_equal_but_differ_in_text_are_told_apart() -> None:
     assert texts == [b"1", b"True", b"1", b"1", b"", b"", b"", b"2020-01-02", b"2020-01-02"]
 
 
+def as_files(directory: Path, frame: pd.DataFrame) -> list[object]:
+    """The same table in memory, in Arrow and in two files."""
+    frame.to_csv(directory / "table.csv", index=False)
+    frame.to_parquet(directory / "table.parquet")
+    places = [str(directory / "table.csv"), directory / "table.parquet"]
+    return [frame, pa.Table.from_pandas(frame), *places]
+
+
+def test_times_are_not_cut_to_days_unless_they_are_midnight(tmp_path: Path) -> None:
+    times = ["2020-03-01 10:00", "2020-03-01 11:00:30", "2020-03-01 10:00", None, "2020-03-02"]
+    frame = pd.DataFrame({"t": pd.to_datetime(times, format="mixed")})
+    wanted = [b"2020-03-01 10:00:00", b"2020-03-01 11:00:30", b"2020-03-01 10:00:00"]
+    for data in as_files(tmp_path, frame):
+        found = read_coded(data, ["t"]).columns["t"]
+        assert [found.texts[code] for code in found.codes] == [*wanted, b"", b"2020-03-02"]
+        assert measure_anonymity(data, quasi_identifiers=["t"]).profile.unique_rows == 3
+        by_month = measure_anonymity(data, quasi_identifiers=["t"], generalise=["t:month"])
+        assert by_month.steps[0].unique_rows == 1
+    days = frame.dropna().astype("datetime64[s]")
+    for data in as_files(tmp_path, days.assign(t=days["t"].dt.normalize())):
+        assert read_coded(data, ["t"]).columns["t"].texts == [b"2020-03-01", b"2020-03-02"]
+    halves = np.array(["2020-03-01T00:00:00.5", "2020-03-01"], dtype="datetime64[us]")
+    texts = read_coded({"t": halves}, ["t"]).columns["t"].texts
+    assert sorted(texts) == [b"2020-03-01", b"2020-03-01 00:00:00.5"]
+    months = np.array(["2020-03", "NaT"], dtype="datetime64[M]")
+    assert read_coded({"t": months}, ["t"]).columns["t"].texts == [b"2020-03-01", b""]
+
+
+@pytest.mark.parametrize("row", ["02139", "02139,a,b", '"02139,a"', '"02139", "a", ""'])
+def test_rows_with_more_or_fewer_cells_are_refused(tmp_path: Path, row: str) -> None:
+    place = tmp_path / "ragged.csv"
+    place.write_text(f'zip,s\n02139,a\n{row}\n\n"02141","b,c"\n', encoding="utf-8")
+    with pytest.raises(InvalidValue, match=r"rows of 2 cells, as in its heading; 1 have") as caught:
+        measure_anonymity(place, quasi_identifiers=["zip"])
+    assert caught.value.argument == "data"
+    place.write_text('zip,s\n02139,a\n\n"02141","b,c"\n', encoding="utf-8")
+    assert measure_anonymity(place, quasi_identifiers=["zip"]).profile.rows == 2
+
+
 def test_many_columns_do_not_overflow() -> None:
     rng = np.random.default_rng(1)
     data = {f"c{at}": rng.integers(0, 2**40, 50) for at in range(12)}
@@ -181,6 +220,12 @@ def test_many_columns_do_not_overflow() -> None:
         ("zip:prefix=2", "äöü".encode(), "äö".encode()),
         ("age:band=10", b"-3", b"[-10, 0)"),
         ("age:band=0.5", b"1.25", b"[1, 1.5)"),
+        ("age:band=0.1", b"0.3", b"[0.3, 0.4)"),
+        ("age:band=0.1", b"0.29999", b"[0.2, 0.3)"),
+        ("age:band=0.1", b"-.3", b"[-0.3, -0.2)"),
+        ("age:band=0.1", b"1e-999999999", b"[0, 0.1)"),
+        ("age:band=0.1", b"1e17", b"[100000000000000000, 100000000000000000.1)"),
+        ("age:band=1e20", b"5", b"[0, 100000000000000000000)"),
         ("age:band=10", b"old", b"old"),
         ("age:band=1", b"12345678", b"[12345678, 12345679)"),
         ("birth:month", b"1999-12-31", b"1999-12"),

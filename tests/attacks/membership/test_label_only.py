@@ -109,6 +109,10 @@ def test_public_records_set_the_threshold(noisy_labels: Noisy) -> None:
     assert own.recall().share > own.false_positive_rate().share
     with pytest.raises(InvalidValue, match="public"):
         label_only(model, x, y, members=members, public=(x[:50], y[:50]), seed=1)
+    single = x.astype(np.float32)
+    for one, two in ((single, x), (x, single)):
+        with pytest.raises(InvalidValue, match="public"):
+            label_only(model, one, y, members=members, public=(two[:50], y[:50]), seed=1)
     with pytest.raises(InvalidValue, match="at least 9"):
         label_only(
             model, x, y, members=members, public=(z[:5], public[1][:5]), method="noise", seed=1
@@ -211,6 +215,22 @@ def test_order_does_not_matter(noisy_labels: Noisy) -> None:
             model, x[order], y[order], members=members[order], method=method, queries=10, seed=2
         )
         np.testing.assert_allclose(two.scores, one.scores[order], atol=1e-9)
+
+
+def test_order_does_not_matter_where_the_first_columns_say_nothing() -> None:
+    # More records than are tried as starting points, all alike in their first columns.
+    x = np.zeros((1300, 11))
+    x[:, 9:] = np.random.default_rng(3).normal(size=(1300, 2))
+    order = np.random.default_rng(4).permutation(len(x))
+
+    def distances(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        def ask(points: NDArray[np.float64]) -> NDArray[np.int64]:
+            return half_plane(points[:, 9:])
+
+        draw = np.random.default_rng(1)
+        return boundary_distances(ask, rows, ask(rows), draw, iterations=0)
+
+    np.testing.assert_allclose(distances(x[order]), distances(x)[order], atol=1e-9)
 
 
 def test_bad_input(noisy_labels: Noisy) -> None:

@@ -1,5 +1,7 @@
 """Quantile regression (S28): no shadow models, and an error rate that holds."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 from sklearn.linear_model import QuantileRegressor
@@ -8,6 +10,8 @@ from attacks.membership.worlds import assert_chance
 from discreet.attacks import Observation, quantile_regression, yeom
 from discreet.attacks.observations import record_digests
 from discreet.errors import InvalidValue, NotApplicable
+
+quantile_source = import_module("discreet.attacks.membership.quantile")
 
 
 def answers(
@@ -61,6 +65,43 @@ def test_the_false_positive_rate_holds_for_a_useless_regression() -> None:
         )
         rates.append(own.false_positive_rate().share)
     assert abs(np.mean(rates) - 0.2) < 6 * 0.0085
+
+
+class ByNorm:
+    """Predicts the size of what it is shown, so that rows of another size are surprising."""
+
+    def __init__(self, level: float) -> None:
+        self.above = float(level > 0.5)
+
+    def fit(self, *_: object) -> "ByNorm":
+        return self
+
+    def predict(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(np.linalg.norm(rows, axis=1) + self.above)
+
+
+def test_the_false_positive_rate_holds_with_more_columns_than_records() -> None:
+    # Directions that were fitted to the calibrating records make these larger than the others.
+    # 61 judged by 50 in each of 20 runs: the variance of a run's share is about
+    # 0.16 (1/61 + 1/51), so 6 standard deviations are passed in one of 1e9 runs.
+    draw = np.random.default_rng(6)
+    rates = []
+    for _ in range(20):
+        seen, public = answers(draw, 300, gain=0.0, columns=400)
+        judged = seen.part(np.append(np.flatnonzero(seen.members)[:1], np.arange(139, 200)))
+        own = quantile_regression(judged, public, false_positive_rate=0.2, regressor=ByNorm, seed=0)
+        rates.append(own.false_positive_rate().share)
+    margin = 6 * np.sqrt(0.16 * (1 / 61 + 1 / 51) / 20)
+    assert abs(np.mean(rates) - 10 / 51) < margin
+
+
+def test_main_directions_are_the_same_by_rows_and_by_columns() -> None:
+    rows = np.random.default_rng(7).normal(size=(50, 49)) * np.linspace(1, 9, 49)
+    tall = quantile_source._main_directions(rows)
+    wide = quantile_source._main_directions(np.column_stack([rows, np.zeros((50, 9))]))
+    assert tall.shape == (49, 32)
+    assert wide.shape == (58, 32)
+    np.testing.assert_allclose(np.abs((tall * wide[:49]).sum(axis=0)), 1.0, atol=1e-9)
 
 
 def test_other_regressors_features_and_many_columns() -> None:

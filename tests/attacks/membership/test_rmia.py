@@ -5,7 +5,13 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand, permuted
+from attacks.membership.worlds import (
+    GaussianWorld,
+    assert_chance,
+    by_hand,
+    forget_twins,
+    permuted,
+)
 from discreet.attacks import ShadowScores, rmia
 from discreet.errors import InvalidValue
 
@@ -96,6 +102,84 @@ def test_population_sets_an_honest_threshold(leaking: ShadowScores) -> None:
     assert found.recall().share > 0.3
     with pytest.raises(InvalidValue, match="also evaluated"):
         rmia(seen, shadows, population=population)
+    used = seen.part(np.flatnonzero(seen.members)[:1])
+    with pytest.raises(InvalidValue, match=r"1 members.: expected records that were not used"):
+        rmia(judged.part(~judged.members), shadows, population=used)
+    with pytest.raises(InvalidValue, match="at least 19 for a false-positive rate"):
+        rmia(judged, shadows, population=population.part(np.arange(18)))
+
+
+def accused_by_chance(levels: int | None) -> float:
+    """The share accused at 10 % of 20 records by 59 of their like, over 200 runs.
+
+    ``levels`` is how many different answers the target gives, as a small tree does.
+    """
+    draw = np.random.default_rng(5)
+    shares = []
+    for _ in range(200):
+        target = draw.normal(size=80)
+        if levels is not None:
+            target = np.digitize(target, np.linspace(-1, 0.3, levels - 1)).astype(float)
+        half = [True, False] * 40
+        seen, shadows = by_hand(
+            target.tolist(),
+            [[0.0] * 80] * 2,
+            [half, [not used for used in half]],
+            [True] + [False] * 79,
+        )
+        own = rmia(
+            seen.part(np.arange(21)),
+            shadows,
+            population=seen.part(np.arange(21, 80)),
+            false_positive_rate=0.1,
+        )
+        shares.append(own.false_positive_rate().share)
+    return float(np.mean(shares))
+
+
+def test_the_promised_false_positive_rate_is_kept() -> None:
+    # 6 of 60 ranks are above; the variance of a run's share is about 0.09 (1/20 + 1/60).
+    assert abs(accused_by_chance(None) - 0.1) < 6 * np.sqrt(0.09 * (1 / 20 + 1 / 60) / 200)
+    # With ties the variance is at most 0.1 * 0.9, the promise an upper bound. The highest of
+    # three answers is given to 38 %.
+    assert accused_by_chance(3) < 0.1 + 6 * np.sqrt(0.09 / 200)
+
+
+def test_whoever_is_answered_like_the_others_is_not_accused() -> None:
+    half = [True] * 10 + [False] * 10
+    halves = [half, [not used for used in half]]
+    seen, shadows = by_hand([1.0] * 20, [[1.0] * 20] * 2, halves, half)
+    alike = rmia(seen, shadows)
+    assert alike.scores.tolist() == [1.0] * 20
+    assert alike.decisions is not None
+    assert not alike.decisions.any()
+    seen, shadows = by_hand([2.0, *[1.0] * 19], [[1.0] * 20] * 2, halves, half)
+    one = rmia(seen, shadows)
+    assert one.decisions is not None
+    assert one.decisions.tolist() == [True] + [False] * 19
+    assert one.threshold == 19 / 20
+
+
+def test_the_target_among_its_shadows_is_caught(
+    leaking: ShadowScores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the population is too small to tell a twin: the evaluated records tell."""
+    seen, others = leaking.leave_out(2)
+    outside = np.flatnonzero(~seen.members)
+    population = seen.part(outside[:25])
+    judged = seen.part(np.concatenate([np.flatnonzero(seen.members), outside[25:]]))
+
+    def judge() -> None:
+        own = rmia(judged, leaking, population=population)
+        wanted = rmia(judged, others, population=population)
+        np.testing.assert_array_equal(own.scores, wanted.scores)
+        assert own.threshold == wanted.threshold
+        assert own.metadata["references"] == len(others) == 23
+
+    judge()
+    forget_twins(monkeypatch)
+    with pytest.raises(AssertionError):
+        judge()
 
 
 def test_order_does_not_matter(leaking: ShadowScores) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
 
-from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand
+from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand, forget_twins
 from discreet.attacks import Observation, ShadowScores, label_only, observe_split, yeom
 from discreet.attacks.roc import roc_curve
 from discreet.errors import InvalidValue
@@ -47,6 +47,9 @@ def test_public_losses_by_hand() -> None:
         yeom(seen, public=public)
     with pytest.raises(InvalidValue, match="also evaluated"):
         yeom(seen, public=seen)
+    used = observed([0.2, 0.5, 0.9, 1.0], [False, True, False, False], first=100)
+    with pytest.raises(InvalidValue, match=r"public = .1 members.: expected records that were not"):
+        yeom(seen, public=used, false_positive_rate=0.4)
 
 
 def test_shadow_losses_by_hand() -> None:
@@ -92,6 +95,23 @@ def test_shadow_losses_in_single_precision_tie_with_the_targets(
     monkeypatch.setattr(yeom_source, "_shadow_limit", exact)
     with pytest.raises(AssertionError):
         judge_ties()
+
+
+def test_the_target_among_its_shadows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = GaussianWorld(200, gain=2.0, base=1.0).pool(3).run()
+
+    def judge() -> None:
+        for row in range(3):
+            seen, _ = scores.leave_out(row)
+            others = scores._rows(np.delete(np.arange(3), row))
+            own, wanted = yeom(seen, shadows=scores), yeom(seen, shadows=others)
+            assert own.threshold == wanted.threshold
+            np.testing.assert_array_equal(own.decisions, wanted.decisions)
+
+    judge()
+    forget_twins(monkeypatch)
+    with pytest.raises(AssertionError):
+        judge()
 
 
 def test_the_largest_shadow_loss_has_no_next() -> None:
@@ -140,6 +160,16 @@ def test_infinite_losses_are_ordinary() -> None:
     assert own.decisions is not None
     assert own.decisions.tolist() == [True, False]
     assert own.auc == 1.0
+
+
+def test_one_member_at_probability_zero_does_not_accuse_everybody() -> None:
+    losses = [0.1] * 99 + [np.inf, 0.3, 0.4, 2.0, np.inf]
+    own = yeom(observed(losses, [True] * 100 + [False] * 4))
+    # 53 log 2 stands for the infinite loss, in the average alone.
+    assert own.threshold == pytest.approx(-(9.9 + 53 * np.log(2)) / 100)
+    assert own.decisions is not None
+    assert own.decisions[100:].tolist() == [True, True, False, False]
+    assert own.scores[99] == -np.inf
 
 
 def test_finds_members_and_nothing_where_nothing_leaks() -> None:

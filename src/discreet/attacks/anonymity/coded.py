@@ -1,25 +1,31 @@
 """Tables as an attacker compares them: every cell is a text, every column a row of codes.
 
-Two cells agree when their texts do, without the blanks around them; ``3.0`` is ``3``. Reading is
-that of :mod:`discreet.data`, so CSV and Parquet files, data frames, mappings of arrays, matrices
-and Arrow tables all work. Texts are handled once for each distinct text, rows only as integers.
+Two cells agree when their texts do, without the blanks around them. Spellings that tools choose
+for the same value are one text, whatever table they come from: ``3.0`` is ``3``, a time is written
+``2020-03-01 10:00:00``, and midnight is its day, ``2020-03-01``; ``02139`` is not ``2139``.
+
+Reading is that of :mod:`discreet.data`, so CSV and Parquet files, data frames, mappings of arrays,
+matrices and Arrow tables all work, but two things differ: times are not cut to days, because they
+single people out, and a CSV file whose rows have more or fewer cells than its heading is refused.
+Texts are handled once for each distinct text, rows only as integers.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.data.arrays import ArrayBatch, column_array
+from discreet.data.arrays import ArrayBatch, RawBatch, column_array
 from discreet.data.arrow_cells import load
 from discreet.data.cells import date_in_text, number_in_text, text_of
 from discreet.data.columns import Categorical
-from discreet.data.inputs import open_table
+from discreet.data.inputs import CsvInput, open_table
 from discreet.data.schema import CsvFormat, Schema
 from discreet.errors import InvalidValue
 
@@ -31,6 +37,10 @@ __all__ = ["CodedColumn", "CodedTable", "column_names", "group_rows", "read_code
 _BATCH_ROWS = 1 << 18
 _LARGEST_SPAN = 2**62
 _SAFE_TYPES = {str, bytes, float, dt.date, type(None)}
+_WHOLE = re.compile(rb"(-?(?:0|[1-9][0-9]*))\.0+")
+_TIME = re.compile(
+    rb"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
+)
 
 
 @final
@@ -115,11 +125,13 @@ def _batches(
     schema = Schema({name: Categorical() for name in names}, csv=CsvFormat(delimiter=delimiter))
     prepared = _prepared(data, names)
     table = open_table(prepared, schema)
+    if isinstance(table, CsvInput):
+        table.check_cells()
     if isinstance(prepared, Mapping):
         parts = iter([{name: _coded_array(prepared[name]) for name in names}])
     else:
         batches = table.batches(names, _BATCH_ROWS)
-        parts = ({name: batch.texts(name) for name in names} for batch in batches)
+        parts = ({name: _texts(batch, name) for name in names} for batch in batches)
     for part in parts:
         yield {name: _in_book(*part[name], seen[name]) for name in names}
 
@@ -127,8 +139,44 @@ def _batches(
 def _in_book(
     codes: NDArray[np.int64], texts: Sequence[bytes], book: dict[bytes, int]
 ) -> NDArray[np.int64]:
-    places = np.array([book.setdefault(text, len(book)) for text in texts], dtype=np.int64)
+    spelled = map(_spelling, texts)
+    places = np.array([book.setdefault(text, len(book)) for text in spelled], dtype=np.int64)
     return places[codes] if places.size else codes
+
+
+def _spelling(text: bytes) -> bytes:
+    """Return the one text for all spellings of a whole number, or of a time.
+
+    >>> _spelling(b"2139.0"), _spelling(b"02139.0"), _spelling(b"2020-03-01T10:00")
+    (b'2139', b'02139.0', b'2020-03-01 10:00:00')
+    >>> _spelling(b"2020-03-01 00:00:00.000"), _spelling(b"2020-03-01 00:00:00.5")
+    (b'2020-03-01', b'2020-03-01 00:00:00.5')
+    """
+    whole = _WHOLE.fullmatch(text)
+    if whole is not None:
+        return b"0" if whole[1] == b"-0" else whole[1]
+    time = _TIME.fullmatch(text)
+    if time is None:
+        return text
+    day, minutes, seconds, fraction = time.groups(default=b"")
+    clock = minutes + b":" + (seconds or b"00")
+    fraction = fraction.rstrip(b"0")
+    if clock == b"00:00:00" and not fraction:
+        return day
+    return day + b" " + clock + (b"." + fraction if fraction else b"")
+
+
+def _texts(batch: RawBatch, name: str) -> tuple[NDArray[np.int64], list[bytes]]:
+    times = batch.times(name)
+    return batch.texts(name) if times is None else _coded_times(times)
+
+
+def _coded_times(times: NDArray[np.datetime64]) -> tuple[NDArray[np.int64], list[bytes]]:
+    if np.datetime_data(times.dtype)[0] in {"Y", "M", "W"}:
+        times = times.astype("datetime64[D]")
+    moments, codes = np.unique(times, return_inverse=True)
+    texts = np.where(np.isnat(moments), "", np.datetime_as_string(moments))
+    return codes.astype(np.int64), [str(text).encode() for text in texts]
 
 
 def _prepared(data: object, names: Sequence[str]) -> object:
@@ -151,22 +199,20 @@ def _prepared(data: object, names: Sequence[str]) -> object:
 
 
 def _dates_as_texts(table: Any, names: Sequence[str]) -> Any:
-    """Return an Arrow table whose dates are texts, which are quick to tell apart."""
+    """Return an Arrow table whose dates and times are texts, which are quick to tell apart."""
     pa = load("pyarrow")
     for name in names:
         for at in table.schema.get_all_field_indices(name):
             kind = table.schema.field(at).type
             if pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.tz is None):
-                days = table.column(at).cast(pa.date32(), safe=False).cast(pa.string())
-                table = table.set_column(at, name, days)
+                table = table.set_column(at, name, table.column(at).cast(pa.string()))
     return table
 
 
 def _coded_array(array: NDArray[Any]) -> tuple[NDArray[np.int64], list[bytes]]:
     """Return what :meth:`ArrayBatch.texts` does, with each distinct object read once."""
     if array.dtype.kind == "M":
-        days, codes = np.unique(array.astype("datetime64[D]"), return_inverse=True)
-        return codes.astype(np.int64), [text_of(day) for day in days]
+        return _coded_times(array)
     cells = array.tolist()
     # Objects of these types are equal only if their texts are; 1 and True are equal objects.
     if array.dtype.kind in "biuf" or not set(map(type, cells)) <= _SAFE_TYPES:

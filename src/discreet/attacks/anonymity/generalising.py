@@ -17,6 +17,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
 from typing import final
 
 import numpy as np
@@ -98,13 +100,20 @@ class Generalisation:
         if not math.isfinite(number):
             return text
         assert self.size is not None
-        start = math.floor(number / self.size)
-        return f"[{_shown(start * self.size)}, {_shown((start + 1) * self.size)})".encode()
+        # Decimals as they are written: 0.3 is no multiple of 0.1 in binary. What is nearer to 0
+        # than every double has an exponent of any size, and is 0 here.
+        exact = Fraction(text.decode("ascii").strip()) if number else Fraction(0)
+        width = Decimal(repr(self.size))
+        start = math.floor(exact / Fraction(width))
+        return f"[{_edge(start, width)}, {_edge(start + 1, width)})".encode()
 
 
-def _shown(number: float) -> str:
-    # All digits: two bands must never have one name.
-    return str(int(number)) if number == int(number) else repr(number)
+def _edge(steps: int, width: Decimal) -> str:
+    """Return a multiple of a width with all its digits: two bands never have one name."""
+    _, digits, exponent = width.as_tuple()
+    mantissa = int("".join(map(str, digits)))
+    text = format(Decimal(f"{steps * mantissa}E{exponent}"), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _check(shown: str, rule: str, size: float | None) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet.attacks.record_identity import record_digests
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -145,8 +146,8 @@ def _other_points(
                 f"records that the target all labels {label}",
                 "records of which the target labels some otherwise, to walk towards",
             )
-        # Evenly spread by value, so that the choice does not depend on the order given.
-        ordered = others[np.lexsort(flat[others].T[:8])]
+        # Spread by all values of a record, so that the choice does not depend on the order given.
+        ordered = others[np.argsort(record_digests(flat[others], seen[others]))]
         some = flat[ordered[:: max(1, len(ordered) // _CANDIDATES)]]
         mine = flat[todo[places]]
         squares = (some**2).sum(axis=1) - 2 * mine @ some.T

@@ -20,7 +20,8 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks import chance
 from discreet.attacks.membership.boundary import boundary_distances
-from discreet.attacks.observations import OVERLAPS, record_digests
+from discreet.attacks.observations import OVERLAPS
+from discreet.attacks.record_identity import digests_beside, record_digests
 from discreet.attacks.results import MembershipResult
 from discreet.attacks.targets import Target, as_target, class_indices
 from discreet.errors import InvalidValue
@@ -121,7 +122,8 @@ def label_only(
                 f"{len(known)} labels and records of shape {others.shape}",
                 f"a label for each record, and records of shape {values.shape[1:]}",
             )
-        if np.isin(record_digests(others, known), digests).any():
+        theirs = digests_beside(others, known, records)
+        if np.isin(theirs, digests_beside(values, codes, public[0])).any():
             raise InvalidValue("public", "evaluated records", "records apart from the evaluated")
         _level(np.zeros(len(others)), rate)  # too few are refused before anything is asked
         together = measure(np.concatenate([values, others]), np.concatenate([codes, known]))

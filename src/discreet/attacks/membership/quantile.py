@@ -60,11 +60,7 @@ def quantile_regression(
     the high quantile is that of ``1 - false_positive_rate``.
     """
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=0.5)
-    observation.refuse_shared(public, "public")
-    if bool(public.members.any()):
-        raise InvalidValue(
-            "public", f"{int(public.members.sum())} members", "records that were not used"
-        )
+    observation.check_reference(public, "public")
     needed = max(_FEWEST, 2 * math.ceil(1 / rate))
     if len(public) < needed:
         raise InvalidValue(
@@ -106,9 +102,9 @@ def _surprises(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """Scores of the public records that were not learnt from, and of the observed ones."""
     make = regressor if regressor is not None else _boosted(int(draw.integers(2**31)))
-    table = _Table(public, observation, features)
     order = draw.permutation(len(public))
     learn, check = order[: len(public) // 2], order[len(public) // 2 :]
+    table = _Table(public, observation, features, learn)
     logits = public.scaled_logits()
     middle = make(0.5).fit(table.public[learn], logits[learn])
     upper = make(1 - rate).fit(table.public[learn], logits[learn])
@@ -128,10 +124,18 @@ def _surprises(
 
 
 class _Table:
-    """Features of the public and the observed records, with the same columns."""
+    """Features of the public and the observed records, with the same columns.
+
+    What is fitted is fitted to the public records ``learn``: the others must be like the
+    observed ones in all that happens to them, or the threshold does not hold.
+    """
 
     def __init__(
-        self, public: Observation, observation: Observation, features: Callable[[Any], Any] | None
+        self,
+        public: Observation,
+        observation: Observation,
+        features: Callable[[Any], Any] | None,
+        learn: NDArray[np.intp],
     ) -> None:
         if public.records is None or observation.records is None:
             raise NotApplicable(
@@ -142,13 +146,19 @@ class _Table:
         if known.shape[1] != asked.shape[1]:
             raise InvalidValue("public", f"{known.shape[1]} columns", f"{asked.shape[1]} columns")
         if features is None and known.shape[1] > _MANY_COLUMNS:
-            centre = known.mean(axis=0)
-            _, directions = np.linalg.eigh((known - centre).T @ (known - centre))
-            main = directions[:, ::-1][:, :_DIRECTIONS]
+            centre = known[learn].mean(axis=0)
+            main = _main_directions(known[learn] - centre)
             known, asked = (known - centre) @ main, (asked - centre) @ main
         classes = max(public.classes, observation.classes)
         self.public = np.column_stack([known, np.eye(classes)[public.labels]])
         self.observed = np.column_stack([asked, np.eye(classes)[observation.labels]])
+
+
+def _main_directions(centred: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The first principal directions as columns, at most as many as there are rows."""
+    if len(centred) < centred.shape[1]:
+        return np.asarray(np.linalg.svd(centred, full_matrices=False)[2][:_DIRECTIONS].T)
+    return np.asarray(np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, :_DIRECTIONS])
 
 
 def _values(records: Any) -> Any:

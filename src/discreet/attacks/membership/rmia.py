@@ -12,6 +12,7 @@ population, in n log n steps instead of n squared.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,8 +51,13 @@ def rmia(
     ((1 + a) p_out + (1 - a)) / 2 with ``a = offline_a`` (section 3.3 of the paper).
     ``population`` are records of the shadow pool, apart from the evaluated ones and no
     members, that serve as z; without it, the evaluated records serve, which ranks records
-    alike but makes the threshold cautious. A record is called a member if it outdoes all but
-    a share ``false_positive_rate`` of the population.
+    alike but makes the threshold cautious.
+
+    A record is called a member if its ratio lies above that of all but a share
+    ``false_positive_rate`` of the population, in the conformal sense: a non-member that is
+    exchangeable with the population is accused with at most that probability. To tie is not
+    to lie above, so that a model that answers everybody alike accuses nobody. The threshold
+    of the result is the score of the last ratio that must be passed.
     """
     _validate.one_of("mode", mode, MODES)
     ratio = _validate.real("gamma", gamma, at_least=1)
@@ -62,18 +68,24 @@ def rmia(
     if population is None:
         others = own
     else:
-        observation.refuse_shared(population, "population")
+        observation.check_reference(population, "population")
         others = _log_ratios(population, references, mode, share)
-    beaten = np.searchsorted(np.sort(others), own - np.log(ratio), side="right")
-    scores = beaten / len(others)
+    ranked = np.sort(others)
+    last = ranked[_last_rank(len(others), rate, apart=population is not None) - 1]
+
+    def score(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        beaten = np.searchsorted(ranked, values - np.log(ratio), side="right")
+        return np.asarray(beaten / len(others))
+
+    scores = score(own)
     return MembershipResult(
         f"rmia {mode}",
         scores,
         observation.members,
         observation.labels,
         np.arange(len(observation)),
-        scores >= 1 - rate,
-        1 - rate,
+        own > last,
+        float(score(last)),
         {
             "references": len(references),
             "mode": mode,
@@ -88,6 +100,22 @@ def rmia(
             **({"offline_a": share} if mode == "offline" else {}),
         },
     )
+
+
+def _last_rank(count: int, rate: float, *, apart: bool) -> int:
+    """The rank of the ratio that must be passed, among ``count``.
+
+    A record apart from the population is the one of count + 1 that is exchangeable with them;
+    an evaluated one is among them, and at most a share ``rate`` of these passes.
+    """
+    rank = math.ceil((1 - rate) * (count + apart) * (1 - 1e-12))
+    if rank > count:
+        raise InvalidValue(
+            "population",
+            f"{count} records",
+            f"at least {math.ceil((1 - 1e-12) / rate) - 1} for a false-positive rate of {rate:g}",
+        )
+    return rank
 
 
 def _log_ratios(

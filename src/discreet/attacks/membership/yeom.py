@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet.attacks import signals
 from discreet.attacks.results import MembershipResult
 from discreet.attacks.roc import roc_curve
 from discreet.errors import InvalidValue
@@ -49,7 +50,9 @@ def yeom(
 
     - ``training_loss``: the average loss on the target's training data. If nothing is given
       it is taken from the observed members, as the paper's adversary is told it: decisions
-      are then not made apart from the records that they are judged on, and the result says so;
+      are then not made apart from the records that they are judged on, and the result says so.
+      No loss counts for more than that of a probability of 2**-53 in this average: one member
+      at probability 0 would make it infinite;
     - ``public``: the target's answers on records that are surely no members. A record is
       called a member if fewer than ``false_positive_rate`` of the public losses are as low,
       in the conformal sense: the chance to accuse a non-member from the same population is
@@ -67,14 +70,14 @@ def yeom(
     losses = observation.losses
     strict = False
     if public is not None:
-        observation.refuse_shared(public, "public")
+        observation.check_reference(public, "public")
         limit, strict = _public_limit(public, rate), True
     elif shadows is not None:
         limit = _shadow_limit(shadows.apart_from(observation))
     elif training_loss is not None:
         limit = _validate.real("training_loss", training_loss, at_least=0)
     else:
-        limit = float(losses[observation.members].mean())
+        limit = float(np.minimum(losses[observation.members], signals.RESOLUTION).mean())
     return MembershipResult(
         "yeom",
         -losses,

@@ -69,6 +69,8 @@ lint: $(VENV)/installed-test
 	$(call stage,lint-imports)
 	$(BIN)/lint-imports
 
+# There is a process for each core already: threads of linear algebra would only be in its way.
+test: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS)

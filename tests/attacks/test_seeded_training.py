@@ -26,6 +26,15 @@ def wrapped(*given: object, **named: object) -> object:
     return (*given[1:], *named.items())
 
 
+def seeded(indices: object, seed: int) -> object:
+    return seed
+
+
+@functools.wraps(seeded)
+def handed_on(*given: object) -> object:
+    return seeded(*given)
+
+
 CASES: tuple[tuple[Callable[..., Any], object], ...] = (
     (lambda i: None, None),
     (lambda i, seed: seed, 7),
@@ -45,6 +54,8 @@ CASES: tuple[tuple[Callable[..., Any], object], ...] = (
     (Called(), (1.0, 7)),
     (star, ()),
     (wrapped, (("seed", 7),)),
+    (handed_on, 7),
+    (functools.partial(seeded, seed=3), 3),
     (len, 4),
 )
 

@@ -91,6 +91,15 @@ class TestModules:
         np.testing.assert_array_equal(believed, log_softmax(wanted))
         assert as_target(nn.Sequential(sure, nn.Identity())).probabilities(X[:1]).shape == (1, 3)
 
+    def test_one_column_of_probabilities_is_not_taken_for_logits(self) -> None:
+        torch.manual_seed(0)
+        sure = nn.Sequential(nn.Linear(2, 1), nn.Sigmoid())
+        many = np.random.default_rng(0).normal(size=(40, 2))
+        with pytest.raises(InvalidValue, match=r"one column .* expected as_target\(output="):
+            as_target(sure).probabilities(many)
+        assert as_target(sure, output="probabilities").probabilities(many).shape == (40, 2)
+        assert as_target(sure[0]).probabilities(many).shape == (40, 2)
+
     def test_integers_for_a_module_of_floats(self) -> None:
         module = nn.Linear(2, 3).train()
         images = np.ones((2, 2), dtype=np.uint8)

@@ -255,3 +255,16 @@ def test_attribute_and_inversion_are_marked_internal(place: Path, run: Run) -> N
         assert "INTERNAL, unsafe to publish" in shown
         assert "--public" not in shown
         assert "written: page.html (INTERNAL)" in shown
+
+
+def test_names_that_float_would_read_alike_are_different_columns(place: Path, run: Run) -> None:
+    names = dict(zip("abcde", ("1_11", "11_1", "1e2", "100", "e"), strict=True))
+
+    def renamed(columns: dict[str, Any]) -> dict[str, Any]:
+        return {names.get(name, name): column for name, column in columns.items()}
+
+    save("in.csv", renamed(people(1)))
+    save("out.csv", renamed(people(2)))
+    expected = figures(run, *MEMBERSHIP, *MODEL)
+    save("out.csv", renamed(people(2, order="edcba")))
+    assert figures(run, *MEMBERSHIP, *MODEL) == expected

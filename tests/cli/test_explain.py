@@ -1,5 +1,6 @@
 """``discreet explain`` (S1)."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -56,9 +57,22 @@ def test_png_and_svg_are_what_they_claim_to_be(run: Any, tmp_path: Path) -> None
     assert ET.parse(svg).getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
 
-@pytest.mark.parametrize("epsilon", [0.0, 0.1, 8.0, 1e4])
-@pytest.mark.parametrize("delta", [0.0, 0.3])
-@pytest.mark.parametrize("prior", [0.0, 0.05, 0.5, 1.0])
+EPSILONS, DELTAS, PRIORS = (0.0, 0.1, 8.0, 1e4), (0.0, 0.3), (0.0, 0.05, 0.5, 1.0)
+# Every pair of values of two of the three; all triples would be twice as many pictures.
+CORNERS = [
+    (epsilon, DELTAS[(i + j) % 2], prior)
+    for i, epsilon in enumerate(EPSILONS)
+    for j, prior in enumerate(PRIORS)
+]
+
+
+def test_the_corners_are_all_pairs() -> None:
+    for one, other in itertools.combinations(range(3), 2):
+        pairs = set(itertools.product(*((EPSILONS, DELTAS, PRIORS)[k] for k in (one, other))))
+        assert {(corner[one], corner[other]) for corner in CORNERS} == pairs
+
+
+@pytest.mark.parametrize(("epsilon", "delta", "prior"), CORNERS)
 def test_every_corner_can_be_drawn(
     tmp_path: Path, epsilon: float, delta: float, prior: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -10,22 +11,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from discreet.cli.app import app
 from discreet.ledger import Ledger, check_receipt
 from discreet.privacy import Gaussian, PureDP, from_json, to_json
 
 
-@pytest.fixture
-def place(tmp_path: Path, run: Any) -> str:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A ledger with a dataset and the budget of an analyst, made by the command line."""
-    path = str(tmp_path / "study.ledger")
-    first = ["create", path, "census", "--epsilon", "1", "--delta", "1e-6", "--unit", "person"]
-    assert run("ledger", *first).exit_code == 0
-    assert (
-        run("ledger", "create", path, "census", "--epsilon", "0.3", "--analyst", "ann").exit_code
-        == 0
-    )
+    path = tmp_path_factory.mktemp("made") / "study.ledger"
+    create = ["ledger", "create", str(path), "census"]
+    for options in (
+        ["--epsilon", "1", "--delta", "1e-6", "--unit", "person"],
+        ["--epsilon", "0.3", "--analyst", "ann"],
+    ):
+        assert CliRunner().invoke(app, [*create, *options]).exit_code == 0
     return path
+
+
+@pytest.fixture
+def place(tmp_path: Path, made: Path) -> str:
+    """A copy of it, for each test its own."""
+    shutil.copytree(made.parent, tmp_path, dirs_exist_ok=True)
+    return str(tmp_path / made.name)
 
 
 def answer(run: Any, *arguments: str, code: int = 0) -> Any:

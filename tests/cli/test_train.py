@@ -7,6 +7,7 @@ charged, and what could turn on a single record is repaired, never reported.
 import csv
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from discreet.cli.app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn.certificate import Certificate
@@ -76,6 +79,23 @@ def place(tmp_path, monkeypatch):
 
 TRAIN = ["train", "patients.csv", "--schema", "schema.toml", "--out", "model"]
 SEEDED = [*TRAIN, "--epsilon", "2", "--insecure-seed", "1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """What SEEDED writes, for the tests of what comes after training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("made"))
+        Path("schema.toml").write_text(SCHEMA, encoding="utf-8")
+        write_csv(Path("patients.csv"), patients(600))
+        assert CliRunner().invoke(app, SEEDED).exit_code == 0
+        return Path("model").resolve()
+
+
+@pytest.fixture
+def trained(place, made):
+    shutil.copytree(made, "model")
+    return place
 
 
 def test_train_and_predict(run, place):
@@ -451,8 +471,7 @@ def test_what_was_paid_for_is_kept_where_its_place_was_taken(tmp_path):
     assert [path.name for path in out.iterdir()] == ["other"]
 
 
-def test_a_model_that_was_tampered_with_is_refused(run, place):
-    assert run(*SEEDED).exit_code == 0
+def test_a_model_that_was_tampered_with_is_refused(run, trained):
     text = Path("model/schema.toml").read_text(encoding="utf-8")
     Path("model/schema.toml").write_text(text.replace("100", "99"), encoding="utf-8")
     with pytest.raises(SchemaError, match="do not belong together"):
@@ -466,8 +485,7 @@ def test_a_model_that_was_tampered_with_is_refused(run, place):
         read_model_directory("model")
 
 
-def test_a_model_and_its_certificate_belong_together(run, place):
-    assert run(*SEEDED).exit_code == 0
+def test_a_model_and_its_certificate_belong_together(run, trained):
     written = Path("model/certificate.json").read_text(encoding="utf-8")
     paper = json.loads(written)
     for change in ({"epsilon": paper["epsilon"] + 1}, {"learner": "another"}, {"delta": 1e-3}):
@@ -511,8 +529,7 @@ def test_a_model_was_told_what_its_schema_declares(run, place, options, name, va
         read_model_directory("model")
 
 
-def test_predict_writes_over_nothing_that_it_reads(run, place):
-    assert run(*SEEDED).exit_code == 0
+def test_predict_writes_over_nothing_that_it_reads(run, trained):
     Path("alias.csv").symlink_to("patients.csv")
     Path("twin.csv").hardlink_to("patients.csv")
     content = Path("patients.csv").read_bytes()
@@ -536,16 +553,14 @@ def test_impossible_names_are_refused_in_one_line(run, place, name):
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "", "."], ids=repr)
-def test_impossible_outputs_are_refused_in_one_line(run, place, name):
-    assert run(*SEEDED).exit_code == 0
+def test_impossible_outputs_are_refused_in_one_line(run, trained, name):
     done = run("predict", "model", "patients.csv", "-o", name)
     assert done.exit_code == 2
     assert done.stderr.startswith("--output = ")
     assert done.stderr.count("\n") == 1
 
 
-def test_predict_refuses_before_writing(run, place):
-    assert run(*SEEDED).exit_code == 0
+def test_predict_refuses_before_writing(run, trained):
     assert run("predict", "nothing", "patients.csv", "-o", "out.csv").exit_code == 2
     write_csv(Path("wrong.csv"), [["1"]], "age")
     assert run("predict", "model", "wrong.csv", "-o", "out.csv").exit_code == 2

@@ -46,12 +46,20 @@ def fitted(**changes: Any) -> PATEClassifier:
     return model.fit(ROWS, LABELS, public=PUBLIC, **extra)
 
 
+@pytest.fixture(scope="module")
+def usual() -> PATEClassifier:
+    """Fitted as SETTINGS say, for tests that only look at it."""
+    return fitted()
+
+
 def accuracy(model: PATEClassifier) -> float:
     return float(np.mean(model.predict(PUBLIC) == NAMES[PUBLIC_TRUTH]))
 
 
-def test_the_student_is_good_and_the_certificate_says_what_was_done() -> None:
-    model = fitted()
+def test_the_student_is_good_and_the_certificate_says_what_was_done(
+    usual: PATEClassifier,
+) -> None:
+    model = usual
     assert accuracy(model) > 0.9
     paper = model.certificate_
     assert 0.9 < paper.epsilon <= 1.0
@@ -202,8 +210,10 @@ def test_bad_public_data_are_named() -> None:
         model.fit(ROWS, LABELS, public=PUBLIC[:, :2])
 
 
-def test_a_saved_student_answers_alike_and_holds_no_teacher(tmp_path: Path) -> None:
-    model = fitted()
+def test_a_saved_student_answers_alike_and_holds_no_teacher(
+    usual: PATEClassifier, tmp_path: Path
+) -> None:
+    model = usual
     model.save(tmp_path / "student.npz")
     again = PATEClassifier.load(tmp_path / "student.npz")
     assert np.array_equal(again.predict_proba(PUBLIC), model.predict_proba(PUBLIC))
@@ -242,13 +252,15 @@ def test_a_certificate_that_does_not_fit_its_plan_is_refused(
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, Any]]:
+def saved(
+    usual: PATEClassifier, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], dict[str, Any]]:
     path = tmp_path_factory.mktemp("saved") / "student.npz"
-    fitted().save(path)
+    usual.save(path)
     return read_model(path, kind="PATEClassifier")
 
 
-def test_names_of_columns_survive_saving(tmp_path: Path) -> None:
+def test_names_of_columns_survive_saving(usual: PATEClassifier, tmp_path: Path) -> None:
     names = ["height", "girth", "age"]
     frames = [pd.DataFrame(table, columns=names) for table in (ROWS, PUBLIC)]
     model = PATEClassifier(**SETTINGS).fit(frames[0], LABELS, public=frames[1])
@@ -261,7 +273,7 @@ def test_names_of_columns_survive_saving(tmp_path: Path) -> None:
             one.predict(frames[1][names[::-1]])
     with pytest.raises(ValueError, match="feature names should match"):
         PATEClassifier(**SETTINGS).fit(frames[0], LABELS, public=frames[1][names[::-1]])
-    fitted().save(tmp_path / "plain.npz")
+    usual.save(tmp_path / "plain.npz")
     assert not hasattr(PATEClassifier.load(tmp_path / "plain.npz"), "feature_names_in_")
 
 
@@ -275,8 +287,10 @@ def test_votes_are_kept_for_a_run_that_goes_on(tmp_path: Path) -> None:
     assert paper == first.certificate_.plan["partition"]
 
 
-def test_the_picture_shows_the_flow_in_public_numbers(tmp_path: Path) -> None:
-    paper = fitted().certificate_
+def test_the_picture_shows_the_flow_in_public_numbers(
+    usual: PATEClassifier, tmp_path: Path
+) -> None:
+    paper = usual.certificate_
     words = flow_lines(paper)
     assert "80 teachers, disjoint" in words["teachers"]
     assert f"{paper.plan['queries_asked']} queries asked" in words["labels"]

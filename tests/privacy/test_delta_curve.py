@@ -2,6 +2,7 @@
 
 import math
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ LOSSES = {
 }
 
 
+@cache
 def reach(loss: Loss) -> float:
     far = loss.epsilon(delta=1e-9)
     return far if math.isfinite(far) else 5.0
@@ -63,9 +65,9 @@ def test_the_curve_is_certified_and_close_to_single_answers(name: str) -> None:
 def test_every_look_is_a_bound_at_every_epsilon(name: str, swapped: bool) -> None:
     """However far from the epsilon that it was made for: the minimum of looks rests on it."""
     plan = make_plan(LOSSES[name], 1e-12)
-    epsilons = np.linspace(0.0, 1.2 * reach(LOSSES[name]), 25)
+    epsilons = np.linspace(0.0, 1.2 * reach(LOSSES[name]), 13)
     looks = np.array(
-        [bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 6, 12, 24)]
+        [bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 3, 6, 12)]
     )
     truth = [
         bracket._delta_one_way(plan, float(e), swapped=swapped, below=-1.0, rounds=3).lower

@@ -189,8 +189,8 @@ def _joined(inside: Any, outside: Any) -> Any:
         columns = [list(frame.columns) for frame in (inside, outside)]
         if columns[0] != columns[1]:
             raise InvalidValue("nonmembers", f"columns {columns[1]}", f"{columns[0]} as members")
-        for name in columns[0]:
-            _same_precision(inside[name].dtype, outside[name].dtype)
+        for one, other in zip(inside.dtypes, outside.dtypes, strict=True):
+            _same_precision(one, other)
         return import_module("pandas").concat([inside, outside], ignore_index=True)
     if forms[0] == "array":
         inside, outside = np.asarray(inside), np.asarray(outside)

@@ -9,21 +9,26 @@ from __future__ import annotations
 __all__ = ["reads_outside"]
 
 _MODULES = (
+    "configparser",
     "dbm",
     "fileinput",
     "ftplib",
     "glob",
     "h5py",
     "http",
+    "mmap",
     "pathlib",
+    "pyarrow.dataset",
     "requests",
     "shelve",
     "socket",
     "sqlite3",
     "subprocess",
+    "tarfile",
     "torch.hub",
     "torchvision.datasets",
     "urllib",
+    "zipfile",
 )
 _NAMES = frozenset(
     {"open", "input", "load", "environ", "environb", "getenv", "getenvb", "argv", "stdin"}
@@ -31,8 +36,9 @@ _NAMES = frozenset(
     | {"memmap", "open_memmap", "imread", "loadmat", "urlopen", "mmread", "loadarff"}
     | {"load_file", "load_files", "load_dataset", "load_model", "from_pretrained"}
     | {"load_svmlight_file", "load_svmlight_files", "HDFStore", "ExcelFile"}
+    | {"ParquetFile", "ParquetDataset", "safe_open"}
 )
-_BEGINNINGS = ("read_", "fetch_")
+_BEGINNINGS = ("read_", "fetch_", "scan_")
 
 
 def reads_outside(module: str, name: str) -> bool:

@@ -81,8 +81,9 @@ def comparable_digests(
     """Return the digests of both, in the precision of the coarser if their floats differ.
 
     The same records in single and in double precision are different numbers; rounded to single
-    precision they are equal. Records that are not kept cannot be rounded; digests that were
-    not made from the records are left as they are.
+    precision they are equal. That is seen where records are arrays of floats alone: a table that
+    mixes columns of both precisions, or numbers with texts, is compared as it is. Records that are
+    not kept cannot be rounded; digests that were not made from the records are left as they are.
     """
     return _beside(one, other), _beside(other, one)
 

@@ -6,6 +6,7 @@ behind a setting of the model, and one without a seed may have nothing but setti
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,8 +20,9 @@ __all__ = ["SeededTraining"]
 class SeededTraining:
     """``train``, called with its data and a seed, which it is given only if it takes one.
 
-    A parameter called ``seed`` gets it by name. Without one, the first parameter behind the
-    ``data`` ones gets it if it has no default; a setting that has one is left alone.
+    The first parameter behind the ``data`` ones gets it if it is called ``seed`` or has no default;
+    otherwise a parameter called ``seed`` gets it by name. Settings with a default are left alone,
+    and so is a seed that ``functools.partial`` has set already.
 
     >>> SeededTraining(lambda indices, C=1.0, seed=0: (C, seed))([3], seed=7)
     (1.0, 7)
@@ -40,6 +42,8 @@ class SeededTraining:
         return self.train(*data, seed) if way == "in place" else self.train(*data)
 
     def _way(self) -> str | None:
+        if isinstance(self.train, functools.partial) and "seed" in self.train.keywords:
+            return None
         try:
             parameters = list(inspect.signature(self.train).parameters.values())
         except (TypeError, ValueError):  # of a function that is not written in Python
@@ -47,11 +51,13 @@ class SeededTraining:
         placed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
         behind = [one for one in parameters if one.kind in placed][self.data :]
+        if behind and behind[0].name == "seed":  # in place, which wrappers of all kinds hand on
+            return "in place"
         if any(
             one.name == "seed" and one.kind in named and (one.kind not in placed or one in behind)
             for one in parameters
         ):
             return "by name"
-        if behind and (behind[0].default is inspect.Parameter.empty or behind[0].name == "seed"):
+        if behind and behind[0].default is inspect.Parameter.empty:
             return "in place"
         return None

@@ -3,9 +3,10 @@
 Functions and classes of the user are followed wherever they lie, through nested functions,
 methods, bases and class attributes. What belongs to an installed library is known by its name
 and version. Anything else whose content cannot be told is refused: values that carry state of
-their own, modules that are handed on as a whole, names that are made up at run time, and what
-reads files, the environment or the network. The last are known by name, so that a library's
-own ways to read a file may pass: see :mod:`discreet.attacks.outside_reads`.
+their own, modules of the user's that are handed on as a whole, names of their parts that are made
+up at run time, and what reads files, the environment or the network. The last are known by name,
+so that a library's own ways to read a file may pass, and so may parts of a library that are
+looked up by a text: see :mod:`discreet.attacks.outside_reads`.
 """
 
 from __future__ import annotations

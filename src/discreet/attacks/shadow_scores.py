@@ -208,8 +208,9 @@ class ShadowScores:
         other way round; it is recognized even if only members, or only non-members, are in the
         pool. Copies of a record are counted: a twin has as many of them inside. A model that
         divides the records so, where a random training set of its size would do it with a
-        probability above 2**-36, may be a twin or may not, and is refused; with halves, 40
-        records in common are enough. Near twins, trained on all but a few of the target's
+        probability above 2**-36, may be a twin or may not, and is refused unless the pool lacks
+        members of the target, so that it cannot be one; with halves, 40 records in common are
+        enough. Near twins, trained on all but a few of the target's
         records, are not recognized.
         """
         twins = self._twins_of(observation)
@@ -232,8 +233,13 @@ class ShadowScores:
         found = inside[:, here]
         twins = (found == wanted).all(axis=1) | (found == total - wanted).all(axis=1)
         sizes = self.inclusion.sum(axis=1)
+        # A pool that lacks some of the target's records has no model that was trained on them.
+        elsewhere = not np.isin(asked[observation.members], known).all()
         for row in np.flatnonzero(twins):
             if _chance_to_divide(len(self.labels), sizes[row], total, found[row]) > _TWIN_CHANCE:
+                if elsewhere:
+                    twins[row] = False
+                    continue
                 raise InvalidValue(
                     "shadows",
                     f"a model that divides all {len(here)} records in common as the target does",

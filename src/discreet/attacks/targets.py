@@ -34,6 +34,7 @@ __all__ = ["Target", "as_target", "class_indices", "log_softmax", "rows"]
 OUTPUTS = ("probabilities", "logits", "labels")
 # Probabilities in single precision, summed over many classes, miss 1 by less than this.
 _SUM_TOLERANCE = 1e-3
+_ROWS_TO_TELL = 16  # as many answers between 0 and 1 are hardly logits
 # A label this large is an identifier, and columns up to it would fill the memory.
 MOST_CLASSES = 1_000_000
 
@@ -78,7 +79,7 @@ def as_target(
     """Wrap a model so that attacks can query it.
 
     ``model`` is a ``torch.nn.Module`` (its outputs are logits unless ``output`` says
-    otherwise, and if they look like probabilities ``output`` must say what they are; it is
+    otherwise, and if several look like probabilities ``output`` must say what they are; it is
     queried in evaluation mode and put back afterwards), a scikit-learn
     estimator (``predict_proba``, or labels alone where there is only ``predict``), a
     :class:`Target`, or any callable from records to an array, for which ``output`` is
@@ -272,6 +273,8 @@ class _Queried:
         return checked_labels(answer, self.classes)
 
     def _log_scores(self, answer: NDArray[Any]) -> NDArray[np.float64]:
+        if self._guessed and answer.size == len(answer):
+            _refuse_doubtful_column(answer.reshape(len(answer)))
         scores = self._two_columns(answer.astype(np.float64))
         if not np.isfinite(scores).all():
             raise InvalidValue("the model's output", "a value that is not finite", "finite scores")
@@ -318,6 +321,16 @@ def _refuse_doubtful(logits: NDArray[np.float64]) -> None:
         raise InvalidValue(
             "the model's output",
             "rows of numbers from 0 to 1 that sum to 1",
+            'as_target(output="probabilities"), or output="logits" if that is what they are',
+        )
+
+
+def _refuse_doubtful_column(logits: NDArray[Any]) -> None:
+    """Some logits of one column lie outside of 0 to 1, unless they are all alike."""
+    if len(logits) >= _ROWS_TO_TELL and logits.min() >= 0 and logits.max() <= 1:
+        raise InvalidValue(
+            "the model's output",
+            "one column of numbers from 0 to 1",
             'as_target(output="probabilities"), or output="logits" if that is what they are',
         )
 

@@ -27,7 +27,7 @@ Generalise = Annotated[
     list[str] | None,
     typer.Option(
         metavar="RULE",
-        help="COLUMN:prefix=3, COLUMN:band=10, COLUMN:month, :year, :decade or :drop. May be "
+        help="COLUMN:prefix=3, COLUMN:band=10, COLUMN:day, :month, :year, :decade or :drop. May be "
         "given several times, each on top of those before.",
     ),
 ]

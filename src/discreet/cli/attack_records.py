@@ -5,6 +5,7 @@ Files of one experiment are joined by the names of their columns, never by their
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Sequence
@@ -146,7 +147,8 @@ def _each_once(argument: str, path: str, names: Sequence[str]) -> None:
 
 def _plain_name(name: str) -> str:
     """The name by which columns are compared: many tools write the class 1 as 1.0."""
-    return str(int(float(name))) if _is_whole(name) else name
+    whole = re.fullmatch(r"([+-]?[0-9]+)\.0*", name)
+    return name if whole is None else whole[1]
 
 
 def _is_number(text: str) -> bool:
@@ -155,10 +157,6 @@ def _is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _is_whole(text: str) -> bool:
-    return _is_number(text) and float(text).is_integer()
 
 
 def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]:

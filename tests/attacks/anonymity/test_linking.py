@@ -219,3 +219,14 @@ def test_whole_numbers_and_times_agree_whatever_wrote_them(tmp_path: Path) -> No
             assert link_tables(one, other, on=["zip", "born"]).unique_matches == 2
     texts = {"zip": ["02139", "2139.5", "2139.00"]}
     assert link_tables(texts, plain, on=["zip"]).match.tolist() == [-1, -1, 0]
+
+
+def test_times_of_the_day_are_not_held_against_days() -> None:
+    days = pd.DataFrame({"born": ["1970-01-01", "1970-01-02"]})
+    times = pd.DataFrame({"born": pd.to_datetime(days["born"]) + pd.to_timedelta("13h")})
+    for one, other in ((days, times), (times, days)):
+        with pytest.raises(InvalidValue, match="born:day"):
+            link_tables(one, other, on=["born"])
+        assert link_tables(one, other, on=["born"], generalise=["born:day"]).unique_matches == 2
+        assert link_tables(one, other, on=["born"], tolerance={"born": 0.6}).unique_matches == 2
+    assert link_tables(times, times, on=["born"]).unique_matches == 2

@@ -5,7 +5,7 @@ A generalisation maps one text to a coarser one, whatever the other cells say:
 =================  =========================================================================
 ``zip:prefix=3``   the first three characters
 ``age:band=10``    numbers in bands of width 10, ``[20, 30)``
-``birth:month``    dates to their month; also ``year`` and ``decade``
+``birth:month``    dates to their month; also ``day`` (of times), ``year`` and ``decade``
 ``city:drop``      the column says nothing any more
 =================  =========================================================================
 
@@ -29,9 +29,11 @@ from discreet.errors import InvalidValue
 
 __all__ = ["Generalisation"]
 
-_FORM = re.compile(r"(?P<column>.+):(?P<rule>prefix|band|month|year|decade|drop)(?:=(?P<size>.+))?")
-_FORMS = "COLUMN:prefix=N, COLUMN:band=WIDTH, COLUMN:month, :year, :decade or :drop"
-_DATE_LENGTHS = {"month": 7, "year": 4, "decade": 3}
+_FORM = re.compile(
+    r"(?P<column>.+):(?P<rule>prefix|band|day|month|year|decade|drop)(?:=(?P<size>.+))?"
+)
+_FORMS = "COLUMN:prefix=N, COLUMN:band=WIDTH, COLUMN:day, :month, :year, :decade or :drop"
+_DATE_LENGTHS = {"day": 10, "month": 7, "year": 4, "decade": 3}
 
 
 @final

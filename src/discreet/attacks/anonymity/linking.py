@@ -12,6 +12,7 @@ by the first ones are looked at one by one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -69,6 +70,9 @@ def link_tables(
     for argument, table in (("released", left), ("register", right)):
         if table.rows == 0:
             raise InvalidValue(argument, "no rows", "a table with at least one row")
+    for key in keys:
+        if key not in rules and key not in ranges:
+            _refuse_times_beside_days(key, left.columns[key], right.columns[key])
     comparison = _Comparison(left, right, tuple(keys), ranges)
     counts, match = comparison.matches()
     unique = counts == 1
@@ -90,6 +94,19 @@ def link_tables(
 
 
 _WHO = "\0who"
+_DAY = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _refuse_times_beside_days(key: str, one: CodedColumn, other: CodedColumn) -> None:
+    """A time of the day equals no day: nobody would be found, whatever both say."""
+    kinds = []
+    for column in (one, other):
+        texts = [column.texts[code] for code in np.unique(column.codes)]
+        days = any(_DAY.fullmatch(text) for text in texts)
+        kinds.append((days, any(_DAY.match(text) and text[10:11] == b" " for text in texts)))
+    if kinds in ([(True, False), (False, True)], [(False, True), (True, False)]):
+        expected = f"times in both tables or in none: generalise={key + ':day'!r} cuts them off"
+        raise InvalidValue("on", f"{key!r}, times in one table and days in the other", expected)
 
 
 def _read(

@@ -514,3 +514,17 @@ def test_the_clock_decides_nothing(file: Path) -> None:
         ]
         assert ledger.show("census").budget.spent["basic"] == Fraction(1, 2)
         assert ledger.verify().ok
+
+
+def test_what_was_charged_before_is_found_where_nothing_can_be_written(
+    book: Ledger, file: Path
+) -> None:
+    with book.charge("census", TENTH, key="k") as charge:
+        charge.record(7)
+    with Ledger.open(file, read_only=True) as reader:
+        for _ in range(2):  # the second time the loss is known
+            with pytest.raises(LedgerReadOnly):
+                reader.charge("census", TENTH, key="new")
+            found = reader.charge("census", TENTH, key="k")
+            assert found.replayed
+            assert found.result == 7

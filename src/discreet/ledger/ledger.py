@@ -15,9 +15,12 @@ from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
+    LedgerBusy,
     LedgerCorrupt,
     LedgerError,
     LedgerExists,
+    LedgerFull,
+    LedgerReadOnly,
 )
 from discreet.ledger import arguments, records
 from discreet.ledger.budgets import (
@@ -264,6 +267,17 @@ class Ledger:
                 return known
         spent_as = loss if request.delta is None else read_plan(loss, request.delta)
         self._try_first(dataset, request, spent_as)
+        try:
+            return self._charge_now(dataset, request, spent_as, fields)
+        except (LedgerBusy, LedgerFull, LedgerReadOnly):
+            known = self._find(dataset, request)  # what was charged before needs no writing
+            if known is None:
+                raise
+            return known
+
+    def _charge_now(
+        self, dataset: str, request: Request, spent_as: Loss, fields: Mapping[str, Any]
+    ) -> Charge:
         with self._store.writing() as session:
             found = records.dataset(session, dataset, lock=self._store.row_lock)
             known = self._by_key(session, found, request)
@@ -271,11 +285,11 @@ class Ledger:
                 budgets = self._charged(session, found, request, spent_as)
                 content = {
                     **fields,
-                    "read_as": None if spent_as is loss else to_json(spent_as),
+                    "read_as": None if spent_as is request.loss else to_json(spent_as),
                     "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
                 }
                 entry = self._entry(found.head, "charge", content, found.roll)
-                records.append(session, found.number, entry, key=key)
+                records.append(session, found.number, entry, key=request.key)
                 for label, budget in budgets.items():
                     records.save_budget(session, found.number, label, budget)
                 known = self._as_charge(found.number, entry, None, replayed=False)

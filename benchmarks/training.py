@@ -6,9 +6,11 @@ All ways run in turn in one process, round after round, a burst of steps each (t
 a burst is not counted), so that a slow spell of the machine hits all of them. A round gives the
 ratio of each way to plain SGD in that round; the median over rounds counts. Peak memory is
 measured in processes of their own. Ours goes through the public interface with cryptographic
-noise, the peers use torch's generator. Drawing and loading the batch is not part of a step (what
-drawing a Poisson batch costs is listed). Prints measured beside target, writes
-benchmarks/results/training.json and training.png, and exits with 1 if a target is missed.
+noise, the peers use torch's generator. Two forms of ours are timed, the user's own loop and one
+call a batch (private.step); of ours as of Opacus the faster one is judged, and all are shown.
+Drawing and loading the batch is not part of a step (what drawing a Poisson batch costs is
+listed). Prints measured beside target, writes benchmarks/results/training.json and training.png,
+and exits with 1 if a target is missed.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from discreet.learn.dpsgd.sampling import draws
 from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens
 from training_picture import draw
-from training_ways import OURS, PLAIN, WAYS, Step, TooLarge, compile_noise
+from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_noise
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MEMORY = 1.3
@@ -76,7 +78,7 @@ def compare(task: Task, *, threads: int, rounds: int, budget: float) -> dict[str
     for _ in range(rounds):
         reference = seconds(steps[PLAIN], task.burst)
         for way, step in steps.items():
-            if way not in (PLAIN, OURS) and spent[way] > budget and len(times[way]) >= 3:
+            if way not in (PLAIN, OURS, ONE_CALL) and spent[way] > budget and len(times[way]) >= 3:
                 continue
             slow = times[way] and times[way][-1] > 5 * reference
             start = time.perf_counter()
@@ -158,10 +160,11 @@ def judge(rows: list[dict[str, Any]], memory: list[dict[str, Any]]) -> list[dict
     by_name = {task.name: task for task in TASKS}
     for row in rows:
         where = f"{row['task']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
-        ratio = row["ratios"][OURS]
+        ratio, way = min((row["ratios"][way], way) for way in (OURS, ONE_CALL))
+        form = "own loop" if way == OURS else "one call"
         targets.append(
             {
-                "what": f"{where}: step over plain (at most)",
+                "what": f"{where}: step over plain, {form} (at most)",
                 "measured": ratio,
                 "target": row["target"],
                 "met": ratio <= row["target"],

@@ -11,7 +11,9 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
-from training_ways import OURS, PLAIN
+from training_ways import ONE_CALL, OURS, PLAIN
+
+OF_OURS = {OURS: "#1b6ca8", ONE_CALL: "#6db1e0"}
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -26,7 +28,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
         values = [row["ratios"].get(way) for row in rows]
         places = [place + at * height for place in range(len(rows))]
         shown = [(p, v) for p, v in zip(places, values, strict=True) if v is not None]
-        color = "#1b6ca8" if way == OURS else plt.get_cmap("Greys")(0.3 + 0.5 * at / len(ways))
+        color = OF_OURS.get(way) or plt.get_cmap("Greys")(0.3 + 0.5 * at / len(ways))
         left.barh([p for p, _ in shown], [v for _, v in shown], height, label=way, color=color)
     left.plot(
         [row["target"] for row in rows],

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
@@ -78,8 +79,8 @@ class ReadyBatch:
         return self.batch
 
 
-def ours(task: Task) -> Step:
-    """Through the public interface, in the user's own loop."""
+def under_plan(task: Task) -> tuple[nn.Module, Optimizer, dpsgd.Private, Iterator[list[Tensor]]]:
+    """A model under a plan through the public interface, and its endless ready batch."""
     data = ReadyBatch(*task.data(task.batch))
     model = task.make()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -92,13 +93,30 @@ def ours(task: Task) -> Step:
         delta=1e-6,
     )
     private = dpsgd.make_private(model, optimizer, plan, isolation="vouched")
-    batches: Iterator[list[Tensor]] = private.batches(data, collate=data.collate)
+    return model, optimizer, private, private.batches(data, collate=data.collate)
+
+
+def own_loop(task: Task) -> Step:
+    """In the user's own loop."""
+    model, optimizer, _, batches = under_plan(task)
 
     def step() -> None:
         inputs, labels = next(batches)
         F.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
+
+    return step
+
+
+def one_call(task: Task) -> Step:
+    """By ``private.step``, as the trainer does."""
+    _, _, private, batches = under_plan(task)
+    loss = nn.CrossEntropyLoss(reduction="none")
+
+    def step() -> None:
+        inputs, labels = next(batches)
+        private.step(loss, inputs, labels)
 
     return step
 
@@ -176,9 +194,11 @@ def torch_func(task: Task) -> Step:
 
 PLAIN = "plain SGD"
 OURS = "discreet"
+ONE_CALL = "discreet, one call"
 WAYS: dict[str, Callable[[Task], Step]] = {
     PLAIN: plain,
-    OURS: ours,
+    OURS: own_loop,
+    ONE_CALL: one_call,
     "Opacus ghost": opacus("ghost"),
     "Opacus hooks": opacus("hooks"),
     "Opacus functorch": opacus("functorch"),

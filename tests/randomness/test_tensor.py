@@ -18,13 +18,36 @@ from randomness.goodness import REJECT
 from randomness.scripted_source import ScriptedSource
 
 
+def counters_encrypted(key: bytes, count: int) -> bytes:
+    """Counter mode by hand: AES of twelve zero bytes and the counter, which begins at 2."""
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    counters = range(2, 2 + (count + 15) // 16)
+    return b"".join(block.update(bytes(12) + c.to_bytes(4, "big")) for c in counters)[:count]
+
+
+@pytest.mark.parametrize("counts", [[64], [12, 1, 15, 47_100, 16, 196_608, 5]])
+def test_the_keystream_is_counter_mode(counts: list[int]) -> None:
+    """Known answers: whatever the pieces, AES-256 of the counters, none twice, none left out."""
+    key = bytes(range(32))
+    stream = tensor_module._keystream(key)
+    found = b""
+    for count in counts:
+        piece = bytearray(count + 16)
+        stream.update_into(bytes(count), piece)
+        found += piece[:count]
+    assert found == counters_encrypted(key, sum(counts))
+    assert tensor_module._REKEY_AFTER <= 2**36 - 32, "the counter of one key must not come around"
+
+
 def slow_normals(key: bytes, count: int, stddev: float) -> list[float]:
     """Box-Muller from the same keystream, number by number, in double precision (one block)."""
     pairs = (count + 1) // 2
-    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(16 * pairs))
+    stream = counters_encrypted(key, 16 * pairs)
     cosines, sines = [], []
     for at in range(pairs):
-        u = (int.from_bytes(stream[8 * at : 8 * at + 8], "little") + 0.5) / 2.0**64
+        high = int.from_bytes(stream[4 * at : 4 * at + 4], "little")
+        low = int.from_bytes(stream[4 * (pairs + at) : 4 * (pairs + at) + 4], "little")
+        u = (2**32 * high + low + 0.5) / 2.0**64
         offset = 8 * pairs + 8 * at
         turn = int.from_bytes(stream[offset : offset + 8], "little", signed=True)
         angle = turn * math.pi / 2.0**63
@@ -185,8 +208,10 @@ def test_uniforms_keep_all_64_bits() -> None:
     words = [0, 1, 2, 3, 2**52 - 1, 2**52, 2**53 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64 - 1]
     words += [int(w) for w in np.random.default_rng(6).integers(2**64, size=2000, dtype=np.uint64)]
     words += [w >> shift for shift in (8, 11, 12, 13, 30) for w in words[11:200]]
-    found = tensor_module._uniforms(np.array(words, dtype=np.uint64))
+    high = np.array([word >> 32 for word in words], dtype=np.uint32)
+    low = np.array([word % 2**32 for word in words], dtype=np.uint32)
+    found = tensor_module._uniforms(high, low)
     expected = [float(Fraction(2 * word + 1, 2**65)) for word in words]
-    assert found.tolist() == pytest.approx(expected, rel=2.0**-51)
+    assert found.tolist() == expected, "rounded once, correctly"
     assert found[0] == 2.0**-65
     assert found[1] == 3 * 2.0**-65

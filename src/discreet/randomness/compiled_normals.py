@@ -1,10 +1,10 @@
 """The Box-Muller transform for float32 in loops that numba compiles to vector instructions.
 
-The same numbers as the numpy transform of :mod:`.tensor` up to rounding: the uniform has all its
-64 random bits and is split in double precision, the logarithm of its mantissa, sine and cosine are
-polynomials in single precision. A normal is off by at most :data:`TOLERANCE` times its radius,
-about three units in the last place, as with numpy's own functions. The source runs uncompiled,
-slowly, as a twin.
+The same numbers as the numpy transform of :mod:`.tensor` up to rounding: the smaller of ``u`` and
+``1 - u`` is taken from all 64 random bits in single precision, whose exponent reaches further than
+they do; logarithm, sine and cosine are polynomials in single precision. A normal is off by at most
+:data:`TOLERANCE` times its radius, about three units in the last place, as with numpy's own
+functions. The source runs uncompiled, slowly, as a twin.
 """
 
 from __future__ import annotations
@@ -21,19 +21,25 @@ __all__ = ["TOLERANCE", "box_muller", "compiled_box_muller", "numba_is_installed
 
 TOLERANCE = 4e-7
 
+_CHUNK = 1024  # pairs whose intermediate results stay in the first cache
+
 _f = np.float32
 _i = np.int32
+_u = np.uint32
 _ONE, _HALF, _LOG_2 = _f(1), _f(0.5), _f(math.log(2))
-# (log(1 + x) - x + x^2 / 2) / x^3 for sqrt(1/2) <= 1 + x < sqrt(2), by weighted least squares on
-# Chebyshev nodes: log(1 + x) is off by 7e-9 relatively.
+_WORD, _TWO_WORDS = _f(2.0**-32), _f(2.0**-64)
+# Fitted on Chebyshev nodes: (log(1 + x) - x + x^2 / 2) / x^3 for sqrt(1/2) <= 1 + x < sqrt(2), and
+# (sin(a) / a - 1) / a^2 and (cos(a) - 1) / a^2 in a^2 up to an eighth of a turn. The logarithm is
+# off by 7e-9 relatively, the sine by 4e-9, the cosine by 4e-8.
 _L0, _L1, _L2, _L3 = _f(0.33333355), _f(-0.25000852), _f(0.19999826), _f(-0.1662137)
 _L4, _L5, _L6, _L7 = _f(0.14227115), _f(-0.13202104), _f(0.12620327), _f(-0.07362868)
-# Taylor coefficients up to an eighth of a turn.
-_S1, _S2, _S3, _S4 = (_f((-1) ** n / math.factorial(2 * n + 1)) for n in range(1, 5))
-_C1, _C2, _C3, _C4, _C5 = (_f((-1) ** n / math.factorial(2 * n)) for n in range(1, 6))
-_TURN = _f(math.pi * 2.0**-31)
-_SQRT_HALF = np.int64(0x3FE6A09E667F3BCD)  # the bits of the double sqrt(1/2)
-_FRACTION = np.int64(52)
+_S1, _S2, _S3 = _f(-0.16666655), _f(0.0083321603), _f(-0.00019515282)
+_C1, _C2, _C3 = _f(-0.49999896), _f(0.041656293), _f(-0.0013597823)
+_TURN = _f(math.pi * 2.0**-33)
+_EIGHTH, _QUARTER, _SIGN = _i(1 << 29), _i(1 << 30), _i(-(1 << 31))
+_SQRT_HALF = _u(math.isqrt(1 << 63))  # sqrt(1/2) in units of 2^-32
+_SQRT_HALF_BITS = _i(0x3F3504F3)  # of the single sqrt(1/2)
+_FRACTION = _i(23)
 
 
 @lru_cache(maxsize=1)
@@ -42,51 +48,59 @@ def numba_is_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def box_muller(
-    bits: Any,
-    turns: Any,
-    stddev: Any,
-    uniforms: Any,
-    words: Any,
-    exponents: Any,
-    radius: Any,
-    cosines: Any,
-    sines: Any,
-) -> None:
-    """Fill ``cosines`` and ``sines`` (float32) from 64 and 32 random bits for each pair.
+def box_muller(words: Any, stddev: Any, normals: Any) -> None:
+    """Fill ``normals`` (float32) from three words of 32 random bits (uint32) for each pair of them.
 
-    ``uniforms`` (float64) with its view ``words`` (int64), ``exponents`` (int32) and ``radius``
-    (float32) are working memory. ``sines`` may be shorter by one.
+    ``words`` are all upper words of the radii, all lower words, all angles; ``normals`` are all
+    cosines, then all sines, of which there may be fewer by one. The radius is
+    ``stddev sqrt(-2 log(u))`` with ``u = (2^32 upper + lower + 1/2) / 2^64``, the angle is its word
+    over 2^32 of a turn.
     """
-    for at in range(bits.size):
-        uniforms[at] = (np.float64(bits[at]) + 0.5) * 2.0**-64
-    # u = 2^exponent (1 + x) with 1 + x between sqrt(1/2) and sqrt(2), all exact.
-    for at in range(bits.size):
-        exponent = (words[at] - _SQRT_HALF) >> _FRACTION
-        exponents[at] = _i(exponent)
-        words[at] = words[at] - (exponent << _FRACTION)
-    for at in range(bits.size):
-        x = _f(uniforms[at] - 1.0)
-        z = x * x
-        rest = _L4 + x * (_L5 + x * (_L6 + x * _L7))
-        rest = _L0 + x * (_L1 + x * (_L2 + x * (_L3 + x * rest)))
-        logarithm = _f(exponents[at]) * _LOG_2 + (x - (z * _HALF - z * (x * rest)))
-        radius[at] = np.sqrt(_f(-2) * logarithm) * stddev
-    for at in range(sines.size):
-        turn = turns[at]
-        quarter = _i(_i(turn + _i(1 << 29)) >> _i(30))
-        angle = _f(_i(turn - _i(quarter << _i(30)))) * _TURN
-        z = angle * angle
-        sine = angle * (_ONE + z * (_S1 + z * (_S2 + z * (_S3 + z * _S4))))
-        cosine = _ONE + z * (_C1 + z * (_C2 + z * (_C3 + z * (_C4 + z * _C5))))
-        swapped = (quarter & _i(1)) != 0
-        first = sine if swapped else cosine
-        second = cosine if swapped else sine
-        length = radius[at]
-        cosines[at] = first * (-length if (_i(quarter + _i(1)) & _i(2)) != 0 else length)
-        sines[at] = second * (-length if (quarter & _i(2)) != 0 else length)
-    for at in range(sines.size, cosines.size):
-        cosines[at] = radius[at] * _f(math.cos(np.float64(turns[at]) * (math.pi * 2.0**-31)))
+    pairs = words.size // 3
+    high, low, turns = words[:pairs], words[pairs : 2 * pairs], words[2 * pairs :].view(np.int32)
+    cosines, sines = normals[:pairs], normals[pairs:]
+    scratch = np.empty(_CHUNK, dtype=np.float32)
+    # Several short loops, because in one long one the processor has to wait for each result.
+    factor = np.float32(-2.0 * stddev * stddev)
+    for start in range(0, pairs, _CHUNK):
+        upper, lower = high[start : start + _CHUNK], low[start : start + _CHUNK]
+        for at in range(upper.size):
+            near_one = upper[at] > _SQRT_HALF
+            first_word = ~upper[at] if near_one else upper[at]
+            second_word = ~lower[at] if near_one else lower[at]
+            scratch[at] = _f(first_word) * _WORD + (_f(second_word) + _HALF) * _TWO_WORDS
+        # log(u) = exponent log(2) + log(1 + x), with exponent 0 and x = u - 1 near one.
+        for at in range(upper.size):
+            near_one = upper[at] > _SQRT_HALF
+            small = scratch[at]
+            word = np.float32(small).view(np.int32)
+            exponent = _i(_i(word - _SQRT_HALF_BITS) >> _FRACTION)
+            mantissa = np.int32(word - _i(exponent << _FRACTION)).view(np.float32)
+            x = -small if near_one else mantissa - _ONE
+            power = _f(_i(0) if near_one else exponent)
+            z = x * x
+            rest = z * z * ((_L4 + x * _L5) + z * (_L6 + x * _L7))
+            rest = ((_L0 + x * _L1) + z * (_L2 + x * _L3)) + rest
+            scratch[at] = factor * (power * _LOG_2 + (x - (z * _HALF - z * (x * rest))))
+        angles = turns[start : start + _CHUNK]
+        cosine_of, sine_of = cosines[start : start + _CHUNK], sines[start : start + _CHUNK]
+        for at in range(sine_of.size):
+            turn = angles[at]
+            moved = _i(turn + _EIGHTH)  # its two upper bits are the quarter
+            angle = _f(_i(turn << _i(2))) * _TURN  # from the middle of the quarter
+            z = angle * angle
+            sine = angle * (_ONE + z * (_S1 + z * (_S2 + z * _S3)))
+            cosine = _ONE + z * (_C1 + z * (_C2 + z * _C3))
+            swapped = _i(moved << _i(1)) < _i(0)
+            first = sine if swapped else cosine
+            second = cosine if swapped else sine
+            radius = np.float32(np.sqrt(scratch[at])).view(np.int32)
+            minus = _i(_i(moved + _QUARTER) & _SIGN)
+            cosine_of[at] = first * np.int32(radius ^ minus).view(np.float32)
+            sine_of[at] = second * np.int32(radius ^ _i(moved & _SIGN)).view(np.float32)
+        for at in range(sine_of.size, cosine_of.size):
+            exact = math.cos(np.float64(angles[at]) * (math.pi * 2.0**-31))
+            cosine_of[at] = np.sqrt(scratch[at]) * _f(exact)
 
 
 @lru_cache(maxsize=1)

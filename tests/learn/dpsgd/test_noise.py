@@ -3,6 +3,8 @@
 import copy
 import os
 import threading
+import time
+import weakref
 
 import numpy as np
 import pytest
@@ -10,10 +12,19 @@ import torch
 from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd import noise as noise_module
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.randomness import NormalStream, source
 
 ALARM = 1e-9
+
+
+@pytest.fixture(params=["background", "at need"])
+def either_way(request, monkeypatch):
+    """Buffers of one step are filled in the background, or at need where no core is free."""
+    cores = 1 if request.param == "at need" else 1_000
+    monkeypatch.setattr(noise_module, "_usable_cores", lambda: cores)
+    return request.param
 
 
 def bank(*shapes, stddev=2.0, dtype=torch.float32, **options):
@@ -37,6 +48,7 @@ def taken(made, steps):
     return np.array(rows)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("rows", [1, 4, None])
 def test_noise_has_the_asked_scale_and_no_other(dtype, rows):
@@ -51,6 +63,7 @@ def test_shapes_are_those_of_the_parameters():
     assert [tuple(view.shape) for view in made.take()] == [(3, 4), (5,), (), (2, 0)]
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("rows", [1, 3])
 def test_no_noise_is_handed_out_twice(rows):
     values = taken(bank((50,), rows=rows), 30)
@@ -59,16 +72,18 @@ def test_no_noise_is_handed_out_twice(rows):
     assert np.abs(correlations).max() < 0.92  # 50 values: beyond 1e-9 for all pairs together
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_bank_that_does_not_refill_would_be_noticed(rows, monkeypatch):
     made = bank((50,), rows=rows)
     for buffer in made._buffers:
-        buffer.filling.result()
+        buffer.fill()
     monkeypatch.setattr(made, "_refill", lambda buffer: None)
     values = taken(made, 30)
     assert len(np.unique(values)) < 0.5 * values.size
 
 
+@pytest.mark.usefixtures("either_way")
 def test_writing_into_noise_does_not_reach_later_steps():
     made = bank((10,), rows=1)
     for _ in range(5):
@@ -78,6 +93,7 @@ def test_writing_into_noise_does_not_reach_later_steps():
         made.release()
 
 
+@pytest.mark.usefixtures("either_way")
 def test_scale_follows_the_step():
     tensors = [torch.empty(2_000)]
     for rows in (1, 4, 5):
@@ -101,15 +117,17 @@ def test_half_precision_is_refused():
         bank((3,), dtype=torch.bfloat16)
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_failed_fill_is_never_passed_off_as_noise():
     class Broken:
         def fill(self, target, *, stddev):
             raise OSError("no random bytes")
 
-    made = bank((4,), stream=Broken())
-    for _ in range(3):
-        with pytest.raises(OSError, match="no random bytes"):
-            made.take()
+    for rows in (None, 1):
+        made = bank((4,), stream=Broken(), rows=rows)
+        for _ in range(3):
+            with pytest.raises(OSError, match="no random bytes"):
+                made.take()
 
 
 def test_a_seeded_bank_repeats_itself_and_says_so():
@@ -123,10 +141,26 @@ def test_a_seeded_bank_repeats_itself_and_says_so():
     assert bank((2,)).provenance["randomness"] == "operating system"
 
 
+def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
+    """Single normals are drawn between take and release, as the moving clip norm does."""
+
+    def values(cores):
+        monkeypatch.setattr(noise_module, "_usable_cores", lambda: cores)
+        made = bank((20,), rows=1, stream=NormalStream(source=source(insecure_seed=4)))
+        found = []
+        for _ in range(6):
+            found.append(made.take()[0].tolist())
+            found.append(made.scalar(1.0))
+            made.release()
+        return found
+
+    assert values(1) == values(1_000)
+
+
 def test_a_forked_child_has_noise_of_its_own():
     made = bank((200,), rows=4)
     for buffer in made._buffers:
-        buffer.filling.result()
+        buffer.fill()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -158,6 +192,41 @@ def test_noise_is_prepared_in_another_thread():
     assert all(name.startswith("discreet-noise") for name in threads)
 
 
+@pytest.mark.parametrize("rows", [1, 2])
+def test_who_fills_a_buffer(either_way, rows):
+    """With all cores busy a buffer of one step is filled where and when it is needed."""
+    threads = []
+
+    class Spy:
+        def fill(self, target, *, stddev):
+            threads.append(threading.current_thread())
+            target[:] = len(threads)
+
+    made = bank((3,), rows=rows, stream=Spy())
+    at_need = either_way == "at need" and rows == 1
+    fills = [1, 2, 3, 4] if rows == 1 else [1, 1, 2, 2]
+    assert [float(row[0]) for row in taken(made, 4)] == fills
+    assert all((thread is threading.current_thread()) == at_need for thread in threads)
+    if at_need:
+        assert len(threads) == 4, "not before it is needed"
+
+
+def test_noise_of_one_step_takes_no_more_memory_than_the_gradients():
+    assert len(bank((1 << 18,))._buffers) == 1
+    assert len(bank((100,))._buffers) == 2
+
+
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("rows", [1, 2])
+def test_a_bank_lets_its_memory_go_without_the_garbage_collector(rows):
+    made = bank((3,), rows=rows)
+    taken(made, 3)
+    host = weakref.ref(made._buffers[0].parts[0])
+    made._worker.shutdown()
+    del made
+    assert host() is None
+
+
 def test_a_bank_cannot_be_copied():
     with pytest.raises(NotApplicable, match="same noise twice"):
         copy.deepcopy(bank((2,)))
@@ -182,3 +251,24 @@ def test_noise_that_single_precision_cannot_hold_is_refused(stddev, dtype):
     with pytest.raises(InvalidValue, match="stddev"):
         NormalStream().array(3, stddev=stddev, dtype=dtype)
     assert not NormalStream().array(3, stddev=0.0, dtype=dtype).any()
+
+
+def test_seeded_scalars_do_not_depend_on_how_far_the_background_got():
+    """For small models several steps are prepared at once, while the loop asks for scalars."""
+
+    def run(pause):
+        bank = NoiseBank(
+            [torch.zeros(8)],
+            stddev_of=lambda _: 1.0,
+            stream=NormalStream(source=source(insecure_seed=5)),
+            rows=2,
+        )
+        drawn = []
+        for _ in range(9):
+            drawn.append(bank.take()[0].tolist())
+            drawn.append(bank.scalar(1.0))
+            bank.release()
+            time.sleep(pause)
+        return drawn
+
+    assert run(0.0) == run(0.01)

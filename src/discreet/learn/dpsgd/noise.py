@@ -5,10 +5,11 @@ handed out as tensors shaped like the parameters; the clipped sum is added *into
 become the gradients, so that using a row destroys it. A buffer is handed out again only when a
 fresh fill of all of it has finished. For small models a buffer holds many steps and there are two
 of them, one in use and one being filled; what is handed out is then a copy, because whoever keeps
-a gradient would otherwise hold the noise of the steps to come. Models of middle size have two
-buffers of one step each. For large models there is a single buffer that is filled while the next
-forward and backward run, so noise needs no more memory than the gradients do. Where a buffer holds
-one step it is itself handed out; if somebody has kept a gradient, a new one takes its place.
+a gradient would otherwise hold the noise of the steps to come. Other models have a single buffer
+for one step, so noise needs no more memory than the gradients do. It is itself handed out; if
+somebody has kept a gradient, a new one takes its place. It is filled while the next forward and
+backward run, or, where the threads of torch keep all cores busy, at the moment of need: a thread
+in the background would then hold all of them up, and for longer than the filling takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import NoReturn, final
 
 import numpy as np
@@ -31,11 +33,17 @@ __all__ = ["NoiseBank"]
 
 _BLOCK = 1 << 17  # normals in one background job, at least
 _MOST_ROWS = 256
-_SPARE = 1 << 21  # up to so many normals a second buffer costs little memory and no wait
 _KINDS: dict[torch.dtype, type[np.floating]] = {
     torch.float32: np.float32,
     torch.float64: np.float64,
 }
+
+
+def _usable_cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class _Part:
@@ -73,11 +81,20 @@ class _Part:
 
 
 class _Buffer:
-    """Noise for ``rows`` steps. ``filling`` is the job that makes it fit for use."""
+    """Noise for ``rows`` steps. ``fill`` makes it fit for use, or waits until it is."""
 
     def __init__(self, parts: list[_Part]) -> None:
         self.parts = parts
-        self.filling: Future[None] | None = None
+        self.fill: Callable[[], None] | None = None
+
+
+def _fill(stream: NormalStream, parts: Sequence[_Part], stddevs: Sequence[float]) -> None:
+    for part in parts:
+        if len(set(stddevs)) == 1:
+            stream.fill(part.host, stddev=stddevs[0])
+        else:
+            for row, stddev in enumerate(stddevs):
+                stream.fill(part.host[row], stddev=stddev)
 
 
 @final
@@ -109,6 +126,7 @@ class NoiseBank:
         self._kinds = kinds
         self._stddev_of = stddev_of
         self._stream = NormalStream() if stream is None else stream
+        self._scalars: NormalStream | None = None
         size = sum(parameter.numel() for parameter in parameters)
         self.rows = min(_MOST_ROWS, max(1, _BLOCK // max(1, size))) if rows is None else rows
         shapes = [parameter.shape for parameter in parameters]
@@ -116,7 +134,7 @@ class NoiseBank:
             _Buffer(
                 [_Part([shapes[i] for i in at], self.rows, kind[0]) for kind, at in kinds.items()]
             )
-            for _ in range(2 if self.rows > 1 or size <= _SPARE else 1)
+            for _ in range(2 if self.rows > 1 else 1)
         ]
         self._on_host = all(device.type == "cpu" for _, device in kinds)
         self._single = next(iter(kinds)) if len(kinds) == 1 else None
@@ -130,6 +148,7 @@ class NoiseBank:
 
     def _start(self) -> None:
         self._pid = os.getpid()
+        self._cores = _usable_cores()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="discreet-noise")
         self._to_fill = self._next_step
         self._at, self._row = 0, 0
@@ -149,9 +168,9 @@ class NoiseBank:
         self._turn()
         self._out = True
         buffer = self._buffers[self._at]
-        if buffer.filling is not None:
-            buffer.filling.result()  # a failed job stays here and raises every time
-            buffer.filling = None
+        if buffer.fill is not None:
+            buffer.fill()  # what fails stays here: the buffer is not handed out as it is
+            buffer.fill = None
         row = self._row
         self._row += 1
         self._next_step += 1
@@ -201,21 +220,19 @@ class NoiseBank:
         self._to_fill += self.rows
         if self.rows == 1:
             buffer.parts = [part.unshared() for part in buffer.parts]
-        buffer.filling = self._worker.submit(self._fill, buffer, stddevs)
-
-    def _fill(self, buffer: _Buffer, stddevs: Sequence[float]) -> None:
-        for part in buffer.parts:
-            if len(set(stddevs)) == 1:
-                self._stream.fill(part.host, stddev=stddevs[0])
-            else:
-                for row, stddev in enumerate(stddevs):
-                    self._stream.fill(part.host[row], stddev=stddev)
+        # Without the bank itself: it goes, with its memory, as soon as nobody holds it.
+        fill = partial(_fill, self._stream, buffer.parts, stddevs)
+        at_need = self.rows == 1 and torch.get_num_threads() >= self._cores
+        buffer.fill = fill if at_need else self._worker.submit(fill).result
 
     def scalar(self, stddev: float) -> float:
         """One further independent normal."""
         if not math.isfinite(stddev) or stddev < 0:
             raise InvalidValue("stddev", stddev, "a finite number >= 0")
-        return float(self._stream.array(1, stddev=stddev)[0])
+        if self._scalars is None:
+            # Of its own, or seeded values would depend on how far the background had got.
+            self._scalars = self._stream.derive("scalars")
+        return float(self._scalars.array(1, stddev=stddev)[0])
 
     def __reduce__(self) -> NoReturn:
         raise NotApplicable("noise cannot be copied: the copy would add the same noise twice")

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Any, NoReturn, final
 
 import torch
@@ -30,16 +31,17 @@ from torch.optim import Optimizer
 
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd.certificate import Certificate
-from discreet.learn.dpsgd.clipping import Quantile
+from discreet.learn.dpsgd.clip_path import ClipPath
 from discreet.learn.dpsgd.engine import GradientEngine
 from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
-from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of, template_of
+from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd.plain_losses import is_plain_cross_entropy, is_plainly_trained
 from discreet.learn.dpsgd.plan import Plan, certified
-from discreet.learn.dpsgd.probing import probe
+from discreet.learn.dpsgd.probing import inputs_like, probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
 from discreet.learn.dpsgd.roster import Roster
 from discreet.learn.dpsgd.sampling import draws
@@ -76,15 +78,14 @@ class Private:
         "_begun",
         "_broken",
         "_chunk",
-        "_clip_norm",
-        "_clip_norms",
-        "_count",
+        "_clip",
         "_depth",
         "_drawn",
         "_engine",
         "_factors",
         "_frozen",
         "_given",
+        "_guard",
         "_handles",
         "_held",
         "_ids",
@@ -99,7 +100,6 @@ class Private:
         "_parameters",
         "_pid",
         "_plan",
-        "_quantile",
         "_reduction",
         "_reserve",
         "_rows",
@@ -150,13 +150,10 @@ class Private:
         self._held = [list(group["params"]) for group in optimizer.param_groups]
         label = ("noise",) if team is None else ("noise", team.rank)
         self._stream = NormalStream(source=None if source is None else source.derive(*label))
-        self._quantile = plan.clipping if isinstance(plan.clipping, Quantile) else None
-        self._clip_norm = plan.clip_norm
-        self._clip_norms = [plan.clip_norm]
+        self._clip = ClipPath(plan)
         self._factors = StepFactors(plan, ranks=1 if team is None else team.ranks)
         self._pid = os.getpid()
         self._step = self._begun = self._drawn = 0
-        self._count = 0.0
         self._engine: GradientEngine | None = None
         self._bank: NoiseBank | None = None
         self._noisy: list[Tensor] | None = None
@@ -176,8 +173,9 @@ class Private:
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
+        self._guard = ForwardGuard(rows_of, axes)
         self._handles: list[Any] = [
-            model.register_forward_pre_hook(ForwardGuard(rows_of, axes), with_kwargs=True),
+            model.register_forward_pre_hook(self._guard, with_kwargs=True),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
         ]
@@ -218,12 +216,12 @@ class Private:
     @property
     def clip_norm(self) -> float:
         """The clip norm in force; it changes under :class:`Quantile` only."""
-        return self._clip_norm
+        return self._clip.norm
 
     @property
     def clip_norms(self) -> tuple[float, ...]:
         """The path of the clip norm, one entry for each step; a released number each."""
-        return tuple(self._clip_norms)
+        return tuple(self._clip.norms)
 
     def epsilon(self) -> float:
         """The certified epsilon of the whole plan at its delta: an upper bound."""
@@ -245,7 +243,7 @@ class Private:
             steps_taken=self._step,
             randomness=self._stream.provenance,
             isolation=self._isolation,
-            final_clip_norm=self._clip_norm,
+            final_clip_norm=self._clip.norm,
             receipt=receipt,
         )
 
@@ -297,9 +295,9 @@ class Private:
 
     def _draws(self, dataset: Any) -> Iterator[Any]:
         """The examples of the steps that are left from now on."""
-        size, start = length_of(dataset), self._step
+        start = self._step
         source = self._source and self._source.derive("sampling", start)
-        steps = draws(self._plan, population=size, start=start, source=source)
+        steps = draws(self._plan, population=length_of(dataset), start=start, source=source)
         return steps if self._team is None else map(self._team.share, steps)
 
     def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
@@ -342,29 +340,22 @@ class Private:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
         groups = self._plan.clipping.groups(self._names)
         if self._isolation == "check":
-            parts = template_of(data)
-            if parts is None:
-                raise InvalidValue(
-                    "inputs",
-                    None,
-                    "a description of the model's inputs for the isolation check, because the "
-                    "batches are not plain tensors (or isolation='vouched')",
-                )
-            inputs = parts[0] if self._inputs_of is None else self._inputs_of(parts)
+            inputs = inputs_like(data, self._inputs_of)
             axis, plan = self._batch_axis, self._plan
             self._writes = probe(self._model, inputs, groups=groups, batch_axis=axis, plan=plan)
             self._isolation = "checked"
-        self._engine = GradientEngine(self._model, groups=groups, batch_axis=self._batch_axis)
+        self._engine = engine = GradientEngine(
+            self._model, groups=groups, batch_axis=self._batch_axis
+        )
         self._bank = NoiseBank(
             self._parameters,
-            stddev_of=self._factors.unit if self._quantile else self._factors.stddev,
+            stddev_of=self._factors.unit if self._clip.rule else self._factors.stddev,
             first_step=self._step,
             stream=self._stream,
         )
         self._watch = BackwardWatch(self._model, self._look_at)
         vouched = self._isolation == "vouched"
         self._loss_watch = LossWatch(None if vouched else self._model)
-        engine = self._engine
         self._state_watch = StateWatch(
             self._model,
             allowed=None if vouched else self._writes,
@@ -433,6 +424,36 @@ class Private:
 
     # --- one step ----------------------------------------------------------------------
 
+    def step(self, loss: Callable[[Any, Any], Tensor], *batch: Any) -> None:
+        """Do all that a batch is for: forward, loss, backward, ``optimizer.step()``.
+
+        The batch is ``(*inputs, targets)``, and ``loss(model(*inputs), targets)`` gives one loss
+        for each row (``reduction="none"``). The same as the four lines, and the fastest form:
+        plain stacks of linear layers under ``nn.CrossEntropyLoss`` take it without autograd.
+        """
+        if len(batch) < 2:
+            raise InvalidValue("batch", f"{len(batch)} parts", "the inputs and then the targets")
+        *inputs, targets = batch
+        if not self._passed_at_once(loss, tuple(inputs), targets):
+            self.backward(loss(self._model(*inputs), targets))
+        self._optimizer.step()
+
+    def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
+        """Whether both passes were taken without autograd, with nobody there to notice."""
+        if (
+            self._chunk is None
+            or self._state_watch is not None
+            or self._loss_watch.is_on
+            or not is_plain_cross_entropy(loss, targets, rows=self._rows)
+            or not is_plainly_trained(self._model, before=1, after=1)
+        ):
+            return False
+        if self._watch is not None:
+            self._watch.stop()  # one loss for each example: no reduction to look at
+        self._guard(self._model, inputs, {})
+        self._scale = 1.0
+        return self._engine is not None and self._engine.cross_entropy(inputs, targets)
+
     def backward(self, losses: Tensor) -> None:
         """Backward from one loss for each row of the batch: the recommended form.
 
@@ -453,8 +474,7 @@ class Private:
         losses.sum().backward()  # type: ignore[no-untyped-call]
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._pid != os.getpid():
-            raise PlanViolation("a forked process would take the steps of its parent again")
+        self._check_alive()
         if self._depth:
             if is_inside_step_of(self._optimizer):  # of a subclass, calling that of its parent
                 self._depth += 1
@@ -478,8 +498,8 @@ class Private:
         self._noisy = None
         if self._team is not None:
             self._team.sum_(noisy)
-        if self._quantile is not None:
-            self._move_clip_norm(self._quantile)
+        assert self._bank is not None
+        self._clip.end_step(self._step, self._bank, self._factors.noise_share, self._team)
         self._step += 1
         self._given = noisy
         for parameter, gradient in zip(self._parameters, noisy, strict=True):
@@ -515,14 +535,13 @@ class Private:
             self._state_watch.judge()
         if self._noisy is None:
             self._begin_step()
-        clip_norm = self._clip_norm
-        if self._quantile is not None and not chunk.empty:
-            self._count += float(self._quantile.centred_count(norms, clip_norm=clip_norm))
+        if not chunk.empty:
+            self._clip.count(norms)
         factor = 0.0 if chunk.empty else self._last_factor
-        weights = self._plan.clipping.weights(norms, clip_norm=clip_norm, factor=factor)
+        weights = self._plan.clipping.weights(norms, clip_norm=self._clip.norm, factor=factor)
         noisy = self._noisy
         assert noisy is not None
-        engine.add_clipped_sum(weights, noisy)
+        engine.add_clipped_sum(weights, noisy, last=True)
 
     def _begin_step(self) -> None:
         """Take fresh noise."""
@@ -531,26 +550,10 @@ class Private:
         assert self._bank is not None
         self._noisy = self._bank.take(self._step)
         self._last_factor = self._factors.normaliser(self._step)
-        self._count = 0.0
-        if self._quantile is not None:
-            torch._foreach_mul_(
-                self._noisy, self._clip_norm * self._factors.stddev_over_clip(self._step)
-            )
-
-    def _move_clip_norm(self, rule: Quantile) -> None:
-        assert self._bank is not None
-        count = self._count + self._bank.scalar(rule.count_stddev * self._factors.noise_share)
-        if self._team is not None:
-            total = torch.tensor(count, dtype=torch.float64)
-            self._team.sum_([total])
-            count = float(total)
-        self._clip_norm = rule.next_clip_norm(
-            count,
-            clip_norm=self._clip_norm,
-            initial=self._plan.clip_norm,
-            expected_batch_size=self._plan.phase_at(self._step).expected_batch_size,
-        )
-        self._clip_norms.append(self._clip_norm)
+        self._clip.begin_step()
+        if self._clip.rule is not None:
+            stddev = self._clip.norm * self._factors.stddev_over_clip(self._step)
+            torch._foreach_mul_(self._noisy, stddev)
 
     def _after_optimizer(self, *_: object) -> None:
         self._depth -= 1
@@ -566,9 +569,7 @@ class Private:
             call()
 
     def _drop_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-        for parameter in self._frozen:
+        for parameter in chain(self._parameters, self._frozen):
             parameter.grad = None
 
     # --- continuing and ending ---------------------------------------------------------
@@ -593,8 +594,7 @@ class Private:
         """Resume a run whose first ``step`` steps were taken or given up."""
         assert self._engine is None
         self._step = self._begun = step
-        self._clip_norms = list(clip_norms)
-        self._clip_norm = self._clip_norms[-1]
+        self._clip.continue_with(clip_norms)
 
     def __reduce__(self) -> NoReturn:
         raise NotApplicable("a model under a plan cannot be copied: both would spend one charge")

@@ -11,9 +11,23 @@ from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd.engine import verify_attribution
 from discreet.learn.dpsgd.first_steps import CHECKPOINTED
 from discreet.learn.dpsgd.isolation import check_isolation
+from discreet.learn.dpsgd.loading import template_of
 from discreet.learn.dpsgd.plan import Plan
 
-__all__ = ["probe"]
+__all__ = ["inputs_like", "probe"]
+
+
+def inputs_like(data: Any, inputs_of: Callable[[list[Tensor]], Any] | None) -> Any:
+    """The shapes of what the model is given, from a batch of which no value is read."""
+    parts = template_of(data)
+    if parts is None:
+        raise InvalidValue(
+            "inputs",
+            None,
+            "a description of the model's inputs for the isolation check, because the batches "
+            "are not plain tensors (or isolation='vouched')",
+        )
+    return parts[0] if inputs_of is None else inputs_of(parts)
 
 
 def probe(

@@ -215,10 +215,14 @@ class Trainer:
                         dataset, collate=collate, max_physical=max_physical, workers=workers
                     )
                 self.model.train()
-                for batch in batches:
-                    losses = self._losses(self.model, self._moved(batch))
-                    private.backward(losses)
-                    self.optimizer.step()
+                losses: Tensor | None = None
+                for batch in map(self._moved, batches):
+                    if self._loss is not None and not show_private_loss:
+                        private.step(self._loss, *batch)
+                    else:
+                        losses = self._losses(self.model, batch)
+                        private.backward(losses)
+                        self.optimizer.step()
                     if not private.stepped:
                         continue
                     taken = private.steps_taken
@@ -227,7 +231,8 @@ class Trainer:
                         history.append({"step": taken, **figures})
                         display.public(figures)
                     if display.is_on:
-                        seen = float(losses.detach().mean()) if show_private_loss else None
+                        shown_loss = losses if show_private_loss else None
+                        seen = None if shown_loss is None else float(shown_loss.detach().mean())
                         display.step(private_loss=seen)
                     if run is not None and taken % saves == 0 and taken < steps:
                         payment.require_open()

@@ -43,6 +43,7 @@ class Wrapped(Protocol):
 
 
 _LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
+_THEIRS: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Wrapped]] = weakref.WeakKeyDictionary()
 _UNRELATED: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
 
 
@@ -100,6 +101,7 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
 def claim(wrapped: Wrapped) -> None:
     """From now on no other optimizer may change the parameters of a plan."""
     _LIVE.add(wrapped)
+    _THEIRS[wrapped.optimizer] = weakref.ref(wrapped)
     _UNRELATED.clear()
     _watch_all_optimizers()
 
@@ -107,6 +109,7 @@ def claim(wrapped: Wrapped) -> None:
 def release(wrapped: Wrapped) -> None:
     """The parameters of a plan are free again."""
     _LIVE.discard(wrapped)
+    _THEIRS.pop(wrapped.optimizer, None)
 
 
 def same_parameters(optimizer: Optimizer, known: Sequence[Sequence[Tensor]]) -> bool:
@@ -201,7 +204,8 @@ def _watch_all_optimizers() -> None:
 
 
 def _refuse_strangers(optimizer: Optimizer, *_: object) -> None:
-    if not _LIVE or any(wrapped.optimizer is optimizer for wrapped in _LIVE):
+    plan = _THEIRS.get(optimizer)
+    if not _LIVE or (plan is not None and plan() is not None):
         return
     held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
     if _UNRELATED.get(optimizer) == held:

@@ -439,11 +439,12 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setattr(recorder_module, "merged", lambda parts: parts[0])
         with pytest.raises(AssertionError):
             check(shared, data)
+    general = nn.Sequential(small(), nn.Identity())  # no plain stack
     whole = contributions.total_squared_norms
     with monkeypatch.context() as patch:
         patch.setattr(engine_module, "total_squared_norms", lambda p, f: whole(p[:-1], f))
         with pytest.raises(AssertionError):
-            check(small(), data)
+            check(general, data)
     with monkeypatch.context() as patch:
         original = contributions.Outer.add_to
         patch.setattr(
@@ -452,7 +453,7 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
             lambda self, total, weights, factor: original(self, total, weights.sqrt(), factor),
         )
         with pytest.raises(AssertionError):
-            check(small(), data)
+            check(general, data)
 
 
 def test_the_microbatch_judge_is_plain_autograd() -> None:

@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
+from discreet.learn.dpsgd.engine.stack import Stack, StackPass
 
 __all__ = ["BlackBoxes"]
 
@@ -41,15 +42,15 @@ class _Routed:
     ) -> None:
         self._call = call
         self._module = module
-        self._own = own
+        self.own = own
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(self._module, self._own, *args, **kwargs)
+        return self._call(self._module, self.own, *args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._own, MethodType) and self._own.__self__ is self._module:
-            return _bound, (self._own.__func__, self._module)
-        return _same, (self._own,)
+        if isinstance(self.own, MethodType) and self.own.__self__ is self._module:
+            return _bound, (self.own.__func__, self._module)
+        return _same, (self.own,)
 
 
 def _bound(function: Callable[..., Any], module: nn.Module) -> MethodType:
@@ -88,6 +89,8 @@ class BlackBoxes:
         self._looked_at: set[int] = set()
         self._installed: list[tuple[nn.Module, Any]] = []
         self._inside = False
+        self.stack = Stack.of(model, recorder)
+        self.watched = False
 
     @property
     def inside(self) -> bool:
@@ -110,12 +113,43 @@ class BlackBoxes:
             else:
                 module.__dict__["forward"] = before
         self._installed = []
+        self.watched = False
+        self.drop_passes()
+
+    def drop_passes(self) -> None:
+        """Let go of the passes of a plain stack."""
+        if self.stack is not None and self.stack.passes:
+            self.stack.passes = []
+
+    def cross_entropy(self, inputs: tuple[Any, ...], targets: Tensor) -> bool:
+        """Take both passes of a plain stack at once; False if the model is none, or called so."""
+        stack = self.stack
+        if stack is None or self._inside or not self._installed:
+            return False
+        routed = self._model.__dict__.get("forward")
+        if not isinstance(routed, _Routed) or not stack.fits(routed.own, inputs, {}):
+            return False
+        return stack.cross_entropy(inputs[0], targets)
+
+    def only_pass(self) -> StackPass | None:
+        """The pass of a plain stack, if nothing else was recorded."""
+        if self.stack is None or self.watched or len(self.stack.passes) != 1:
+            return None
+        return self.stack.passes[0]
+
+    def spread_out(self) -> None:
+        """Have everything that was recorded stand with its parameters."""
+        if self.stack is not None and self.stack.passes:
+            self.stack.spread_out()
 
     def _root_forward(
         self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
+        if self.stack is not None and self.stack.fits(own, args, kwargs):
+            return self.stack.run(args[0])
+        self.watched = True
         for value in args:
             self._recorder.admit(value)
         if kwargs:

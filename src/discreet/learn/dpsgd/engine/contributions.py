@@ -45,6 +45,8 @@ __all__ = [
 
 # So many numbers stay in a second-level cache while they are looked at again.
 IN_CACHE = 1 << 18
+# A copy of so many numbers is small beside the factors of a large layer.
+WEIGHTED = 1 << 20
 # From so many terms on, a second product over them is dearer than memory.
 MANY_TERMS = 96
 
@@ -111,9 +113,9 @@ def add_into(total: Tensor, add: Callable[[Tensor], object]) -> None:
         total.copy_(flat.view(total.shape))
 
 
-def pieces(examples: int, size: int) -> list[slice]:
+def pieces(examples: int, size: int, *, most: int = IN_CACHE) -> list[slice]:
     """Cut examples of ``size`` numbers each into pieces that stay in the cache."""
-    step = max(1, min(examples, IN_CACHE // max(1, size)))
+    step = max(1, min(examples, most // max(1, size)))
     return [slice(start, start + step) for start in range(0, examples, step)]
 
 
@@ -211,9 +213,11 @@ class Outer:
         if left.ndim == 2:
             column = weights.unsqueeze(1)
             if left.shape[1] <= right.shape[1]:
-                total.addmm_((left * column).t(), right, alpha=factor)
+                for part in pieces(left.shape[1], left.shape[0], most=WEIGHTED):
+                    total[part].addmm_((left[:, part] * column).t(), right, alpha=factor)
             else:
-                total.addmm_(left.t(), right * column, alpha=factor)
+                for part in pieces(right.shape[1], right.shape[0], most=WEIGHTED):
+                    total[:, part].addmm_(left.t(), right[:, part] * column, alpha=factor)
             return
         column = weights.view(-1, 1, 1)
         p, d = total.shape
@@ -329,11 +333,19 @@ class Lookup:
         if self._merged:
             return
         self._merged = True
-        keys, places = torch.unique(self.owner * self.shape[0] + self.ids, return_inverse=True)
-        rows = self.values.new_zeros(keys.shape[0], self.shape[1])
-        self.values = rows.index_add_(0, places, self.values)
-        self.owner = torch.div(keys, self.shape[0], rounding_mode="floor")
-        self.ids = keys - self.owner * self.shape[0]
+        keys = self.owner * self.shape[0] + self.ids
+        keys, order = torch.sort(keys, stable=True)
+        again = keys[1:] == keys[:-1]
+        if not again.any():
+            return
+        again = torch.cat((again.new_zeros(1), again))
+        first = ~again
+        places = first.cumsum(0).sub_(1)[again]
+        once = order[first]
+        rows = self.values[once]
+        self.values = rows.index_add_(0, places, self.values[order[again]])
+        self.owner = self.owner[once]
+        self.ids = self.ids[once]
 
     def per_example(self) -> Tensor:
         table = self.values.new_zeros(self.examples * self.shape[0], self.shape[1])

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from discreet.learn.dpsgd.engine.contributions import (
     MANY_TERMS,
+    Contribution,
     PerExample,
     Versions,
     cheapest_form,
@@ -157,6 +158,47 @@ class Convolved:
         return Convolved(maps, images, self.geometry, self.shape, norms)
 
 
+@final
+class Deferred:
+    """The use of a kernel whose gradients are formed once, later than the use became known.
+
+    Until then its factors are kept as they are; if they were written to, settling raises.
+    """
+
+    def __init__(self, use: Convolved, units: int, scratch: Scratch) -> None:
+        self._use: Convolved | None = use
+        self._units = units
+        self._scratch = scratch
+        self._settled: Convolved | KernelRows | PerExample | None = None
+
+    @property
+    def versions(self) -> Versions | None:
+        part = self._use or self._settled
+        return getattr(part, "versions", None)
+
+    def settled(self) -> Convolved | KernelRows | PerExample:
+        """Form the gradients if that was not done yet, and let go of what is no longer needed."""
+        if self._settled is None:
+            assert self._use is not None
+            self._use.versions.check()
+            with torch.no_grad():
+                self._settled = self._use.settled(self._units, self._scratch)
+            self._use = None
+        return self._settled
+
+    def squared_norms(self) -> Tensor:
+        return self.settled().squared_norms()
+
+    def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
+        self.settled().add_to(total, weights, factor)
+
+    def per_example(self) -> Tensor:
+        return self.settled().per_example()
+
+    def without(self, removed: Tensor) -> Contribution:
+        return self.settled().without(removed)
+
+
 def convolution(
     recorder: Recorder,
     func: Any,
@@ -234,26 +276,37 @@ def watched(
     plain_weight = weight if by_weight is None else weight.detach()
     plain_bias = bias if bias is None or by_bias is None else bias.detach()
     kept = Kept(data, site)
+    waiting: list[Deferred] = []
+    later = data.requires_grad
 
     def receive(gradient: Tensor) -> None:
         if by_bias is not None:
             recorder.add_rows(by_bias, gradient.flatten(2).sum(2))
-        if by_weight is not None:
-            add_kernel(recorder, by_weight, gradient, kept.take().detach(), geometry)
+        if by_weight is not None and recorder.units:
+            use = used(by_weight, gradient, kept.take().detach(), geometry)
+            part = Deferred(use, recorder.units, recorder.scratch)
+            recorder.add(by_weight, part)
+            if later:
+                waiting.append(part)
+            else:
+                part.settled()
 
+    def passed(_: Tensor) -> None:
+        while waiting:
+            waiting.pop().settled()
+
+    if later and by_weight is not None:
+        # The layer's own backward pass takes working memory: gradients that are kept are formed
+        # once that is over.
+        data.register_hook(passed)  # type: ignore[no-untyped-call]
     return recorder.tap(lambda: func(data, plain_weight, plain_bias, *options), data, receive)
 
 
-def add_kernel(
-    recorder: Recorder, source: Source, gradient: Tensor, inputs: Tensor, geometry: Geometry
-) -> None:
-    """Form the gradients of a kernel, or keep what they are made of."""
+def used(source: Source, gradient: Tensor, inputs: Tensor, geometry: Geometry) -> Convolved:
+    """What the gradients of a kernel are made of."""
     maps, images = (inputs, gradient) if geometry.transposed else (gradient, inputs)
     kind = source.tensor.dtype
-    maps, images = maps.to(kind), images.to(kind)
-    if recorder.units:
-        use = Convolved(maps, images, geometry, source.tensor.shape)
-        recorder.add(source, use.settled(recorder.units, recorder.scratch))
+    return Convolved(maps.to(kind), images.to(kind), geometry, source.tensor.shape)
 
 
 def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:

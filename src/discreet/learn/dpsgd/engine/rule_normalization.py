@@ -82,11 +82,17 @@ def gains(data: Tensor, mean: Tensor, rstd: Tensor, gradient: Tensor, *, feature
     """Gradient of the gain for each unit, a few units at a time so that they stay in the cache."""
     if data.ndim == features + 1:
         return (data - mean).mul_(rstd).mul_(gradient)
-    values = data.new_empty(data.shape[0], *data.shape[2:])
-    for piece in pieces(data.shape[0], math.prod(data.shape[1:])):
-        product = (data[piece] - mean[piece]).mul_(rstd[piece]).mul_(gradient[piece])
-        torch.sum(product, dim=1, out=values[piece])
-    return values
+    units, terms = data.shape[:2]
+    kind = torch.promote_types(data.dtype, mean.dtype)
+    values = torch.empty(units, 1, math.prod(data.shape[2:]), dtype=kind, device=data.device)
+    scales = rstd.reshape(units, 1, terms).to(kind)
+    places = pieces(units, 2 * terms * values.shape[2])
+    room = values.new_empty(places[0].stop if places else 0, *data.shape[1:])
+    for piece in places:
+        product = room[: min(piece.stop, units) - piece.start]
+        torch.sub(data[piece], mean[piece], out=product).mul_(gradient[piece])
+        torch.bmm(scales[piece], product.flatten(2), out=values[piece])
+    return values.view(units, *data.shape[2:])
 
 
 def add_summed(recorder: Recorder, source: Any, rows: Tensor, features: int) -> None:

@@ -1,0 +1,351 @@
+"""Plain stacks of linear layers, run and recorded as one operation.
+
+For small models the time of a step is that of its calls, not of its arithmetic. A model that is
+an ``nn.Sequential`` of linear layers and common activations has a forward pass that is known
+beforehand, so nobody needs to watch every torch call: it runs as one ``autograd.Function`` with
+activations in place, and its backward pass keeps the same factors of the same gradients as the
+rule for linear maps does (:mod:`.rule_linear`). Whatever is not exactly as expected, be it a
+hook, a subclass, an input of another shape or a mode that watches torch, goes the general way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.engine.contributions import (
+    Outer,
+    OuterBias,
+    PerExample,
+    Versions,
+    scalar,
+)
+from discreet.learn.dpsgd.engine.recorder import Recorder
+from discreet.learn.dpsgd.engine.rounding import lengths, lost
+from discreet.learn.dpsgd.engine.rule_linear import unchanged
+from discreet.learn.dpsgd.engine.sources import Source
+
+__all__ = ["Stack", "StackPass"]
+
+_FIRST = "the first layer"
+_aten = torch.ops.aten
+_relu_backward = _aten.threshold_backward.grad_input
+_tanh_backward = _aten.tanh_backward.grad_input
+_sigmoid_backward = _aten.sigmoid_backward.grad_input
+
+
+class _Activation(NamedTuple):
+    """A function, and its derivative from its result alone; both overwrite what they get."""
+
+    forward_: Callable[[Tensor], object]
+    backward_: Callable[[Tensor, Tensor], object]
+
+
+_ACTIVATIONS: dict[type[nn.Module], _Activation] = {
+    nn.ReLU: _Activation(torch.relu_, lambda g, out: _relu_backward(g, out, 0, grad_input=g)),
+    nn.Tanh: _Activation(torch.tanh_, lambda g, out: _tanh_backward(g, out, grad_input=g)),
+    nn.Sigmoid: _Activation(torch.sigmoid_, lambda g, out: _sigmoid_backward(g, out, grad_input=g)),
+}
+
+
+class _Layer(NamedTuple):
+    """A linear layer, and the activation behind it."""
+
+    weight: Tensor
+    bias: Tensor | None
+    by_weight: Source | None
+    by_bias: Source | None
+    activation: _Activation | None
+
+
+@final
+class StackPass:
+    """What one forward and backward pass left: for each layer both factors of its gradients.
+
+    The gradient of example ``i`` is ``left[i] right[i]^T`` for a weight and ``left[i]`` for its
+    bias, where every layer has both and both are trained.
+    """
+
+    __slots__ = ("_lefts", "_rights", "_versions", "_widest")
+
+    def __init__(self, lefts: list[Tensor], rights: list[Tensor]) -> None:
+        self._lefts = lefts
+        self._rights = rights
+        self._widest = max([left.shape[1] for left in lefts])
+        self._versions = Versions(*lefts, *rights)
+
+    def squared_norms(self, factor: float) -> Tensor:
+        """``factor`` times the squared norms of the examples' gradients, for clipping: (1, rows).
+
+        Nothing here has a graph behind it, so autograd need not be switched off.
+        """
+        lefts = [_squares(left) for left in self._lefts]
+        rights = [lengths(right) for right in self._rights]
+        single = len(lefts) == 1
+        left = lefts[0] if single else torch.stack(lefts)
+        right = rights[0] if single else torch.stack(rights)
+        # |left|^2 |right|^2 for a weight and |left|^2 for its bias.
+        squares = torch.addcmul(scalar(factor, right), right, right, value=factor)
+        squares.mul_(left.add_(lost(self._widest, left)))
+        return squares.unsqueeze(0) if single else squares.sum(0, keepdim=True)
+
+    def check(self) -> None:
+        """Raise if a factor was written to since."""
+        self._versions.check()
+
+    def factors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The left and the right ones, unchanged."""
+        self.check()
+        return self._lefts, self._rights
+
+    def add_to(
+        self, totals: Sequence[Tensor], weights: Tensor, factor: float, *, last: bool
+    ) -> None:
+        """Add the weighted sum to weight and bias of every layer in turn.
+
+        If it is the ``last`` use, what lies between the layers is overwritten, to save memory.
+        The inputs and the gradient of the result belong to others.
+        """
+        self.check()
+        column = weights.unsqueeze(1)
+        final = len(self._lefts) - 1
+        for at, (left, right) in enumerate(zip(self._lefts, self._rights, strict=True)):
+            totals[2 * at + 1].addmv_(left.t(), weights, alpha=factor)
+            if left.shape[1] <= right.shape[1]:
+                left = left.mul_(column) if last and at < final else left * column
+            else:
+                right = right.mul_(column) if last and at > 0 else right * column
+            totals[2 * at].addmm_(left.t(), right, alpha=factor)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """The squared length of each row; a matrix that lies transposed is added up row upon row."""
+    if rows.stride(1) == 1:
+        return lengths(rows).square_()
+    return rows.t().square().sum(0)
+
+
+class _Run(torch.autograd.Function):
+    """The whole stack; hears the gradient of its result."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, stack: Stack, rows: Tensor) -> Tensor:  # noqa: ARG004
+        result, ctx.kept = stack.forward(rows)
+        ctx.stack = stack
+        ctx.version = rows._version
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
+        kept, ctx.kept = ctx.kept, None
+        if kept is None:
+            raise InvalidValue("loss", _FIRST, "one backward pass through each forward pass")
+        unchanged(kept[0], ctx.version, _FIRST)
+        ctx.stack.backward(kept, gradient)
+        return None, None, None
+
+
+@final
+class Stack:
+    """A model whose forward pass is known from its modules alone."""
+
+    def __init__(
+        self, model: nn.Module, recorder: Recorder, layers: list[_Layer], *, flattens: bool
+    ) -> None:
+        self.passes: list[StackPass] = []
+        self._layers = layers
+        self._flattens = flattens
+        self._model = model
+        self._recorder = recorder
+        self._modules = [(module, type(module)) for module in model.modules()]
+        self._inner = [module for module in model.modules() if module is not model]
+        self._held = [
+            (table, name, one)
+            for table in (module._parameters for module in model.modules())
+            for name, one in table.items()
+        ]
+        # No gradient is wanted below the first layer that is trained.
+        trained = [layer.by_weight is not None or layer.by_bias is not None for layer in layers]
+        self._first = trained.index(True)
+        in_turn = [source for layer in layers for source in (layer.by_weight, layer.by_bias)]
+        self._whole = in_turn == recorder.parameters
+        self._noted = False
+        self._anchor = torch.zeros((), requires_grad=True)
+
+    @staticmethod
+    def of(model: nn.Module, recorder: Recorder) -> Stack | None:
+        """Return the stack that a model is, if it is one."""
+        modules = list(_flattened(model))
+        if recorder.axes.declared or len({id(module) for module in modules}) != len(modules):
+            return None
+        layers: list[_Layer] = []
+        flattens = bool(modules) and _flattens(modules[0])
+        for module in modules[flattens:]:
+            kind = type(module)
+            if isinstance(module, nn.Linear) and kind is nn.Linear:
+                weight, bias = module.weight, module.bias
+                sources = recorder.source_of(weight), recorder.source_of(bias)
+                layers.append(_Layer(weight, bias, *sources, None))
+            elif kind in _ACTIVATIONS and layers and layers[-1].activation is None:
+                layers[-1] = layers[-1]._replace(activation=_ACTIVATIONS[kind])
+            else:
+                return None
+        # The last activation would be in the hands of the loss, which may overwrite it.
+        if not layers or layers[-1].activation is not None:
+            return None
+        used = [one for layer in layers for one in layer[:2] if one is not None]
+        plain = all(type(one) is nn.Parameter for one in used)
+        alike = len({(one.dtype, one.device) for one in used}) == 1
+        if not plain or not alike or len({id(one) for one in used}) != len(used):
+            return None
+        return Stack(model, recorder, layers, flattens=flattens)
+
+    def fits(self, own: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this call of the model is the one that was foreseen."""
+        if len(args) != 1 or kwargs:
+            return False
+        rows, first = args[0], self._layers[0].weight
+        if (
+            type(rows) is not Tensor
+            or self._recorder.repeats != 1
+            or not self._are_rows(rows.shape)
+            or rows.dtype != first.dtype
+            or rows.device != first.device
+            or rows.requires_grad
+            or torch._C._len_torch_function_stack()
+            or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
+            or getattr(own, "__func__", None) is not type(self._model).forward
+        ):
+            return False
+        for module, kind in self._modules:
+            if type(module) is not kind:
+                return False
+        for table, name, one in self._held:
+            if table.get(name) is not one:
+                return False
+        for module in self._inner:
+            if (
+                module._forward_pre_hooks
+                or module._forward_hooks
+                or module._backward_hooks
+                or module._backward_pre_hooks
+                or "forward" in module.__dict__
+            ):
+                return False
+        return True
+
+    def _are_rows(self, shape: torch.Size) -> bool:
+        if len(shape) < 2 or shape[0] != self._recorder.units:
+            return False
+        if len(shape) == 2:
+            return shape[1] == self._layers[0].weight.shape[1]
+        return self._flattens and math.prod(shape[1:]) == self._layers[0].weight.shape[1]
+
+    def run(self, rows: Tensor) -> Tensor:
+        """Do what the model does with the examples, and hear the gradient of the result."""
+        if rows.ndim > 2:
+            rows = rows.flatten(1)
+        result: Tensor = _Run.apply(self._anchor, self, rows)  # type: ignore[no-untyped-call]
+        return result
+
+    def cross_entropy(self, rows: Tensor, targets: Tensor) -> bool:
+        """Take a forward and a backward pass of summed cross-entropies, without autograd.
+
+        The gradient of an example's loss with respect to its outputs is softmax(outputs) minus
+        one at its class. Targets that are not classes are left to torch: nothing is recorded
+        then, and the answer is no.
+        """
+        if rows.ndim > 2:
+            rows = rows.flatten(1)
+        with torch.no_grad():
+            # Examples last in memory: of few classes, torch's softmax takes a tenth of the time.
+            kept = self._inputs_of_layers(rows)
+            weight, bias = self._layers[-1][:2]
+            outputs = torch.mm(weight, kept[-1].t())
+            if bias is not None:
+                outputs += bias.unsqueeze(1)
+            gradient = torch.softmax(outputs, 0)
+            minus_one = scalar(-1.0, gradient).expand(1, gradient.shape[1])
+            try:
+                gradient.scatter_add_(0, targets.unsqueeze(0), minus_one)
+            except RuntimeError:
+                return False
+            self.backward(kept, gradient.t())
+        return True
+
+    def _inputs_of_layers(self, rows: Tensor) -> list[Tensor]:
+        kept = [rows]
+        for weight, bias, _, _, activation in self._layers[:-1]:
+            rows = F.linear(rows, weight, bias)
+            if activation is not None:
+                activation.forward_(rows)
+            kept.append(rows)
+        return kept
+
+    def forward(self, rows: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The result and the inputs of all layers; without autograd."""
+        kept = self._inputs_of_layers(rows)
+        return F.linear(kept[-1], *self._layers[-1][:2]), kept
+
+    def backward(self, kept: list[Tensor], gradient: Tensor) -> None:
+        """Keep the factors of every layer's gradients, from that of the result."""
+        layers = self._layers
+        lefts = [gradient]
+        for at in range(len(layers) - 1, self._first, -1):
+            gradient = torch.mm(gradient, layers[at].weight)
+            activation = layers[at - 1].activation
+            if activation is not None:
+                activation.backward_(gradient, kept[at])
+            lefts.append(gradient)
+        lefts.reverse()
+        if self._whole:
+            self.passes.append(StackPass(lefts, kept))
+            if not self._noted:
+                self._note()
+        else:
+            self._contribute(lefts, kept[self._first :])
+
+    def _note(self) -> None:
+        self._noted = True
+        for layer in self._layers:
+            for source in (layer.by_weight, layer.by_bias):
+                if source is not None:
+                    source.note("linear")
+
+    def spread_out(self) -> None:
+        """Hand the passes on as contributions to each parameter, to be treated like others."""
+        passes, self.passes = self.passes, []
+        for one in passes:
+            self._contribute(*one.factors())
+
+    def _contribute(self, lefts: list[Tensor], rights: list[Tensor]) -> None:
+        self._note()
+        recorder = self._recorder
+        for layer, left, right in zip(self._layers[self._first :], lefts, rights, strict=True):
+            if layer.by_weight is not None:
+                outer = Outer(left, right, layer.weight.shape)
+                recorder.add(layer.by_weight, outer)
+                if layer.by_bias is not None:
+                    recorder.add(layer.by_bias, OuterBias(outer))
+            elif layer.by_bias is not None:
+                recorder.add(layer.by_bias, PerExample(left))
+
+
+def _flattens(module: nn.Module) -> bool:
+    return type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
+
+
+def _flattened(model: nn.Module) -> Iterator[nn.Module]:
+    """The layers in the order of the forward pass."""
+    if type(model) is nn.Sequential:
+        for part in model:
+            yield from _flattened(part)
+    else:
+        yield model

@@ -35,7 +35,7 @@ from discreet.learn.dpsgd.sampling import draws
 from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens
 from training_picture import draw
-from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_noise
+from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_loops
 
 RESULTS = Path(__file__).resolve().parent / "results"
 MEMORY = 1.3
@@ -217,7 +217,7 @@ def main() -> int:
     given = parser.parse_args()
     logging.getLogger("discreet").setLevel(logging.ERROR)
     rounds, budget = (5, 3.0) if given.quick else (11, 6.0)
-    compile_noise()
+    compile_loops()
     chosen = [
         task for task in TASKS if not given.tasks or any(name in task.name for name in given.tasks)
     ]

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
+from discreet.learn.dpsgd.engine.compiled_stack import compiled_loops
 from discreet.randomness import NormalStream
 from training_models import Classifier, Task
 
@@ -52,12 +53,16 @@ def plain(task: Task) -> Step:
     return step
 
 
-def compile_noise() -> None:
-    """Have the noise transform compiled now, as a long run does in its first steps."""
+def compile_loops() -> None:
+    """Have everything compiled now that a long run compiles by and by."""
     stream = NormalStream()
     buffer = np.empty(1 << 22, dtype=np.float32)
     stream.fill(buffer)
     stream.fill(buffer[:2])
+    loops = compiled_loops()
+    one = np.ones((1, 1), dtype=np.float32)
+    loops.gradients_and_norms(one, np.zeros(1, dtype=np.int64), one, one[0, 0], one[0])
+    loops.weigh(one, one[0], one[0, 0], one, one[0])
 
 
 class ReadyBatch:

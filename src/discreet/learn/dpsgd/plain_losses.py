@@ -16,7 +16,7 @@ def is_plain_cross_entropy(loss: object, targets: Any, *, rows: int) -> bool:
     return (
         type(loss) is nn.CrossEntropyLoss
         and loss.reduction == "none"
-        and loss.weight is None
+        and loss._buffers.get("weight") is None
         and loss.label_smoothing == 0.0
         and loss.ignore_index < 0
         and "forward" not in loss.__dict__

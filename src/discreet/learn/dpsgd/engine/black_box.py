@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
+from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
 from discreet.learn.dpsgd.engine.stack import Stack, StackPass
 
@@ -131,7 +132,7 @@ class BlackBoxes:
             return False
         return stack.cross_entropy(inputs[0], targets)
 
-    def only_pass(self) -> StackPass | None:
+    def only_pass(self) -> StackPass | CompiledPass | None:
         """The pass of a plain stack, if nothing else was recorded."""
         if self.stack is None or self.watched or len(self.stack.passes) != 1:
             return None

@@ -15,6 +15,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes, contains_sequence_first
 from discreet.learn.dpsgd.engine.black_box import BlackBoxes
+from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.contributions import (
     Contribution,
     require_unchanged,
@@ -204,7 +205,7 @@ class GradientEngine:
             ]
         return self._settled
 
-    def _single(self) -> StackPass | None:
+    def _single(self) -> StackPass | CompiledPass | None:
         """The one pass of a plain stack that is clipped as a whole, until it is spread out."""
         if len(self._groups) > 1 or self._settled is not None:
             return None

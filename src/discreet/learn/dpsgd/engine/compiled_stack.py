@@ -1,0 +1,158 @@
+"""One linear layer under cross-entropy, in loops that numba compiles.
+
+A step of logistic regression is short enough that the time between torch's calls counts more than
+the calls. With numba (the extra ``jit``) two loops over the examples take the place of a dozen
+calls, once a run has been so long that compiling them pays. The loops run uncompiled, slowly, as
+twins in the tests; norms are those of :mod:`.rounding` up to the order of summation.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from discreet.learn.dpsgd.engine.contributions import Versions
+from discreet.learn.dpsgd.engine.rounding import lost
+
+__all__ = ["CompiledPass", "Loops", "compiled_loops", "gradients_and_norms", "loops_after", "weigh"]
+
+# Compiling takes as long as these steps save.
+_COMPILE_AFTER = 1 << 14
+_WIDEST = 1 << 12  # longer sums are cut elsewhere, for the sake of their rounding
+
+
+def gradients_and_norms(outputs: Any, targets: Any, inputs: Any, least: Any, norms: Any) -> bool:
+    """Turn outputs into gradients of the losses, and write the squared norms of the parameters'.
+
+    Returns no, and has written nothing, if a target is not a class.
+    """
+    zero, one = norms.dtype.type(0), norms.dtype.type(1)
+    rows, classes = outputs.shape
+    for row in range(rows):
+        if targets[row] < 0 or targets[row] >= classes:
+            return False
+    for row in range(rows):
+        most = outputs[row, 0]
+        for at in range(1, classes):
+            most = max(most, outputs[row, at])
+        total = zero
+        for at in range(classes):
+            outputs[row, at] = np.exp(outputs[row, at] - most)
+            total += outputs[row, at]
+        for at in range(classes):
+            outputs[row, at] /= total
+        outputs[row, targets[row]] -= one
+        left = zero
+        for at in range(classes):
+            left += outputs[row, at] * outputs[row, at]
+        right = zero
+        for at in range(inputs.shape[1]):
+            right += inputs[row, at] * inputs[row, at]
+        # |left|^2 |right|^2 for the weight and |left|^2 for its bias.
+        norms[row] = (right + one) * (left + least)
+    return True
+
+
+def weigh(gradients: Any, weights: Any, factor: Any, weighted: Any, total: Any) -> None:
+    """Weight each row, and add all of them to ``total``."""
+    rows, classes = gradients.shape
+    for row in range(rows):
+        weight = weights[row] * factor
+        for at in range(classes):
+            weighted[row, at] = gradients[row, at] * weight
+            total[at] += weighted[row, at]
+
+
+class Loops(NamedTuple):
+    """Both of them, compiled or not."""
+
+    gradients_and_norms: Callable[..., bool]
+    weigh: Callable[..., None]
+
+
+@lru_cache(maxsize=1)
+def compiled_loops() -> Loops:
+    """Return the loops compiled; their first calls take about a second."""
+    import numba
+
+    # Sums in any order and fused multiply-adds; infinities and NaN mean what they always do.
+    compile_function: Any = numba.njit(
+        error_model="numpy", nogil=True, fastmath={"contract", "reassoc"}
+    )
+    return Loops(compile_function(gradients_and_norms), compile_function(weigh))
+
+
+def loops_after(passes: int) -> Loops | None:
+    """The loops, if they were compiled before or it pays after so many passes."""
+    if compiled_loops.cache_info().currsize:
+        return compiled_loops()
+    if passes < _COMPILE_AFTER or importlib.util.find_spec("numba") is None:
+        return None
+    return compiled_loops()
+
+
+@final
+class CompiledPass:
+    """The pass of one layer: gradients of its outputs, its inputs, and norms that are known."""
+
+    __slots__ = ("_left", "_loops", "_norms", "_right", "_versions")
+
+    def __init__(self, left: Tensor, right: Tensor, norms: Any, loops: Loops) -> None:
+        self._left = left
+        self._right = right
+        self._norms = norms
+        self._loops = loops
+        self._versions = Versions(left, right)
+
+    @staticmethod
+    def of(outputs: Tensor, targets: Tensor, inputs: Tensor, loops: Loops) -> CompiledPass | None:
+        """Both passes from the outputs, which are overwritten; None if a target is no class."""
+        given, rows = outputs.numpy(), inputs.numpy()
+        norms = np.empty(len(given), dtype=given.dtype)
+        least = given.dtype.type(lost(given.shape[1], outputs))
+        if not loops.gradients_and_norms(given, targets.numpy(), rows, least, norms):
+            return None
+        return CompiledPass(outputs, inputs, norms, loops)
+
+    @staticmethod
+    def suits(inputs: Tensor, targets: Tensor) -> bool:
+        """Whether the loops were made for such inputs."""
+        return (
+            inputs.device.type == "cpu"
+            and inputs.shape[1] <= _WIDEST
+            and inputs.is_contiguous()
+            and targets.is_contiguous()
+        )
+
+    def check(self) -> None:
+        """Raise if a factor was written to since."""
+        self._versions.check()
+
+    def factors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The left and the right ones, unchanged."""
+        self.check()
+        return [self._left], [self._right]
+
+    def squared_norms(self, factor: float) -> Tensor:
+        """``factor`` times the squared norms of all gradients, for clipping: (1, rows)."""
+        norms = torch.from_numpy(self._norms).unsqueeze(0)
+        return norms.clone() if factor == 1.0 else norms * factor
+
+    def add_to(
+        self, totals: Sequence[Tensor], weights: Tensor, factor: float, *, last: bool
+    ) -> None:
+        """Add the weighted sum to weight and bias; the gradients are ours to overwrite."""
+        self.check()
+        left = self._left
+        weighted = left if last else torch.empty_like(left)
+        kind = self._norms.dtype.type
+        self._loops.weigh(
+            left.numpy(), weights.numpy(), kind(factor), weighted.numpy(), totals[1].numpy()
+        )
+        totals[0].addmm_(weighted.t(), self._right)

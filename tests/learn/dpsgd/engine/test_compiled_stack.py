@@ -15,14 +15,16 @@ from discreet.learn.dpsgd.engine import GradientEngine, compiled_stack
 from discreet.learn.dpsgd.engine.compiled_stack import (
     CompiledPass,
     Loops,
+    add_squared_norms,
     compiled_loops,
+    compiled_norms,
     gradients_and_norms,
     weigh,
 )
-from learn.dpsgd.engine.judges import difference
+from learn.dpsgd.engine.judges import check, difference
 
 torch.set_num_threads(1)
-PLAIN = Loops(gradients_and_norms, weigh)
+PLAIN = Loops(gradients_and_norms, weigh, add_squared_norms)
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 
 
@@ -90,9 +92,9 @@ def test_the_comparison_rejects_wrong_loops(monkeypatch: pytest.MonkeyPatch) -> 
         weigh(gradients, weights, factor, weighted, np.zeros_like(total))
 
     for wrong in (
-        Loops(without_bias, weigh),
-        Loops(other_class, weigh),
-        Loops(gradients_and_norms, bias_unweighted),
+        PLAIN._replace(gradients_and_norms=without_bias),
+        PLAIN._replace(gradients_and_norms=other_class),
+        PLAIN._replace(weigh=bias_unweighted),
     ):
         norms, sums = both_ways(monkeypatch, data, targets, wrong)
         off = [difference(norms, expected[0])]
@@ -145,6 +147,39 @@ def test_inputs_that_change_meanwhile_are_noticed() -> None:
         data.mul_(2)
         with pytest.raises(InvalidValue, match="in place"):
             engine.clipped_sum(torch.ones(1, 3))
+
+
+@pytest.mark.parametrize("kind", list(TOLERANCE))
+@pytest.mark.parametrize("compiled", [False, True])
+def test_norms_of_several_layers(
+    kind: torch.dtype, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loops = compiled_loops() if compiled else PLAIN
+    monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _: loops)
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).to(kind)
+    data = torch.randn(9, 5, dtype=kind)
+    check(model, data, tolerance=TOLERANCE[kind])
+    check(model, data, tolerance=TOLERANCE[kind], mean=True)
+    targets = torch.randint(3, (9,))
+    engine = GradientEngine(model)
+    with engine.recording(9):
+        assert engine.cross_entropy((data,), targets)
+        found = engine.squared_norms()
+    monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _: None)
+    with engine.recording(9):
+        assert engine.cross_entropy((data,), targets)
+        assert difference(found, engine.squared_norms()) < TOLERANCE[kind]
+    wrong = PLAIN._replace(add_squared_norms=lambda *_: None)
+    monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _: wrong)
+    with pytest.raises(AssertionError):
+        check(model, data)
+
+
+def test_norms_of_large_layers_are_left_to_torch() -> None:
+    assert compiled_norms([torch.ones(2, 3)], [torch.ones(2, 4)], 0.0, PLAIN) is not None
+    assert compiled_norms([torch.ones(2, 3)], [torch.ones(2, 5000)], 0.0, PLAIN) is None
+    assert compiled_norms([torch.ones(600, 1000)], [torch.ones(600, 1000)], 0.0, PLAIN) is None
 
 
 def test_odd_layouts_and_wide_rows_are_left_to_torch() -> None:

@@ -1,7 +1,7 @@
-"""One linear layer under cross-entropy, in loops that numba compiles.
+"""Norms of small stacks, and one layer under cross-entropy, in loops that numba compiles.
 
 A step of logistic regression is short enough that the time between torch's calls counts more than
-the calls. With numba (the extra ``jit``) two loops over the examples take the place of a dozen
+the calls. With numba (the extra ``jit``) loops over the examples take the place of a dozen
 calls, once a run has been so long that compiling them pays. The loops run uncompiled, slowly, as
 twins in the tests; norms are those of :mod:`.rounding` up to the order of summation.
 """
@@ -20,11 +20,21 @@ from torch import Tensor
 from discreet.learn.dpsgd.engine.contributions import Versions
 from discreet.learn.dpsgd.engine.rounding import lost
 
-__all__ = ["CompiledPass", "Loops", "compiled_loops", "gradients_and_norms", "loops_after", "weigh"]
+__all__ = [
+    "CompiledPass",
+    "Loops",
+    "add_squared_norms",
+    "compiled_loops",
+    "compiled_norms",
+    "gradients_and_norms",
+    "loops_after",
+    "weigh",
+]
 
 # Compiling takes as long as these steps save.
 _COMPILE_AFTER = 1 << 14
 _WIDEST = 1 << 12  # longer sums are cut elsewhere, for the sake of their rounding
+_MANY = 1 << 20  # so many numbers and more are better divided among threads, which torch does
 
 
 def gradients_and_norms(outputs: Any, targets: Any, inputs: Any, least: Any, norms: Any) -> bool:
@@ -69,11 +79,25 @@ def weigh(gradients: Any, weights: Any, factor: Any, weighted: Any, total: Any) 
             total[at] += weighted[row, at]
 
 
+def add_squared_norms(left: Any, right: Any, least: Any, totals: Any) -> None:
+    """Add ``(|left_i|^2 + least) (|right_i|^2 + 1)``, a weight with its bias, to each total."""
+    zero, one = totals.dtype.type(0), totals.dtype.type(1)
+    for row in range(left.shape[0]):
+        first = zero
+        for at in range(left.shape[1]):
+            first += left[row, at] * left[row, at]
+        second = zero
+        for at in range(right.shape[1]):
+            second += right[row, at] * right[row, at]
+        totals[row] += (first + least) * (second + one)
+
+
 class Loops(NamedTuple):
-    """Both of them, compiled or not."""
+    """All of them, compiled or not."""
 
     gradients_and_norms: Callable[..., bool]
     weigh: Callable[..., None]
+    add_squared_norms: Callable[..., None]
 
 
 @lru_cache(maxsize=1)
@@ -85,7 +109,7 @@ def compiled_loops() -> Loops:
     compile_function: Any = numba.njit(
         error_model="numpy", nogil=True, fastmath={"contract", "reassoc"}
     )
-    return Loops(compile_function(gradients_and_norms), compile_function(weigh))
+    return Loops(*map(compile_function, (gradients_and_norms, weigh, add_squared_norms)))
 
 
 def loops_after(passes: int) -> Loops | None:
@@ -95,6 +119,20 @@ def loops_after(passes: int) -> Loops | None:
     if passes < _COMPILE_AFTER or importlib.util.find_spec("numba") is None:
         return None
     return compiled_loops()
+
+
+def compiled_norms(
+    lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, loops: Loops
+) -> Tensor | None:
+    """The sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``; None for large ones."""
+    both = (*lefts, *rights)
+    if sum([one.numel() for one in both]) > _MANY or max([one.shape[1] for one in both]) > _WIDEST:
+        return None
+    totals = np.zeros(lefts[0].shape[0], dtype=lefts[0].numpy().dtype)
+    for left, right in zip(lefts, rights, strict=True):
+        factors = left.contiguous().numpy(), right.contiguous().numpy()
+        loops.add_squared_norms(*factors, totals.dtype.type(least), totals)
+    return torch.from_numpy(totals)
 
 
 @final

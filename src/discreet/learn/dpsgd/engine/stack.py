@@ -20,7 +20,12 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from discreet.errors import InvalidValue
-from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass, loops_after
+from discreet.learn.dpsgd.engine.compiled_stack import (
+    CompiledPass,
+    Loops,
+    compiled_norms,
+    loops_after,
+)
 from discreet.learn.dpsgd.engine.contributions import (
     Outer,
     OuterBias,
@@ -74,9 +79,10 @@ class StackPass:
     bias, where every layer has both and both are trained.
     """
 
-    __slots__ = ("_lefts", "_rights", "_versions", "_widest")
+    __slots__ = ("_lefts", "_loops", "_rights", "_versions", "_widest")
 
-    def __init__(self, lefts: list[Tensor], rights: list[Tensor]) -> None:
+    def __init__(self, lefts: list[Tensor], rights: list[Tensor], loops: Loops | None) -> None:
+        self._loops = loops
         self._lefts = lefts
         self._rights = rights
         self._widest = max([left.shape[1] for left in lefts])
@@ -87,6 +93,11 @@ class StackPass:
 
         Nothing here has a graph behind it, so autograd need not be switched off.
         """
+        least = lost(self._widest, self._lefts[0])
+        if self._loops is not None:
+            norms = compiled_norms(self._lefts, self._rights, least, self._loops)
+            if norms is not None:
+                return norms.mul_(factor).unsqueeze(0)
         lefts = [_squares(left) for left in self._lefts]
         rights = [lengths(right) for right in self._rights]
         single = len(lefts) == 1
@@ -94,7 +105,7 @@ class StackPass:
         right = rights[0] if single else torch.stack(rights)
         # |left|^2 |right|^2 for a weight and |left|^2 for its bias.
         squares = torch.addcmul(scalar(factor, right), right, right, value=factor)
-        squares.mul_(left.add_(lost(self._widest, left)))
+        squares.mul_(left.add_(least))
         return squares.unsqueeze(0) if single else squares.sum(0, keepdim=True)
 
     def check(self) -> None:
@@ -268,8 +279,7 @@ class Stack:
             rows = rows.flatten(1)
         with torch.no_grad():
             if self._whole and len(self._layers) == 1 and CompiledPass.suits(rows, targets):
-                self._short += 1
-                loops = loops_after(self._short)
+                loops = self._loops()
                 if loops is not None:
                     outputs, _ = self.forward(rows)
                     return self._kept(CompiledPass.of(outputs, targets, rows, loops))
@@ -287,6 +297,12 @@ class Stack:
                 return False
             self.backward(kept, gradient.t())
         return True
+
+    def _loops(self) -> Loops | None:
+        """The compiled loops, if the parameters are where they run and it pays."""
+        self._short += 1
+        on_host = self._layers[0].weight.device.type == "cpu"
+        return loops_after(self._short) if on_host else None
 
     def _kept(self, one: CompiledPass | None) -> bool:
         if one is not None:
@@ -319,7 +335,7 @@ class Stack:
             lefts.append(gradient)
         lefts.reverse()
         if self._whole:
-            self.passes.append(StackPass(lefts, kept))
+            self.passes.append(StackPass(lefts, kept, self._loops()))
             if not self._noted:
                 self._note()
         else:

@@ -177,3 +177,39 @@ def test_a_forked_child_cannot_take_the_step():
     with os.fdopen(reader, "rb") as answers:
         assert b"forked" in answers.read()
     private.detach()
+
+
+@pytest.mark.parametrize("place", ["forget", "drop", "clip"])
+def test_a_batch_does_not_ride_on_the_noise_of_one_that_broke_off(place, monkeypatch):
+    """Ctrl-C after the sum was added, caught in the body of the loop."""
+    private, optimizer = wrap(network(), plan(steps=6, clipping=dpsgd.Quantile()))
+    loss = nn.CrossEntropyLoss(reduction="none")
+    owner, name = {
+        "forget": (type(private._clip), "end_step"),
+        "drop": (type(private), "_drop_gradients"),
+        "clip": (dpsgd.engine.engine.Recorder, "close"),
+    }[place]
+    broken = 0
+    while private.steps_taken < 6:
+        try:
+            for at, batch in enumerate(private.batches(data(64))):
+                before = [p.detach().clone() for p in private.model.parameters()]
+                with monkeypatch.context() as patch:
+                    if at == 2 and not broken:
+                        patch.setattr(owner, name, interrupted)
+                    try:
+                        private.step(loss, *batch)
+                    except KeyboardInterrupt:
+                        broken += 1
+                        after = list(private.model.parameters())
+                        assert all(map(torch.equal, before, after))
+                        with pytest.raises(PlanViolation, match="without a batch"):
+                            optimizer.step()
+        except PlanViolation as error:
+            assert "broke off" in str(error)  # noqa: PT017
+    assert broken == 1
+    private.detach()
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
-from learn.dpsgd.made_up_runs import data, each, network, plan
+from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
 
 
 @pytest.fixture
@@ -466,3 +466,44 @@ def test_after_detach_the_plan_is_over(run):
     private.detach()
     with pytest.raises(PlanViolation, match="detach"):
         private.batches(data(64))
+
+
+class Plainly(nn.Module):
+    """A network that goes the general way."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, inputs):
+        return self.layers(inputs).clone()
+
+
+@pytest.mark.parametrize("make", [network, Plainly, lambda: nn.Linear(FEATURES, CLASSES)])
+@pytest.mark.parametrize("chunks", [None, 4])
+def test_a_backward_pass_through_the_forward_pass_of_another_batch(make, chunks):
+    """Its examples were clipped before, or were not drawn at all."""
+    model = make()
+    private, optimizer = wrap(model, plan(steps=5))
+    batches = private.batches(data(64), max_physical=chunks)
+    inputs, targets = next(batches)
+    kept = model(inputs)
+    private.backward(each(model(inputs), targets))
+    optimizer.step()
+    with pytest.raises(InvalidValue, match="earlier batch"):
+        kept.sum().backward()
+    inputs, targets = next(batches)
+    outputs = model(inputs)
+    private.backward(each(model(inputs), targets))
+    optimizer.step()
+    inputs, targets = next(batches)
+    with pytest.raises(InvalidValue, match="earlier batch"):
+        outputs.sum().backward()
+    with pytest.raises(PlanViolation, match="without loss"):
+        optimizer.step()
+    private.detach()
+
+
+def test_a_gamma_that_underflows_is_refused():
+    with pytest.raises(InvalidValue, match="gamma"):
+        dpsgd.Automatic(gamma=1e-12)

@@ -77,8 +77,8 @@ def test_no_noise_is_handed_out_twice(rows):
 def test_a_bank_that_does_not_refill_would_be_noticed(rows, monkeypatch):
     made = bank((50,), rows=rows)
     for buffer in made._buffers:
-        buffer.fill()
-    monkeypatch.setattr(made, "_refill", lambda buffer: None)
+        buffer.filled.wait()
+    monkeypatch.setattr(noise_module, "_fill", lambda *_: None)
     values = taken(made, 30)
     assert len(np.unique(values)) < 0.5 * values.size
 
@@ -130,6 +130,69 @@ def test_a_failed_fill_is_never_passed_off_as_noise():
                 made.take()
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("move", ["share_memory_", "queue", "data", "storage"])
+def test_gradients_that_were_moved_or_kept_do_not_bring_noise_back(move):
+    """A storage that is shared with other processes goes to other memory in place."""
+    made = bank((50,), (7,), rows=1)
+    kept, found = [], []
+    for at in range(8):
+        noise = made.take()
+        found.append(torch.cat(noise).tolist())
+        if at == 2 and move == "share_memory_":
+            noise[0].share_memory_()
+        elif at == 2 and move == "queue":
+            torch.multiprocessing.SimpleQueue().put(noise[0])
+        elif at == 2 and move == "data":
+            kept.append(noise[1][:])
+            noise[0].data = noise[0].data.clamp(-1, 1)
+        elif at == 2:
+            kept.append(noise[0].untyped_storage())
+            before = list(kept[0])
+        del noise
+        made.release()
+    values = np.array(found)
+    assert len(np.unique(values)) > 0.999 * values.size
+    if move == "storage":
+        assert list(kept[0]) == before
+
+
+@pytest.mark.parametrize("failing", ["memory", "random", "interrupt"])
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_step_that_failed_does_not_shift_the_scale_of_others(failing, rows, monkeypatch):
+    """Noise belongs to the step whose number it was made for."""
+    stream = NormalStream()
+    made = NoiseBank(
+        [torch.empty(4_000)], stddev_of=lambda step: 4.0**step, rows=rows, stream=stream
+    )
+    fails = []
+
+    def fail(*_, **__):
+        fails.append(failing)
+        raise {"memory": MemoryError, "random": OSError, "interrupt": KeyboardInterrupt}[failing]
+
+    for step in range(12):
+        with monkeypatch.context() as patch:
+            if step in (4, 7):
+                if failing == "memory":
+                    patch.setattr(noise_module, "_Part", fail)
+                    made._buffers[0].filled = None
+                elif failing == "random":
+                    patch.setattr(NormalStream, "fill", fail)
+                    made._buffers[0].filled = None
+                else:
+                    patch.setattr(made, "_gathered", fail)
+                    patch.setattr(made, "_on_host", False)
+            try:
+                (noise,) = made.take(step)
+                made.release()
+            except (MemoryError, OSError, KeyboardInterrupt):
+                continue
+        assert abs(float(noise.double().std()) / 4.0**step - 1) < 0.1, step
+    assert fails
+
+
 def test_a_seeded_bank_repeats_itself_and_says_so():
     def values():
         stream = NormalStream(source=source(insecure_seed=4))
@@ -160,7 +223,7 @@ def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
 def test_a_forked_child_has_noise_of_its_own():
     made = bank((200,), rows=4)
     for buffer in made._buffers:
-        buffer.fill()
+        buffer.filled.wait()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -221,7 +284,7 @@ def test_noise_of_one_step_takes_no_more_memory_than_the_gradients():
 def test_a_bank_lets_its_memory_go_without_the_garbage_collector(rows):
     made = bank((3,), rows=rows)
     taken(made, 3)
-    host = weakref.ref(made._buffers[0].parts[0])
+    host = weakref.ref(made._buffers[0].filled.parts[0])
     made._worker.shutdown()
     del made
     assert host() is None

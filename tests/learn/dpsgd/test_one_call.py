@@ -95,10 +95,26 @@ def test_any_model_loss_and_batch_can_be_given(short_ways):
     weighted = nn.CrossEntropyLoss(reduction="none", weight=torch.tensor([1.0, 2.0, 3.0]))
     hooked = nn.CrossEntropyLoss(reduction="none")
     hooked.register_forward_hook(lambda _, __, result: 3 * result)
-    for loss in (halved, smoothed, weighted, hooked):
+    frozen = nn.CrossEntropyLoss(reduction="none")
+    frozen.weight = nn.Parameter(torch.tensor([1.0, 5.0, 0.1]), requires_grad=False)
+    plain = nn.CrossEntropyLoss(reduction="none")
+    del plain.weight
+    plain.weight = torch.tensor([1.0, 5.0, 0.1])
+    for loss in (halved, smoothed, weighted, hooked, frozen, plain):
         by_hand = trained(network(), made, dataset, by_hand=True, loss=loss)
         at_once = trained(network(), made, dataset, by_hand=False, loss=loss)
         assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(by_hand, at_once, strict=True))
+    assert not short_ways
+
+
+@pytest.mark.parametrize("owner", [nn.Tanh, nn.Linear, nn.CrossEntropyLoss])
+def test_classes_whose_forward_was_exchanged_go_the_long_way(owner, monkeypatch, short_ways):
+    own = owner.forward
+    monkeypatch.setattr(owner, "forward", lambda self, *args: 0.5 * own(self, *args))
+    made, dataset = plan(steps=4), data(64)
+    by_hand = trained(network(), made, dataset, by_hand=True)
+    at_once = trained(network(), made, dataset, by_hand=False)
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(by_hand, at_once, strict=True))
     assert not short_ways
 
 

@@ -115,7 +115,8 @@ class Automatic(Clipping):
     kind: ClassVar[str] = "automatic"
 
     def __post_init__(self) -> None:
-        gamma = _validate.real("gamma", self.gamma, above=0)
+        # Squares of gradients that are shorter by far may underflow, and must not count.
+        gamma = _validate.real("gamma", self.gamma, at_least=1e-10)
         object.__setattr__(self, "gamma", gamma)
 
     def weights(self, squared_norms: Tensor, *, clip_norm: float, factor: float = 1.0) -> Tensor:

@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import NoReturn, final
+from typing import NamedTuple, NoReturn, final
 
 import numpy as np
 import torch
@@ -51,41 +51,57 @@ class _Part:
 
     def __init__(self, shapes: Sequence[torch.Size], rows: int, dtype: torch.dtype) -> None:
         self._of = (shapes, rows, dtype)
-        sizes = [shape.numel() for shape in shapes]
-        self.host = np.empty((rows, sum(sizes)), dtype=_KINDS[dtype])
-        flat = torch.from_numpy(self.host)
-        self.flat = [flat[row] for row in range(rows)]
-        self.views = [
-            [
-                piece.view(shape)
-                for piece, shape in zip(torch.split(row, sizes), shapes, strict=True)
-            ]
-            for row in self.flat
+        self._sizes = [shape.numel() for shape in shapes]
+        self.host = np.empty((rows, sum(self._sizes)), dtype=_KINDS[dtype])
+        ends = np.cumsum(self._sizes)[:-1]
+        self._arrays = [
+            [piece.reshape(shape) for piece, shape in zip(np.split(row, ends), shapes, strict=True)]
+            for row in (self.host if rows > 1 else ())
         ]
-        self._arrays = [[view.numpy() for view in row] for row in self.views] if rows > 1 else []
-        self._storage = flat.untyped_storage()
-        self._uses = self._users()
+        self._users = sys.getrefcount(self.host)
+
+    def flat(self, row: int) -> Tensor:
+        """The noise of a step in one piece."""
+        return torch.from_numpy(self.host[row])
+
+    def views(self, row: int) -> list[Tensor]:
+        """The noise of a step itself, in tensors that are made for this call.
+
+        Tensors that were made before may have been moved to other memory since.
+        """
+        return self.cut(self.flat(row))
+
+    def cut(self, flat: Tensor) -> list[Tensor]:
+        """The pieces of a step, shaped like the parameters."""
+        pieces = torch.split(flat, self._sizes)
+        return [piece.view(shape) for piece, shape in zip(pieces, self._of[0], strict=True)]
 
     def copies(self, row: int) -> list[Tensor]:
         """The noise of a step in memory of its own, by numpy because that takes less time."""
-        return [torch.from_numpy(view.copy()) for view in self._arrays[row]]
-
-    def _users(self) -> list[int]:
-        """How many tensors share the memory, and how many others each view itself has."""
-        shared: int = torch._C._storage_Use_Count(self._storage._cdata)
-        return [shared, *(sys.getrefcount(view) for row in self.views for view in row)]
+        return [torch.from_numpy(piece.copy()) for piece in self._arrays[row]]
 
     def unshared(self) -> _Part:
-        """Return this part, or a new one in its place if somebody has kept what was handed out."""
-        return self if self._users() == self._uses else _Part(*self._of)
+        """Return this part, or a new one in its place if somebody has kept what was handed out.
+
+        Whatever shares the memory, be it a tensor, its storage or an array, holds the array.
+        """
+        return self if sys.getrefcount(self.host) == self._users else _Part(*self._of)
+
+
+class _Filled(NamedTuple):
+    """Noise for the steps from ``first`` on, fit for use once ``wait`` has returned."""
+
+    first: int
+    parts: list[_Part]
+    wait: Callable[[], object]
 
 
 class _Buffer:
-    """Noise for ``rows`` steps. ``fill`` makes it fit for use, or waits until it is."""
+    """A place for noise. What is in it is exchanged as a whole, or not at all."""
 
-    def __init__(self, parts: list[_Part]) -> None:
-        self.parts = parts
-        self.fill: Callable[[], None] | None = None
+    def __init__(self) -> None:
+        self.filled: _Filled | None = None
+        self.waited = False
 
 
 def _fill(stream: NormalStream, parts: Sequence[_Part], stddevs: Sequence[float]) -> None:
@@ -130,12 +146,8 @@ class NoiseBank:
         size = sum(parameter.numel() for parameter in parameters)
         self.rows = min(_MOST_ROWS, max(1, _BLOCK // max(1, size))) if rows is None else rows
         shapes = [parameter.shape for parameter in parameters]
-        self._buffers = [
-            _Buffer(
-                [_Part([shapes[i] for i in at], self.rows, kind[0]) for kind, at in kinds.items()]
-            )
-            for _ in range(2 if self.rows > 1 else 1)
-        ]
+        self._shapes = [([shapes[i] for i in at], kind[0]) for kind, at in kinds.items()]
+        self._buffers = [_Buffer() for _ in range(2 if self.rows > 1 else 1)]
         self._on_host = all(device.type == "cpu" for _, device in kinds)
         self._single = next(iter(kinds)) if len(kinds) == 1 else None
         self._next_step = first_step
@@ -150,11 +162,10 @@ class NoiseBank:
         self._pid = os.getpid()
         self._cores = _usable_cores()
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="discreet-noise")
-        self._to_fill = self._next_step
-        self._at, self._row = 0, 0
         self._out = False
         for buffer in self._buffers:
-            self._refill(buffer)
+            buffer.filled = None
+        self._prepare()
 
     def take(self, step: int | None = None) -> list[Tensor]:
         """Noise for the next step, one tensor for each parameter, to be overwritten.
@@ -163,40 +174,49 @@ class NoiseBank:
         """
         if self._pid != os.getpid():
             self._start()
-        if step is not None and step != self._next_step:
-            self._skip_to(step)
-        self._turn()
+        step = self._next_step if step is None else step
+        if step < self._next_step:
+            raise InvalidValue("step", step, f"at least {self._next_step}: noise is used once")
+        buffer, filled = self._for_step(step)
+        try:
+            if not buffer.waited:
+                filled.wait()
+                buffer.waited = True
+        except BaseException:
+            buffer.filled = None  # what is in it is not noise
+            raise
+        self._next_step = step + 1
         self._out = True
-        buffer = self._buffers[self._at]
-        if buffer.fill is not None:
-            buffer.fill()  # what fails stays here: the buffer is not handed out as it is
-            buffer.fill = None
-        row = self._row
-        self._row += 1
-        self._next_step += 1
+        row = step - filled.first
         if self._single is not None and self._on_host:
-            part = buffer.parts[0]
-            return part.views[row] if self.rows == 1 else part.copies(row)
-        noise = self._gathered(buffer, row)
+            part = filled.parts[0]
+            return part.views(row) if self.rows == 1 else part.copies(row)
+        noise = self._gathered(filled, row)
         return [one.clone() for one in noise] if self.rows > 1 else noise
 
-    def _gathered(self, buffer: _Buffer, row: int) -> list[Tensor]:
+    def _for_step(self, step: int) -> tuple[_Buffer, _Filled]:
+        """The buffer with the noise of a step, which is prepared now if it is in none."""
+        for prepared in (True, False):
+            for buffer in self._buffers:
+                filled = buffer.filled
+                if filled is not None and 0 <= step - filled.first < self.rows:
+                    return buffer, filled
+            if prepared:
+                self._next_step = step
+                for buffer in self._buffers:
+                    if buffer.filled is not None and buffer.filled.first > step:
+                        buffer.filled = None
+                self._prepare()
+        raise AssertionError(f"no noise was prepared for step {step}")
+
+    def _gathered(self, filled: _Filled, row: int) -> list[Tensor]:
         result: list[Tensor] = [torch.empty(0)] * self._count
-        for ((_, device), positions), part in zip(self._kinds.items(), buffer.parts, strict=True):
-            views = part.views[row]
-            if device.type != "cpu":
-                moved = part.flat[row].to(device)
-                pieces = torch.split(moved, [view.numel() for view in views])
-                views = [piece.view_as(view) for piece, view in zip(pieces, views, strict=True)]
+        for ((_, device), positions), part in zip(self._kinds.items(), filled.parts, strict=True):
+            on_host = device.type == "cpu"
+            views = part.views(row) if on_host else part.cut(part.flat(row).to(device))
             for position, view in zip(positions, views, strict=True):
                 result[position] = view
         return result
-
-    def _skip_to(self, step: int) -> None:
-        if step < self._next_step:
-            raise InvalidValue("step", step, f"at least {self._next_step}: noise is used once")
-        while self._next_step < step:
-            self.take()
 
     def release(self) -> None:
         """The tensors of the last :meth:`take` are no longer needed.
@@ -206,24 +226,31 @@ class NoiseBank:
         """
         if self._out:
             self._out = False
-            self._turn()
+            self._prepare()
 
-    def _turn(self) -> None:
-        """Have a used-up buffer filled, and go on to the next."""
-        if self._row == self.rows:
-            self._refill(self._buffers[self._at])
-            self._at = (self._at + 1) % len(self._buffers)
-            self._row = 0
+    def _prepare(self) -> None:
+        """Have used-up buffers filled with the noise of the steps that no buffer has."""
+        for buffer in self._buffers:
+            if buffer.filled is None or buffer.filled.first + self.rows <= self._next_step:
+                self._refill(buffer)
 
     def _refill(self, buffer: _Buffer) -> None:
-        stddevs = [self._stddev_of(self._to_fill + row) for row in range(self.rows)]
-        self._to_fill += self.rows
-        if self.rows == 1:
-            buffer.parts = [part.unshared() for part in buffer.parts]
+        before, buffer.filled = buffer.filled, None
+        ends = [one.filled.first + self.rows for one in self._buffers if one.filled is not None]
+        first = max([self._next_step, *ends])
+        # What nobody waited for may still be written to.
+        if before is not None and buffer.waited:
+            parts = [part.unshared() if self.rows == 1 else part for part in before.parts]
+        else:
+            parts = [_Part(shapes, self.rows, dtype) for shapes, dtype in self._shapes]
+        buffer.waited = False
+        stddevs = [self._stddev_of(first + row) for row in range(self.rows)]
         # Without the bank itself: it goes, with its memory, as soon as nobody holds it.
-        fill = partial(_fill, self._stream, buffer.parts, stddevs)
+        fill = partial(_fill, self._stream, parts, stddevs)
         at_need = self.rows == 1 and torch.get_num_threads() >= self._cores
-        buffer.fill = fill if at_need else self._worker.submit(fill).result
+        wait = fill if at_need else self._worker.submit(fill).result
+        # In one piece and last: what breaks off before leaves a buffer with nothing in it.
+        buffer.filled = _Filled(first, parts, wait)
 
     def scalar(self, stddev: float) -> float:
         """One further independent normal."""

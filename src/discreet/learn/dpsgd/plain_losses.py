@@ -11,12 +11,16 @@ from torch.nn.modules import module as torch_module
 __all__ = ["is_plain_cross_entropy", "is_plainly_trained"]
 
 
+_CROSS_ENTROPY = nn.CrossEntropyLoss.forward
+
+
 def is_plain_cross_entropy(loss: object, targets: Any, *, rows: int) -> bool:
     """Whether a loss is the cross-entropy of each example with one class, and nothing else."""
     return (
         type(loss) is nn.CrossEntropyLoss
+        and nn.CrossEntropyLoss.forward is _CROSS_ENTROPY
         and loss.reduction == "none"
-        and loss._buffers.get("weight") is None
+        and getattr(loss, "weight", None) is None
         and loss.label_smoothing == 0.0
         and loss.ignore_index < 0
         and "forward" not in loss.__dict__

@@ -481,7 +481,7 @@ class Private:
                 return
             self._depth = 0  # an earlier call broke off
         chunk = self._chunk
-        if chunk is None:
+        if chunk is None or self._broken:
             raise PlanViolation(
                 "optimizer.step() without a batch: each batch of private.batches(...) allows one"
             )
@@ -504,29 +504,27 @@ class Private:
         self._given = noisy
         for parameter, gradient in zip(self._parameters, noisy, strict=True):
             parameter.grad = gradient
+        self._broken = False
 
     def _absorb(self, chunk: Chunk) -> None:
         """Clip what was recorded and add it to the noisy sum of the step, once."""
         engine = self._engine
         assert engine is not None
-        try:
-            norms = engine.squared_norms(scale=self._scale) if engine.heard else None
-            if norms is not None and (self._watch is None or self._watch.has_heard):
-                self._chunk = None
-                self._add(engine, chunk, norms)
-        except BaseException:
-            # What was added already cannot be told: nothing of the step is used.
-            self._chunk = self._noisy = None
-            self._broken = True
-            raise
-        if norms is None:
-            raise PlanViolation("optimizer.step() without loss.backward() on this batch")
-        if self._chunk is not None:
+        # Until all is done: what was added already could not be told, so nothing of it is used.
+        self._broken = True
+        norms = engine.squared_norms(scale=self._scale) if engine.heard else None
+        if norms is None or (self._watch is not None and not self._watch.has_heard):
+            self._broken = False
             raise PlanViolation(
-                "a backward pass that was not loss.backward() of a loss of model(...): how it "
+                "optimizer.step() without loss.backward() on this batch"
+                if norms is None
+                else "a backward pass that was not loss.backward() of a loss of model(...): how it "
                 "was reduced could not be seen; use private.backward(losses)"
             )
+        self._chunk = None
+        self._add(engine, chunk, norms)
         engine.forget()
+        self._broken = chunk.last
 
     def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
         if self._watch is not None:

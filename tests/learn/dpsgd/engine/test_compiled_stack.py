@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -204,7 +203,7 @@ def test_they_are_compiled_when_it_pays_and_where_numba_is(monkeypatch: pytest.M
     monkeypatch.setattr(compiled_stack, "compiled_loops", Compiler())
     assert compiled_stack.loops_after(100) is None
     with monkeypatch.context() as patch:
-        patch.setattr(importlib.util, "find_spec", lambda _: None)
+        patch.setattr(compiled_stack, "_numba_works", lambda: False)
         assert compiled_stack.loops_after(10**6) is None
     assert not made
     assert compiled_stack.loops_after(1 << 14) == "loops"

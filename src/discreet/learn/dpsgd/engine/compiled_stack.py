@@ -8,7 +8,7 @@ twins in the tests; norms are those of :mod:`.rounding` up to the order of summa
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, final
@@ -116,9 +116,16 @@ def loops_after(passes: int) -> Loops | None:
     """The loops, if they were compiled before or it pays after so many passes."""
     if compiled_loops.cache_info().currsize:
         return compiled_loops()
-    if passes < _COMPILE_AFTER or importlib.util.find_spec("numba") is None:
-        return None
-    return compiled_loops()
+    return compiled_loops() if passes >= _COMPILE_AFTER and _numba_works() else None
+
+
+@lru_cache(maxsize=1)
+def _numba_works() -> bool:
+    try:
+        importlib.import_module("numba")
+    except ImportError:
+        return False
+    return True
 
 
 def compiled_norms(

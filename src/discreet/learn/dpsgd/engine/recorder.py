@@ -77,6 +77,7 @@ class Recorder(TorchFunctionMode):
         self.scratch = Scratch()
         self.units = 0
         self.repeats = 1
+        self.generation = 0
         self.watching = False
         self.follows = True
         self._anchor = torch.zeros((), requires_grad=True)
@@ -84,6 +85,7 @@ class Recorder(TorchFunctionMode):
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
         self.units, self.repeats = units, repeats
+        self.generation += 1
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self._data = {}
@@ -91,6 +93,7 @@ class Recorder(TorchFunctionMode):
 
     def close(self) -> None:
         """Let go of everything recorded."""
+        self.generation += 1
         for source in self.parameters:
             source.clear()
         self.sources = self._own
@@ -300,13 +303,37 @@ class Recorder(TorchFunctionMode):
         """Run a call on detached parameters; ``receive`` will hear the gradient of its result."""
         if data is None or not data.requires_grad:
             return self.start(call, receive)
-        result = call()
-        result.register_hook(receive)  # type: ignore[no-untyped-call]
+        return self.hear(call(), receive)
+
+    def hear(self, result: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
+        """Have ``receive`` called with the gradient of a result, within this recording only."""
+        result.register_hook(self._within(receive))  # type: ignore[no-untyped-call]
         return result
+
+    def _within(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+        generation = self.generation
+
+        def checked(gradient: Tensor) -> None:
+            self.require_current(generation)
+            receive(gradient)
+
+        return checked
+
+    def require_current(self, generation: int) -> None:
+        """Raise if a gradient comes from a forward pass of another recording.
+
+        Its examples are not those that the batch consists of, and would be clipped as these.
+        """
+        if generation != self.generation:
+            raise InvalidValue(
+                "loss",
+                "a backward pass through the forward pass of an earlier batch",
+                "forward and backward pass within one batch, before optimizer.step()",
+            )
 
     def start(self, call: Callable[[], Tensor], receive: Callable[[Tensor], None]) -> Tensor:
         """Do the same for a call on inputs without gradient; it runs without autograd."""
-        result: Tensor = _FirstLayer.apply(self._anchor, call, receive)  # type: ignore[no-untyped-call]
+        result: Tensor = _FirstLayer.apply(self._anchor, call, self._within(receive))  # type: ignore[no-untyped-call]
         return result
 
     def by_units(self, rows: Tensor, features: int) -> Tensor:

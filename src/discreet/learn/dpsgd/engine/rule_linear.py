@@ -82,14 +82,14 @@ def linear(
             # A graph of torch's own is made faster than one of ours; it gets as far as a copy
             # of the bias.
             result = func(rows, weight.detach(), bias.detach().requires_grad_())
-            result.register_hook(receive)
+            recorder.hear(result, receive)
     else:
         result = func(
             rows,
             weight if by_weight is None else weight.detach(),
             bias if bias is None or by_bias is None else bias.detach(),
         )
-        result.register_hook(receive)
+        recorder.hear(result, receive)
     return result if input.ndim == 2 else result.view(*input.shape[:-1], weight.shape[0])
 
 

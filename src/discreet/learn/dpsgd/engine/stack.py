@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, final
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.modules import module as torch_module
 
 from discreet.errors import InvalidValue
@@ -59,6 +60,10 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
     nn.Tanh: _Activation(torch.tanh_, lambda g, out: _tanh_backward(g, out, grad_input=g)),
     nn.Sigmoid: _Activation(torch.sigmoid_, lambda g, out: _sigmoid_backward(g, out, grad_input=g)),
 }
+
+
+# Somebody may have put others in their place since.
+_FORWARDS = [(kind, kind.forward) for kind in (nn.Sequential, nn.Linear, nn.Flatten, *_ACTIVATIONS)]
 
 
 class _Layer(NamedTuple):
@@ -151,16 +156,19 @@ class _Run(torch.autograd.Function):
     def forward(ctx: Any, anchor: Tensor, stack: Stack, rows: Tensor) -> Tensor:  # noqa: ARG004
         result, ctx.kept = stack.forward(rows)
         ctx.stack = stack
+        ctx.generation = stack.generation
         ctx.version = rows._version
         return result
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None]:
         kept, ctx.kept = ctx.kept, None
+        ctx.stack.require_current(ctx.generation)
         if kept is None:
             raise InvalidValue("loss", _FIRST, "one backward pass through each forward pass")
         unchanged(kept[0], ctx.version, _FIRST)
-        ctx.stack.backward(kept, gradient)
+        ctx.stack.backward(kept, gradient.detach())
         return None, None, None
 
 
@@ -237,6 +245,9 @@ class Stack:
             or getattr(own, "__func__", None) is not type(self._model).forward
         ):
             return False
+        for kind, forward in _FORWARDS:
+            if kind.forward is not forward:
+                return False
         for module, kind in self._modules:
             if type(module) is not kind:
                 return False
@@ -260,6 +271,15 @@ class Stack:
         if len(shape) == 2:
             return shape[1] == self._layers[0].weight.shape[1]
         return self._flattens and math.prod(shape[1:]) == self._layers[0].weight.shape[1]
+
+    @property
+    def generation(self) -> int:
+        """The number of the recording that is open."""
+        return self._recorder.generation
+
+    def require_current(self, generation: int) -> None:
+        """Raise if a gradient comes from a forward pass of another recording."""
+        self._recorder.require_current(generation)
 
     def run(self, rows: Tensor) -> Tensor:
         """Do what the model does with the examples, and hear the gradient of the result."""

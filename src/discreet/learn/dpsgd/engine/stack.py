@@ -63,7 +63,8 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 
 
 # Somebody may have put others in their place since.
-_FORWARDS = [(kind, kind.forward) for kind in (nn.Sequential, nn.Linear, nn.Flatten, *_ACTIVATIONS)]
+_LAYERS: list[type[nn.Module]] = [nn.Sequential, nn.Linear, nn.Flatten, *_ACTIVATIONS]
+_FORWARDS = [(kind, kind.forward) for kind in _LAYERS]
 
 
 class _Layer(NamedTuple):

@@ -179,15 +179,15 @@ def test_a_forked_child_cannot_take_the_step():
     private.detach()
 
 
-@pytest.mark.parametrize("place", ["forget", "drop", "clip"])
+@pytest.mark.parametrize("place", ["clip norm", "gradients", "recording"])
 def test_a_batch_does_not_ride_on_the_noise_of_one_that_broke_off(place, monkeypatch):
     """Ctrl-C after the sum was added, caught in the body of the loop."""
     private, optimizer = wrap(network(), plan(steps=6, clipping=dpsgd.Quantile()))
     loss = nn.CrossEntropyLoss(reduction="none")
     owner, name = {
-        "forget": (type(private._clip), "end_step"),
-        "drop": (type(private), "_drop_gradients"),
-        "clip": (dpsgd.engine.engine.Recorder, "close"),
+        "clip norm": (type(private._clip), "end_step"),
+        "gradients": (type(private), "_drop_gradients"),
+        "recording": (dpsgd.engine.engine.Recorder, "close"),
     }[place]
     broken = 0
     while private.steps_taken < 6:

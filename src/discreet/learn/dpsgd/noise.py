@@ -196,18 +196,23 @@ class NoiseBank:
 
     def _for_step(self, step: int) -> tuple[_Buffer, _Filled]:
         """The buffer with the noise of a step, which is prepared now if it is in none."""
-        for prepared in (True, False):
+        found = self._holding(step)
+        if found is None:
+            self._next_step = step
             for buffer in self._buffers:
-                filled = buffer.filled
-                if filled is not None and 0 <= step - filled.first < self.rows:
-                    return buffer, filled
-            if prepared:
-                self._next_step = step
-                for buffer in self._buffers:
-                    if buffer.filled is not None and buffer.filled.first > step:
-                        buffer.filled = None
-                self._prepare()
-        raise AssertionError(f"no noise was prepared for step {step}")
+                if buffer.filled is not None and buffer.filled.first > step:
+                    buffer.filled = None
+            self._prepare()
+            found = self._holding(step)
+        assert found is not None
+        return found
+
+    def _holding(self, step: int) -> tuple[_Buffer, _Filled] | None:
+        for buffer in self._buffers:
+            filled = buffer.filled
+            if filled is not None and 0 <= step - filled.first < self.rows:
+                return buffer, filled
+        return None
 
     def _gathered(self, filled: _Filled, row: int) -> list[Tensor]:
         result: list[Tensor] = [torch.empty(0)] * self._count

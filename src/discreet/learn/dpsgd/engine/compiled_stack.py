@@ -31,7 +31,7 @@ __all__ = [
     "weigh",
 ]
 
-# Compiling takes as long as these steps save.
+# Passes: about so many have to be made faster before compiling has paid for itself.
 _COMPILE_AFTER = 1 << 14
 _WIDEST = 1 << 12  # longer sums are cut elsewhere, for the sake of their rounding
 _MANY = 1 << 20  # so many numbers and more are better divided among threads, which torch does

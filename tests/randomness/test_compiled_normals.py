@@ -13,23 +13,46 @@ from scipy import stats
 import discreet.randomness.tensor as tensor_module
 from discreet.randomness import NormalStream, source
 from discreet.randomness.compiled_normals import (
+    PAIRS,
+    RARE,
     TOLERANCE,
     box_muller,
     compiled_box_muller,
     numba_is_installed,
+    words_for,
 )
+from discreet.randomness.keystream import Keystream
 from randomness.goodness import REJECT
+
+
+def is_rare(word: int) -> bool:
+    return word < RARE or word >= 2**32 - RARE
 
 
 def transformed(
     function: Any, bits: list[int], turns: list[int], *, sines: int, stddev: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    words = [word >> 32 for word in bits] + [word % 2**32 for word in bits]
-    words += [turn % 2**32 for turn in turns]
+    """Normals of radii with 64 given bits, of which only rare ones use the lower half."""
+    words = [word >> 32 for word in bits] + [turn % 2**32 for turn in turns]
+    near_one = [word >> 63 for word in bits]
+    spare = [
+        (2**32 - 1 - word % 2**32 if upper else word % 2**32)
+        for word, upper in zip(bits, near_one, strict=True)
+        if is_rare(word >> 32)
+    ]
     normals = np.full(len(bits) + sines, np.nan, dtype=np.float32)
-    with np.errstate(over="ignore"):  # the twin in plain Python wraps around
-        function(np.array(words, dtype=np.uint32), stddev, normals)
+    with np.errstate(over="ignore", divide="ignore"):  # the twin in plain Python wraps around
+        assert function(np.array(words + spare, dtype=np.uint32), stddev, normals)
+        if spare:
+            assert not function(np.array((words + spare)[:-1], dtype=np.uint32), stddev, normals)
+            assert function(np.array(words + spare, dtype=np.uint32), stddev, normals)
     return normals[: len(bits)], normals[len(bits) :]
+
+
+def uniform_of(word: int) -> Fraction:
+    if is_rare(word >> 32):
+        return Fraction(2 * word + 1, 2**65)
+    return Fraction(2 * (word >> 32) + 1, 2**33)
 
 
 def hard_words() -> tuple[list[int], list[int]]:
@@ -57,10 +80,8 @@ def test_against_double_precision(compiled: bool) -> None:
     function = compiled_box_muller() if compiled else box_muller
     cosines, sines = transformed(function, bits, turns, sines=len(bits) - 1, stddev=2.5)
     for at, (word, turn) in enumerate(zip(bits, turns, strict=True)):
-        below = Fraction(2 * (2**64 - word) - 1, 2**65)  # 1 - u
-        logarithm = (
-            math.log1p(-float(below)) if below < 0.25 else math.log(Fraction(2 * word + 1, 2**65))
-        )
+        below = 1 - uniform_of(word)
+        logarithm = math.log1p(-float(below)) if below < 0.25 else math.log(uniform_of(word))
         radius = 2.5 * math.sqrt(-2 * logarithm)
         angle = turn * math.pi / 2**31
         allowed = TOLERANCE * radius
@@ -76,22 +97,48 @@ def test_the_tail_and_the_centre() -> None:
     assert cosines[1] == pytest.approx(2.0**-32, rel=1e-6), "1 - u = 2^-65 is not lost"
 
 
+def test_a_radius_without_its_second_word_is_off_by_rounding_only() -> None:
+    """Half a unit of 2^-32, where the smaller of u and 1 - u is at least RARE of them."""
+    smallest = RARE * 2.0**-32
+    for end, nearby in ((smallest, smallest + 2.0**-33), (1 - smallest, 1 - smallest - 2.0**-33)):
+        first, second = (math.sqrt(-2 * math.log(u)) for u in (end, nearby))
+        assert abs(first / second - 1) < 1.01 * 2.0**-24
+
+
+def expected_normals(words: np.ndarray, pairs: int) -> tuple[np.ndarray, np.ndarray]:
+    high, turns, spare = np.split(words, [pairs, 2 * pairs])
+    near_one = high >= 2**31
+    smaller = np.where(near_one, ~high, high)
+    rare = smaller < RARE
+    uniform = (smaller + 0.5) * 2.0**-32
+    uniform[rare] = smaller[rare] * 2.0**-32 + (spare[: rare.sum()] + 0.5) * 2.0**-64
+    logarithm = np.where(near_one, np.log1p(-uniform), np.log(uniform))
+    radius, angle = np.sqrt(-2 * logarithm), turns * (2 * math.pi / 2**32)
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)]), radius
+
+
 def test_many_random_words_against_double_precision() -> None:
     """Blocks of every length around that of the inner loops; odd ones lack the last sine."""
     generator = np.random.default_rng(4)
-    for size in (1, 2, 3, 2047, 2048, 2049, 4097, 1_000_000):
+    rare = 0
+    for size in (1, 2, 3, 63, 127, 128, 129, 2047, 2048, 2049, 4097, 2 * PAIRS, 1_000_000):
         pairs = (size + 1) // 2
-        words = generator.integers(2**32, size=3 * pairs, dtype=np.uint32)
+        words = generator.integers(2**32, size=words_for(pairs), dtype=np.uint32)
         normals = np.full(size, np.nan, dtype=np.float32)
-        compiled_box_muller()(words, 1.0, normals)
-        high, low = words[: 2 * pairs].reshape(2, -1).astype(np.float64)
-        below = ((2.0**32 - 1 - high) * 2**32 + (2.0**32 - 1 - low) + 0.5) * 2.0**-64
-        above = (high * 2**32 + low + 0.5) * 2.0**-64
-        logarithm = np.where(above < 0.5, np.log(above), np.log1p(-below))
-        radius, angle = np.sqrt(-2 * logarithm), words[2 * pairs :] * (2 * math.pi / 2**32)
-        expected = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
-        error = np.abs(normals - expected) / np.concatenate([radius, radius])[:size]
+        assert compiled_box_muller()(words, 1.0, normals)
+        expected, radius = expected_normals(words, pairs)
+        error = np.abs(normals - expected[:size]) / np.concatenate([radius, radius])[:size]
         assert error.max() <= TOLERANCE
+        rare += int(((words[:pairs] < RARE) | (words[:pairs] >= 2**32 - RARE)).sum())
+    assert rare > 900, "the comparison has seen second words"
+
+
+def test_there_are_enough_spare_words() -> None:
+    """Each pair needs one with probability 2 RARE / 2^32; the tail is a binomial one."""
+    for pairs in (1, 2, 64, 65, 100, 1000, 4096, PAIRS):
+        spare = words_for(pairs) - 2 * pairs
+        short = stats.binom.logsf(spare, pairs, 2 * RARE / 2**32) if spare < pairs else -math.inf
+        assert short < math.log(1e-90)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 70_001])
@@ -102,6 +149,12 @@ def test_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch, count: int) 
     compiled = stream.array(count, stddev=3, dtype=np.float32)
     assert compiled == pytest.approx(by_numpy, rel=1e-5, abs=1e-5)
     assert np.isfinite(compiled).all()
+    # The same from OpenSSL's words, and by all threads of torch.
+    shared, alone = np.empty_like(compiled), NormalStream(source=source(insecure_seed=1))
+    NormalStream(source=source(insecure_seed=1)).fill(shared, stddev=3, shared=True)
+    assert (shared == compiled).all()
+    monkeypatch.setattr(Keystream, "compiled_keys", lambda _: None)
+    assert (alone.array(count, stddev=3, dtype=np.float32) == compiled).all()
 
 
 def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,12 +162,13 @@ def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None
     calls = []
     compiled = compiled_box_muller()
 
-    def noting(*args: Any) -> None:
+    def noting(*args: Any) -> bool:
         calls.append(1)
-        compiled(*args)
+        return compiled(*args)
 
     monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 1000)
     monkeypatch.setattr(tensor_module, "compiled_box_muller", lambda: noting)
+    monkeypatch.setattr(Keystream, "compiled_keys", lambda _: None)
     for _ in range(2):
         calls.clear()
         stream = NormalStream(source=source(insecure_seed=2))

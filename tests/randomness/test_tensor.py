@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 import discreet.randomness.tensor as tensor_module
 from discreet.errors import InvalidValue
 from discreet.randomness import NormalStream, source
+from discreet.randomness.compiled_normals import PAIRS
+from discreet.randomness.keystream import Keystream
 from randomness.goodness import REJECT
+from randomness.keystreams import counters_encrypted
 from randomness.scripted_source import ScriptedSource
-
-
-def counters_encrypted(key: bytes, count: int) -> bytes:
-    """Counter mode by hand: AES of twelve zero bytes and the counter, which begins at 2."""
-    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
-    counters = range(2, 2 + (count + 15) // 16)
-    return b"".join(block.update(bytes(12) + c.to_bytes(4, "big")) for c in counters)[:count]
-
-
-@pytest.mark.parametrize("counts", [[64], [12, 1, 15, 47_100, 16, 196_608, 5]])
-def test_the_keystream_is_counter_mode(counts: list[int]) -> None:
-    """Known answers: whatever the pieces, AES-256 of the counters, none twice, none left out."""
-    key = bytes(range(32))
-    stream = tensor_module._keystream(key)
-    found = b""
-    for count in counts:
-        piece = bytearray(count + 16)
-        stream.update_into(bytes(count), piece)
-        found += piece[:count]
-    assert found == counters_encrypted(key, sum(counts))
-    assert tensor_module._REKEY_AFTER <= 2**36 - 32, "the counter of one key must not come around"
 
 
 def slow_normals(key: bytes, count: int, stddev: float) -> list[float]:
@@ -83,7 +65,7 @@ def test_normal_law(dtype: type) -> None:
 
 def test_neighbours_and_halves_are_uncorrelated() -> None:
     """The cosine and the sine of one pair sit half a block apart."""
-    block = 2 * tensor_module._PAIRS
+    block = 2 * PAIRS
     values = NormalStream(source=source(insecure_seed=2)).array(block)
     for first, second in (
         (values[:-1], values[1:]),
@@ -101,20 +83,24 @@ def test_a_wrong_scale_is_rejected(factor: float) -> None:
 
 
 def test_the_tail_goes_beyond_a_32_bit_radius(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The smallest radius word gives 9.4 standard deviations, the largest gives zero or less."""
+    """The smallest radius word gives 9.4 standard deviations, the largest gives almost zero."""
+    tail = math.sqrt(2 * math.log(2.0**65))
+    # Of singles, the second word counts from the nearer end.
+    for byte, reaches in ((0, (tail, tail)), (255, (0.0, math.sqrt(2 * 2.0**-32)))):
 
-    class Fixed:
-        def __init__(self, byte: int) -> None:
-            self.byte = byte
+        def same(buffer: bytearray, zeros: memoryview, byte: int = byte) -> None:
+            buffer[: len(zeros)] = bytes([byte]) * len(zeros)
 
-        def update_into(self, data: memoryview, buffer: bytearray) -> None:
-            buffer[: len(data)] = bytes([self.byte]) * len(data)
-
-    for byte, reach in ((0, math.sqrt(2 * math.log(2.0**65))), (255, 0.0)):
-        monkeypatch.setattr(tensor_module, "_keystream", lambda key, b=byte: Fixed(b))
-        values = NormalStream().array(2)
-        assert float(np.hypot(*values)) == pytest.approx(reach, abs=1e-8)
-    assert math.sqrt(2 * math.log(2.0**65)) > 9.4
+        for dtype, reach in zip((np.float64, np.float32), reaches, strict=True):
+            stream = NormalStream()
+            stream.array(1)
+            monkeypatch.setattr(stream._stream, "read_into", same)
+            values = stream.array(2, dtype=dtype)
+            assert float(np.hypot(*values)) == pytest.approx(reach, rel=1e-6, abs=1e-8)
+            if dtype == np.float32:  # where every radius is a rare one
+                with pytest.raises(RuntimeError, match="not random"):
+                    stream.array(10_000, dtype=dtype)
+    assert tail > 9.4
 
 
 def test_tensors_of_every_floating_type() -> None:
@@ -143,7 +129,7 @@ def test_reproducible_only_by_the_insecure_seed() -> None:
 
 
 def test_the_key_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_module, "_REKEY_AFTER", 64)
+    monkeypatch.setattr(tensor_module, "Keystream", partial(Keystream, blocks=4))
     keys = ScriptedSource(bytes(range(96)))
     stream = NormalStream(source=keys)
     assert keys.used == 0, "no key before it is needed"

@@ -1,8 +1,8 @@
 """The Box-Muller transform for float32 in loops that numba compiles to vector instructions.
 
 The same numbers as the numpy transform of :mod:`.tensor` up to rounding: the smaller of ``u`` and
-``1 - u`` is taken from all 64 random bits in single precision, whose exponent reaches further than
-they do; logarithm, sine and cosine are polynomials in single precision. A normal is off by at most
+``1 - u`` is taken in single precision, whose exponent reaches further than 64 random bits do;
+logarithm, sine and cosine are polynomials in single precision. A normal is off by at most
 :data:`TOLERANCE` times its radius, about three units in the last place, as with numpy's own
 functions. The source runs uncompiled, slowly, as a twin.
 """
@@ -17,17 +17,29 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TOLERANCE", "box_muller", "compiled_box_muller", "numba_is_installed"]
+__all__ = [
+    "PAIRS",
+    "RARE",
+    "TOLERANCE",
+    "box_muller",
+    "compiled_box_muller",
+    "numba_is_installed",
+    "words_for",
+]
 
 TOLERANCE = 4e-7
+PAIRS = 1 << 13  # in a block: more cost memory, fewer cost time
+RARE = 1 << 22  # words this near to an end of their range have a second word
 
 _CHUNK = 1024  # pairs whose intermediate results stay in the first cache
+_LOOK = 64  # of them are looked at together
 
 _f = np.float32
 _i = np.int32
 _u = np.uint32
 _ONE, _HALF, _LOG_2 = _f(1), _f(0.5), _f(math.log(2))
-_WORD, _TWO_WORDS = _f(2.0**-32), _f(2.0**-64)
+_WORD, _HALF_WORD, _TWO_WORDS = _f(2.0**-32), _f(2.0**-33), _f(2.0**-64)
+_IS_RARE = _f(RARE * 2.0**-32)
 # Fitted on Chebyshev nodes: (log(1 + x) - x + x^2 / 2) / x^3 for sqrt(1/2) <= 1 + x < sqrt(2), and
 # (sin(a) / a - 1) / a^2 and (cos(a) - 1) / a^2 in a^2 up to an eighth of a turn. The logarithm is
 # off by 7e-9 relatively, the sine by 4e-9, the cosine by 4e-8.
@@ -48,27 +60,50 @@ def numba_is_installed() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
-def box_muller(words: Any, stddev: Any, normals: Any) -> None:
-    """Fill ``normals`` (float32) from three words of 32 random bits (uint32) for each pair of them.
+def words_for(pairs: int) -> int:
+    """How many random words a block of so many pairs takes.
 
-    ``words`` are all upper words of the radii, all lower words, all angles; ``normals`` are all
-    cosines, then all sines, of which there may be fewer by one. The radius is
-    ``stddev sqrt(-2 log(u))`` with ``u = (2^32 upper + lower + 1/2) / 2^64``, the angle is its word
-    over 2^32 of a turn.
+    Two for each pair, and second words for the rare ones: one pair in 512 is, so that
+    so many spare words are used up with a probability below 1e-90.
     """
-    pairs = words.size // 3
-    high, low, turns = words[:pairs], words[pairs : 2 * pairs], words[2 * pairs :].view(np.int32)
+    return 2 * pairs + min(pairs, 64 + pairs // 64)
+
+
+def box_muller(words: Any, stddev: Any, normals: Any) -> bool:
+    """Fill ``normals`` (float32), at most a block, from :func:`words_for` random words (uint32).
+
+    ``words`` are those of all radii, those of all angles, and spare ones; ``normals`` are all
+    cosines, then all sines, of which there may be fewer by one. The radius is
+    ``stddev sqrt(-2 log(u))``. For a word w, the smaller of u and 1 - u is ``(w + 1/2) / 2^32``, w
+    being complemented for the second. If w is below :data:`RARE` that would be too coarse, in the
+    tail above all: it is then ``(2^32 w + s + 1/2) / 2^64``, where s is the next spare word. The
+    angle is its word over 2^32 of a turn. Returns no if there are too few spare words.
+    """
+    pairs = (normals.size + 1) // 2
+    high, turns, spare = words[:pairs], words[pairs : 2 * pairs].view(np.int32), words[2 * pairs :]
     cosines, sines = normals[:pairs], normals[pairs:]
     scratch = np.empty(_CHUNK, dtype=np.float32)
     # Several short loops, because in one long one the processor has to wait for each result.
     factor = np.float32(-2.0 * stddev * stddev)
+    used = 0
     for start in range(0, pairs, _CHUNK):
-        upper, lower = high[start : start + _CHUNK], low[start : start + _CHUNK]
+        upper = high[start : start + _CHUNK]
         for at in range(upper.size):
-            near_one = upper[at] > _SQRT_HALF
-            first_word = ~upper[at] if near_one else upper[at]
-            second_word = ~lower[at] if near_one else lower[at]
-            scratch[at] = _f(first_word) * _WORD + (_f(second_word) + _HALF) * _TWO_WORDS
+            smaller = ~upper[at] if upper[at] > _SQRT_HALF else upper[at]
+            scratch[at] = _f(smaller) * _WORD + _HALF_WORD
+        for look in range(0, upper.size, _LOOK):
+            part = scratch[look : look + _LOOK]
+            rare = _i(0)
+            for at in range(_LOOK):  # also beyond the end: of a fixed length it takes no time
+                rare |= _i(part[at] < _IS_RARE)
+            if rare:
+                for at in range(look, min(look + _LOOK, upper.size)):
+                    if scratch[at] < _IS_RARE:
+                        if used == spare.size:
+                            return False
+                        smaller = ~upper[at] if upper[at] > _SQRT_HALF else upper[at]
+                        scratch[at] = _f(smaller) * _WORD + (_f(spare[used]) + _HALF) * _TWO_WORDS
+                        used += 1
         # log(u) = exponent log(2) + log(1 + x), with exponent 0 and x = u - 1 near one.
         for at in range(upper.size):
             near_one = upper[at] > _SQRT_HALF
@@ -101,14 +136,15 @@ def box_muller(words: Any, stddev: Any, normals: Any) -> None:
         for at in range(sine_of.size, cosine_of.size):
             exact = math.cos(np.float64(angles[at]) * (math.pi * 2.0**-31))
             cosine_of[at] = np.sqrt(scratch[at]) * _f(exact)
+    return True
 
 
 @lru_cache(maxsize=1)
-def compiled_box_muller() -> Callable[..., None]:
+def compiled_box_muller() -> Callable[..., bool]:
     """Return :func:`box_muller` compiled; its first call takes about a second."""
     import numba
 
     # Fused multiply-adds round less; nothing else about the arithmetic is relaxed.
     compile_function: Any = numba.njit(error_model="numpy", nogil=True, fastmath={"contract"})
-    compiled: Callable[..., None] = compile_function(box_muller)
+    compiled: Callable[..., bool] = compile_function(box_muller)
     return compiled

@@ -2,12 +2,12 @@
 
 The stream is AES-256 in counter mode (the keystream of GCM, for which OpenSSL has
 the fastest code) under a key drawn from the operating system, turned into normals
-by the Box-Muller transform: the radius from 64 bits
-in double precision, so that the tail reaches 9.4 standard deviations as it
-should (a 32-bit radius would stop at 6.7), and the angle from 32 bits for
-float32 and 64 bits for float64. With numba (the extra ``jit``), a stream that
-has given some millions of float32 values goes on with a compiled transform,
-which is several times as fast and equal up to rounding.
+by the Box-Muller transform. For float64, radius and angle have 64 bits each. For
+float32 the angle has 32, and so has the radius, but where that would be coarse (near
+zero, and in the tail, which would stop at 6.7 standard deviations) it has 64: the tail
+reaches 9.4 as it should. With numba (the extra ``jit``), a stream that has given
+some millions of float32 values goes on with a compiled transform, which is several
+times as fast and equal up to rounding.
 
 What it protects against: noise that can be predicted. Whoever sees any number
 of outputs learns nothing about the others short of breaking AES; the period
@@ -33,14 +33,23 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.randomness.compiled_normals import compiled_box_muller, numba_is_installed
+from discreet.randomness.compiled_normals import (
+    PAIRS,
+    RARE,
+    compiled_box_muller,
+    numba_is_installed,
+    words_for,
+)
+from discreet.randomness.keystream import BLOCK, Keystream
+from discreet.randomness.shared_normals import compiled_normal_blocks
 from discreet.randomness.sources import Source, resolve
 
 if TYPE_CHECKING:
@@ -49,12 +58,12 @@ if TYPE_CHECKING:
 
 __all__ = ["NormalStream"]
 
-_PAIRS = 1 << 13  # in a block: more cost memory, fewer cost time
-_REKEY_AFTER = 1 << 30
+_TOGETHER = 512  # blocks whose part of the keystream is taken at once
 _COMPILE_AFTER = 1 << 22  # normals: compiling earlier would take longer than it saves
 _PLAIN_SCALES = (1e-9, 1e9)  # whose squares are far from the ends of float32
 _LARGEST_SCALE = {4: 1e30, 8: 1e290}  # by bytes; so small or large, values would lose bits
-_ZEROS = memoryview(bytes(16 * _PAIRS))
+_BYTES = 16 * PAIRS  # of the words of one block; singles need fewer than doubles
+_ZEROS = memoryview(bytes(_BYTES))
 
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
 
@@ -63,10 +72,10 @@ class _Scratch(threading.local):
     """Working memory of one thread, reused: fresh pages would cost more than the normals."""
 
     def __init__(self) -> None:
-        self.random = bytearray(16 * _PAIRS + 16)
+        self.random = bytearray(_BYTES + 16)
         self.words = np.frombuffer(self.random, dtype="<u4")
-        self.doubles = np.empty((2, _PAIRS), dtype=np.float64)
-        self.floats = self.doubles[1].view(np.float32).reshape(2, _PAIRS)
+        self.doubles = np.empty((2, PAIRS), dtype=np.float64)
+        self.floats = self.doubles[1].view(np.float32).reshape(2, PAIRS)
 
 
 _SCRATCH = _Scratch()
@@ -94,8 +103,7 @@ class NormalStream:
 
     def _forget(self) -> None:
         self._lock = threading.Lock()
-        self._keystream: Any = None
-        self._left = 0
+        self._stream: Keystream | None = None
         self._pid = os.getpid()
 
     @property
@@ -125,10 +133,11 @@ class NormalStream:
         self._fill_normals(result, stddev)
         return result.reshape(dims)
 
-    def fill(self, target: NDArray[Any], *, stddev: float = 1.0) -> None:
+    def fill(self, target: NDArray[Any], *, stddev: float = 1.0, shared: bool = False) -> None:
         """Overwrite a float32 or float64 array with independent N(0, stddev^2), in place.
 
-        Nothing is allocated. For a torch tensor on the CPU pass ``tensor.numpy()``.
+        Nothing is allocated. For a torch tensor on the CPU pass ``tensor.numpy()``. With
+        ``shared``, torch's threads help: for a thread that runs torch's operations otherwise.
 
         >>> buffer = np.zeros((2, 3), dtype=np.float32)
         >>> NormalStream().fill(buffer, stddev=2.0)
@@ -140,7 +149,7 @@ class NormalStream:
             raise InvalidValue("target", target.dtype, "an array of float32 or float64")
         if not target.flags.c_contiguous or not target.flags.writeable:
             raise InvalidValue("target", target.flags, "a contiguous array that can be written")
-        self._fill_normals(target.reshape(-1), stddev)
+        self._fill_normals(target.reshape(-1), stddev, shared=shared)
 
     def tensor(
         self,
@@ -164,56 +173,126 @@ class NormalStream:
         values = torch.from_numpy(self.array(shape, stddev=stddev, dtype=kind))
         return values.to(device=device, dtype=dtype)
 
-    def _fill_normals(self, result: NDArray[Any], stddev: float) -> None:
+    def _fill_normals(self, result: NDArray[Any], stddev: float, *, shared: bool = False) -> None:
         """Box-Muller, block by block: first all cosines of a block, then all sines."""
         kind = result.dtype
-        angle_bytes = kind.itemsize
         if stddev and not _PLAIN_SCALES[0] <= stddev <= _PLAIN_SCALES[1]:
-            most = _LARGEST_SCALE[angle_bytes]
+            most = _LARGEST_SCALE[kind.itemsize]
             if not 1 / most <= stddev <= most:
                 raise InvalidValue("stddev", stddev, f"0, or 1/{most:g} to {most:g} in {kind}")
-            self._fill_normals(result, 1.0)
+            self._fill_normals(result, 1.0, shared=shared)
             result *= kind.type(stddev)
-            return
-        transform: Callable[..., None] = _box_muller
-        if angle_bytes == 4:
-            # By what this stream has given, so that a seeded one repeats itself.
-            if self._given >= _COMPILE_AFTER and numba_is_installed():
-                transform = compiled_box_muller()
-            self._given += result.size
-        random, words = _SCRATCH.random, _SCRATCH.words
-        for start in range(0, result.size, 2 * _PAIRS):
-            block = result[start : start + 2 * _PAIRS]
-            count = (2 + angle_bytes // 4) * ((block.size + 1) // 2)
-            self._fill(random, 4 * count)
-            transform(words[:count], stddev, block)
+        elif kind.itemsize == 4:
+            self._fill_floats(result, stddev, shared=shared)
+        else:
+            self._fill_doubles(result, stddev)
 
-    def _fill(self, buffer: bytearray, count: int) -> None:
+    def _fill_floats(self, result: NDArray[np.float32], stddev: float, *, shared: bool) -> None:
+        # By what this stream has given, so that a seeded one repeats itself.
+        compiled = self._given >= _COMPILE_AFTER and numba_is_installed()
+        self._given += result.size
+        together = 2 * PAIRS * _TOGETHER
+        for start in range(0, result.size, together):
+            blocks = result[start : start + together]
+            if not compiled or not self._fill_at_once(blocks, stddev, shared=shared):
+                transform = compiled_box_muller() if compiled else _float_box_muller
+                self._fill_one_by_one(blocks, stddev, transform)
+
+    def _fill_at_once(self, result: NDArray[np.float32], stddev: float, *, shared: bool) -> bool:
+        """Fill blocks in compiled loops, or return that these cannot make the keystream."""
+        full, rest = divmod(result.size, 2 * PAIRS)
+        count = full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
+        with self._keystream(count) as stream:
+            keys = stream.compiled_keys()
+            if keys is None:
+                return False
+            counter = stream.take(count)
+        _require(compiled_normal_blocks().fill(keys, counter, stddev, result, shared=shared))
+        return True
+
+    def _fill_one_by_one(
+        self, result: NDArray[np.float32], stddev: float, transform: Callable[..., bool]
+    ) -> None:
+        for start in range(0, result.size, 2 * PAIRS):
+            block = result[start : start + 2 * PAIRS]
+            words = self._words(words_for((block.size + 1) // 2))
+            _require(transform(words, stddev, block))
+
+    def _fill_doubles(self, result: NDArray[np.float64], stddev: float) -> None:
+        for start in range(0, result.size, 2 * PAIRS):
+            block = result[start : start + 2 * PAIRS]
+            _double_box_muller(self._words(4 * ((block.size + 1) // 2)), stddev, block)
+
+    def _words(self, count: int) -> NDArray[np.uint32]:
+        """So many words from OpenSSL, in scratch memory."""
+        blocks = _blocks_of(count)
+        with self._keystream(blocks) as stream:
+            stream.read_into(_SCRATCH.random, _ZEROS[: BLOCK * blocks])
+        return _SCRATCH.words[:count]
+
+    @contextmanager
+    def _keystream(self, blocks: int) -> Iterator[Keystream]:
+        """The keystream, for one thread at a time, with at least so many blocks left."""
         if self._pid != os.getpid():
             self._forget()
         with self._lock:
-            if self._left < count:
-                self._keystream = _keystream(self._source.read(32))
-                self._left = _REKEY_AFTER
-            self._left -= count
-            self._keystream.update_into(_ZEROS[:count], buffer)
+            if self._stream is None or self._stream.left < blocks:
+                self._stream = Keystream(self._source.read(32))
+            yield self._stream
 
 
-def _box_muller(words: NDArray[np.uint32], stddev: float, normals: NDArray[Any]) -> None:
-    """As :func:`.compiled_normals.box_muller`, by numpy; an angle has two words for float64."""
-    kind = normals.dtype
+def _blocks_of(words: int) -> int:
+    return -(-4 * words // BLOCK)
+
+
+def _require(enough: bool) -> None:
+    if not enough:
+        raise RuntimeError("the keystream is not random: its spare words were used up")
+
+
+def _float_box_muller(
+    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float32]
+) -> bool:
+    """As :func:`.compiled_normals.box_muller`, by numpy."""
     pairs = (normals.size + 1) // 2
-    cosines, sines = normals[:pairs], normals[pairs:]
-    squares = _uniforms(words[:pairs], words[pairs : 2 * pairs])
+    high, turns, spare = np.split(words, [pairs, 2 * pairs])
+    rare = np.flatnonzero(high + np.uint32(RARE) < np.uint32(2 * RARE))  # of either end, by wrap
+    if rare.size > spare.size:
+        return False
+    squares = np.add(high, 0.5, out=_SCRATCH.doubles[0, :pairs])
+    squares *= 2.0**-32
+    near_one = high[rare] >> np.uint32(31) == 1
+    smaller = np.where(near_one, ~high[rare], high[rare])
+    smaller = smaller * 2.0**-32 + (spare[: rare.size] + 0.5) * 2.0**-64
+    squares[rare] = np.where(near_one, 1.0 - smaller, smaller)
     np.log(squares, out=squares)
     squares *= -2.0 * stddev * stddev
-    scratch = _SCRATCH.floats if kind.itemsize == 4 else _SCRATCH.doubles
-    radius, angle = scratch[0, :pairs], scratch[1, :pairs]
-    # In double precision the radius takes the place of its own square.
+    radius, angle = _SCRATCH.floats[:, :pairs]
     np.copyto(radius, squares, casting="same_kind")
     np.sqrt(radius, out=radius)
-    np.copyto(angle, words[2 * pairs :].view(f"<i{kind.itemsize}"), casting="unsafe")
-    angle *= kind.type(math.pi * 2.0 ** (1 - 8 * kind.itemsize))
+    np.copyto(angle, turns.view("<i4"), casting="unsafe")
+    angle *= np.float32(math.pi * 2.0**-31)
+    cosines, sines = normals[:pairs], normals[pairs:]
+    np.cos(angle, out=cosines)
+    cosines *= radius
+    np.sin(angle[: sines.size], out=sines)
+    sines *= radius[: sines.size]
+    return True
+
+
+def _double_box_muller(
+    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float64]
+) -> None:
+    """Two words for the radius and two for the angle: all upper ones, all lower ones, angles."""
+    pairs = (normals.size + 1) // 2
+    cosines, sines = normals[:pairs], normals[pairs:]
+    radius = _uniforms(words[:pairs], words[pairs : 2 * pairs])
+    angle = _SCRATCH.doubles[1, :pairs]
+    np.log(radius, out=radius)
+    radius *= -2.0 * stddev * stddev
+    np.sqrt(radius, out=radius)
+    np.copyto(angle, words[2 * pairs :].view("<i8"), casting="unsafe")
+    angle *= math.pi * 2.0**-63
     np.cos(angle, out=cosines)
     cosines *= radius
     np.sin(angle[: sines.size], out=sines)
@@ -236,14 +315,3 @@ def _forget_after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
-
-
-def _keystream(key: bytes) -> Any:
-    """AES-256 of the counters 2, 3, ...: what GCM adds to the text, with a nonce of zeros.
-
-    Each key is used for one nonce and at most :data:`_REKEY_AFTER` bytes, far below the 2^36 - 32
-    at which the counter would begin anew. No tag is ever made.
-    """
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    return Cipher(algorithms.AES(key), modes.GCM(bytes(12))).encryptor()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
 from discreet.learn.dpsgd.engine.contributions import OuterBias
@@ -81,6 +81,102 @@ def test_inputs_changed_between_backward_and_step(model, shape):
     dataset = TensorDataset(torch.randn(shape), torch.zeros(shape[0], dtype=torch.int64))
     for inputs, targets in private.batches(dataset):
         private.backward(each(model(inputs), targets))
+        inputs.mul_(1000)
+        with pytest.raises(InvalidValue, match="changed in place"):
+            optimizer.step()
+        break
+    private.detach()
+
+
+class Tied(nn.Module):
+    """One table for looking up and for the outputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(WORDS, 4)
+
+    def forward(self, ids):
+        return nn.functional.linear(self.table(ids).mean(1), self.table.weight)
+
+
+class Twice(nn.Module):
+    """One table looked up twice, and one matrix for two parts of a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.outer = nn.Embedding(WORDS, 4), nn.Linear(4, WORDS)
+
+    def forward(self, ids):
+        first, second = self.table(ids).mean(1), self.table(ids).tanh().sum(1)
+        return self.outer(first) + self.outer(second)
+
+
+class Bags(nn.Module):
+    def __init__(self, *, weighted):
+        super().__init__()
+        self.table = nn.EmbeddingBag(WORDS, WORDS, mode="sum")
+        self.weighted = weighted
+        self.factors = None
+
+    def forward(self, ids):
+        self.factors = torch.ones(ids.shape) if self.weighted else None
+        return self.table(ids, per_sample_weights=self.factors)
+
+
+WORDS = 7
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Embedding(WORDS, 3), nn.Flatten(), nn.Linear(15, WORDS)),
+        Tied(),
+        Twice(),
+        Bags(weighted=False),
+    ],
+    ids=["table", "tied", "twice", "bags"],
+)
+def test_ids_changed_between_backward_and_step(model):
+    private, optimizer = wrap(model, plan(examples=16, **FULL))
+    ids = torch.randint(0, WORDS, (16, 5), generator=torch.Generator().manual_seed(0))
+    for inputs, targets in private.batches(TensorDataset(ids, ids[:, 0])):
+        before = [p.detach().clone() for p in model.parameters()]
+        private.backward(each(model(inputs), targets))
+        inputs.copy_(inputs.flip(0))
+        with pytest.raises(InvalidValue, match="changed in place"):
+            optimizer.step()
+        assert all(map(torch.equal, before, model.parameters()))
+        break
+    private.detach()
+
+
+@pytest.mark.parametrize("what", ["ids", "factors"])
+def test_bags_changed_between_forward_and_backward(what):
+    model = Bags(weighted=True)
+    private, _ = wrap(model, plan(examples=16, **FULL))
+    ids = torch.randint(0, WORDS, (16, 5), generator=torch.Generator().manual_seed(0))
+    for inputs, targets in private.batches(TensorDataset(ids, ids[:, 0])):
+        losses = each(model(inputs), targets)
+        (inputs if what == "ids" else model.factors).zero_()
+        with pytest.raises(NotApplicable, match="changed in place"):
+            private.backward(losses)
+        break
+    private.detach()
+
+
+def test_a_matrix_used_twice_on_inputs_that_change_afterwards():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, CLASSES)
+
+        def forward(self, inputs):
+            return self.inner(inputs[:, :4]) + self.inner(inputs[:, 4:])
+
+    private, optimizer = wrap(Both(), plan(examples=16, **FULL))
+    dataset = TensorDataset(torch.randn(16, 8), torch.zeros(16, dtype=torch.int64))
+    for inputs, targets in private.batches(dataset):
+        private.backward(each(private.model(inputs), targets))
         inputs.mul_(1000)
         with pytest.raises(InvalidValue, match="changed in place"):
             optimizer.step()

@@ -28,6 +28,50 @@ class Interrupted(torch.optim.SGD):
         return super().step(closure)
 
 
+def moves(private, optimizer, dataset, count):
+    """How far each of some steps moved the model."""
+    weight, found = private.model.weight, []
+    for inputs, targets in private.batches(dataset):
+        before = weight.detach().clone()
+        private.backward(each(private.model(inputs), targets))
+        optimizer.step()
+        found.append((weight.detach() - before).flatten().double())
+        if len(found) == count:
+            break
+    return found
+
+
+@pytest.mark.parametrize("width", [20, 400])
+def test_a_seeded_run_that_goes_on_has_no_noise_of_the_steps_before(width):
+    """The planted zeros leave noise only; |correlation| of n normals exceeds 7/sqrt(n) by chance
+    with probability below 3e-12."""
+    blank = TensorDataset(torch.zeros(64, width), torch.zeros(64, dtype=torch.int64))
+    made = plan(steps=6, **FULL)
+
+    def begun(at):
+        model = nn.Linear(width, width, bias=False)
+        nn.init.zeros_(model.weight)
+        run = wrap(model, made, source=source(insecure_seed=3))
+        if at:
+            run[0]._continue_at(at, clip_norms=[made.clip_norm])
+        return run
+
+    private, optimizer = begun(0)
+    steps = moves(private, optimizer, blank, 2) + moves(private, optimizer, blank, 2)
+    private.detach()
+    for at in (2, 3):
+        private, optimizer = begun(at)
+        assert "INSECURE seed 3" in private.certificate().randomness["randomness"]
+        steps += moves(private, optimizer, blank, 2)
+        private.detach()
+    units = torch.stack([one / one.norm() for one in steps])
+    products = (units @ units.T).fill_diagonal_(0.0)
+    assert float(products.abs().max()) < 7 / width
+    private, optimizer = begun(2)
+    assert torch.equal(steps[4], moves(private, optimizer, blank, 1)[0])  # and a seed repeats it
+    private.detach()
+
+
 @pytest.mark.parametrize(("width", "chunk"), [(260, None), (260, 16), (20, 16)])
 def test_noise_is_not_used_again_after_an_interrupt(width, chunk):
     """The planted zeros leave noise only; |correlation| of n normals exceeds 7/sqrt(n) by chance

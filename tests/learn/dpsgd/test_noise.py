@@ -78,7 +78,7 @@ def test_a_bank_that_does_not_refill_would_be_noticed(rows, monkeypatch):
     made = bank((50,), rows=rows)
     for buffer in made._buffers:
         buffer.filled.wait()
-    monkeypatch.setattr(noise_module, "_fill", lambda *_: None)
+    monkeypatch.setattr(noise_module, "_fill", lambda *_, **__: None)
     values = taken(made, 30)
     assert len(np.unique(values)) < 0.5 * values.size
 
@@ -120,7 +120,7 @@ def test_half_precision_is_refused():
 @pytest.mark.usefixtures("either_way")
 def test_a_failed_fill_is_never_passed_off_as_noise():
     class Broken:
-        def fill(self, target, *, stddev):
+        def fill(self, target, *, stddev, shared):
             raise OSError("no random bytes")
 
     for rows in (None, 1):
@@ -245,7 +245,7 @@ def test_noise_is_prepared_in_another_thread():
     threads = []
 
     class Spy:
-        def fill(self, target, *, stddev):
+        def fill(self, target, *, stddev, shared):
             threads.append(threading.current_thread().name)
             target[:] = 0
 
@@ -261,12 +261,13 @@ def test_who_fills_a_buffer(either_way, rows):
     threads = []
 
     class Spy:
-        def fill(self, target, *, stddev):
+        def fill(self, target, *, stddev, shared):
             threads.append(threading.current_thread())
+            assert shared == at_need, "torch's threads help only where they would wait"
             target[:] = len(threads)
 
-    made = bank((3,), rows=rows, stream=Spy())
     at_need = either_way == "at need" and rows == 1
+    made = bank((3,), rows=rows, stream=Spy())
     fills = [1, 2, 3, 4] if rows == 1 else [1, 1, 2, 2]
     assert [float(row[0]) for row in taken(made, 4)] == fills
     assert all((thread is threading.current_thread()) == at_need for thread in threads)

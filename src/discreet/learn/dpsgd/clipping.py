@@ -227,5 +227,11 @@ def layers_of(names: Sequence[str]) -> list[list[str]]:
 
 def _at_most(squared_norms: Tensor, bound: float, factor: float) -> Tensor:
     """``factor`` times min(1, bound / norm)."""
-    weights = squared_norms.rsqrt().mul_(factor * bound * (1.0 - ROUNDING_MARGIN))
+    from discreet.learn.dpsgd.engine.compiled_stack import ready_loops  # needs torch
+
+    bound *= factor * (1.0 - ROUNDING_MARGIN)
+    loops = ready_loops(squared_norms)
+    if loops is not None:
+        return loops.at_most(squared_norms, bound, factor)
+    weights = squared_norms.rsqrt().mul_(bound)
     return weights.clamp_(max=factor).nan_to_num_(nan=0.0)

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-__all__ = ["is_plain_cross_entropy", "is_plainly_trained"]
+from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
+from discreet.randomness.arguments import withheld
+
+__all__ = ["is_plain_cross_entropy", "is_plainly_trained", "losses_of", "not_one_each"]
 
 
 _CROSS_ENTROPY = nn.CrossEntropyLoss.forward
+_FUNCTION = F.cross_entropy
+
+
+def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
+    """``loss(outputs, targets)``, where an error does not tell a target.
+
+    For a target that is no class, torch's words name the target, which is private.
+
+    >>> each = nn.CrossEntropyLoss(reduction="none")
+    >>> losses_of(each, torch.zeros(2, 3), torch.tensor([0, 31]))
+    Traceback (most recent call last):
+    discreet.errors.InvalidValue: targets = 'withheld': expected classes from 0 to 2
+    """
+    try:
+        return loss(outputs, targets)
+    except (IndexError, RuntimeError) as error:
+        refuse_inference("targets", targets, error)
+        if "out of bounds" not in str(error):
+            raise
+        refusal = _no_class(outputs)
+    raise refusal  # out here, where it has no other error behind it
+
+
+def not_one_each(losses: Tensor) -> InvalidValue:
+    """An error about losses of the wrong shape; how many rows the batch has is private."""
+    found = f"a tensor of {losses.ndim} axes" if losses.ndim != 1 else "too many or too few"
+    expected = "one loss for each example: one axis, as long as the batch has rows"
+    return InvalidValue("losses", found, expected)
+
+
+def _no_class(outputs: Any) -> InvalidValue:
+    known = isinstance(outputs, Tensor) and outputs.ndim > 1
+    classes = f"from 0 to {outputs.shape[1] - 1}" if known else "that the outputs have"
+    return withheld("targets", f"classes {classes}")
 
 
 def is_plain_cross_entropy(loss: object, targets: Any, *, rows: int) -> bool:
@@ -19,6 +59,7 @@ def is_plain_cross_entropy(loss: object, targets: Any, *, rows: int) -> bool:
     return (
         type(loss) is nn.CrossEntropyLoss
         and nn.CrossEntropyLoss.forward is _CROSS_ENTROPY
+        and F.cross_entropy is _FUNCTION
         and loss.reduction == "none"
         and getattr(loss, "weight", None) is None
         and loss.label_smoothing == 0.0

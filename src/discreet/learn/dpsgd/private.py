@@ -39,10 +39,21 @@ from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
-from discreet.learn.dpsgd.plain_losses import is_plain_cross_entropy, is_plainly_trained
+from discreet.learn.dpsgd.plain_losses import (
+    is_plain_cross_entropy,
+    is_plainly_trained,
+    losses_of,
+    not_one_each,
+)
 from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.learn.dpsgd.preparing import prepared
 from discreet.learn.dpsgd.probing import inputs_like, probe
-from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd.reduction import (
+    NO_BACKWARD,
+    UNSEEN_BACKWARD,
+    BackwardWatch,
+    check_reduction,
+)
 from discreet.learn.dpsgd.roster import Roster
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
@@ -344,23 +355,19 @@ class Private:
             axis, plan = self._batch_axis, self._plan
             self._writes = probe(self._model, inputs, groups=groups, batch_axis=axis, plan=plan)
             self._isolation = "checked"
-        self._engine = engine = GradientEngine(
-            self._model, groups=groups, batch_axis=self._batch_axis
-        )
-        self._bank = NoiseBank(
+        made = prepared(
+            self._model,
             self._parameters,
+            groups=groups,
+            batch_axis=self._batch_axis,
+            writes=None if self._isolation == "vouched" else self._writes,
             stddev_of=self._factors.unit if self._clip.rule else self._factors.stddev,
             first_step=self._step,
             stream=self._stream,
+            look_at=self._look_at,
         )
-        self._watch = BackwardWatch(self._model, self._look_at)
-        vouched = self._isolation == "vouched"
-        self._loss_watch = LossWatch(None if vouched else self._model)
-        self._state_watch = StateWatch(
-            self._model,
-            allowed=None if vouched else self._writes,
-            by_engine=lambda: engine.runs_by_example,
-        )
+        _, self._bank, self._watch, self._loss_watch, self._state_watch = made
+        self._engine = made.engine  # last: it says that all is there
 
     def _open(self, chunk: Chunk) -> None:
         assert self._engine is not None
@@ -411,7 +418,7 @@ class Private:
             self._drop_gradients()
         self._loss_watch.forget()
         if self._watch is not None:
-            self._watch.stop()
+            self._watch.leave()
         if self._state_watch is not None:
             self._state_watch.forget()
         if self._engine is not None:
@@ -435,7 +442,7 @@ class Private:
             raise InvalidValue("batch", f"{len(batch)} parts", "the inputs and then the targets")
         *inputs, targets = batch
         if not self._passed_at_once(loss, tuple(inputs), targets):
-            self.backward(loss(self._model(*inputs), targets))
+            self.backward(losses_of(loss, self._model(*inputs), targets))
         self._optimizer.step()
 
     def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
@@ -463,9 +470,7 @@ class Private:
             raise PlanViolation("backward() outside of a batch of private.batches(...)")
         rows = self._rows
         if losses.ndim != 1 or losses.shape[0] != rows:
-            raise InvalidValue(
-                "losses", tuple(losses.shape), f"one loss for each example, of shape ({rows},)"
-            )
+            raise not_one_each(losses)
         if self._watch is not None:
             self._watch.stop()
         if self._loss_watch.is_on:
@@ -515,12 +520,7 @@ class Private:
         norms = engine.squared_norms(scale=self._scale) if engine.heard else None
         if norms is None or (self._watch is not None and not self._watch.has_heard):
             self._broken = False
-            raise PlanViolation(
-                "optimizer.step() without loss.backward() on this batch"
-                if norms is None
-                else "a backward pass that was not loss.backward() of a loss of model(...): how it "
-                "was reduced could not be seen; use private.backward(losses)"
-            )
+            raise PlanViolation(NO_BACKWARD if norms is None else UNSEEN_BACKWARD)
         self._chunk = None
         self._add(engine, chunk, norms)
         engine.forget()
@@ -592,6 +592,7 @@ class Private:
         """Resume a run whose first ``step`` steps were taken or given up."""
         assert self._engine is None
         self._step = self._begun = step
+        self._stream = self._stream.derive("from step", step)  # not that of step 0 again
         self._clip.continue_with(clip_norms)
 
     def __reduce__(self) -> NoReturn:

@@ -28,7 +28,13 @@ from torch.utils import _pytree as pytree
 
 from discreet.errors import InvalidValue
 
-__all__ = ["BackwardWatch", "check_reduction"]
+__all__ = ["NO_BACKWARD", "UNSEEN_BACKWARD", "BackwardWatch", "check_reduction"]
+
+NO_BACKWARD = "optimizer.step() without loss.backward() on this batch"
+UNSEEN_BACKWARD = (
+    "a backward pass that was not loss.backward() of a loss of model(...), in the thread that "
+    "reads the batches: how it was reduced could not be seen; use private.backward(losses)"
+)
 
 _TRANSPARENT = ("Neg", "Squeeze", "View", "UnsafeView", "Clone", "ToCopy", "Reshape", "Alias")
 _REDUCTIONS = {1: "mean", 2: "sum"}
@@ -46,7 +52,7 @@ def check_reduction(loss: Tensor, *, declared: str, rows: int) -> None:
     discreet.errors.InvalidValue: reduction = 'sum': expected 'mean', because that is how ...
     """
     if loss.ndim != 0:
-        raise InvalidValue("loss", tuple(loss.shape), f"a scalar, or {_ADVICE}")
+        raise InvalidValue("loss", f"a tensor of {loss.ndim} axes", f"a scalar, or {_ADVICE}")
     if loss.grad_fn is None:
         raise InvalidValue("loss", "a constant", "a loss that depends on the model's output")
     found = set(_walk(loss.grad_fn, rows, root=True))
@@ -96,10 +102,11 @@ def _name(node: Any) -> str:
 
 
 def _check_count(elements: int, rows: int) -> None:
+    # Neither number is told: how many were drawn is private, and how many were selected too.
     if elements % rows or not elements:
         raise InvalidValue(
             "loss",
-            f"a reduction of {elements} numbers for {rows} examples",
+            "a reduction of numbers that are not equally many for every example",
             "as many losses of every example: a selection depends on all of them. Use " + _ADVICE,
         )
 
@@ -222,7 +229,9 @@ class BackwardWatch(TorchFunctionMode):
 
     ``check`` is called with losses that come from an output of the model, and with no others:
     several models may be trained side by side. ``heard`` says whether there was one since
-    :meth:`start`; ``torch.autograd.backward`` is not seen.
+    :meth:`start`; ``torch.autograd.backward`` is not seen, nor is another thread: torch keeps
+    modes by thread. What another thread stops stays behind in the first one, and does nothing
+    there until that one calls :meth:`start` or :meth:`leave`.
     """
 
     def __init__(self, model: nn.Module, check: Callable[[Tensor], None]) -> None:
@@ -234,7 +243,7 @@ class BackwardWatch(TorchFunctionMode):
 
     def start(self) -> None:
         """Watch from now on."""
-        self.stop()
+        self.leave()
         self._outputs.on = True
         self.heard = False
         _push_mode(self)  # type: ignore[no-untyped-call]
@@ -251,22 +260,24 @@ class BackwardWatch(TorchFunctionMode):
 
     def stop(self) -> None:
         """Watch no longer. Modes that others pushed meanwhile stay where they are."""
-        if not self._outputs.on:
-            return
+        if self._outputs.on:
+            self.leave()
+
+    def leave(self) -> None:
+        """Watch no longer, and be gone from this thread even if another one has stopped this."""
         self._outputs.on = False
         self._outputs.nodes.clear()
-        above = []
+        others = []
         while (mode := _get_current_function_mode()) is not None:  # type: ignore[no-untyped-call]
             _pop_mode()  # type: ignore[no-untyped-call]
-            if mode is self:
-                break
-            above.append(mode)
-        for mode in reversed(above):
+            if mode is not self:
+                others.append(mode)
+        for mode in reversed(others):
             _push_mode(mode)  # type: ignore[no-untyped-call]
 
     def end(self) -> None:
         """Watch never again."""
-        self.stop()
+        self.leave()
         self._hook.remove()
 
     def __torch_function__(
@@ -276,7 +287,11 @@ class BackwardWatch(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is torch.Tensor.backward and self._comes_from_the_model(args[0]):
+        if (
+            func is torch.Tensor.backward
+            and self._outputs.on
+            and self._comes_from_the_model(args[0])
+        ):
             self._check(args[0])
             self.heard = True
         return func(*args, **(kwargs or {}))

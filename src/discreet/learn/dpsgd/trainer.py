@@ -37,6 +37,7 @@ from discreet.learn.dpsgd.loading import (
 )
 from discreet.learn.dpsgd.making import make_private
 from discreet.learn.dpsgd.members import Members
+from discreet.learn.dpsgd.plain_losses import losses_of
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
@@ -339,7 +340,7 @@ class Trainer:
     def _default_losses(self, model: nn.Module, batch: Any) -> Tensor:
         *inputs, targets = batch
         assert self._loss is not None
-        return self._loss(model(*inputs), targets)
+        return losses_of(self._loss, model(*inputs), targets)
 
     def _moved(self, batch: Any) -> Any:
         """The batch where the model is."""

@@ -72,6 +72,12 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
             raise InvalidValue(
                 f"model.{name}", parameter.dtype, "float32 or float64, for the sake of the norms"
             )
+        if parameter.is_inference():
+            raise InvalidValue(
+                f"model.{name}",
+                "made under torch.inference_mode()",
+                "a parameter that torch keeps track of: make the model outside of it",
+            )
     in_model = {id(p) for p in model.parameters()}
     in_optimizer = {id(p) for group in optimizer.param_groups for p in group["params"]}
     missing = [name for name, p in trainable.items() if id(p) not in in_optimizer]
@@ -269,9 +275,9 @@ class ForwardGuard:
                 break
         if not found:
             raise PlanViolation(
-                f"the model was given inputs that do not have the {rows} rows of this batch, one "
-                "for each example (times the plan's augmentations): what a row adds could not be "
-                "told to belong to one example. Let collate return one row for each example, in "
+                "the model was given inputs that do not have the rows of this batch, one for each "
+                "example (times the plan's augmentations): what a row adds could not be told to "
+                "belong to one example. Let collate return one row for each example, in "
                 "order; several views of an example need Plan(augmentations=...)"
             )
 

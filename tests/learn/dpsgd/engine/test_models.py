@@ -396,7 +396,7 @@ def test_time_first_is_refused_when_it_cannot_be_told() -> None:
 def test_wrong_sizes_are_refused() -> None:
     model = nn.Linear(3, 2)
     engine = GradientEngine(model)
-    with engine.recording(4), pytest.raises(InvalidValue, match="4 examples"):
+    with engine.recording(4), pytest.raises(InvalidValue, match="examples along the first axis"):
         model(torch.ones(5, 3))
     with engine.recording(4), pytest.raises(NotApplicable, match="no axis"):
         model(torch.ones(3))

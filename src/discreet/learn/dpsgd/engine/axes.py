@@ -26,10 +26,11 @@ __all__ = ["Axes", "UnknownOrder", "contains_sequence_first", "declared_axis"]
 class UnknownOrder(Exception):
     """A first axis holds rows of examples in an order that nothing tells, or something else."""
 
-    def __init__(self, site: object, shape: torch.Size, rows: int) -> None:
+    def __init__(self, site: object, shape: torch.Size) -> None:
+        # No sizes: how many examples were drawn is private, and this may end up in a log.
         super().__init__(
-            f"{site}: no telling which rows of an input of shape {tuple(shape)} belong to which "
-            f"of {rows} examples"
+            f"{site}: no telling which rows of an input of {len(shape)} axes belong to which of "
+            "the examples"
         )
 
 
@@ -76,16 +77,14 @@ class Axes:
         rows = self.rows
         shape = data.shape
         if leading < 1:
-            raise NotApplicable(
-                f"{site}: an input of shape {tuple(shape)} has no axis for examples"
-            )
+            raise NotApplicable(f"{site}: an input of {len(shape)} axes has no axis for examples")
         first = shape[0] == rows
         second = leading > 1 and shape[1] == rows
         wanted = self.known if self.known is not None else self.declared
         if wanted is None and not self.sequence_first:
             wanted = 0
             if first and rows > 1 and self.folds.axis(data):
-                raise UnknownOrder(site, shape, rows)
+                raise UnknownOrder(site, shape)
         if wanted == 0 and (first or self._cut(data, site, transposed=second)):
             return 0
         if wanted == 1 and second:
@@ -95,7 +94,7 @@ class Axes:
                 return 0
             if rows and shape[0] % rows == 0:
                 if self.known is None:
-                    raise UnknownOrder(site, shape, rows)
+                    raise UnknownOrder(site, shape)
                 return -1
         if wanted is None:
             if first != second:
@@ -115,12 +114,12 @@ class Axes:
     def in_place(self, data: Tensor, site: object) -> None:
         """Raise if the examples are not where the convention, if it holds, has them."""
         if self.by_convention and self.rows > 1 and self.folds.axis(data):
-            raise UnknownOrder(site, data.shape, self.rows)
+            raise UnknownOrder(site, data.shape)
 
     def in_order(self, data: Tensor, site: object) -> None:
         """Raise if the examples changed places among each other."""
         if self.by_convention and self.folds.axis(data) == REORDERED:
-            raise UnknownOrder(site, data.shape, self.rows)
+            raise UnknownOrder(site, data.shape)
 
     def _cut(self, data: Tensor, site: object, *, transposed: bool = False) -> bool:
         """Whether the first axis may be cut into examples; raise where its order is unknown."""
@@ -133,14 +132,14 @@ class Axes:
             return True
         if transposed:  # more likely (time, examples, ...)
             return False
-        raise UnknownOrder(site, data.shape, rows)
+        raise UnknownOrder(site, data.shape)
 
     def _wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
         return InvalidValue(
             "input",
-            tuple(shape),
-            f"{self.rows} examples along {'the second axis' if wanted else 'the first axis'} in "
-            f"{site}; declare batch_axis=0 or 1 if the axis cannot be told from the shape",
+            f"a tensor of {len(shape)} axes",
+            f"the examples along {'the second axis' if wanted else 'the first axis'} in {site}; "
+            "declare batch_axis=0 or 1 if the axis cannot be told from the shape",
         )
 
     def rows_first(self, tensor: Tensor, axis: int) -> Tensor:

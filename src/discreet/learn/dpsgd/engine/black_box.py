@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
 from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
+from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
 from discreet.learn.dpsgd.engine.stack import Stack, StackPass
 
@@ -130,7 +131,11 @@ class BlackBoxes:
         routed = self._model.__dict__.get("forward")
         if not isinstance(routed, _Routed) or not stack.fits(routed.own, inputs, {}):
             return False
-        return stack.cross_entropy(inputs[0], targets)
+        try:
+            return stack.cross_entropy(inputs[0], targets)
+        except RuntimeError as error:
+            refuse_inference("inputs", inputs, error)
+            raise
 
     def only_pass(self) -> StackPass | CompiledPass | None:
         """The pass of a plain stack, if nothing else was recorded."""
@@ -148,15 +153,19 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        if self.stack is not None and self.stack.fits(own, args, kwargs):
-            return self.stack.run(args[0])
-        self.watched = True
-        for value in args:
-            self._recorder.admit(value)
-        if kwargs:
-            self._recorder.admit(kwargs)
-        with self._recorder:
-            return self._forward(module, own, *args, **kwargs)
+        try:
+            if self.stack is not None and self.stack.fits(own, args, kwargs):
+                return self.stack.run(args[0])
+            self.watched = True
+            for value in args:
+                self._recorder.admit(value)
+            if kwargs:
+                self._recorder.admit(kwargs)
+            with self._recorder:
+                return self._forward(module, own, *args, **kwargs)
+        except RuntimeError as error:
+            refuse_inference("inputs", (args, kwargs), error)
+            raise
 
     def _forward(
         self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any
@@ -228,8 +237,8 @@ class BlackBoxes:
         in_dims = tuple(axis for axis in axes if axis is not None)
         if not in_dims:
             raise NotApplicable(
-                f"{type(module).__name__} has no rule, and none of its inputs has an axis of "
-                f"{rows} examples"
+                f"{type(module).__name__} has no rule, and none of its inputs has an axis of the "
+                "examples"
             )
         out_axis = in_dims[0]
 
@@ -280,7 +289,7 @@ class BlackBoxes:
         if axes.by_convention and axes.rows > 1:
             axis = axes.folds.axis(value)
             if axis < 0:  # the module around this one can still be run example by example
-                raise UnknownOrder("an input", value.shape, axes.rows)
+                raise UnknownOrder("an input", value.shape)
             if axis:
                 return axis
         try:

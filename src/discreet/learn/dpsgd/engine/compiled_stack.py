@@ -1,115 +1,164 @@
-"""Norms of small stacks, and one layer under cross-entropy, in loops that numba compiles.
+"""One layer under cross-entropy, norms of stacks and clipping weights in compiled loops.
 
 A step of logistic regression is short enough that the time between torch's calls counts more than
-the calls. With numba (the extra ``jit``) loops over the examples take the place of a dozen
-calls, once a run has been so long that compiling them pays. The loops run uncompiled, slowly, as
-twins in the tests; norms are those of :mod:`.rounding` up to the order of summation.
+the calls. With numba (the extra ``jit``) a few loops in float32 take the place of a dozen calls,
+once a run has been so long that compiling them pays. Their plain twins are in :mod:`.stack_loops`;
+norms are those of :mod:`.rounding` up to the order of summation.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from discreet._torch_threads import Job, primitives
 from discreet.learn.dpsgd.engine.contributions import Versions
 from discreet.learn.dpsgd.engine.rounding import lost
+from discreet.learn.dpsgd.engine.stack_loops import (
+    add_squared_norms,
+    at_most,
+    gradients_and_norms,
+    linear,
+    weigh,
+)
 
-__all__ = [
-    "CompiledPass",
-    "Loops",
-    "add_squared_norms",
-    "compiled_loops",
-    "compiled_norms",
-    "gradients_and_norms",
-    "loops_after",
-    "weigh",
-]
+__all__ = ["CompiledPass", "LinearLayer", "Loops", "compiled_loops", "loops_after", "ready_loops"]
 
 # Passes: about so many have to be made faster before compiling has paid for itself.
 _COMPILE_AFTER = 1 << 14
 _WIDEST = 1 << 12  # longer sums are cut elsewhere, for the sake of their rounding
-_MANY = 1 << 20  # so many numbers and more are better divided among threads, which torch does
+_ROWS = 16  # examples in a piece of the work
+_FEW_ROWS = 8  # whose inputs stay in the first cache
+_SMALL = 1 << 15  # so few numbers are done by one thread before others have begun
 
 
-def gradients_and_norms(outputs: Any, targets: Any, inputs: Any, least: Any, norms: Any) -> bool:
-    """Turn outputs into gradients of the losses, and write the squared norms of the parameters'.
+class LinearLayer(NamedTuple):
+    """Weight and bias."""
 
-    Returns no, and has written nothing, if a target is not a class.
-    """
-    zero, one = norms.dtype.type(0), norms.dtype.type(1)
-    rows, classes = outputs.shape
-    for row in range(rows):
-        if targets[row] < 0 or targets[row] >= classes:
-            return False
-    for row in range(rows):
-        most = outputs[row, 0]
-        for at in range(1, classes):
-            most = max(most, outputs[row, at])
-        total = zero
-        for at in range(classes):
-            outputs[row, at] = np.exp(outputs[row, at] - most)
-            total += outputs[row, at]
-        for at in range(classes):
-            outputs[row, at] /= total
-        outputs[row, targets[row]] -= one
-        left = zero
-        for at in range(classes):
-            left += outputs[row, at] * outputs[row, at]
-        right = zero
-        for at in range(inputs.shape[1]):
-            right += inputs[row, at] * inputs[row, at]
-        # |left|^2 |right|^2 for the weight and |left|^2 for its bias.
-        norms[row] = (right + one) * (left + least)
-    return True
+    weight: Tensor
+    bias: Tensor
 
 
-def weigh(gradients: Any, weights: Any, factor: Any, weighted: Any, total: Any) -> None:
-    """Weight each row, and add all of them to ``total``."""
-    rows, classes = gradients.shape
-    for row in range(rows):
-        weight = weights[row] * factor
-        for at in range(classes):
-            weighted[row, at] = gradients[row, at] * weight
-            total[at] += weighted[row, at]
+class Loops(Protocol):
+    """What is compiled, or in the tests is not."""
+
+    def gradients_and_norms(
+        self, layer: LinearLayer, targets: Tensor, inputs: Tensor, least: float, norms: Tensor
+    ) -> tuple[Tensor | None, bool]:
+        """Gradients of the outputs, if all targets are classes; whether all norms are finite.
+
+        See :func:`.stack_loops.linear` and :func:`.stack_loops.gradients_and_norms`.
+        """
+
+    def weigh(
+        self, gradients: Tensor, weights: Tensor, factor: float, weighted: Tensor, total: Tensor
+    ) -> None:
+        """See :func:`.stack_loops.weigh`."""
+
+    def norms(
+        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float
+    ) -> tuple[Tensor, bool]:
+        """The sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``; whether finite."""
+
+    def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
+        """See :func:`.stack_loops.at_most`."""
 
 
-def add_squared_norms(left: Any, right: Any, least: Any, totals: Any) -> None:
-    """Add ``(|left_i|^2 + least) (|right_i|^2 + 1)``, a weight with its bias, to each total."""
-    zero, one = totals.dtype.type(0), totals.dtype.type(1)
-    for row in range(left.shape[0]):
-        first = zero
-        for at in range(left.shape[1]):
-            first += left[row, at] * left[row, at]
-        second = zero
-        for at in range(right.shape[1]):
-            second += right[row, at] * right[row, at]
-        totals[row] += (first + least) * (second + one)
+class _Work(ctypes.Structure):
+    """What the loops have to know, eight bytes for each entry: addresses, sizes and two numbers."""
+
+    _fields_ = (
+        ("taken", ctypes.c_int64),
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("classes", ctypes.c_int64),
+        ("first", ctypes.c_int64),
+        ("second", ctypes.c_int64),
+        ("third", ctypes.c_int64),
+        ("fourth", ctypes.c_int64),
+        ("number", ctypes.c_double),
+        ("other", ctypes.c_double),
+        ("refused", ctypes.c_int64),
+        ("infinite", ctypes.c_int64),
+        ("fifth", ctypes.c_int64),
+        ("sixth", ctypes.c_int64),
+    )
 
 
-class Loops(NamedTuple):
-    """All of them, compiled or not."""
+_ENTRIES = len(_Work._fields_)
 
-    gradients_and_norms: Callable[..., bool]
-    weigh: Callable[..., None]
-    add_squared_norms: Callable[..., None]
+
+@final
+class CompiledLoops:
+    """All of them, compiled, for tensors of float32 that lie contiguously in the host's memory."""
+
+    def __init__(self) -> None:
+        jobs = _compiled_jobs()
+        self._gradients, self._weigh, self._norms, self._at_most = jobs
+
+    def gradients_and_norms(
+        self, layer: LinearLayer, targets: Tensor, inputs: Tensor, least: float, norms: Tensor
+    ) -> tuple[Tensor | None, bool]:
+        weight, bias = layer
+        rows, classes, width = inputs.shape[0], *weight.shape
+        found = inputs.new_empty(rows, classes)
+        addresses = found.data_ptr(), targets.data_ptr(), inputs.data_ptr(), norms.data_ptr()
+        work = _Work(0, rows, width, classes, *addresses, least)
+        work.fifth, work.sixth = weight.data_ptr(), bias.data_ptr()
+        self._gradients.run(work, shared=rows * width > _SMALL)
+        return (None if work.refused else found), not work.infinite
+
+    def weigh(
+        self, gradients: Tensor, weights: Tensor, factor: float, weighted: Tensor, total: Tensor
+    ) -> None:
+        rows, classes = gradients.shape
+        addresses = gradients.data_ptr(), weights.data_ptr(), weighted.data_ptr(), total.data_ptr()
+        self._weigh.run(_Work(0, rows, 0, classes, *addresses, factor), shared=False)
+
+    def norms(
+        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float
+    ) -> tuple[Tensor, bool]:
+        rows = lefts[0].shape[0]
+        kept, table, width = [], [], 0
+        for left, right in zip(lefts, rights, strict=True):
+            for factor in (left.contiguous(), right.contiguous()):
+                kept.append(factor)  # alive until all is done
+                table += [factor.data_ptr(), factor.shape[1]]
+                width += factor.shape[1]
+        totals = torch.zeros(rows)
+        entries = (ctypes.c_int64 * len(table))(*table)
+        addresses = ctypes.addressof(entries), totals.data_ptr(), 0, 0
+        work = _Work(0, rows, len(lefts), 0, *addresses, least)
+        self._norms.run(work, shared=rows * width > _SMALL)
+        return totals, not work.infinite
+
+    def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
+        weights = torch.empty_like(squared_norms)
+        addresses = squared_norms.data_ptr(), weights.data_ptr(), 0, 0
+        work = _Work(0, squared_norms.numel(), 0, 0, *addresses, bound, most)
+        self._at_most.run(work, shared=False)
+        return weights
 
 
 @lru_cache(maxsize=1)
-def compiled_loops() -> Loops:
-    """Return the loops compiled; their first calls take about a second."""
-    import numba
+def compiled_loops() -> CompiledLoops:
+    """Return the loops compiled, which takes some seconds."""
+    return CompiledLoops()
 
-    # Sums in any order and fused multiply-adds; infinities and NaN mean what they always do.
-    compile_function: Any = numba.njit(
-        error_model="numpy", nogil=True, fastmath={"contract", "reassoc"}
-    )
-    return Loops(*map(compile_function, (gradients_and_norms, weigh, add_squared_norms)))
+
+def ready_loops(one: Tensor) -> Loops | None:
+    """The loops, if they were compiled before and for such tensors."""
+    if not compiled_loops.cache_info().currsize:
+        return None
+    suits = one.dtype == torch.float32 and one.device.type == "cpu" and one.is_contiguous()
+    return compiled_loops() if suits else None
 
 
 def loops_after(passes: int) -> Loops | None:
@@ -128,27 +177,91 @@ def _numba_works() -> bool:
     return True
 
 
-def compiled_norms(
-    lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, loops: Loops
-) -> Tensor | None:
-    """The sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``; None for large ones."""
-    both = (*lefts, *rights)
-    if sum([one.numel() for one in both]) > _MANY or max([one.shape[1] for one in both]) > _WIDEST:
-        return None
-    totals = np.zeros(lefts[0].shape[0], dtype=lefts[0].numpy().dtype)
-    for left, right in zip(lefts, rights, strict=True):
-        factors = left.contiguous().numpy(), right.contiguous().numpy()
-        loops.add_squared_norms(*factors, totals.dtype.type(least), totals)
-    return torch.from_numpy(totals)
+def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
+    import numba
+
+    pointer, next_of, carray = primitives()
+    # Sums in any order and fused multiply-adds; infinities and NaN mean what they always do.
+    compile_function: Any = numba.njit(error_model="numpy", fastmath={"contract", "reassoc"})
+    compiled_linear, compiled_gradients, compiled_weigh, compiled_add, compiled_at_most = map(
+        compile_function, (linear, gradients_and_norms, weigh, add_squared_norms, at_most)
+    )
+    single, whole = np.float32, np.int64
+
+    @compile_function  # type: ignore[untyped-decorator]
+    def all_finite(numbers: Any) -> bool:
+        return bool(np.isfinite(numbers.sum()))
+
+    def gradients(address: int) -> None:
+        work = carray(pointer(address), _ENTRIES, dtype=whole)
+        rows, width, classes = work[1], work[2], work[3]
+        outputs = carray(pointer(work[4]), (rows, classes), dtype=single)
+        targets = carray(pointer(work[5]), rows, dtype=whole)
+        inputs = carray(pointer(work[6]), (rows, width), dtype=single)
+        norms = carray(pointer(work[7]), rows, dtype=single)
+        weight = carray(pointer(work[12]), (classes, width), dtype=single)
+        bias = carray(pointer(work[13]), classes, dtype=single)
+        least = single(whole(work[8]).view(np.float64))
+        while True:
+            start = next_of(address) * _FEW_ROWS
+            if start >= rows:
+                return
+            end = min(start + _FEW_ROWS, rows)
+            compiled_linear(inputs[start:end], weight, bias, outputs[start:end])
+            here = outputs[start:end], targets[start:end], inputs[start:end]
+            if not compiled_gradients(*here, least, norms[start:end]):
+                work[10] = 1
+            elif not all_finite(norms[start:end]):
+                work[11] = 1
+
+    def weigh_rows(address: int) -> None:
+        work = carray(pointer(address), _ENTRIES, dtype=whole)
+        rows, classes = work[1], work[3]
+        given = carray(pointer(work[4]), (rows, classes), dtype=single)
+        weights = carray(pointer(work[5]), rows, dtype=single)
+        weighted = carray(pointer(work[6]), (rows, classes), dtype=single)
+        total = carray(pointer(work[7]), classes, dtype=single)
+        compiled_weigh(given, weights, single(whole(work[8]).view(np.float64)), weighted, total)
+
+    def norms_of_layers(address: int) -> None:
+        work = carray(pointer(address), _ENTRIES, dtype=whole)
+        rows = work[1]
+        table = carray(pointer(work[4]), (work[2], 4), dtype=whole)
+        totals = carray(pointer(work[5]), rows, dtype=single)
+        least = single(whole(work[8]).view(np.float64))
+        while True:
+            start = next_of(address) * _ROWS
+            if start >= rows:
+                return
+            end = min(start + _ROWS, rows)
+            for at in range(len(table)):
+                left = carray(pointer(table[at, 0]), (rows, table[at, 1]), dtype=single)
+                right = carray(pointer(table[at, 2]), (rows, table[at, 3]), dtype=single)
+                compiled_add(left[start:end], right[start:end], least, totals[start:end])
+            if not all_finite(totals[start:end]):
+                work[11] = 1
+
+    def limited(address: int) -> None:
+        work = carray(pointer(address), _ENTRIES, dtype=whole)
+        norms = carray(pointer(work[4]), work[1], dtype=single)
+        weights = carray(pointer(work[5]), work[1], dtype=single)
+        bound = single(whole(work[8]).view(np.float64))
+        most = single(whole(work[9]).view(np.float64))
+        compiled_at_most(norms, bound, most, weights)
+
+    return Job(gradients), Job(weigh_rows), Job(norms_of_layers), Job(limited)
 
 
 @final
 class CompiledPass:
     """The pass of one layer: gradients of its outputs, its inputs, and norms that are known."""
 
-    __slots__ = ("_left", "_loops", "_norms", "_right", "_versions")
+    __slots__ = ("_left", "_loops", "_norms", "_right", "_versions", "is_finite")
 
-    def __init__(self, left: Tensor, right: Tensor, norms: Any, loops: Loops) -> None:
+    def __init__(
+        self, left: Tensor, right: Tensor, norms: Tensor, loops: Loops, *, is_finite: bool
+    ) -> None:
+        self.is_finite = is_finite
         self._left = left
         self._right = right
         self._norms = norms
@@ -156,24 +269,35 @@ class CompiledPass:
         self._versions = Versions(left, right)
 
     @staticmethod
-    def of(outputs: Tensor, targets: Tensor, inputs: Tensor, loops: Loops) -> CompiledPass | None:
-        """Both passes from the outputs, which are overwritten; None if a target is no class."""
-        given, rows = outputs.numpy(), inputs.numpy()
-        norms = np.empty(len(given), dtype=given.dtype)
-        least = given.dtype.type(lost(given.shape[1], outputs))
-        if not loops.gradients_and_norms(given, targets.numpy(), rows, least, norms):
-            return None
-        return CompiledPass(outputs, inputs, norms, loops)
+    def of(
+        layer: LinearLayer, targets: Tensor, inputs: Tensor, loops: Loops
+    ) -> CompiledPass | None:
+        """Both passes of a layer; None if a target is no class."""
+        norms = inputs.new_empty(1, inputs.shape[0])
+        least = lost(layer.weight.shape[0], inputs)
+        left, is_finite = loops.gradients_and_norms(layer, targets, inputs, least, norms[0])
+        return (
+            left if left is None else CompiledPass(left, inputs, norms, loops, is_finite=is_finite)
+        )
 
     @staticmethod
-    def suits(inputs: Tensor, targets: Tensor) -> bool:
-        """Whether the loops were made for such inputs."""
+    def suits(layer: LinearLayer, inputs: Tensor, targets: Tensor) -> bool:
+        """Whether the loops were made for such a layer and such inputs."""
         return (
-            inputs.device.type == "cpu"
+            inputs.dtype == torch.float32
+            and inputs.device.type == "cpu"
             and inputs.shape[1] <= _WIDEST
             and inputs.is_contiguous()
             and targets.is_contiguous()
+            and layer.weight.is_contiguous()
+            and layer.bias.is_contiguous()
         )
+
+    @staticmethod
+    def suit_norms(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> bool:
+        """Whether the loop over layers was made for such factors."""
+        widest = max([factor.shape[1] for factor in (*lefts, *rights)])
+        return lefts[0].dtype == torch.float32 and widest <= _WIDEST
 
     def check(self) -> None:
         """Raise if a factor was written to since."""
@@ -186,8 +310,7 @@ class CompiledPass:
 
     def squared_norms(self, factor: float) -> Tensor:
         """``factor`` times the squared norms of all gradients, for clipping: (1, rows)."""
-        norms = torch.from_numpy(self._norms).unsqueeze(0)
-        return norms.clone() if factor == 1.0 else norms * factor
+        return self._norms if factor == 1.0 else self._norms * factor
 
     def add_to(
         self, totals: Sequence[Tensor], weights: Tensor, factor: float, *, last: bool
@@ -196,8 +319,5 @@ class CompiledPass:
         self.check()
         left = self._left
         weighted = left if last else torch.empty_like(left)
-        kind = self._norms.dtype.type
-        self._loops.weigh(
-            left.numpy(), weights.numpy(), kind(factor), weighted.numpy(), totals[1].numpy()
-        )
+        self._loops.weigh(left, weights.contiguous(), factor, weighted, totals[1])
         totals[0].addmm_(weighted.t(), self._right)

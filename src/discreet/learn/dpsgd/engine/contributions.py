@@ -94,6 +94,8 @@ class Versions:
 
 def require_unchanged(part: Contribution | None) -> None:
     """Raise if the factors that a contribution keeps are not those that its norms are of."""
+    if isinstance(part, Tied):
+        part.lookup.versions.check()
     if isinstance(part, Tied | OuterBias):
         part = part.outer
     versions = getattr(part, "versions", None)
@@ -309,6 +311,7 @@ class Lookup:
         self.owner = owner
         self.ids = ids
         self.values = values
+        self.versions = Versions(ids, values)
         self.examples = examples
         self.shape = shape
         self._merged = False
@@ -415,7 +418,12 @@ def squared_lengths(norms: Sequence[Tensor]) -> Tensor:
 
 
 def merged(parts: Sequence[Contribution]) -> Contribution:
-    """Return the sum of several contributions to one parameter, still as cheap as possible."""
+    """Return the sum of several contributions to one parameter, still as cheap as possible.
+
+    It may be a copy, which nobody could tell from what the backward pass left if that changed.
+    """
+    for part in parts:
+        require_unchanged(part)
     if len(parts) == 1:
         return parts[0]
     outers = [part for part in parts if isinstance(part, Outer)]

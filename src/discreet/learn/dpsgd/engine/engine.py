@@ -262,7 +262,10 @@ class GradientEngine:
                 "weights", tuple(weights.shape), f"the shape {(len(self._groups), units)}"
             )
         single = self._single()
-        removed = self._removed(weights) if units else None
+        if not units or (single is not None and single.is_finite):
+            removed = None
+        else:
+            removed = self._removed(weights)
         if single is not None and removed is None:
             single.add_to(totals, weights[0], self._scale, last=last)
             if last:

@@ -126,6 +126,8 @@ def embedding_bag(
     if mode not in ("sum", "mean"):
         raise NotApplicable(f"{site}: mode {mode!r}: expected 'sum' or 'mean'")
     plain = weight.detach()
+    used = [one for one in (input, offsets, per_sample_weights) if one is not None]
+    versions = [one._version for one in used]
 
     def run() -> Tensor:
         return F.embedding_bag(
@@ -139,6 +141,8 @@ def embedding_bag(
         )
 
     def receive(gradient: Tensor) -> None:
+        if [one._version for one in used] != versions:
+            raise NotApplicable(f"{site}: its ids were changed in place after they were used")
         if not recorder.units:
             return
         bags = gradient.shape[0]

@@ -23,8 +23,8 @@ from torch.nn.modules import module as torch_module
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.compiled_stack import (
     CompiledPass,
+    LinearLayer,
     Loops,
-    compiled_norms,
     loops_after,
 )
 from discreet.learn.dpsgd.engine.contributions import (
@@ -65,6 +65,31 @@ _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
 # Somebody may have put others in their place since.
 _LAYERS: list[type[nn.Module]] = [nn.Sequential, nn.Linear, nn.Flatten, *_ACTIVATIONS]
 _FORWARDS = [(kind, kind.forward) for kind in _LAYERS]
+_FUNCTIONS = [
+    (getattr(home, name), name, vars(home))
+    for home, names in ((F, ("linear", "relu")), (torch, ("tanh", "sigmoid")))
+    for name in names
+]
+
+
+class _Space(NamedTuple):
+    """A module and its attributes; what is put beside them could hide a parameter or a method."""
+
+    module: nn.Module
+    kind: type[nn.Module]
+    attributes: dict[str, Any]
+    size: int
+    parameters: dict[str, Any]
+    modules: dict[str, Any]
+    inner: bool
+
+    @staticmethod
+    def of(module: nn.Module, *, inner: bool) -> _Space:
+        space = vars(module)
+        # The outermost module has its forward method replaced by the recording.
+        size = len(space) + (not inner and "forward" not in space)
+        tables = space["_parameters"], space["_modules"]
+        return _Space(module, type(module), space, size, *tables, inner)
 
 
 class _Layer(NamedTuple):
@@ -85,9 +110,10 @@ class StackPass:
     bias, where every layer has both and both are trained.
     """
 
-    __slots__ = ("_lefts", "_loops", "_rights", "_versions", "_widest")
+    __slots__ = ("_lefts", "_loops", "_rights", "_versions", "_widest", "is_finite")
 
     def __init__(self, lefts: list[Tensor], rights: list[Tensor], loops: Loops | None) -> None:
+        self.is_finite = False  # as long as nobody has looked
         self._loops = loops
         self._lefts = lefts
         self._rights = rights
@@ -100,10 +126,9 @@ class StackPass:
         Nothing here has a graph behind it, so autograd need not be switched off.
         """
         least = lost(self._widest, self._lefts[0])
-        if self._loops is not None:
-            norms = compiled_norms(self._lefts, self._rights, least, self._loops)
-            if norms is not None:
-                return norms.mul_(factor).unsqueeze(0)
+        if self._loops is not None and CompiledPass.suit_norms(self._lefts, self._rights):
+            norms, self.is_finite = self._loops.norms(self._lefts, self._rights, least)
+            return (norms if factor == 1.0 else norms.mul_(factor)).unsqueeze(0)
         lefts = [_squares(left) for left in self._lefts]
         rights = [lengths(right) for right in self._rights]
         single = len(lefts) == 1
@@ -186,8 +211,7 @@ class Stack:
         self._flattens = flattens
         self._model = model
         self._recorder = recorder
-        self._modules = [(module, type(module)) for module in model.modules()]
-        self._inner = [module for module in model.modules() if module is not model]
+        self._spaces = [_Space.of(module, inner=module is not model) for module in model.modules()]
         self._held = [
             (table, name, one)
             for table in (module._parameters for module in model.modules())
@@ -198,6 +222,9 @@ class Stack:
         self._first = trained.index(True)
         in_turn = [source for layer in layers for source in (layer.by_weight, layer.by_bias)]
         self._whole = in_turn == recorder.parameters
+        weight, bias = layers[0][:2]
+        alone = self._whole and len(layers) == 1 and bias is not None
+        self._only = LinearLayer(weight, bias) if alone and bias is not None else None
         self._noted = False
         self._anchor = torch.zeros((), requires_grad=True)
 
@@ -206,6 +233,8 @@ class Stack:
         """Return the stack that a model is, if it is one."""
         modules = list(_flattened(model))
         if recorder.axes.declared or len({id(module) for module in modules}) != len(modules):
+            return None
+        if any(_hides(module, model) for module in model.modules()):
             return None
         layers: list[_Layer] = []
         flattens = bool(modules) and _flattens(modules[0])
@@ -249,22 +278,25 @@ class Stack:
         for kind, forward in _FORWARDS:
             if kind.forward is not forward:
                 return False
-        for module, kind in self._modules:
-            if type(module) is not kind:
+        for function, name, space in _FUNCTIONS:
+            if space[name] is not function:
                 return False
-        for table, name, one in self._held:
-            if table.get(name) is not one:
-                return False
-        for module in self._inner:
+        for module, kind, space, size, parameters, modules, inner in self._spaces:
             if (
-                module._forward_pre_hooks
-                or module._forward_hooks
-                or module._backward_hooks
-                or module._backward_pre_hooks
-                or "forward" in module.__dict__
+                type(module) is not kind
+                or len(space) != size
+                or space["_parameters"] is not parameters
+                or space["_modules"] is not modules
             ):
                 return False
-        return True
+            if inner and (
+                space["_forward_pre_hooks"]
+                or space["_forward_hooks"]
+                or space["_backward_hooks"]
+                or space["_backward_pre_hooks"]
+            ):
+                return False
+        return all(table.get(name) is one for table, name, one in self._held)
 
     def _are_rows(self, shape: torch.Size) -> bool:
         if len(shape) < 2 or shape[0] != self._recorder.units:
@@ -299,11 +331,11 @@ class Stack:
         if rows.ndim > 2:
             rows = rows.flatten(1)
         with torch.no_grad():
-            if self._whole and len(self._layers) == 1 and CompiledPass.suits(rows, targets):
+            only = self._only
+            if only is not None and CompiledPass.suits(only, rows, targets):
                 loops = self._loops()
                 if loops is not None:
-                    outputs, _ = self.forward(rows)
-                    return self._kept(CompiledPass.of(outputs, targets, rows, loops))
+                    return self._kept(CompiledPass.of(only, targets, rows, loops))
             # Examples last in memory: of few classes, torch's softmax takes a tenth of the time.
             kept = self._inputs_of_layers(rows)
             weight, bias = self._layers[-1][:2]
@@ -386,6 +418,12 @@ class Stack:
                     recorder.add(layer.by_bias, OuterBias(outer))
             elif layer.by_bias is not None:
                 recorder.add(layer.by_bias, PerExample(left))
+
+
+def _hides(module: nn.Module, model: nn.Module) -> bool:
+    """Whether an attribute stands before a parameter, a part or (within the model) the method."""
+    names = {*module._parameters, *module._modules}
+    return bool(names & vars(module).keys()) or (module is not model and "forward" in vars(module))
 
 
 def _flattens(module: nn.Module) -> bool:

@@ -1,0 +1,104 @@
+"""Compiled loops, run by the threads that torch keeps ready.
+
+Between two of its operations torch's own threads wait, and for some milliseconds they do so without
+giving their cores away: a further thread would have to share a core with one of them. So
+the work is handed to those threads, by the entry point of OpenMP through which torch does it.
+Each takes a piece, then the next that nobody has taken; what comes out does not depend on who did
+it. Where torch has no such entry point, the calling thread does all of it. Needs numba.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, final
+
+__all__ = ["Job", "Primitives", "primitives"]
+
+_forked = False
+
+
+def _forget_threads() -> None:
+    global _forked  # noqa: PLW0603
+    _forked = True  # a child has none of its parent's threads, and would wait for them for ever
+
+
+os.register_at_fork(after_in_child=_forget_threads)
+
+
+@final
+class Job:
+    """A function of one address, where it finds its work, compiled.
+
+    The function must take pieces of the work by :attr:`Primitives.next_of` until none is left,
+    so that it may run in any number of threads at the same time. It must not raise.
+    """
+
+    def __init__(self, function: Callable[[int], None]) -> None:
+        import numba
+
+        compile_function: Any = numba.cfunc(numba.void(numba.int64))
+        self._compiled = compile_function(function)
+        self._address: int = self._compiled.address
+        self._alone: Callable[[int], object] = ctypes.CFUNCTYPE(None, ctypes.c_int64)(self._address)
+        self._parallel = _parallel_of_torch()
+
+    def run(self, work: ctypes.Structure, *, shared: bool) -> None:
+        """Have the work done; ``shared`` with the threads of torch."""
+        if shared and self._parallel is not None and not _forked:
+            self._parallel(self._address, ctypes.addressof(work), 0, 0)
+        else:
+            self._alone(ctypes.addressof(work))
+
+
+class Primitives(NamedTuple):
+    """What compiled functions need to get at their work, all from an address."""
+
+    pointer: Any
+    next_of: Any
+    carray: Any
+
+
+@lru_cache(maxsize=1)
+def primitives() -> Primitives:
+    """Pointers, the number at an address, which is made larger by one, and numba's arrays.
+
+    No two threads get the same number.
+    """
+    from numba import carray, types  # type: ignore[attr-defined]
+    from numba.extending import intrinsic
+
+    @intrinsic
+    def pointer(_: Any, address: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.voidptr(types.int64), generate
+
+    @intrinsic
+    def next_of(_: Any, address: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            kind = context.get_value_type(signature.return_type)
+            counter = builder.inttoptr(arguments[0], kind.as_pointer())
+            return builder.atomic_rmw("add", counter, kind(1), "monotonic")
+
+        return types.int64(types.int64), generate
+
+    return Primitives(pointer, next_of, carray)
+
+
+@lru_cache(maxsize=1)
+def _parallel_of_torch() -> Callable[..., None] | None:
+    """The function that runs another one in all threads of torch's pool, and waits for them."""
+    try:
+        import torch
+
+        parallel: Any = ctypes.CDLL(torch._C.__file__).GOMP_parallel
+    except (ImportError, OSError, AttributeError):
+        return None
+    parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    parallel.restype = None
+    function: Callable[..., None] = parallel
+    return function

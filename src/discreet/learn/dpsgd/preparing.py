@@ -1,0 +1,58 @@
+"""What a run needs before its first batch is handed out: all of it, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.first_steps import StateWatch
+from discreet.learn.dpsgd.isolation import LossWatch
+from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd.reduction import BackwardWatch
+from discreet.randomness import NormalStream
+
+__all__ = ["Prepared", "prepared"]
+
+
+class Prepared(NamedTuple):
+    """The parts of a run that are attached to its model, and its noise."""
+
+    engine: GradientEngine
+    bank: NoiseBank
+    watch: BackwardWatch
+    loss_watch: LossWatch
+    state_watch: StateWatch
+
+
+def prepared(
+    model: nn.Module,
+    parameters: Sequence[Tensor],
+    *,
+    groups: Sequence[Sequence[str]] | None,
+    batch_axis: int | None,
+    writes: Collection[str] | None,
+    stddev_of: Callable[[int], float],
+    first_step: int,
+    stream: NormalStream,
+    look_at: Callable[[Tensor], None],
+) -> Prepared:
+    """Make all parts; if one of them cannot be made, the model is left as it was.
+
+    ``writes`` names the buffers that training passes may change, ``None`` that the caller has
+    vouched for the model.
+    """
+    with ExitStack() as undo:
+        engine = GradientEngine(model, groups=groups, batch_axis=batch_axis)
+        undo.callback(engine.detach)
+        bank = NoiseBank(parameters, stddev_of=stddev_of, first_step=first_step, stream=stream)
+        watch = BackwardWatch(model, look_at)
+        undo.callback(watch.end)
+        loss_watch = LossWatch(None if writes is None else model)
+        undo.callback(loss_watch.remove)
+        state_watch = StateWatch(model, allowed=writes, by_engine=lambda: engine.runs_by_example)
+        undo.pop_all()
+    return Prepared(engine, bank, watch, loss_watch, state_watch)

@@ -1,0 +1,140 @@
+"""Errors tell neither a target nor how many examples were drawn."""
+
+import logging
+import traceback
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from discreet.errors import DiscreetError, InvalidValue
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd.reduction import check_reduction
+from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
+
+EACH = nn.CrossEntropyLoss(reduction="none")
+LABEL = 7351
+ROWS = 53
+
+
+def gathered(outputs, targets):
+    return -outputs.log_softmax(1).gather(1, targets.unsqueeze(1)).squeeze(1)
+
+
+def labelled(at):
+    """A data set in which all targets from the given example on are out of range."""
+    inputs, targets = data(64).tensors
+    targets[at:] = LABEL
+    return TensorDataset(inputs, targets)
+
+
+@pytest.mark.parametrize("loss", [EACH, gathered, lambda o, t: each(o, t)])
+@pytest.mark.parametrize("good", [0, 3])
+def test_a_target_that_is_no_class(loss, good):
+    """In the first step and, for the first loss, in one that goes the short way until then."""
+    private, _ = wrap(network(), plan(steps=5, sampler="full", expected_batch_size=None))
+    batches = private.batches(data(64))
+    for _ in range(good):
+        private.step(loss, *next(batches))
+    inputs, targets = next(batches)
+    before = [p.detach().clone() for p in private.model.parameters()]
+    with pytest.raises(InvalidValue, match=f"targets.*classes from 0 to {CLASSES - 1}") as caught:
+        private.step(loss, inputs, targets.masked_fill(targets == 1, LABEL))
+    assert str(LABEL) not in "".join(traceback.format_exception(caught.value))
+    assert caught.value.__context__ is None  # nothing for other printers of errors either
+    assert all(map(torch.equal, before, private.model.parameters()))
+    private.step(loss, inputs, targets)
+    private.detach()
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_the_trainer_withholds_targets_too(shown):
+    trainer = dpsgd.Trainer(
+        network(), plan(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1), loss=EACH
+    )
+    with pytest.raises(InvalidValue) as caught:
+        trainer.fit(labelled(0), progress=False, show_private_loss=shown)
+    assert str(LABEL) not in "".join(traceback.format_exception(caught.value))
+
+
+def test_errors_of_the_users_own_pass():
+    def failing(outputs, targets):
+        raise RuntimeError("of the user")
+
+    private, _ = wrap(network(), plan())
+    batches = private.batches(data(64))
+    with pytest.raises(RuntimeError, match="of the user"):
+        private.step(failing, *next(batches))
+    private.detach()
+
+
+class Turned(nn.Module):
+    """Rows in an order that nothing tells."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(FEATURES // 2, CLASSES)
+
+    def forward(self, inputs):
+        parts = inputs.reshape(-1, 2, FEATURES // 2).transpose(0, 1).reshape(-1, FEATURES // 2)
+        return self.inner(parts)[: inputs.shape[0]]
+
+
+class Selecting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, inputs):
+        return self.inner(inputs[: ROWS - 2])
+
+
+def too_few(model, inputs, targets):
+    return each(model(inputs), targets)[1:]
+
+
+MISUSES = {
+    "too few losses": lambda p, x, y: p.backward(too_few(p.model, x, y)),
+    "a matrix": lambda p, x, y: p.backward(each(p.model(x), y)[:, None]),
+    "not reduced": lambda p, x, y: check_reduction(each(p.model(x), y), declared="mean", rows=ROWS),
+    "selected": lambda p, x, y: too_few(p.model, x, y).mean().backward(),
+    "other rows": lambda p, x, y: p.model(x[1:]),
+}
+
+
+@pytest.mark.parametrize("misuse", MISUSES.values(), ids=MISUSES)
+@pytest.mark.parametrize("make", [network, Turned])
+def test_numbers_of_rows_are_not_told(misuse, make, caplog):
+    """53 examples; the sizes that the mistakes have besides are 52, 51, 106, 159 and 156."""
+    made = plan(examples=ROWS, sampler="full", expected_batch_size=None)
+    private, _ = wrap(make(), made)
+    batches = private.batches(data(ROWS))
+    inputs, targets = next(batches)
+    with caplog.at_level(logging.WARNING), pytest.raises(DiscreetError) as caught:
+        misuse(private, inputs, targets)
+    told = str(caught.value) + caplog.text
+    assert "outside" not in told
+    assert not any(str(size) in told for size in (ROWS, 52, 51, 106, 159, 156))
+    private.detach()
+
+
+def test_the_log_does_not_tell_them(caplog):
+    private, _ = wrap(Selecting(), plan(examples=ROWS, sampler="full", expected_batch_size=None))
+    batches = private.batches(data(ROWS))
+    with caplog.at_level(logging.WARNING):
+        private.model(next(batches)[0])
+    assert "no telling which rows" in caplog.text
+    assert not any(str(size) in caplog.text for size in (ROWS, 52, 51))
+    private.detach()
+
+
+def test_a_declared_axis_without_the_examples():
+    made = plan(examples=ROWS, sampler="full", expected_batch_size=None)
+    private, _ = wrap(nn.Linear(FEATURES, CLASSES), made, batch_axis=1)
+    inputs, targets = data(ROWS).tensors
+    batches = private.batches(TensorDataset(inputs.unsqueeze(1).expand(-1, 5, -1), targets))
+    with pytest.raises(InvalidValue, match="along the second axis") as caught:
+        private.model(next(batches)[0])
+    assert str(ROWS) not in str(caught.value)
+    private.detach()

@@ -1,0 +1,119 @@
+"""Work shared with the threads of torch: each piece is done once, whoever does it."""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import discreet._torch_threads as threads_module
+from discreet._torch_threads import Job, primitives
+from discreet.randomness import NormalStream, source
+
+PIECES = 20_000
+
+
+class Work(ctypes.Structure):
+    _fields_ = (("taken", ctypes.c_int64), ("pieces", ctypes.c_int64), ("counts", ctypes.c_int64))
+
+
+def make_job() -> Job:
+    pointer, next_of, carray = primitives()
+
+    def count(address: int) -> None:
+        work = carray(pointer(address), 3, dtype=np.int64)
+        counts = carray(pointer(work[2]), work[1], dtype=np.int64)
+        while True:
+            at = next_of(address)
+            if at >= work[1]:
+                return
+            counts[at] += 1
+
+    return Job(count)
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return make_job()
+
+
+def times_done(job: Job, *, shared: bool) -> tuple[np.ndarray, int]:
+    counts = np.zeros(PIECES, dtype=np.int64)
+    work = Work(0, PIECES, counts.ctypes.data)
+    job.run(work, shared=shared)
+    return counts, work.taken - PIECES
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_each_piece_is_done_once(job: Job, shared: bool, threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        counts, askers = times_done(job, shared=shared)
+    finally:
+        torch.set_num_threads(before)
+    assert (counts == 1).all()
+    # Each thread learns by one more question that nothing is left.
+    has_threads = shared and threads_module._parallel_of_torch() is not None
+    assert askers == (threads if has_threads else 1)
+
+
+def test_other_threads_of_python_may_share_too(job: Job) -> None:
+    found: list[bool] = []
+
+    def several() -> None:
+        found.extend(bool((times_done(job, shared=True)[0] == 1).all()) for _ in range(20))
+
+    started = [threading.Thread(target=several) for _ in range(3)]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join()
+    assert found == [True] * 60
+
+
+def in_child(result: Any) -> None:
+    normals = np.empty(50_000, dtype=np.float32)
+    NormalStream(source=source(insecure_seed=4)).fill(normals, shared=True)
+    result.put((threads_module._forked, float(normals.std())))
+
+
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("discreet.randomness.tensor._COMPILE_AFTER", 0)
+    assert (times_done(job, shared=True)[0] == 1).all()
+    context = multiprocessing.get_context("fork")
+    result = context.Queue()
+    child = context.Process(target=in_child, args=(result,))
+    child.start()
+    forked, deviation = result.get(timeout=60)
+    child.join()
+    assert child.exitcode == 0
+    assert forked
+    assert abs(deviation - 1) < 0.05
+    assert not threads_module._forked
+
+
+@pytest.mark.parametrize("missing", [AttributeError, OSError])
+def test_without_an_entry_point_one_thread_does_all(
+    missing: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_library(*_: object) -> None:
+        raise missing
+
+    threads_module._parallel_of_torch.cache_clear()
+    monkeypatch.setattr(threads_module.ctypes, "CDLL", no_library)
+    try:
+        counts, askers = times_done(make_job(), shared=True)
+    finally:
+        monkeypatch.undo()
+        threads_module._parallel_of_torch.cache_clear()
+    assert (counts == 1).all()
+    assert askers == 1

@@ -233,3 +233,18 @@ def test_the_trainer_goes_the_short_way(short_ways):
     for first, second in zip(short.model.parameters(), long.model.parameters(), strict=True):
         assert torch.allclose(first, second, atol=1e-6)
     assert short.certificate.epsilon == long.certificate.epsilon
+
+
+def test_the_first_step_of_a_loop_goes_the_short_way_and_is_still_looked_at(monkeypatch):
+    """With less memory; what watches it needs only the outermost call and the backward pass."""
+    ran = []
+    run = Stack.run
+    monkeypatch.setattr(Stack, "run", lambda stack, rows: ran.append(1) or run(stack, rows))
+    private, _ = wrap(network(), plan(), isolation="vouched")
+    for inputs, targets in private.batches(data(64)):
+        assert private._watch.is_on
+        with pytest.raises(InvalidValue, match="reduc"):
+            nn.functional.cross_entropy(private.model(inputs), targets, reduction="sum").backward()
+        break
+    assert ran == [1]
+    private.detach()

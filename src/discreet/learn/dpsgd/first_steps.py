@@ -150,6 +150,8 @@ def _bits(one: Tensor) -> int:
 class _CallGuard:
     """A forward hook of every module; that of a copy does nothing."""
 
+    needs_no_inner_calls = True  # where the outermost module is called, its parts are
+
     def __init__(self, watch: StateWatch | None, name: str) -> None:
         self._watch = watch
         self._name = name

@@ -234,6 +234,8 @@ class BackwardWatch(TorchFunctionMode):
     there until that one calls :meth:`start` or :meth:`leave`.
     """
 
+    needs_no_inner_calls = True
+
     def __init__(self, model: nn.Module, check: Callable[[Tensor], None]) -> None:
         super().__init__()
         self._check = check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -155,6 +156,59 @@ def test_what_is_not_foreseen_goes_the_general_way() -> None:
     normalised = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))).double()
     assert not takes_short_way(normalised, data, lambda: None)
     check(normalised, data, tolerance=1e-9, torch_func=False)
+
+
+def test_what_stands_before_parameters_or_parts_goes_the_general_way() -> None:
+    data = normal(5, 4)
+
+    def shadow_weight(model: nn.Module) -> None:
+        vars(model[3])["weight"] = 2 * model[3].weight.detach()  # type: ignore[index]
+
+    def other_parts(model: nn.Module) -> None:
+        model._modules = dict(model._modules)
+
+    def other_parameters(model: nn.Module) -> None:
+        model[0]._parameters = dict(model[0]._parameters)  # type: ignore[index]
+
+    for change in (shadow_weight, other_parts, other_parameters):
+        model = deep()
+        assert takes_short_way(model, data, lambda: None)
+        assert not takes_short_way(model, data, lambda change=change, model=model: change(model))
+    model = deep()
+    shadow_weight(model)
+    assert GradientEngine(model)._boxes.stack is None, "from the beginning"
+
+
+@pytest.mark.parametrize("name", ["linear", "relu", "tanh", "sigmoid"])
+def test_patched_functions_go_the_general_way(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    home: Any = torch if name in ("tanh", "sigmoid") else nn.functional
+    own = getattr(home, name)
+    model, data = deep(), normal(5, 4)
+    patched: Any = lambda *args, **kwargs: own(*args, **kwargs)  # noqa: E731
+    assert not takes_short_way(model, data, lambda: monkeypatch.setattr(home, name, patched))
+
+
+class OnlyLooking(Watching):
+    """A mode that does not need the calls within a model."""
+
+    needs_no_inner_calls = True
+
+
+def test_modes_that_need_no_inner_calls_do_not_stand_in_the_way() -> None:
+    model, data = deep(), normal(6, 4)
+    for modes, short in (
+        ([OnlyLooking()], True),
+        ([OnlyLooking(), OnlyLooking()], True),
+        ([OnlyLooking(), Watching()], False),
+        ([Watching(), OnlyLooking()], False),
+    ):
+        engine = GradientEngine(model)
+        with ExitStack() as stack, engine.recording(6):
+            for mode in modes:
+                stack.enter_context(mode)
+            model(data).sum().backward()
+            assert bool(engine._boxes.stack.passes) == short  # type: ignore[union-attr]
+        engine.detach()
 
 
 def test_modes_sequences_copies_and_gradients_of_inputs_go_the_general_way() -> None:

@@ -11,7 +11,7 @@ hook, a subclass, an input of another shape or a mode that watches torch, goes t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
 import torch
@@ -270,7 +270,7 @@ class Stack:
             or rows.dtype != first.dtype
             or rows.device != first.device
             or rows.requires_grad
-            or torch._C._len_torch_function_stack()
+            or (torch._C._len_torch_function_stack() and not _only_look(_modes()))
             or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
             or getattr(own, "__func__", None) is not type(self._model).forward
         ):
@@ -289,8 +289,9 @@ class Stack:
                 or space["_modules"] is not modules
             ):
                 return False
+            before = space["_forward_pre_hooks"]
             if inner and (
-                space["_forward_pre_hooks"]
+                (before and not _only_look(before.values()))
                 or space["_forward_hooks"]
                 or space["_backward_hooks"]
                 or space["_backward_pre_hooks"]
@@ -420,10 +421,27 @@ class Stack:
                 recorder.add(layer.by_bias, PerExample(left))
 
 
+def _modes() -> list[Any]:
+    """All that watch the calls of torch in this thread."""
+    count = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(at) for at in range(count)]
+
+
+def _only_look(watching: Iterable[Any]) -> bool:
+    """Whether hooks and modes are ours that need not see the calls within a model.
+
+    They say so by ``needs_no_inner_calls``: what they look at is outside of it, as the backward
+    pass is, or is seen at the outermost module too.
+    """
+    return all(getattr(type(one), "needs_no_inner_calls", False) for one in watching)
+
+
 def _hides(module: nn.Module, model: nn.Module) -> bool:
-    """Whether an attribute stands before a parameter, a part or (within the model) the method."""
+    """Whether an attribute stands before a parameter, a part or, within the model, its call."""
     names = {*module._parameters, *module._modules}
-    return bool(names & vars(module).keys()) or (module is not model and "forward" in vars(module))
+    if module is not model:
+        names |= {"forward", "_compiled_call_impl"}
+    return bool(names & vars(module).keys())
 
 
 def _flattens(module: nn.Module) -> bool:

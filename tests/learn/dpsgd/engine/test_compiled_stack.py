@@ -64,13 +64,13 @@ class PlainLoops:
         self.loops["weigh"](*given, total.numpy())
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float
+        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
     ) -> tuple[Tensor, bool]:
         totals = torch.zeros(len(lefts[0]), dtype=lefts[0].dtype).numpy()
         for left, right in zip(lefts, rights, strict=True):
             given = left.numpy(), right.numpy(), totals.dtype.type(least)
             self.loops["add_squared_norms"](*given, totals)
-        return torch.from_numpy(totals), bool(np.isfinite(totals).all())
+        return factor * torch.from_numpy(totals), bool(np.isfinite(totals).all())
 
     def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
         weights = torch.empty_like(squared_norms)
@@ -230,16 +230,16 @@ def test_norms_of_several_layers(threads: int, monkeypatch: pytest.MonkeyPatch) 
     torch.set_num_threads(max(1, threads))
     try:
         lefts, rights = [torch.randn(300, 90), torch.randn(10, 300).t()], [torch.randn(300, 70)] * 2
-        totals, is_finite = loops.norms(lefts, rights, 0.5)
+        totals, is_finite = loops.norms(lefts, rights, 0.5, 2.0)
         lefts[1][7, 3] = float("inf")
-        assert not loops.norms(lefts, rights, 0.5)[1]
+        assert not loops.norms(lefts, rights, 0.5, 2.0)[1]
         lefts[1][7, 3] = 0.0
     finally:
         torch.set_num_threads(1)
     assert is_finite
-    totals[7] = loops.norms(lefts, rights, 0.5)[0][7]
+    totals[7] = loops.norms(lefts, rights, 0.5, 2.0)[0][7]
     pairs = zip(lefts, rights, strict=True)
-    expected = sum((a.square().sum(1) + 0.5) * (b.square().sum(1) + 1) for a, b in pairs)
+    expected = sum(2 * (a.square().sum(1) + 0.5) * (b.square().sum(1) + 1) for a, b in pairs)
     assert difference(totals, expected) < 1e-5
 
 

@@ -63,9 +63,12 @@ class Loops(Protocol):
         """See :func:`.stack_loops.weigh`."""
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float
+        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
     ) -> tuple[Tensor, bool]:
-        """The sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``; whether finite."""
+        """``factor`` times the sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``.
+
+        Also whether all of them are finite.
+        """
 
     def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
         """See :func:`.stack_loops.at_most`."""
@@ -123,19 +126,19 @@ class CompiledLoops:
         self._weigh.run(_Work(0, rows, 0, classes, *addresses, factor), shared=False)
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float
+        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
     ) -> tuple[Tensor, bool]:
         rows = lefts[0].shape[0]
         kept, table, width = [], [], 0
         for left, right in zip(lefts, rights, strict=True):
-            for factor in (left.contiguous(), right.contiguous()):
-                kept.append(factor)  # alive until all is done
-                table += [factor.data_ptr(), factor.shape[1]]
-                width += factor.shape[1]
+            for one in (left.contiguous(), right.contiguous()):
+                kept.append(one)  # alive until all is done
+                table += [one.data_ptr(), one.shape[1]]
+                width += one.shape[1]
         totals = torch.zeros(rows)
         entries = (ctypes.c_int64 * len(table))(*table)
         addresses = ctypes.addressof(entries), totals.data_ptr(), 0, 0
-        work = _Work(0, rows, len(lefts), 0, *addresses, least)
+        work = _Work(0, rows, len(lefts), 0, *addresses, least, factor)
         self._norms.run(work, shared=rows * width > _SMALL)
         return totals, not work.infinite
 
@@ -229,6 +232,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
         table = carray(pointer(work[4]), (work[2], 4), dtype=whole)
         totals = carray(pointer(work[5]), rows, dtype=single)
         least = single(whole(work[8]).view(np.float64))
+        factor = single(whole(work[9]).view(np.float64))
         while True:
             start = next_of(address) * _ROWS
             if start >= rows:
@@ -240,6 +244,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
                 compiled_add(left[start:end], right[start:end], least, totals[start:end])
             if not all_finite(totals[start:end]):
                 work[11] = 1
+            totals[start:end] *= factor
 
     def limited(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)

@@ -42,6 +42,7 @@ from discreet.learn.dpsgd.engine.sources import Source
 __all__ = ["Stack", "StackPass"]
 
 _FIRST = "the first layer"
+_NARROW = 32
 _aten = torch.ops.aten
 _relu_backward = _aten.threshold_backward.grad_input
 _tanh_backward = _aten.tanh_backward.grad_input
@@ -127,8 +128,8 @@ class StackPass:
         """
         least = lost(self._widest, self._lefts[0])
         if self._loops is not None and CompiledPass.suit_norms(self._lefts, self._rights):
-            norms, self.is_finite = self._loops.norms(self._lefts, self._rights, least)
-            return (norms if factor == 1.0 else norms.mul_(factor)).unsqueeze(0)
+            norms, self.is_finite = self._loops.norms(self._lefts, self._rights, least, factor)
+            return norms.unsqueeze(0)
         lefts = [_squares(left) for left in self._lefts]
         rights = [lengths(right) for right in self._rights]
         single = len(lefts) == 1
@@ -160,12 +161,27 @@ class StackPass:
         column = weights.unsqueeze(1)
         final = len(self._lefts) - 1
         for at, (left, right) in enumerate(zip(self._lefts, self._rights, strict=True)):
+            if self._is_narrow(left, weights):
+                assert self._loops is not None
+                given, left = left.contiguous(), left.new_empty(left.shape)
+                self._loops.weigh(given, weights, factor, left, totals[2 * at + 1])
+                totals[2 * at].addmm_(left.t(), right)
+                continue
             totals[2 * at + 1].addmv_(left.t(), weights, alpha=factor)
             if left.shape[1] <= right.shape[1]:
                 left = left.mul_(column) if last and at < final else left * column
             else:
                 right = right.mul_(column) if last and at > 0 else right * column
             totals[2 * at].addmm_(left.t(), right, alpha=factor)
+
+    def _is_narrow(self, left: Tensor, weights: Tensor) -> bool:
+        """Whether a loop weights it in less time than three calls of torch."""
+        return (
+            self._loops is not None
+            and left.shape[1] <= _NARROW
+            and left.dtype == weights.dtype == torch.float32
+            and weights.is_contiguous()
+        )
 
 
 def _squares(rows: Tensor) -> Tensor:

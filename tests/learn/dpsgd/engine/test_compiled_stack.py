@@ -278,6 +278,36 @@ def test_what_suits_the_weights() -> None:
     assert compiled_stack.ready_loops(torch.ones(3, 2).t()) is None
 
 
+@pytest.mark.parametrize("loops", [PLAIN, "compiled"])
+def test_several_layers_in_one_call(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms and sums twice, then for the last time; wide layers behind narrow ones too."""
+    used = compiled_loops() if loops == "compiled" else loops
+    found = {}
+    for chosen in (None, used):
+        monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _, c=chosen: c)
+        torch.manual_seed(5)
+        model = nn.Sequential(
+            nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 5), nn.Tanh(), nn.Linear(5, 9)
+        )
+        engine = GradientEngine(model)
+        data, targets = torch.randn(33, 6), torch.randint(9, (33,))
+        weights = torch.rand(1, 33)
+        with engine.recording(33):
+            assert engine.cross_entropy((data,), targets)
+            norms = engine.squared_norms(scale=3.0)
+            sums = [*engine.clipped_sum(weights).values()]
+            again = [*engine.clipped_sum(weights).values()]
+            totals = [torch.zeros_like(p) for p in model.parameters()]
+            engine.add_clipped_sum(weights, totals, last=True)
+        engine.detach()
+        for first, second, third in zip(sums, again, totals, strict=True):
+            assert difference(first, second) < 1e-6
+            assert difference(first, third) < 1e-6
+        found[chosen is used] = [norms, *sums]
+    for one, other in zip(found[True], found[False], strict=True):
+        assert difference(one, other) < 1e-5
+
+
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("classes", [1, 2, 3, 4, 5, 6, 9, 10, 11])
 def test_outputs_agree_with_torch(classes: int, compiled: bool) -> None:

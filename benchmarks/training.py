@@ -224,7 +224,8 @@ def main() -> int:
     rows = []
     for task in chosen:
         for threads in given.threads:
-            rows.append(compare(task, threads=threads, rounds=rounds, budget=budget))
+            more = 1 if given.quick else task.more_rounds
+            rows.append(compare(task, threads=threads, rounds=more * rounds, budget=budget))
             show(rows[-1])
     memory = []
     for task in chosen:

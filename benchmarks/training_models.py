@@ -22,6 +22,7 @@ class Task:
     inputs: Callable[[int], Tensor]
     classes: int = 10
     burst: int = 4
+    more_rounds: int = 1  # short steps vary more from round to round
 
     def data(self, examples: int) -> tuple[Tensor, Tensor]:
         """Return made-up inputs and labels."""
@@ -114,6 +115,7 @@ LOGISTIC = Task(
     lambda: nn.Sequential(nn.Linear(784, 10)),
     images(784),
     burst=60,
+    more_rounds=3,
 )
 MLP = Task(
     "MLP 784-512-256-10",
@@ -123,6 +125,7 @@ MLP = Task(
     lambda: perceptron(784, 512, 256, 10),
     images(784),
     burst=12,
+    more_rounds=3,
 )
 SMALL_CNN = Task("MNIST CNN", 256, 1.15, 1.0, small_cnn, images(1, 28, 28))
 GROUP_CNN = Task("CIFAR CNN, GroupNorm", 64, 1.5, 1.0, group_cnn, images(3, 32, 32))

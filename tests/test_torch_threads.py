@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import multiprocessing
+import os
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 import discreet._torch_threads as threads_module
-from discreet._torch_threads import Job, primitives
+from discreet._torch_threads import Job, numba_works, primitives
 from discreet.randomness import NormalStream, source
 
 PIECES = 20_000
@@ -117,3 +120,48 @@ def test_without_an_entry_point_one_thread_does_all(
         threads_module._parallel_of_torch.cache_clear()
     assert (counts == 1).all()
     assert askers == 1
+
+
+def run_with(settings: dict[str, str], lines: str) -> str:
+    """What a new process prints under these settings of the environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", lines],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"NUMBA_CPU_NAME": "generic"},
+        {"NUMBA_ENABLE_AVX": "0"},
+        {"NUMBA_DISABLE_JIT": "1"},
+    ],
+)
+def test_a_numba_that_compiles_for_less_or_not_at_all(settings: dict[str, str]) -> None:
+    """Noise goes on, and is the same up to rounding; nothing is compiled that cannot run."""
+    lines = (
+        "import numpy as np, discreet.randomness.tensor as t\n"
+        "from discreet.randomness import NormalStream, source\n"
+        "t._COMPILE_AFTER = 0\n"
+        "print(NormalStream(source=source(insecure_seed=1)).array(99_999, dtype=np.float32).sum())"
+    )
+    here = NormalStream(source=source(insecure_seed=1)).array(99_999, dtype=np.float32)
+    assert float(run_with(settings, lines)) == pytest.approx(float(here.sum()), abs=0.5)
+
+
+def test_a_numba_that_cannot_be_imported_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert numba_works()
+    numba_works.cache_clear()
+    monkeypatch.setitem(sys.modules, "numba", None)
+    try:
+        assert not numba_works()
+    finally:
+        monkeypatch.undo()
+        numba_works.cache_clear()
+    assert numba_works()

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, final
 
-__all__ = ["Job", "Primitives", "primitives"]
+__all__ = ["Job", "Primitives", "numba_works", "primitives"]
 
 _forked = False
 
@@ -25,7 +25,30 @@ def _forget_threads() -> None:
     _forked = True  # a child has none of its parent's threads, and would wait for them for ever
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+@lru_cache(maxsize=1)
+def numba_works() -> bool:
+    """Whether functions can be compiled here: numba (the extra ``jit``) is installed, and runs.
+
+    A numba that does not suit its numpy, or that was switched off, counts as none.
+    """
+    try:
+        import numba
+
+        settings: Any = numba.config
+        if settings.DISABLE_JIT:
+            return False
+        compile_function: Any = numba.njit
+        return bool(compile_function(_one_more)(1) == 2)
+    except Exception:  # noqa: BLE001 - whatever it is, numpy and torch do without
+        return False
+
+
+def _one_more(number: int) -> int:
+    return number + 1
 
 
 @final

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from scipy import stats
 
 import discreet.randomness.tensor as tensor_module
-from discreet.randomness import NormalStream, source
+from discreet._torch_threads import numba_works
+from discreet.randomness import NormalStream, shared_normals, source
 from discreet.randomness.compiled_normals import (
     PAIRS,
     RARE,
     TOLERANCE,
     box_muller,
     compiled_box_muller,
-    numba_is_installed,
     words_for,
 )
 from discreet.randomness.keystream import Keystream
@@ -73,7 +75,7 @@ def hard_words() -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_against_double_precision(compiled: bool) -> None:
-    assert numba_is_installed()
+    assert numba_works()
     bits, turns = hard_words()
     if not compiled:
         bits, turns = bits[:400], turns[:400]
@@ -178,7 +180,7 @@ def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None
         assert not calls, "doubles are left to numpy"
         stream.array(10, dtype=np.float32)
         assert len(calls) == 1
-    monkeypatch.setattr(tensor_module, "numba_is_installed", lambda: False)
+    monkeypatch.setattr(tensor_module, "numba_works", lambda: False)
     stream.array(10, dtype=np.float32)
     assert len(calls) == 1
 
@@ -195,3 +197,42 @@ def test_normal_law(monkeypatch: pytest.MonkeyPatch) -> None:
         assert stats.binomtest(hits, n, 2 * stats.norm.sf(bound)).pvalue > REJECT
     assert stats.kstest(values * 1.05, "norm").pvalue < REJECT
     assert not stream.array(100, stddev=0, dtype=np.float32).any()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_block_that_was_not_made_is_noticed(
+    shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled jobs cannot raise: one that breaks off, as without memory, would leave old noise."""
+    monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 0)
+
+    @numba.njit
+    def failing(words: Any, stddev: Any, normals: Any) -> bool:
+        if normals.size < 2 * PAIRS:
+            np.empty(1 << 55, dtype=np.uint8)  # raises MemoryError, and numba drops it
+        normals[:] = 1
+        return True
+
+    monkeypatch.setattr(shared_normals, "compiled_box_muller", lambda: failing)
+    broken = shared_normals.NormalBlocks()
+    monkeypatch.setattr(tensor_module, "compiled_normal_blocks", lambda: broken)
+    stream = NormalStream()
+    stream.fill(np.empty(4 * PAIRS, dtype=np.float32), shared=shared)
+    with pytest.raises(RuntimeError, match="memory ran out"):
+        stream.fill(np.empty(4 * PAIRS + 2, dtype=np.float32), shared=shared)
+
+
+def test_keys_change_at_the_same_places_with_and_without_compiled_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of_block = -(-words_for(PAIRS) // 4)
+    monkeypatch.setattr(tensor_module, "Keystream", partial(Keystream, blocks=7 * of_block // 2))
+    monkeypatch.setattr(tensor_module, "_TOGETHER", 2)
+    found = []
+    for after in (0, 10**18):
+        monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", after)
+        stream = NormalStream(source=source(insecure_seed=5))
+        parts = [stream.array(10 * PAIRS, dtype=np.float32) for _ in range(2)]
+        found.append(np.concatenate(parts))
+    assert found[0] == pytest.approx(found[1], rel=1e-5, abs=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from fractions import Fraction
 from functools import partial
@@ -196,8 +197,38 @@ def test_uniforms_keep_all_64_bits() -> None:
     words += [w >> shift for shift in (8, 11, 12, 13, 30) for w in words[11:200]]
     high = np.array([word >> 32 for word in words], dtype=np.uint32)
     low = np.array([word % 2**32 for word in words], dtype=np.uint32)
-    found = tensor_module._uniforms(high, low)
+    found = tensor_module._uniforms(high, low, tensor_module._Scratch())
     expected = [float(Fraction(2 * word + 1, 2**65)) for word in words]
     assert found.tolist() == expected, "rounded once, correctly"
     assert found[0] == 2.0**-65
     assert found[1] == 3 * 2.0**-65
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_who_draws_in_between_has_scratch_memory_of_its_own(
+    dtype: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal handler may, between the words of a block and their transform."""
+    inner = []
+    words = NormalStream._words
+
+    def interrupted(self: NormalStream, count: int, scratch: tensor_module._Scratch) -> np.ndarray:
+        found = words(self, count, scratch)
+        if not inner:
+            inner.append(None)
+            inner.append(NormalStream().array(500, dtype=dtype))
+        return found
+
+    monkeypatch.setattr(NormalStream, "_words", interrupted)
+    outer = NormalStream().array(500, dtype=dtype)
+    assert not np.isin(inner[1], outer).any()
+    assert tensor_module._IDLE.scratch is not None
+
+
+def test_without_forks_the_module_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.register_at_fork")
+    for name in ("discreet.randomness.tensor", "discreet._torch_threads"):
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.loader is not None
+        found.loader.exec_module(importlib.util.module_from_spec(found))

@@ -73,17 +73,22 @@ def round_keys(key: bytes) -> NDArray[np.uint8]:
 
 @lru_cache(maxsize=1)
 def lanes_of_host() -> int:
-    """How many blocks one instruction of this processor encrypts; 0 if it has none for AES."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]
+    """How many blocks one instruction encrypts of those that numba may use here; 0 if none."""
+    import numba
+    from numba.core import codegen
 
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return 0
-    features = llvm.get_host_cpu_features()
-    if not features.get("aes"):
+    settings: Any = numba.config
+    if settings.CPU_NAME or settings.CPU_FEATURES:  # it compiles for another processor
         return 0
-    if not features.get("vaes"):
+    find_features: Any = codegen.get_host_cpu_features
+    features = set(find_features().split(","))
+    if "+aes" not in features:
+        return 0
+    if not {"+vaes", "+avx2"} <= features:
         return 1
-    return 4 if features.get("avx512f") else 2
+    return 4 if "+avx512f" in features else 2
 
 
 @lru_cache(maxsize=4)
@@ -93,7 +98,7 @@ def encrypt_primitive(lanes: int) -> Any:
     Takes addresses of round keys and of the result. A counter is encrypted as twelve
     bytes of zero and its own four, the highest first: as GCM does with a nonce of zeros.
     """
-    from llvmlite import ir
+    from llvmlite import ir  # type: ignore[import-untyped]
     from numba import types
     from numba.core import cgutils
     from numba.extending import intrinsic

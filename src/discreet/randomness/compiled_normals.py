@@ -9,7 +9,6 @@ functions. The source runs uncompiled, slowly, as a twin.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,12 +22,11 @@ __all__ = [
     "TOLERANCE",
     "box_muller",
     "compiled_box_muller",
-    "numba_is_installed",
     "words_for",
 ]
 
 TOLERANCE = 4e-7
-PAIRS = 1 << 13  # in a block: more cost memory, fewer cost time
+PAIRS = 1 << 12  # in a block: its words stay in the first cache
 RARE = 1 << 22  # words this near to an end of their range have a second word
 
 _CHUNK = 1024  # pairs whose intermediate results stay in the first cache
@@ -52,12 +50,6 @@ _EIGHTH, _QUARTER, _SIGN = _i(1 << 29), _i(1 << 30), _i(-(1 << 31))
 _SQRT_HALF = _u(math.isqrt(1 << 63))  # sqrt(1/2) in units of 2^-32
 _SQRT_HALF_BITS = _i(0x3F3504F3)  # of the single sqrt(1/2)
 _FRACTION = _i(23)
-
-
-@lru_cache(maxsize=1)
-def numba_is_installed() -> bool:
-    """Whether the extra ``jit`` is there."""
-    return importlib.util.find_spec("numba") is not None
 
 
 def words_for(pairs: int) -> int:

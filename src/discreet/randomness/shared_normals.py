@@ -28,11 +28,11 @@ class _Work(ctypes.Structure):
         ("size", ctypes.c_int64),
         ("stddev", ctypes.c_double),
         ("taken", ctypes.c_int64),
-        ("failed", ctypes.c_int64),
+        ("done", ctypes.c_int64),
     )
 
 
-_ENTRIES, _TAKEN = len(_Work._fields_), _Work.taken.offset
+_ENTRIES, _TAKEN, _DONE = len(_Work._fields_), _Work.taken.offset, _Work.done.offset
 
 
 @final
@@ -54,13 +54,14 @@ class NormalBlocks:
         """Fill ``normals`` (float32), block by block; ``shared`` with the threads of torch.
 
         The words of each block, :func:`.words_for` of its pairs, begin with a block of the
-        keystream. Returns whether the spare ones were enough.
+        keystream. Returns whether all blocks were filled: compiled functions of this kind cannot
+        raise, and where memory or spare words run out a block stays as it was.
         """
         assert normals.flags.c_contiguous
         addresses = keys.ctypes.data, counter, normals.ctypes.data
         work = _Work(*addresses, normals.size, stddev, 0, 0)
         self._job.run(work, shared=shared)
-        return not work.failed
+        return bool(work.done == -(-normals.size // (2 * PAIRS)))
 
 
 @lru_cache(maxsize=1)
@@ -92,7 +93,7 @@ def _compiled_job() -> Job:
             count = count_words((one.size + 1) // 2)
             for start in range(0, (count + 3) // 4, AT_ONCE):
                 encrypt(keys, counter + of_block * at + start, words.ctypes.data + 16 * start)
-            if not transform(words[:count], stddev, one):
-                work[6] = 1
+            if transform(words[:count], stddev, one):
+                next_of(address + _DONE)
 
     return Job(job)

@@ -35,17 +35,18 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet._torch_threads import numba_works
 from discreet.errors import InvalidValue
 from discreet.randomness.compiled_normals import (
     PAIRS,
     RARE,
     compiled_box_muller,
-    numba_is_installed,
     words_for,
 )
 from discreet.randomness.keystream import BLOCK, Keystream
@@ -68,8 +69,8 @@ _ZEROS = memoryview(bytes(_BYTES))
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
 
 
-class _Scratch(threading.local):
-    """Working memory of one thread, reused: fresh pages would cost more than the normals."""
+class _Scratch:
+    """Working memory, reused: fresh pages would cost more than the normals."""
 
     def __init__(self) -> None:
         self.random = bytearray(_BYTES + 16)
@@ -78,7 +79,25 @@ class _Scratch(threading.local):
         self.floats = self.doubles[1].view(np.float32).reshape(2, PAIRS)
 
 
-_SCRATCH = _Scratch()
+class _Idle(threading.local):
+    """The scratch memory of a thread while nobody uses it."""
+
+    scratch: _Scratch | None = None
+
+
+_IDLE = _Idle()
+
+
+@contextmanager
+def _scratch_memory() -> Iterator[_Scratch]:
+    """Of this thread; who draws in a signal handler meanwhile gets other memory."""
+    scratch, _IDLE.scratch = _IDLE.scratch, None
+    if scratch is None:
+        scratch = _Scratch()
+    try:
+        yield scratch
+    finally:
+        _IDLE.scratch = scratch
 
 
 @final
@@ -189,21 +208,25 @@ class NormalStream:
 
     def _fill_floats(self, result: NDArray[np.float32], stddev: float, *, shared: bool) -> None:
         # By what this stream has given, so that a seeded one repeats itself.
-        compiled = self._given >= _COMPILE_AFTER and numba_is_installed()
+        compiled = self._given >= _COMPILE_AFTER and numba_works()
         self._given += result.size
         together = 2 * PAIRS * _TOGETHER
         for start in range(0, result.size, together):
             blocks = result[start : start + together]
-            if not compiled or not self._fill_at_once(blocks, stddev, shared=shared):
-                transform = compiled_box_muller() if compiled else _float_box_muller
-                self._fill_one_by_one(blocks, stddev, transform)
+            if not self._fill_at_once(blocks, stddev, compiled=compiled, shared=shared):
+                self._fill_one_by_one(blocks, stddev, compiled=compiled)
 
-    def _fill_at_once(self, result: NDArray[np.float32], stddev: float, *, shared: bool) -> bool:
-        """Fill blocks in compiled loops, or return that these cannot make the keystream."""
+    def _fill_at_once(
+        self, result: NDArray[np.float32], stddev: float, *, compiled: bool, shared: bool
+    ) -> bool:
+        """Fill blocks in compiled loops, or return that these cannot make the keystream.
+
+        Either way there is one key for all of them, so that seeded streams change it alike.
+        """
         full, rest = divmod(result.size, 2 * PAIRS)
         count = full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
         with self._keystream(count) as stream:
-            keys = stream.compiled_keys()
+            keys = stream.compiled_keys() if compiled else None
             if keys is None:
                 return False
             counter = stream.take(count)
@@ -211,24 +234,29 @@ class NormalStream:
         return True
 
     def _fill_one_by_one(
-        self, result: NDArray[np.float32], stddev: float, transform: Callable[..., bool]
+        self, result: NDArray[np.float32], stddev: float, *, compiled: bool
     ) -> None:
-        for start in range(0, result.size, 2 * PAIRS):
-            block = result[start : start + 2 * PAIRS]
-            words = self._words(words_for((block.size + 1) // 2))
-            _require(transform(words, stddev, block))
+        with _scratch_memory() as scratch:
+            by_numpy = partial(_float_box_muller, scratch=scratch)
+            transform: Callable[..., bool] = compiled_box_muller() if compiled else by_numpy
+            for start in range(0, result.size, 2 * PAIRS):
+                block = result[start : start + 2 * PAIRS]
+                words = self._words(words_for((block.size + 1) // 2), scratch)
+                _require(transform(words, stddev, block))
 
     def _fill_doubles(self, result: NDArray[np.float64], stddev: float) -> None:
-        for start in range(0, result.size, 2 * PAIRS):
-            block = result[start : start + 2 * PAIRS]
-            _double_box_muller(self._words(4 * ((block.size + 1) // 2)), stddev, block)
+        with _scratch_memory() as scratch:
+            for start in range(0, result.size, 2 * PAIRS):
+                block = result[start : start + 2 * PAIRS]
+                words = self._words(4 * ((block.size + 1) // 2), scratch)
+                _double_box_muller(words, stddev, block, scratch)
 
-    def _words(self, count: int) -> NDArray[np.uint32]:
+    def _words(self, count: int, scratch: _Scratch) -> NDArray[np.uint32]:
         """So many words from OpenSSL, in scratch memory."""
         blocks = _blocks_of(count)
         with self._keystream(blocks) as stream:
-            stream.read_into(_SCRATCH.random, _ZEROS[: BLOCK * blocks])
-        return _SCRATCH.words[:count]
+            stream.read_into(scratch.random, _ZEROS[: BLOCK * blocks])
+        return scratch.words[:count]
 
     @contextmanager
     def _keystream(self, blocks: int) -> Iterator[Keystream]:
@@ -247,11 +275,14 @@ def _blocks_of(words: int) -> int:
 
 def _require(enough: bool) -> None:
     if not enough:
-        raise RuntimeError("the keystream is not random: its spare words were used up")
+        raise RuntimeError(
+            "normals were not made: memory ran out, or the keystream is not random and its spare "
+            "words were used up"
+        )
 
 
 def _float_box_muller(
-    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float32]
+    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float32], scratch: _Scratch
 ) -> bool:
     """As :func:`.compiled_normals.box_muller`, by numpy."""
     pairs = (normals.size + 1) // 2
@@ -259,15 +290,15 @@ def _float_box_muller(
     rare = np.flatnonzero(high + np.uint32(RARE) < np.uint32(2 * RARE))  # of either end, by wrap
     if rare.size > spare.size:
         return False
-    squares = np.add(high, 0.5, out=_SCRATCH.doubles[0, :pairs])
+    squares = np.add(high, 0.5, out=scratch.doubles[0, :pairs])
     squares *= 2.0**-32
     near_one = high[rare] >> np.uint32(31) == 1
     smaller = np.where(near_one, ~high[rare], high[rare])
     smaller = smaller * 2.0**-32 + (spare[: rare.size] + 0.5) * 2.0**-64
-    squares[rare] = np.where(near_one, 1.0 - smaller, smaller)
     np.log(squares, out=squares)
+    squares[rare] = np.where(near_one, np.log1p(-smaller), np.log(smaller))
     squares *= -2.0 * stddev * stddev
-    radius, angle = _SCRATCH.floats[:, :pairs]
+    radius, angle = scratch.floats[:, :pairs]
     np.copyto(radius, squares, casting="same_kind")
     np.sqrt(radius, out=radius)
     np.copyto(angle, turns.view("<i4"), casting="unsafe")
@@ -281,13 +312,13 @@ def _float_box_muller(
 
 
 def _double_box_muller(
-    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float64]
+    words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float64], scratch: _Scratch
 ) -> None:
     """Two words for the radius and two for the angle: all upper ones, all lower ones, angles."""
     pairs = (normals.size + 1) // 2
     cosines, sines = normals[:pairs], normals[pairs:]
-    radius = _uniforms(words[:pairs], words[pairs : 2 * pairs])
-    angle = _SCRATCH.doubles[1, :pairs]
+    radius = _uniforms(words[:pairs], words[pairs : 2 * pairs], scratch)
+    angle = scratch.doubles[1, :pairs]
     np.log(radius, out=radius)
     radius *= -2.0 * stddev * stddev
     np.sqrt(radius, out=radius)
@@ -299,9 +330,11 @@ def _double_box_muller(
     sines *= radius[: sines.size]
 
 
-def _uniforms(high: NDArray[np.uint32], low: NDArray[np.uint32]) -> NDArray[np.float64]:
+def _uniforms(
+    high: NDArray[np.uint32], low: NDArray[np.uint32], scratch: _Scratch
+) -> NDArray[np.float64]:
     """Return ``(2^32 high + low + 1/2) / 2^64`` in scratch memory, rounded once."""
-    uniform, rest = _SCRATCH.doubles[0, : high.size], _SCRATCH.doubles[1, : high.size]
+    uniform, rest = scratch.doubles[0, : high.size], scratch.doubles[1, : high.size]
     np.multiply(low, 2.0**-64, out=rest)
     rest += 2.0**-65
     np.multiply(high, 2.0**-32, out=uniform)
@@ -314,4 +347,5 @@ def _forget_after_fork() -> None:
         stream._forget()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+if hasattr(os, "register_at_fork"):  # not on every system
+    os.register_at_fork(after_in_child=_forget_after_fork)

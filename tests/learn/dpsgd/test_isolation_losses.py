@@ -16,6 +16,7 @@ from discreet.learn.dpsgd.isolation import (
     require_losses_apart,
     require_total_apart,
 )
+from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
 
 CLASSES = TensorSpec((), torch.int64, values=4)
 VECTOR = TensorSpec((6,))
@@ -180,6 +181,94 @@ def test_where_the_examples_are_is_found_out():
         require_total_apart(output.sum().square(), output, rows=4)
 
 
+BILINEAR = {
+    "rolled": lambda one, other: (one * other.roll(1, 0)).mean(),
+    "all pairs": lambda one, other: (one @ other.t()).mean(),
+    "beside others": lambda one, other: one.square().mean() + (one * other.flip(0)).mean(),
+    "the second alone is not linear": lambda one, other: (one.sum() * other.square()).mean(),
+}
+
+
+@pytest.mark.parametrize("loss", BILINEAR.values(), ids=BILINEAR)
+@pytest.mark.parametrize("rows", [3, 5])
+def test_totals_of_two_calls_that_mix_examples_are_found(loss, rows):
+    """Neither output has second derivatives of its own that would show it."""
+    x = torch.randn(rows, 6, generator=torch.Generator().manual_seed(4))
+    model = classifier()
+    outputs = [model(x), model(x.flip(1))]
+    with pytest.raises(NotApplicable, match="other examples"):
+        require_total_apart(loss(*outputs), outputs, rows=rows)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda one, other: (one * other).mean(),
+        lambda one, other: (one.sum(1) * other.exp().sum(1)).mean(),
+        lambda one, other: (one - other).square().sum(1).add(1).sqrt().mean(),
+        lambda one, other: one.square().mean() + other.square().mean(),
+    ],
+    ids=["products", "sums", "distances", "two losses"],
+)
+def test_totals_of_two_calls_example_by_example_pass(loss, rows):
+    x = torch.randn(rows, 6, generator=torch.Generator().manual_seed(4))
+    model = classifier()
+    outputs = [model(x), model(x.flip(1))]
+    total = loss(*outputs)
+    require_total_apart(total, outputs, rows=rows)
+    total.backward()
+    assert any(p.grad is not None and p.grad.any() for p in model.parameters())
+
+
+def test_two_outputs_with_their_examples_on_different_axes():
+    output = sequence_first(4)
+    other = output.detach().transpose(0, 1).clone().requires_grad_()
+    apart = (output.sum((0, 2)) * other.sum((1, 2))).mean()
+    require_total_apart(apart, [output, other], rows=4)
+    mixed = (output.sum((0, 2)) * other.sum((1, 2)).roll(1)).mean()
+    with pytest.raises(NotApplicable, match="other examples"):
+        require_total_apart(mixed, [output, other], rows=4)
+
+
+def in_first_step(passes):
+    """Take backward passes in the first step of a checked run."""
+    private, optimizer = wrap(network(), plan(), isolation="check")
+    batches = private.batches(data(64))
+    try:
+        passes(private, *next(batches))
+        optimizer.step()
+    finally:
+        private.detach()
+    return private
+
+
+@pytest.mark.parametrize("loss", BILINEAR.values(), ids=BILINEAR)
+def test_a_loop_with_two_calls_of_the_model(loss):
+    with pytest.raises(NotApplicable, match="other examples"):
+        in_first_step(lambda p, x, _: loss(p.model(x), p.model(x.flip(1))).backward())
+    private = in_first_step(lambda p, x, _: (p.model(x) * p.model(x.flip(1))).mean().backward())
+    assert private.certificate().isolation == "checked"
+
+
+def several_totals(private, inputs, targets):
+    functional.cross_entropy(private.model(inputs), targets).backward()
+    scores = private.model(inputs)
+    (scores @ scores.t()).mean().backward()
+
+
+def several_losses(private, inputs, targets):
+    private.backward(each(private.model(inputs), targets))
+    scores = private.model(inputs)
+    private.backward((scores @ scores.t()).mean(1))
+
+
+@pytest.mark.parametrize("passes", [several_totals, several_losses])
+def test_every_loss_of_a_batch_is_judged(passes):
+    with pytest.raises(NotApplicable, match="other examples"):
+        in_first_step(passes)
+
+
 class TwoOutputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -190,7 +279,7 @@ class TwoOutputs(nn.Module):
         return {"hidden": hidden, "scores": self.last(hidden)}
 
 
-def test_the_watch_judges_once_and_differentiates_nothing_inside_the_model():
+def test_the_watch_judges_one_batch_and_differentiates_nothing_inside_the_model():
     torch.manual_seed(0)
     model = TwoOutputs()
     reached = []
@@ -203,10 +292,14 @@ def test_the_watch_judges_once_and_differentiates_nothing_inside_the_model():
     model.eval()(x)
     out = model.train()(x[:1])
     watch.judge(functional.cross_entropy(out["scores"], targets[:1], reduction="none"), rows=1)
+    watch.end_batch()
     assert watch.is_on, "one example says nothing"
     out = model(x)
     losses = functional.cross_entropy(out["scores"], targets, reduction="none")
     watch.judge(losses + out["hidden"].square().sum(1), rows=3)
+    with pytest.raises(NotApplicable, match="other examples"):
+        watch.judge(losses * out["hidden"].sum(), rows=3)
+    watch.end_batch()
     assert not watch.is_on
     assert reached == []
     assert len(model._forward_hooks) == 0
@@ -231,9 +324,11 @@ def test_the_watch_gives_up_where_calls_are_chained_and_is_inert_in_a_copy():
     x = torch.ones(3, 6)
     assert copied(x).requires_grad
     watch.judge(model(model(x)).sum(1), rows=3)
+    watch.end_batch()
     assert not watch.is_on
     watch = LossWatch(model)
     model(x)
     watch.forget()
     watch.judge(model(x).sum(1), rows=3)
+    watch.end_batch()
     assert not watch.is_on

@@ -6,7 +6,7 @@ from torch.nn import functional as F  # noqa: N812
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
-from learn.dpsgd.made_up_runs import data, each, network, plan
+from learn.dpsgd.made_up_runs import data, each, network, plan, silenced, wrap
 
 ROWS = 8
 
@@ -228,3 +228,117 @@ def test_two_plans_side_by_side():
     for private, _ in runs:
         private.detach()
     assert torch.overrides._get_current_function_mode() is None
+
+
+class Outer(nn.Module):
+    """No plain stack of layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, inputs):
+        return self.inner(inputs).clone()
+
+
+class Unruly(nn.Module):
+    """No rule covers what it does with its parameter, so it runs example by example."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(6, 3) / 6)
+
+    def forward(self, inputs):
+        return torch.einsum("bi,ij->bj", inputs, self.weight.exp().cumsum(0))
+
+
+def weighted(model, inputs, targets):
+    F.cross_entropy(model(inputs), targets, weight=torch.tensor([1.0, 2.0, 3.0])).backward()
+
+
+def contrastive(model, inputs, _):
+    scores = model(inputs)
+    (scores @ scores.t()).mean().backward()
+
+
+def unheard_of(model, inputs, targets):
+    torch.autograd.backward(F.cross_entropy(model(inputs), targets))
+
+
+def steps_by_form(make, *, good):
+    """A run, and the first batch after so many good steps."""
+    model = make()
+    private, optimizer = wrap(model, plan(steps=6), isolation="check")
+    batches = private.batches(data(64))
+    for _ in range(good):
+        inputs, targets = next(batches)
+        private.backward(each(model(inputs), targets))
+        optimizer.step()
+    return private, optimizer, batches
+
+
+@pytest.mark.parametrize("make", [network, Outer, Unruly])
+@pytest.mark.parametrize("other", [weighted, contrastive, unheard_of])
+@pytest.mark.parametrize("good", [0, 3, 4])
+def test_one_form_of_backward_for_each_batch(make, other, good):
+    """In steps that are looked at (0, 4) and in others."""
+    private, optimizer, batches = steps_by_form(make, good=good)
+    model = private.model
+    inputs, targets = next(batches)
+    assert private._watch.is_on == (good != 3)
+    private.backward(each(model(inputs), targets))
+    with pytest.raises(PlanViolation, match="one form of backward"):
+        other(model, inputs, targets)
+    optimizer.step()  # what was refused was not recorded
+    assert ("torch.func" in private._engine.report.values()) == (make is Unruly)
+    assert private.steps_taken == good + 1
+    inputs, targets = next(batches)
+    F.cross_entropy(model(inputs), targets).backward()
+    with pytest.raises(PlanViolation, match="one form of backward"):
+        private.backward(each(model(inputs), targets))
+    with pytest.raises(PlanViolation, match="one form of backward"):
+        private.step(nn.CrossEntropyLoss(reduction="none"), inputs, targets)
+    optimizer.step()
+    private.detach()
+
+
+def test_a_refused_form_leaves_no_trace_and_losses_may_come_in_several_calls():
+    def trained(passes):
+        model = network()
+        private, optimizer = wrap(model, plan(clip_norm=0.1))
+        for inputs, targets in silenced(private, data(64)):
+            passes(private, inputs, targets)
+            optimizer.step()
+        private.detach()
+        return list(model.parameters())
+
+    def at_once(private, inputs, targets):
+        private.backward(each(private.model(inputs), targets) + private.model(inputs)[:, 0])
+
+    def in_turn(private, inputs, targets):
+        private.backward(each(private.model(inputs), targets))
+        with pytest.raises(PlanViolation, match="one form"):
+            contrastive(private.model, inputs, targets)
+        private.backward(private.model(inputs)[:, 0])
+
+    def totals(private, inputs, targets):
+        F.cross_entropy(private.model(inputs), targets).backward()
+        private.model(inputs)[:, 0].mean().backward()
+
+    expected = trained(at_once)
+    for found in (trained(in_turn), trained(totals)):
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(expected, found, strict=True))
+
+
+@pytest.mark.parametrize("good", [1, 3, 4])
+def test_a_step_in_one_call_ends_its_batch(good):
+    private, _, batches = steps_by_form(network, good=good)
+    model = private.model
+    inputs, targets = next(batches)
+    kept = model(inputs)
+    private.step(nn.CrossEntropyLoss(reduction="none"), inputs, targets)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(InvalidValue, match="earlier batch"):
+        F.cross_entropy(kept, targets).backward()
+    assert all(map(torch.equal, before, model.parameters()))
+    private.detach()

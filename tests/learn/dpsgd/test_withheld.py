@@ -138,3 +138,65 @@ def test_a_declared_axis_without_the_examples():
         private.model(next(batches)[0])
     assert str(ROWS) not in str(caught.value)
     private.detach()
+
+
+class Looking(nn.Module):
+    """Runs example by example, because no rule covers it, and looks up a value of the example."""
+
+    def __init__(self, *, branches):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(FEATURES, CLASSES))
+        self.register_buffer("table", torch.zeros(3))
+        self.branches = branches
+
+    def forward(self, inputs):
+        scores = torch.einsum("bi,ij->bj", inputs, self.weight.exp().cumsum(0))
+        places = inputs[:, 0].long().abs()
+        if self.branches:
+            places = torch.tensor([int(place) for place in places])
+        return scores + self.table[places].unsqueeze(1)
+
+
+@pytest.mark.parametrize("branches", [False, True])
+def test_modules_that_run_by_example_do_not_tell_values(branches, caplog):
+    model = Looking(branches=branches)
+    private, _ = wrap(model, plan(sampler="full", expected_batch_size=None))
+    inputs, targets = data(64).tensors
+    batches = private.batches(TensorDataset(torch.full_like(inputs, LABEL), targets))
+    batch = next(batches)
+    with caplog.at_level(logging.WARNING), pytest.raises(RuntimeError, match="Looking") as caught:
+        model(batch[0])
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert "IndexError" in told
+    assert str(LABEL) not in told
+    private.detach()
+
+
+class Wide(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+@pytest.mark.parametrize("make", [network, Wide])
+@pytest.mark.parametrize("good", [0, 3])
+def test_inputs_of_a_wrong_width(make, good):
+    made = plan(examples=ROWS, sampler="full", expected_batch_size=None, steps=5)
+    private, _ = wrap(make(), made)
+    batches = private.batches(data(ROWS))
+    for _ in range(good):
+        private.step(EACH, *next(batches))
+    inputs, targets = next(batches)
+    wider = torch.cat([inputs, inputs], 1)
+    with pytest.raises(InvalidValue, match=r"inputs = 'withheld'.*RuntimeError") as caught:
+        private.step(EACH, wider, targets)
+    assert str(ROWS) not in "".join(traceback.format_exception_only(caught.value))
+    assert caught.value.__context__ is None
+    with pytest.raises(InvalidValue, match=r"targets = 'withheld'.*ValueError") as caught:
+        private.step(EACH, inputs, targets[1:])
+    assert not any(size in str(caught.value) for size in (str(ROWS), "52"))
+    private.step(EACH, inputs, targets)
+    private.detach()

@@ -57,9 +57,13 @@ class _Part:
         ends = np.cumsum(self._sizes)[:-1]
         self._arrays = [
             [piece.reshape(shape) for piece, shape in zip(np.split(row, ends), shapes, strict=True)]
-            for row in (self.host if rows > 1 else ())
+            for row in self.host
         ]
-        self._users = sys.getrefcount(self.host)
+        self._users = self._counted()
+
+    def _counted(self) -> list[int]:
+        """How often the memory of the first step is held, as a whole and in pieces."""
+        return [sys.getrefcount(one) for one in (self.host, *self._arrays[0])]
 
     def flat(self, row: int) -> Tensor:
         """The noise of a step in one piece."""
@@ -70,7 +74,7 @@ class _Part:
 
         Tensors that were made before may have been moved to other memory since.
         """
-        return self.cut(self.flat(row))
+        return [torch.from_numpy(piece) for piece in self._arrays[row]]
 
     def cut(self, flat: Tensor) -> list[Tensor]:
         """The pieces of a step, shaped like the parameters."""
@@ -84,9 +88,9 @@ class _Part:
     def unshared(self) -> _Part:
         """Return this part, or a new one in its place if somebody has kept what was handed out.
 
-        Whatever shares the memory, be it a tensor, its storage or an array, holds the array.
+        Whatever shares the memory, be it a tensor, its storage or an array, holds an array.
         """
-        return self if sys.getrefcount(self.host) == self._users else _Part(*self._of)
+        return self if self._counted() == self._users else _Part(*self._of)
 
 
 class _Filled(NamedTuple):

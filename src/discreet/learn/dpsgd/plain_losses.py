@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,11 +10,17 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from discreet.errors import InvalidValue
+from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.randomness.arguments import withheld
 
-__all__ = ["is_plain_cross_entropy", "is_plainly_trained", "losses_of", "not_one_each"]
+__all__ = [
+    "is_plain_cross_entropy",
+    "is_plainly_trained",
+    "losses_of",
+    "not_one_each",
+    "outputs_of",
+]
 
 
 _CROSS_ENTROPY = nn.CrossEntropyLoss.forward
@@ -22,7 +28,7 @@ _FUNCTION = F.cross_entropy
 
 
 def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
-    """``loss(outputs, targets)``, where an error does not tell a target.
+    """``loss(outputs, targets)``, where an error tells neither a target nor the number of rows.
 
     For a target that is no class, torch's words name the target, which is private.
 
@@ -33,12 +39,45 @@ def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) ->
     """
     try:
         return loss(outputs, targets)
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, ValueError) as error:
         refuse_inference("targets", targets, error)
-        if "out of bounds" not in str(error):
+        if "out of bounds" in str(error):
+            refusal = _no_class(outputs)
+        elif _tells(error):
+            refusal = withheld("targets", f"those that the loss takes; {_silent('it', error)}")
+        else:
             raise
-        refusal = _no_class(outputs)
     raise refusal  # out here, where it has no other error behind it
+
+
+def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
+    """``model(*inputs)``, where an error tells neither a value nor the number of rows.
+
+    >>> outputs_of(nn.Linear(4, 3), [torch.zeros(15, 8)])
+    Traceback (most recent call last):
+    discreet.errors.InvalidValue: inputs = 'withheld': expected those that the model takes; ...
+    """
+    try:
+        return model(*inputs)
+    except (IndexError, RuntimeError, ValueError) as error:
+        if not _tells(error):
+            raise
+        named = type(model).__name__
+        refusal = withheld("inputs", f"those that the model takes; {_silent(named, error)}")
+    raise refusal
+
+
+def _tells(error: Exception) -> bool:
+    """Whether words that are not ours hold numbers: those of rows, or values of examples."""
+    ours = isinstance(error, DiscreetError | torch.OutOfMemoryError)
+    return not ours and any(letter.isdigit() for letter in str(error))
+
+
+def _silent(whose: str, error: Exception) -> str:
+    return (
+        f"{whose} raised {type(error).__name__} with numbers that may be private. Call it on "
+        "public or made-up examples to read them"
+    )
 
 
 def not_one_each(losses: Tensor) -> InvalidValue:

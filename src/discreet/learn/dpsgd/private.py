@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
+from discreet.learn.dpsgd import violations
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clip_path import ClipPath
 from discreet.learn.dpsgd.engine import GradientEngine
@@ -44,16 +45,12 @@ from discreet.learn.dpsgd.plain_losses import (
     is_plainly_trained,
     losses_of,
     not_one_each,
+    outputs_of,
 )
 from discreet.learn.dpsgd.plan import Plan, certified
 from discreet.learn.dpsgd.preparing import prepared
 from discreet.learn.dpsgd.probing import inputs_like, probe
-from discreet.learn.dpsgd.reduction import (
-    NO_BACKWARD,
-    UNSEEN_BACKWARD,
-    BackwardWatch,
-    check_reduction,
-)
+from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
 from discreet.learn.dpsgd.roster import Roster
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
@@ -94,6 +91,7 @@ class Private:
         "_drawn",
         "_engine",
         "_factors",
+        "_form",
         "_frozen",
         "_given",
         "_guard",
@@ -367,12 +365,14 @@ class Private:
             look_at=self._look_at,
         )
         _, self._bank, self._watch, self._loss_watch, self._state_watch = made
+        self._form = made.engine._recorder.form
         self._engine = made.engine  # last: it says that all is there
 
     def _open(self, chunk: Chunk) -> None:
         assert self._engine is not None
         self._engine.expect(chunk.units, examples_per_unit=self._plan.augmentations)
         self._chunk = chunk
+        self._form.kind = None
         self._stepped = False
         self._depth = 0
         self._given = None
@@ -392,18 +392,12 @@ class Private:
             self._state_watch.remove()
             self._state_watch = None
         if self._broken:
-            raise PlanViolation(
-                "the step broke off while its gradients were added up; it counts as taken. Go on "
-                "with a new private.batches(...)"
-            )
+            raise PlanViolation(violations.BROKEN_OFF)
         chunk = self._chunk
         if chunk is None:
             return
         if chunk.last:
-            raise PlanViolation(
-                "a batch was not followed by optimizer.step(): batches may not be skipped, "
-                "because which of them were would depend on the data"
-            )
+            raise PlanViolation(violations.SKIPPED)
         self._absorb(chunk)
 
     def _abandon(self) -> None:
@@ -425,7 +419,8 @@ class Private:
             self._engine.forget()
 
     def _look_at(self, loss: Tensor) -> None:
-        if self._chunk is not None:
+        if self._chunk is not None and not self._form.is_ours:
+            self._form.require_total()
             check_reduction(loss, declared=self._reduction, rows=self._rows)
             self._loss_watch.judge(loss, rows=self._rows)
 
@@ -442,7 +437,7 @@ class Private:
             raise InvalidValue("batch", f"{len(batch)} parts", "the inputs and then the targets")
         *inputs, targets = batch
         if not self._passed_at_once(loss, tuple(inputs), targets):
-            self.backward(losses_of(loss, self._model(*inputs), targets))
+            self.backward(losses_of(loss, outputs_of(self._model, inputs), targets))
         self._optimizer.step()
 
     def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
@@ -451,6 +446,7 @@ class Private:
             self._chunk is None
             or self._state_watch is not None
             or self._loss_watch.is_on
+            or self._form.kind == "total"
             or not is_plain_cross_entropy(loss, targets, rows=self._rows)
             or not is_plainly_trained(self._model, before=1, after=1)
         ):
@@ -458,6 +454,7 @@ class Private:
         if self._watch is not None:
             self._watch.stop()  # one loss for each example: no reduction to look at
         self._guard(self._model, inputs, {})
+        self._form.kind = "each"
         self._scale = 1.0
         return self._engine is not None and self._engine.cross_entropy(inputs, targets)
 
@@ -471,12 +468,13 @@ class Private:
         rows = self._rows
         if losses.ndim != 1 or losses.shape[0] != rows:
             raise not_one_each(losses)
-        if self._watch is not None:
-            self._watch.stop()
+        self._form.require_each()
         if self._loss_watch.is_on:
             self._loss_watch.judge(losses, rows=rows)
+        if self._watch is not None:
+            self._watch.heard = True  # it stays on, for passes that are not ours
         self._scale = 1.0
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        self._form.backward(losses)
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
         self._check_alive()
@@ -487,9 +485,7 @@ class Private:
             self._depth = 0  # an earlier call broke off
         chunk = self._chunk
         if chunk is None or self._broken:
-            raise PlanViolation(
-                "optimizer.step() without a batch: each batch of private.batches(...) allows one"
-            )
+            raise PlanViolation(violations.NO_BATCH)
         refuse_closure(args, kwargs)
         if not same_parameters(self._optimizer, self._held):
             raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
@@ -520,7 +516,8 @@ class Private:
         norms = engine.squared_norms(scale=self._scale) if engine.heard else None
         if norms is None or (self._watch is not None and not self._watch.has_heard):
             self._broken = False
-            raise PlanViolation(NO_BACKWARD if norms is None else UNSEEN_BACKWARD)
+            unheard = norms is None
+            raise PlanViolation(violations.NO_BACKWARD if unheard else violations.UNSEEN_BACKWARD)
         self._chunk = None
         self._add(engine, chunk, norms)
         engine.forget()
@@ -531,6 +528,7 @@ class Private:
             self._watch.stop()
         if self._state_watch is not None:
             self._state_watch.judge()
+            self._loss_watch.end_batch()
         if self._noisy is None:
             self._begin_step()
         if not chunk.empty:

@@ -28,13 +28,7 @@ from torch.utils import _pytree as pytree
 
 from discreet.errors import InvalidValue
 
-__all__ = ["NO_BACKWARD", "UNSEEN_BACKWARD", "BackwardWatch", "check_reduction"]
-
-NO_BACKWARD = "optimizer.step() without loss.backward() on this batch"
-UNSEEN_BACKWARD = (
-    "a backward pass that was not loss.backward() of a loss of model(...), in the thread that "
-    "reads the batches: how it was reduced could not be seen; use private.backward(losses)"
-)
+__all__ = ["BackwardWatch", "check_reduction"]
 
 _TRANSPARENT = ("Neg", "Squeeze", "View", "UnsafeView", "Clone", "ToCopy", "Reshape", "Alias")
 _REDUCTIONS = {1: "mean", 2: "sum"}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from discreet._torch_threads import Job
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.clipping import Flat
 from discreet.learn.dpsgd.engine import GradientEngine, compiled_stack
@@ -349,8 +350,108 @@ def test_they_are_compiled_when_it_pays_and_where_numba_is(monkeypatch: pytest.M
     monkeypatch.setattr(compiled_stack, "compiled_loops", Compiler())
     assert compiled_stack.loops_after(100) is None
     with monkeypatch.context() as patch:
-        patch.setattr(compiled_stack, "_numba_works", lambda: False)
+        patch.setattr(compiled_stack, "numba_works", lambda: False)
         assert compiled_stack.loops_after(10**6) is None
     assert not made
     assert compiled_stack.loops_after(1 << 14) == "loops"
     assert compiled_stack.loops_after(1) == "loops"  # what is compiled is used at once
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16])
+def test_the_default_dtype_does_not_matter(kind: torch.dtype) -> None:
+    """Addresses of another dtype would be read as norms of zero, and nothing would be clipped."""
+    torch.manual_seed(1)
+    lefts, rights = [torch.randn(40, 7), torch.randn(40, 3)], [torch.randn(40, 5)] * 2
+    norms = torch.rand(1, 40)
+    loops = compiled_loops()
+    expected = loops.norms(lefts, rights, 0.0, 1.0)[0], loops.at_most(norms, 0.5, 1.0)
+    torch.set_default_dtype(kind)
+    try:
+        found = loops.norms(lefts, rights, 0.0, 1.0)[0], loops.at_most(norms, 0.5, 1.0)
+        with torch.device("meta"):
+            again = loops.norms(lefts, rights, 0.0, 1.0)[0], loops.at_most(norms, 0.5, 1.0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for one, other, third in zip(found, expected, again, strict=True):
+        assert one.dtype == third.dtype == torch.float32
+        assert torch.equal(one, other)
+        assert torch.equal(third, other)
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_weights_of_another_dtype_and_totals_of_another_shape(layers: int) -> None:
+    compiled_loops()
+    model = nn.Linear(4, 3) if layers == 1 else nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
+    engine = GradientEngine(model)
+    with engine.recording(8):
+        assert engine.cross_entropy((torch.randn(8, 4),), torch.zeros(8, dtype=torch.int64))
+        engine.squared_norms()
+        weights = torch.rand(1, 8)
+        expected = engine.clipped_sum(weights)
+        if layers == 1:
+            for name, total in engine.clipped_sum(weights.double()).items():
+                assert difference(total, expected[name]) < 1e-6
+        totals = [torch.zeros_like(p) for p in model.parameters()]
+        memory = torch.zeros(64)
+        for odd in (memory[:2], memory[:6:2], memory[:3].double()):
+            with pytest.raises(InvalidValue, match="totals"):
+                engine.add_clipped_sum(weights, [*totals[:-1], odd])
+        assert not memory.any()
+
+
+def test_parameters_whose_memory_was_exchanged_are_left_to_torch() -> None:
+    targets, data = torch.zeros(8, dtype=torch.int64), torch.ones(8, 4)
+    for weight, bias in (
+        (torch.ones(300, 4), torch.ones(3)),
+        (torch.ones(3, 5), torch.ones(3)),
+        (torch.ones(3, 4), torch.ones(3).double()),
+    ):
+        assert not CompiledPass.suits(LinearLayer(weight, bias), data, targets)
+    layer = LinearLayer(torch.ones(3, 4), torch.ones(3))
+    assert not CompiledPass.suits(layer, torch._neg_view(data), targets)
+    assert not CompiledPass.suits(layer, data, torch._neg_view(targets))
+
+
+def test_a_loop_that_broke_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Norms that were not computed would be zero, and their examples not clipped."""
+    loops = compiled_loops()
+    monkeypatch.setattr(Job, "run", lambda *_, **__: None)
+    norms, layer = torch.rand(1, 8), LinearLayer(torch.ones(3, 4), torch.ones(3))
+    targets, data = torch.zeros(8, dtype=torch.int64), torch.ones(8, 4)
+    for call in (
+        lambda: loops.norms([data], [data], 0.0, 1.0),
+        lambda: loops.at_most(norms, 0.5, 1.0),
+        lambda: loops.weigh(data, norms[0], 1.0, data, torch.zeros(4)),
+        lambda: loops.gradients_and_norms(layer, targets, data, 0.0, norms[0]),
+    ):
+        with pytest.raises(RuntimeError, match="broke off"):
+            call()
+
+
+def test_products_that_round_their_inputs_are_allowed_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of medium precision, both factors of a weighted sum may be longer by 2^-8."""
+    compiled_loops()
+    data = torch.randn(5, 4)
+    general = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    general[1].register_forward_hook(lambda *_: None)  # which the short way would not call
+    apart = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
+    for model in (
+        nn.Linear(4, 3),
+        nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)),
+        general,
+        apart,
+    ):
+        engine = GradientEngine(model)
+        norms = []
+        for precision in ("highest", "medium"):
+            with monkeypatch.context() as patch:
+                patch.setattr(torch, "get_float32_matmul_precision", lambda p=precision: p)
+                with engine.recording(5):
+                    model(data).square().sum(1).sum().backward()
+                    norms.append(engine.squared_norms())
+        engine.detach()
+        most = norms[0] * (1 + 2.0**-8) ** 4
+        if model is apart:  # what bounds more is added where no bias shares its factor
+            assert (norms[1] >= most * (1 - 1e-5)).all()
+        else:
+            assert difference(norms[1], most) < 1e-5

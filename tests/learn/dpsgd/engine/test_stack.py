@@ -177,6 +177,18 @@ def test_what_stands_before_parameters_or_parts_goes_the_general_way() -> None:
     model = deep()
     shadow_weight(model)
     assert GradientEngine(model)._boxes.stack is None, "from the beginning"
+    model, other = deep(), deep()
+    model.forward = other.forward  # type: ignore[method-assign]
+    with pytest.raises(InvalidValue, match="every use of a parameter"):
+        takes_short_way(model, data, lambda: None)  # the layers of another model
+    model = deep()
+    engine = GradientEngine(model)
+    own = type(model).forward.__get__(model)
+    with engine.recording(5):
+        stack: Any = engine._boxes.stack
+        assert stack.fits(own, (data,), {})
+        assert not stack.fits(own, (data.to_sparse(),), {})
+    engine.detach()
 
 
 @pytest.mark.parametrize("name", ["linear", "relu", "tanh", "sigmoid"])

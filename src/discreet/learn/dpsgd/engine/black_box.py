@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
 from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
@@ -260,13 +260,26 @@ class BlackBoxes:
                     single, in_dims=(0, *in_dims), out_dims=out_axis, randomness="different"
                 )
                 return run(copies, *varying), out_axis
-        except RuntimeError as reason:
+        except DiscreetError:
+            raise
+        except (RuntimeError, IndexError) as reason:
+            # Not its words: they may hold a value of an example.
             _log.warning(
                 "%s: vmap cannot follow it, so its examples run one by one (%s)",
                 type(module).__name__,
-                str(reason).partition("\n")[0],
+                type(reason).__name__,
             )
-        return one_by_one(single, copies, varying, in_dims, out_axis), out_axis
+        try:
+            return one_by_one(single, copies, varying, in_dims, out_axis), out_axis
+        except DiscreetError:
+            raise
+        except (RuntimeError, IndexError) as reason:
+            failure = type(reason).__name__
+        # Out here, where it has no other error behind it.
+        raise RuntimeError(
+            f"{type(module).__name__}: its forward pass raised {failure} when it was run example "
+            "by example; the words are withheld, because they may hold values of an example"
+        )
 
     def _copies(self, module: nn.Module, rows: int) -> dict[str, Tensor]:
         """One copy of each recorded parameter for every row, as leaves that keep gradients."""
@@ -275,6 +288,7 @@ class BlackBoxes:
             source = self._recorder.source_of(parameter)
             if source is not None:
                 copy = parameter.detach().expand(rows, *parameter.shape).requires_grad_()
+                self._recorder.hear(copy, _keep)
                 source.leaves.append((copy, 0))
                 source.used("torch.func")
                 copies[f"module.{name}"] = copy
@@ -311,6 +325,10 @@ class BlackBoxes:
         ):
             return value[:1]
         return value
+
+
+def _keep(_: Tensor) -> None:
+    """What arrives at a leaf is kept by autograd itself."""
 
 
 def leaves_behind(result: Any) -> Iterator[Tensor]:

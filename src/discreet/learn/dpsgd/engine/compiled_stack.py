@@ -9,7 +9,6 @@ norms are those of :mod:`.rounding` up to the order of summation.
 from __future__ import annotations
 
 import ctypes
-import importlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, final
@@ -18,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet._torch_threads import Job, primitives
+from discreet._torch_threads import Job, numba_works, primitives
+from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.contributions import Versions
-from discreet.learn.dpsgd.engine.rounding import lost
+from discreet.learn.dpsgd.engine.rounding import allowance, lost
 from discreet.learn.dpsgd.engine.stack_loops import (
     add_squared_norms,
     at_most,
@@ -29,7 +29,15 @@ from discreet.learn.dpsgd.engine.stack_loops import (
     weigh,
 )
 
-__all__ = ["CompiledPass", "LinearLayer", "Loops", "compiled_loops", "loops_after", "ready_loops"]
+__all__ = [
+    "CompiledPass",
+    "LinearLayer",
+    "Loops",
+    "compiled_loops",
+    "loops_after",
+    "ready_loops",
+    "require_row",
+]
 
 # Passes: about so many have to be made faster before compiling has paid for itself.
 _COMPILE_AFTER = 1 << 14
@@ -92,10 +100,18 @@ class _Work(ctypes.Structure):
         ("infinite", ctypes.c_int64),
         ("fifth", ctypes.c_int64),
         ("sixth", ctypes.c_int64),
+        ("done", ctypes.c_int64),
     )
 
 
-_ENTRIES = len(_Work._fields_)
+_ENTRIES, _DONE = len(_Work._fields_), _Work.done.offset
+
+
+def _run(job: Job, work: _Work, *, pieces: int, shared: bool) -> None:
+    """Run a job, which cannot raise: that a piece was done it says by counting it."""
+    job.run(work, shared=shared)
+    if work.done != pieces:
+        raise RuntimeError("a compiled loop broke off, as when memory runs out")
 
 
 @final
@@ -115,7 +131,8 @@ class CompiledLoops:
         addresses = found.data_ptr(), targets.data_ptr(), inputs.data_ptr(), norms.data_ptr()
         work = _Work(0, rows, width, classes, *addresses, least)
         work.fifth, work.sixth = weight.data_ptr(), bias.data_ptr()
-        self._gradients.run(work, shared=rows * width > _SMALL)
+        pieces = -(-rows // _FEW_ROWS)
+        _run(self._gradients, work, pieces=pieces, shared=rows * width > _SMALL)
         return (None if work.refused else found), not work.infinite
 
     def weigh(
@@ -123,7 +140,8 @@ class CompiledLoops:
     ) -> None:
         rows, classes = gradients.shape
         addresses = gradients.data_ptr(), weights.data_ptr(), weighted.data_ptr(), total.data_ptr()
-        self._weigh.run(_Work(0, rows, 0, classes, *addresses, factor), shared=False)
+        work = _Work(0, rows, 0, classes, *addresses, factor)
+        _run(self._weigh, work, pieces=1, shared=False)
 
     def norms(
         self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
@@ -135,18 +153,18 @@ class CompiledLoops:
                 kept.append(one)  # alive until all is done
                 table += [one.data_ptr(), one.shape[1]]
                 width += one.shape[1]
-        totals = torch.zeros(rows)
+        totals = lefts[0].new_zeros(rows)
         entries = (ctypes.c_int64 * len(table))(*table)
         addresses = ctypes.addressof(entries), totals.data_ptr(), 0, 0
         work = _Work(0, rows, len(lefts), 0, *addresses, least, factor)
-        self._norms.run(work, shared=rows * width > _SMALL)
+        _run(self._norms, work, pieces=-(-rows // _ROWS), shared=rows * width > _SMALL)
         return totals, not work.infinite
 
     def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
         weights = torch.empty_like(squared_norms)
         addresses = squared_norms.data_ptr(), weights.data_ptr(), 0, 0
         work = _Work(0, squared_norms.numel(), 0, 0, *addresses, bound, most)
-        self._at_most.run(work, shared=False)
+        _run(self._at_most, work, pieces=1, shared=False)
         return weights
 
 
@@ -168,16 +186,7 @@ def loops_after(passes: int) -> Loops | None:
     """The loops, if they were compiled before or it pays after so many passes."""
     if compiled_loops.cache_info().currsize:
         return compiled_loops()
-    return compiled_loops() if passes >= _COMPILE_AFTER and _numba_works() else None
-
-
-@lru_cache(maxsize=1)
-def _numba_works() -> bool:
-    try:
-        importlib.import_module("numba")
-    except ImportError:
-        return False
-    return True
+    return compiled_loops() if passes >= _COMPILE_AFTER and numba_works() else None
 
 
 def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
@@ -216,6 +225,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
                 work[10] = 1
             elif not all_finite(norms[start:end]):
                 work[11] = 1
+            next_of(address + _DONE)
 
     def weigh_rows(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)
@@ -225,6 +235,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
         weighted = carray(pointer(work[6]), (rows, classes), dtype=single)
         total = carray(pointer(work[7]), classes, dtype=single)
         compiled_weigh(given, weights, single(whole(work[8]).view(np.float64)), weighted, total)
+        next_of(address + _DONE)
 
     def norms_of_layers(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)
@@ -245,6 +256,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
             if not all_finite(totals[start:end]):
                 work[11] = 1
             totals[start:end] *= factor
+            next_of(address + _DONE)
 
     def limited(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)
@@ -253,8 +265,22 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
         bound = single(whole(work[8]).view(np.float64))
         most = single(whole(work[9]).view(np.float64))
         compiled_at_most(norms, bound, most, weights)
+        next_of(address + _DONE)
 
     return Job(gradients), Job(weigh_rows), Job(norms_of_layers), Job(limited)
+
+
+def require_row(total: Tensor, rows: Tensor) -> None:
+    """Raise unless loops may add rows to it: they would not notice that it is shorter."""
+    if (
+        total.shape != rows.shape[1:]
+        or total.dtype != rows.dtype
+        or total.device != rows.device
+        or not total.is_contiguous()
+    ):
+        raise InvalidValue(
+            "totals", tuple(total.shape), f"a row like those of {tuple(rows.shape[1:])}"
+        )
 
 
 @final
@@ -288,14 +314,18 @@ class CompiledPass:
     @staticmethod
     def suits(layer: LinearLayer, inputs: Tensor, targets: Tensor) -> bool:
         """Whether the loops were made for such a layer and such inputs."""
+        weight, bias = layer
         return (
-            inputs.dtype == torch.float32
+            inputs.dtype == weight.dtype == bias.dtype == torch.float32
             and inputs.device.type == "cpu"
-            and inputs.shape[1] <= _WIDEST
+            and inputs.shape[1] == weight.shape[1] <= _WIDEST
+            and bias.shape == weight.shape[:1]
             and inputs.is_contiguous()
             and targets.is_contiguous()
-            and layer.weight.is_contiguous()
-            and layer.bias.is_contiguous()
+            and weight.is_contiguous()
+            and bias.is_contiguous()
+            and not inputs.is_neg()
+            and not targets.is_neg()
         )
 
     @staticmethod
@@ -315,6 +345,7 @@ class CompiledPass:
 
     def squared_norms(self, factor: float) -> Tensor:
         """``factor`` times the squared norms of all gradients, for clipping: (1, rows)."""
+        factor *= allowance(self._left)
         return self._norms if factor == 1.0 else self._norms * factor
 
     def add_to(
@@ -322,7 +353,9 @@ class CompiledPass:
     ) -> None:
         """Add the weighted sum to weight and bias; the gradients are ours to overwrite."""
         self.check()
-        left = self._left
+        left, total = self._left, totals[1]
+        require_row(total, left)
         weighted = left if last else torch.empty_like(left)
-        self._loops.weigh(left, weights.contiguous(), factor, weighted, totals[1])
+        weights = weights.to(left.dtype).contiguous()
+        self._loops.weigh(left, weights, factor, weighted, total)
         totals[0].addmm_(weighted.t(), self._right)

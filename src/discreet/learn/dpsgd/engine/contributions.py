@@ -21,6 +21,7 @@ from torch import Tensor
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.rounding import (
+    allowance,
     bounded_norms,
     gram_squared_norms,
     lengths,
@@ -390,7 +391,7 @@ def total_squared_norms(parts: Sequence[Contribution], factor: float = 1.0) -> T
         # |left|^2 |right|^2 for the weight and |left|^2 for its bias.
         left = lefts[0] if len(lefts) == 1 else torch.stack(lefts)
         right = rights[0] if len(lefts) == 1 else torch.stack(rights)
-        share = 1.0 if totals else factor
+        share = (1.0 if totals else factor) * allowance(left)
         both = torch.addcmul(scalar(share, left), right, right, value=share)
         both = both.mul_(torch.addcmul(scalar(lost(wide, left), left), left, left))
         if not totals:

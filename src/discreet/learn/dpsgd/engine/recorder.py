@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes
+from discreet.learn.dpsgd.engine.backward_form import BackwardForm
 from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, merged
 from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
 from discreet.learn.dpsgd.engine.pooling import FASTER
@@ -75,6 +76,7 @@ class Recorder(TorchFunctionMode):
         self.rules: dict[Any, Rule] = {}
         self.always: frozenset[Rule] = frozenset()
         self.scratch = Scratch()
+        self.form = BackwardForm()
         self.units = 0
         self.repeats = 1
         self.generation = 0
@@ -320,7 +322,7 @@ class Recorder(TorchFunctionMode):
         return checked
 
     def require_current(self, generation: int) -> None:
-        """Raise if a gradient comes from a forward pass of another recording.
+        """Raise if a gradient comes from a forward pass of another recording, or in two forms.
 
         Its examples are not those that the batch consists of, and would be clipped as these.
         """
@@ -330,6 +332,7 @@ class Recorder(TorchFunctionMode):
                 "a backward pass through the forward pass of an earlier batch",
                 "forward and backward pass within one batch, before optimizer.step()",
             )
+        self.form.hear()
 
     def start(self, call: Callable[[], Tensor], receive: Callable[[Tensor], None]) -> Tensor:
         """Do the same for a call on inputs without gradient; it runs without autograd."""

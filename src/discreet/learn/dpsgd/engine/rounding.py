@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
+    "allowance",
     "bounded_norms",
     "gram_squared_norms",
     "lengths",
@@ -81,6 +82,11 @@ def input_roundoff(like: Tensor) -> float:
     return 2.0**-11 if precision == "high" else 2.0**-8
 
 
+def allowance(like: Tensor) -> float:
+    """How much larger a squared norm may be where products round both of their inputs."""
+    return (1.0 + input_roundoff(like)) ** 4
+
+
 def lost(width: int, like: Tensor) -> float:
     """How much smaller a computed sum of ``width`` squares may be because squares underflow."""
     return width * torch.finfo(like.dtype).tiny
@@ -93,7 +99,7 @@ def floor(width: int, like: Tensor) -> float:
 
 def outer_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """``|left_i|^2 |right_i|^2`` for matrices (examples, p) and (examples, d)."""
-    square = lengths(left).square_().add_(lost(left.shape[1], left))
+    square = lengths(left).square_().add_(lost(left.shape[1], left)).mul_(allowance(left))
     return square.mul_(lengths(right).square_().add_(lost(right.shape[1], right)))
 
 

@@ -26,6 +26,7 @@ from discreet.learn.dpsgd.engine.compiled_stack import (
     LinearLayer,
     Loops,
     loops_after,
+    require_row,
 )
 from discreet.learn.dpsgd.engine.contributions import (
     Outer,
@@ -35,7 +36,7 @@ from discreet.learn.dpsgd.engine.contributions import (
     scalar,
 )
 from discreet.learn.dpsgd.engine.recorder import Recorder
-from discreet.learn.dpsgd.engine.rounding import lengths, lost
+from discreet.learn.dpsgd.engine.rounding import allowance, lengths, lost
 from discreet.learn.dpsgd.engine.rule_linear import unchanged
 from discreet.learn.dpsgd.engine.sources import Source
 
@@ -127,6 +128,7 @@ class StackPass:
         Nothing here has a graph behind it, so autograd need not be switched off.
         """
         least = lost(self._widest, self._lefts[0])
+        factor *= allowance(self._lefts[0])
         if self._loops is not None and CompiledPass.suit_norms(self._lefts, self._rights):
             norms, self.is_finite = self._loops.norms(self._lefts, self._rights, least, factor)
             return norms.unsqueeze(0)
@@ -163,6 +165,7 @@ class StackPass:
         for at, (left, right) in enumerate(zip(self._lefts, self._rights, strict=True)):
             if self._is_narrow(left, weights):
                 assert self._loops is not None
+                require_row(totals[2 * at + 1], left)
                 given, left = left.contiguous(), left.new_empty(left.shape)
                 self._loops.weigh(given, weights, factor, left, totals[2 * at + 1])
                 totals[2 * at].addmm_(left.t(), right)
@@ -285,10 +288,12 @@ class Stack:
             or not self._are_rows(rows.shape)
             or rows.dtype != first.dtype
             or rows.device != first.device
+            or rows.layout is not torch.strided
             or rows.requires_grad
             or (torch._C._len_torch_function_stack() and not _only_look(_modes()))
             or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
             or getattr(own, "__func__", None) is not type(self._model).forward
+            or own.__self__ is not self._model  # type: ignore[attr-defined]
         ):
             return False
         for kind, forward in _FORWARDS:
@@ -307,7 +312,8 @@ class Stack:
                 return False
             before = space["_forward_pre_hooks"]
             if inner and (
-                (before and not _only_look(before.values()))
+                "forward" in space
+                or (before and not _only_look(before.values()))
                 or space["_forward_hooks"]
                 or space["_backward_hooks"]
                 or space["_backward_pre_hooks"]

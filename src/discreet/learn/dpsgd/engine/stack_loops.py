@@ -108,4 +108,7 @@ def at_most(squared_norms: Any, bound: Any, most: Any, weights: Any) -> None:
     zero = weights.dtype.type(0)
     for at in range(weights.size):
         square = squared_norms[at]
-        weights[at] = min(most, bound / np.sqrt(square)) if square >= zero else zero
+        if square > zero:
+            weights[at] = min(most, bound / np.sqrt(square))
+        else:
+            weights[at] = most if square == zero else zero

@@ -72,47 +72,65 @@ def require_total_apart(total: Tensor, outputs: object, *, rows: int) -> None:
         slopes = torch.autograd.grad(
             total, found, create_graph=True, allow_unused=True, materialize_grads=True
         )
-        for one, slope in zip(found, slopes, strict=True):
-            possible = _possible(one, rows)
-            if not slope.requires_grad or not possible:
+        possible = [_possible(one, rows) for one in found]
+        for place, slope in enumerate(slopes):
+            if not slope.requires_grad or not possible[place]:
                 continue
-            if not any(_separate(one, slope, reading, rows) for reading in possible):
+            if not any(
+                _separate(found, slope, place, reading, possible, rows)
+                for reading in possible[place]
+            ):
                 raise NotApplicable(_MESSAGE)
     except RuntimeError:
         # Not differentiable twice: nothing can be said.
         return
 
 
-def _separate(output: Tensor, slope: Tensor, reading: Reading, rows: int) -> bool:
+def _separate(
+    outputs: list[Tensor],
+    slope: Tensor,
+    place: int,
+    reading: Reading,
+    possible: list[list[Reading]],
+    rows: int,
+) -> bool:
+    """Whether a row of the slope at one output depends on no other row of any output.
+
+    A product of two outputs has no second derivative with respect to one of them alone.
+    """
+    possible = [*possible[:place], [reading], *possible[place + 1 :]]
     for row in (0, rows - 1):
         part = reading.part(slope, row, rows).reshape(-1)
         weights = torch.arange(1, part.numel() + 1).to(part).cos()
-        (second,) = torch.autograd.grad(
+        seconds = torch.autograd.grad(
             (weights * part).sum(),
-            [output],
+            outputs,
             retain_graph=True,
             allow_unused=True,
             materialize_grads=True,
         )
-        if not _only(second, reading, row, rows):
+        try:
+            _narrow(possible, seconds, row, rows)
+        except NotApplicable:
             return False
     return True
 
 
 @final
 class LossWatch:
-    """Keeps what a model returns until a loss over several examples has been judged.
+    """Keeps what a model returns until the losses of a batch of several examples were judged.
 
     A forward hook. It sees training-mode calls with gradients enabled and hands on the same
     values as new nodes of the graph, so that judging ends there and nothing inside the model
-    is differentiated. It takes itself off the model once a batch of at least two examples
-    has been judged, and is inert in a copy. Where one call of the model feeds another, it cannot
-    judge and gives up.
+    is differentiated. A batch may have several losses. The watch takes itself off the model
+    at the end of the first batch of at least two examples whose losses passed, and is inert in
+    a copy. Where one call of the model feeds another, it cannot judge and gives up.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
         self._outputs: list[Tensor] = []
         self._chained = False
+        self._judged = False
         self._handle = None
         if model is not None:
             self._handle = model.register_forward_hook(self, with_kwargs=True)
@@ -137,21 +155,25 @@ class LossWatch:
 
     def judge(self, loss: Tensor, *, rows: int) -> None:
         """Raise if the losses of ``rows`` examples, or their total, mix them."""
-        outputs, chained = self._outputs, self._chained
-        self.forget()
-        if self._handle is None or rows < 2 or not outputs:
+        if self._handle is None or rows < 2 or not self._outputs:
             return
-        self.remove()
-        if chained:
-            return
-        if loss.dim() == 0:
-            require_total_apart(loss, outputs, rows=rows)
+        if not self._chained:
+            if loss.dim() == 0:
+                require_total_apart(loss, self._outputs, rows=rows)
+            else:
+                require_losses_apart(loss, self._outputs)
+        self._judged = True
+
+    def end_batch(self) -> None:
+        """The backward passes of a batch are over: if its losses passed, no others are judged."""
+        if self._judged:
+            self.remove()
         else:
-            require_losses_apart(loss, outputs)
+            self.forget()
 
     def forget(self) -> None:
         """Drop the outputs of a batch that was given up."""
-        self._outputs, self._chained = [], False
+        self._outputs, self._chained, self._judged = [], False, False
 
     def remove(self) -> None:
         """Take the hook off the model."""

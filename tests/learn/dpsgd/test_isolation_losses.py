@@ -16,6 +16,8 @@ from discreet.learn.dpsgd.isolation import (
     require_losses_apart,
     require_total_apart,
 )
+from discreet.learn.dpsgd.preparing import prepared
+from discreet.randomness import NormalStream
 from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
 
 CLASSES = TensorSpec((), torch.int64, values=4)
@@ -332,3 +334,44 @@ def test_the_watch_gives_up_where_calls_are_chained_and_is_inert_in_a_copy():
     watch.judge(model(x).sum(1), rows=3)
     watch.end_batch()
     assert not watch.is_on
+
+
+@pytest.mark.parametrize("width", [8, 16, 24, 7])
+def test_features_are_not_taken_for_examples(width):
+    """Also where the rows divide their number: a Gram matrix of examples adds up columns."""
+    model = nn.Linear(6, width)
+    x = torch.randn(8, 6, generator=torch.Generator().manual_seed(4))
+    watch = LossWatch(model)
+    output = model(x)
+    watch.judge(output.square().mean(), rows=8)
+    with pytest.raises(NotApplicable, match="other examples"):
+        watch.judge((output @ output.t()).mean(), rows=8)
+    watch.remove()
+
+
+@pytest.mark.parametrize(
+    ("model", "batch_axis", "found"),
+    [
+        (nn.Linear(6, 16), None, True),
+        (nn.Linear(6, 16), 0, True),
+        (nn.Linear(6, 16), 1, False),
+        (nn.LSTM(6, 4), None, False),
+        (nn.LSTM(6, 4, batch_first=True), None, True),
+    ],
+)
+def test_in_a_run_the_first_axis_is_that_of_the_examples(model, batch_axis, found):
+    """Unless it was told of another one, or layers take the time first."""
+    made = prepared(
+        model,
+        list(model.parameters()),
+        groups=None,
+        batch_axis=batch_axis,
+        writes=(),
+        stddev_of=lambda _: 1.0,
+        first_step=0,
+        stream=NormalStream(),
+        look_at=lambda _: None,
+    )
+    assert made.loss_watch._examples_first is found
+    assert made.loss_watch.is_on
+    made.engine.detach()

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.first_steps import StateWatch
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.noise import NoiseBank
@@ -51,7 +52,10 @@ def prepared(
         bank = NoiseBank(parameters, stddev_of=stddev_of, first_step=first_step, stream=stream)
         watch = BackwardWatch(model, look_at)
         undo.callback(watch.end)
-        loss_watch = LossWatch(None if writes is None else model)
+        loss_watch = LossWatch(
+            None if writes is None else model,
+            examples_first=batch_axis != 1 and not contains_sequence_first(model),
+        )
         undo.callback(loss_watch.remove)
         state_watch = StateWatch(model, allowed=writes, by_engine=lambda: engine.runs_by_example)
         undo.pop_all()

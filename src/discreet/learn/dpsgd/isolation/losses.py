@@ -27,12 +27,13 @@ _MESSAGE = (
 )
 
 
-def require_losses_apart(losses: Tensor, outputs: object) -> None:
+def require_losses_apart(losses: Tensor, outputs: object, *, examples_first: bool = False) -> None:
     """Raise unless each of two losses depends on its own row of the model's outputs only.
 
     ``losses`` holds one loss for each example, ``outputs`` is what the model returned for the
     batch. The graph is kept for the backward pass that follows. With a single example there is
-    nothing to compare.
+    nothing to compare. With ``examples_first``, a first axis that has a row for each example is
+    theirs; otherwise any axis may be, and one that the rows divide can be mistaken for it.
 
     >>> scores = torch.ones(3, 2, requires_grad=True)
     >>> require_losses_apart(scores.sum(1), scores)
@@ -44,7 +45,7 @@ def require_losses_apart(losses: Tensor, outputs: object) -> None:
     found = [one for one in tensors(outputs) if one.requires_grad]
     if rows < 2 or not found or not losses.requires_grad:
         return
-    possible = [_possible(one, rows) for one in found]
+    possible = [_possible(one, rows, examples_first) for one in found]
     for row in (0, rows - 1):
         gradients = torch.autograd.grad(
             losses[row], found, retain_graph=True, allow_unused=True, materialize_grads=True
@@ -52,7 +53,9 @@ def require_losses_apart(losses: Tensor, outputs: object) -> None:
         _narrow(possible, gradients, row, rows)
 
 
-def require_total_apart(total: Tensor, outputs: object, *, rows: int) -> None:
+def require_total_apart(
+    total: Tensor, outputs: object, *, rows: int, examples_first: bool = False
+) -> None:
     """Raise if the mixed second derivatives of a total loss show that it mixes examples.
 
     ``total`` is a scalar over ``rows`` examples. A factor that depends on no output, such as the
@@ -72,7 +75,7 @@ def require_total_apart(total: Tensor, outputs: object, *, rows: int) -> None:
         slopes = torch.autograd.grad(
             total, found, create_graph=True, allow_unused=True, materialize_grads=True
         )
-        possible = [_possible(one, rows) for one in found]
+        possible = [_possible(one, rows, examples_first) for one in found]
         for place, slope in enumerate(slopes):
             if not slope.requires_grad or not possible[place]:
                 continue
@@ -127,7 +130,8 @@ class LossWatch:
     a copy. Where one call of the model feeds another, it cannot judge and gives up.
     """
 
-    def __init__(self, model: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module | None, *, examples_first: bool = True) -> None:
+        self._examples_first = examples_first
         self._outputs: list[Tensor] = []
         self._chained = False
         self._judged = False
@@ -159,9 +163,11 @@ class LossWatch:
             return
         if not self._chained:
             if loss.dim() == 0:
-                require_total_apart(loss, self._outputs, rows=rows)
+                require_total_apart(
+                    loss, self._outputs, rows=rows, examples_first=self._examples_first
+                )
             else:
-                require_losses_apart(loss, self._outputs)
+                require_losses_apart(loss, self._outputs, examples_first=self._examples_first)
         self._judged = True
 
     def end_batch(self) -> None:
@@ -189,8 +195,10 @@ class LossWatch:
         return LossWatch, (None,)
 
 
-def _possible(output: Tensor, rows: int) -> list[Reading]:
+def _possible(output: Tensor, rows: int, examples_first: bool) -> list[Reading]:
     """Every way in which an output could consist of one part for each example."""
+    if examples_first and output.shape[:1] == (rows,):
+        return [Reading(0)]
     return [
         Reading(axis, together)
         for axis, size in enumerate(output.shape)

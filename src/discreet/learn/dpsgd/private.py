@@ -365,7 +365,7 @@ class Private:
             look_at=self._look_at,
         )
         _, self._bank, self._watch, self._loss_watch, self._state_watch = made
-        self._form = made.engine._recorder.form
+        self._form = made.engine.backward_form
         self._engine = made.engine  # last: it says that all is there
 
     def _open(self, chunk: Chunk) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes, contains_sequence_first
+from discreet.learn.dpsgd.engine.backward_form import BackwardForm
 from discreet.learn.dpsgd.engine.black_box import BlackBoxes
 from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.contributions import (
@@ -121,6 +122,11 @@ class GradientEngine:
             source.name: ", ".join(sorted(source.rules)) or "not used yet"
             for source in self._recorder.parameters
         }
+
+    @property
+    def backward_form(self) -> BackwardForm:
+        """In which form the open batch has had its backward passes."""
+        return self._recorder.form
 
     @property
     def heard(self) -> bool:

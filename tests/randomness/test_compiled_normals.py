@@ -155,7 +155,7 @@ def test_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch, count: int) 
     shared, alone = np.empty_like(compiled), NormalStream(source=source(insecure_seed=1))
     NormalStream(source=source(insecure_seed=1)).fill(shared, stddev=3, shared=True)
     assert (shared == compiled).all()
-    monkeypatch.setattr(Keystream, "compiled_keys", lambda _: None)
+    monkeypatch.setattr(Keystream, "compiled_keys", None)
     assert (alone.array(count, stddev=3, dtype=np.float32) == compiled).all()
 
 
@@ -170,7 +170,7 @@ def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 1000)
     monkeypatch.setattr(tensor_module, "compiled_box_muller", lambda: noting)
-    monkeypatch.setattr(Keystream, "compiled_keys", lambda _: None)
+    monkeypatch.setattr(Keystream, "compiled_keys", None)
     for _ in range(2):
         calls.clear()
         stream = NormalStream(source=source(insecure_seed=2))

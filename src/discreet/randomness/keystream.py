@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -39,8 +39,6 @@ class Keystream:
         self._end = _FIRST + blocks
         self._cipher: Any = None
         self._cipher_at = 0
-        self._round_keys: NDArray[np.uint8] | None = None
-        self._compares: bool | None = None
 
     @property
     def left(self) -> int:
@@ -49,7 +47,8 @@ class Keystream:
 
     def take(self, blocks: int) -> int:
         """Give out so many blocks as the first of their counters, to be encrypted elsewhere."""
-        assert 0 <= blocks <= self.left
+        if not 0 <= blocks <= self.left:  # a check of its own: nothing may come twice
+            raise RuntimeError("this key has given out all of its blocks")
         first = self._next
         self._next += blocks
         return first
@@ -63,12 +62,10 @@ class Keystream:
         self._cipher.update_into(zeros, buffer)
         self._cipher_at = self._next
 
+    @cached_property
     def compiled_keys(self) -> NDArray[np.uint8] | None:
         """The round keys for compiled loops; None where they and OpenSSL do not agree."""
-        if self._compares is None:
-            self._round_keys = _compared_keys(self._key)
-            self._compares = self._round_keys is not None
-        return self._round_keys
+        return _compared_keys(self._key)
 
 
 def _openssl(key: bytes, first: int) -> Any:

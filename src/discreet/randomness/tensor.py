@@ -226,7 +226,7 @@ class NormalStream:
         full, rest = divmod(result.size, 2 * PAIRS)
         count = full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
         with self._keystream(count) as stream:
-            keys = stream.compiled_keys() if compiled else None
+            keys = stream.compiled_keys if compiled else None
             if keys is None:
                 return False
             counter = stream.take(count)

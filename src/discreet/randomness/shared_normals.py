@@ -58,10 +58,15 @@ class NormalBlocks:
         raise, and where memory or spare words run out a block stays as it was.
         """
         assert normals.flags.c_contiguous
-        addresses = keys.ctypes.data, counter, normals.ctypes.data
+        addresses = _address_of(keys), counter, _address_of(normals)
         work = _Work(*addresses, normals.size, stddev, 0, 0)
         self._job.run(work, shared=shared)
         return bool(work.done == -(-normals.size // (2 * PAIRS)))
+
+
+def _address_of(array: NDArray[Any]) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 @lru_cache(maxsize=1)

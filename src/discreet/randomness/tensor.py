@@ -65,6 +65,7 @@ _PLAIN_SCALES = (1e-9, 1e9)  # whose squares are far from the ends of float32
 _LARGEST_SCALE = {4: 1e30, 8: 1e290}  # by bytes; so small or large, values would lose bits
 _BYTES = 16 * PAIRS  # of the words of one block; singles need fewer than doubles
 _ZEROS = memoryview(bytes(_BYTES))
+_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
 
@@ -146,7 +147,7 @@ class NormalStream:
         dims = tuple(_validate.integer("shape", size, at_least=0) for size in dims)
         stddev = _validate.real("stddev", stddev, at_least=0)
         kind = np.dtype(dtype)
-        if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
+        if kind not in _FLOATS:
             raise InvalidValue("dtype", dtype, "float32 or float64")
         result = np.empty(math.prod(dims), dtype=kind)
         self._fill_normals(result, stddev)
@@ -163,8 +164,9 @@ class NormalStream:
         >>> bool((buffer != 0).all())
         True
         """
-        stddev = _validate.real("stddev", stddev, at_least=0)
-        if target.dtype not in (np.dtype(np.float32), np.dtype(np.float64)):
+        if type(stddev) is not float or not 0 <= stddev < math.inf:
+            stddev = _validate.real("stddev", stddev, at_least=0)
+        if target.dtype not in _FLOATS:
             raise InvalidValue("target", target.dtype, "an array of float32 or float64")
         if not target.flags.c_contiguous or not target.flags.writeable:
             raise InvalidValue("target", target.flags, "a contiguous array that can be written")
@@ -225,7 +227,9 @@ class NormalStream:
         """
         full, rest = divmod(result.size, 2 * PAIRS)
         count = full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
-        with self._keystream(count) as stream:
+        self._look_for_fork()
+        with self._lock:
+            stream = self._keystream(count)
             keys = stream.compiled_keys if compiled else None
             if keys is None:
                 return False
@@ -254,19 +258,22 @@ class NormalStream:
     def _words(self, count: int, scratch: _Scratch) -> NDArray[np.uint32]:
         """So many words from OpenSSL, in scratch memory."""
         blocks = _blocks_of(count)
-        with self._keystream(blocks) as stream:
-            stream.read_into(scratch.random, _ZEROS[: BLOCK * blocks])
+        self._look_for_fork()
+        with self._lock:
+            self._keystream(blocks).read_into(scratch.random, _ZEROS[: BLOCK * blocks])
         return scratch.words[:count]
 
-    @contextmanager
-    def _keystream(self, blocks: int) -> Iterator[Keystream]:
-        """The keystream, for one thread at a time, with at least so many blocks left."""
+    def _look_for_fork(self) -> None:
+        """A child has a keystream of its own, and does not wait for its parent's threads."""
         if self._pid != os.getpid():
             self._forget()
-        with self._lock:
-            if self._stream is None or self._stream.left < blocks:
-                self._stream = Keystream(self._source.read(32))
-            yield self._stream
+
+    def _keystream(self, blocks: int) -> Keystream:
+        """The keystream, with at least so many blocks left; under the lock."""
+        stream = self._stream
+        if stream is None or stream.left < blocks:
+            self._stream = stream = Keystream(self._source.read(32))
+        return stream
 
 
 def _blocks_of(words: int) -> int:

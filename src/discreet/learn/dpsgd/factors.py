@@ -25,6 +25,7 @@ class StepFactors:
             ratio = plan.noise_multiplier * phase.noise_factor * self.noise_share / size
             self._ends.append(end)
             self._values.append((ratio * plan.clip_norm, ratio, 1.0 / size))
+        self.steps = end
 
     def _at(self, step: int) -> tuple[float, float, float]:
         for end, values in zip(self._ends, self._values, strict=True):

@@ -63,7 +63,7 @@ class _Part:
 
     def _counted(self) -> list[int]:
         """How often the memory of the first step is held, as a whole and in pieces."""
-        return [sys.getrefcount(one) for one in (self.host, *self._arrays[0])]
+        return list(map(sys.getrefcount, (self.host, *self._arrays[0])))
 
     def flat(self, row: int) -> Tensor:
         """The noise of a step in one piece."""
@@ -74,7 +74,7 @@ class _Part:
 
         Tensors that were made before may have been moved to other memory since.
         """
-        return [torch.from_numpy(piece) for piece in self._arrays[row]]
+        return list(map(torch.from_numpy, self._arrays[row]))
 
     def cut(self, flat: Tensor) -> list[Tensor]:
         """The pieces of a step, shaped like the parameters."""
@@ -248,8 +248,10 @@ class NoiseBank:
 
     def _refill(self, buffer: _Buffer) -> None:
         before, buffer.filled = buffer.filled, None
-        ends = [one.filled.first + self.rows for one in self._buffers if one.filled is not None]
-        first = max([self._next_step, *ends])
+        first = self._next_step
+        for other in self._buffers:
+            if other.filled is not None:
+                first = max(first, other.filled.first + self.rows)
         # What nobody waited for may still be written to.
         if before is not None and buffer.waited:
             parts = [part.unshared() if self.rows == 1 else part for part in before.parts]

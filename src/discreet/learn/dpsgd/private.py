@@ -541,8 +541,8 @@ class Private:
 
     def _begin_step(self) -> None:
         """Take fresh noise."""
-        if self._step >= self._plan.steps:
-            raise PlanViolation(f"all {self._plan.steps} steps of the plan were taken")
+        if self._step >= self._factors.steps:
+            raise PlanViolation(f"all {self._factors.steps} steps of the plan were taken")
         assert self._bank is not None
         self._noisy = self._bank.take(self._step)
         self._last_factor = self._factors.normaliser(self._step)

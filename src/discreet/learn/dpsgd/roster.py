@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
+from operator import attrgetter, is_
 from typing import Any, final
 
 from torch import nn
@@ -11,6 +12,10 @@ from torch import nn
 from discreet.errors import PlanViolation
 
 __all__ = ["Roster"]
+
+# Called from C for every module and every parameter: a loop in Python would take thrice as long.
+_values = dict.values
+_is_trained = attrgetter("requires_grad")
 
 
 @final
@@ -26,21 +31,19 @@ class Roster:
         self._tables: list[dict[str, Any]] = []
         for module in model.modules():
             self._tables += [module._parameters, module._modules]
-        # Held, so that their ids are not given to others.
-        self._held = list(chain.from_iterable(table.values() for table in self._tables))
-        self._ids = [id(one) for one in self._held]
-        self._trained = [one.requires_grad for one in self._parameters]
+        self._held = list(chain.from_iterable(map(_values, self._tables)))
+        self._trained = list(map(_is_trained, self._parameters))
 
     def check(self) -> None:
         """Raise unless all is as it was."""
-        found = [id(one) for table in self._tables for one in table.values()]
-        if found != self._ids:
+        found = list(chain.from_iterable(map(_values, self._tables)))
+        if len(found) != len(self._held) or not all(map(is_, found, self._held)):
             raise PlanViolation(
                 "a module or a parameter of the model was added, exchanged or removed after the "
                 "model was put under the plan: its gradients would be neither clipped nor noisy. "
                 "detach(), change the model and make a new plan"
             )
-        if [one.requires_grad for one in self._parameters] != self._trained:
+        if list(map(_is_trained, self._parameters)) != self._trained:
             raise PlanViolation(
                 "a parameter of the model was frozen or unfrozen after the model was put under "
                 "the plan, which knows the others as those to be trained; detach() first"

@@ -242,6 +242,7 @@ class ForwardGuard:
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._rows_of is None or not module.training or not torch.is_grad_enabled():
             return
+        refuse_compiled()
         rows = self._rows_of()
         if rows is None:
             raise PlanViolation(
@@ -249,7 +250,6 @@ class ForwardGuard:
                 "such a pass are not covered by the plan. Call model.eval() or use "
                 "torch.no_grad() to look at the model, or detach() to end private training"
             )
-        refuse_compiled()
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             raise PlanViolation(
                 "a training pass under autocast: norms of gradients in half precision are off by "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numba
@@ -16,16 +17,19 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.clipping import Flat
 from discreet.learn.dpsgd.engine import GradientEngine, compiled_stack
 from discreet.learn.dpsgd.engine.compiled_stack import (
-    CompiledPass,
     LinearLayer,
     Loops,
     compiled_loops,
+    suit_norms,
+    suits,
 )
 from discreet.learn.dpsgd.engine.stack_loops import (
     add_squared_norms,
     at_most,
+    back_through,
     gradients_and_norms,
     linear,
+    rectify,
     weigh,
 )
 from learn.dpsgd.engine.judges import check, difference
@@ -40,6 +44,8 @@ class PlainLoops:
         self.loops: dict[str, Any] = {
             "linear": linear,
             "gradients_and_norms": gradients_and_norms,
+            "back_through": back_through,
+            "rectify": rectify,
             "weigh": weigh,
             "add_squared_norms": add_squared_norms,
             "at_most": at_most,
@@ -47,7 +53,15 @@ class PlainLoops:
         }
 
     def gradients_and_norms(
-        self, layer: LinearLayer, targets: Tensor, inputs: Tensor, least: float, norms: Tensor
+        self,
+        layer: LinearLayer,
+        targets: Tensor,
+        inputs: Tensor,
+        least: float,
+        norms: Tensor,
+        *,
+        below: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor | None, bool]:
         found = norms.numpy()
         outputs = torch.full((len(inputs), len(layer.bias)), float("nan"))
@@ -55,23 +69,40 @@ class PlainLoops:
         self.loops["linear"](inputs.numpy(), weight, bias, outputs.numpy())
         given = outputs.numpy(), targets.numpy(), inputs.numpy(), found.dtype.type(least)
         done = self.loops["gradients_and_norms"](*given, found)
+        if below is not None:
+            self.loops["back_through"](outputs.numpy(), weight, below.numpy())
+        if below is not None and rectified:
+            self.loops["rectify"](below.numpy(), inputs.numpy())
         return (outputs if done else None), bool(np.isfinite(found).all())
 
     def weigh(
-        self, gradients: Tensor, weights: Tensor, factor: float, weighted: Tensor, total: Tensor
+        self, lefts: Sequence[Tensor], weights: Tensor, factor: float, totals: Sequence[Tensor]
     ) -> None:
         kind = weights.numpy().dtype.type
-        given = gradients.numpy(), weights.numpy(), kind(factor), weighted.numpy()
-        self.loops["weigh"](*given, total.numpy())
+        for left, total in zip(lefts, totals, strict=True):
+            given = left.numpy(), weights.numpy(), kind(factor), total.numpy()
+            half = left.shape[1] // 2
+            self.loops["weigh"](*given, 0, half)
+            self.loops["weigh"](*given, half, left.shape[1])
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
+        self,
+        lefts: Sequence[Tensor],
+        rights: Sequence[Tensor],
+        least: float,
+        factor: float,
+        *,
+        begun: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor, bool]:
-        totals = torch.zeros(len(lefts[0]), dtype=lefts[0].dtype).numpy()
+        whole = torch.zeros(1, len(lefts[0]), dtype=lefts[0].dtype)
+        totals = (whole if begun is None else begun.clone())[0].numpy()
+        if rectified:
+            self.loops["rectify"](lefts[0].numpy(), rights[1].numpy())
         for left, right in zip(lefts, rights, strict=True):
             given = left.numpy(), right.numpy(), totals.dtype.type(least)
             self.loops["add_squared_norms"](*given, totals)
-        return factor * torch.from_numpy(totals), bool(np.isfinite(totals).all())
+        return factor * torch.from_numpy(totals).unsqueeze(0), bool(np.isfinite(totals).all())
 
     def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
         weights = torch.empty_like(squared_norms)
@@ -94,8 +125,9 @@ def both_ways(
     weights = torch.linspace(0.1, 1, len(data), dtype=data.dtype).unsqueeze(0)
     with engine.recording(len(data)):
         assert engine.cross_entropy((data,), targets)
-        compiled = isinstance(engine._boxes.only_pass(), CompiledPass)
-        assert compiled == (loops is not None)
+        found = engine._boxes.only_pass()
+        assert found is not None
+        assert (found._norms is not None) == (loops is not None)
         norms = engine.squared_norms(scale=2.0)
         sums = engine.clipped_sum(weights)
         again = engine.clipped_sum(weights)
@@ -143,10 +175,10 @@ def test_the_comparison_rejects_wrong_loops(monkeypatch: pytest.MonkeyPatch) -> 
         return gradients_and_norms(outputs, (targets + 1) % 4, inputs, least, norms)
 
     def bias_unweighted(
-        gradients: Any, weights: Any, factor: Any, weighted: Any, total: Any
+        gradients: Any, weights: Any, factor: Any, total: Any, start: int, end: int
     ) -> None:
-        total += factor * gradients.sum(0)
-        weigh(gradients, weights, factor, weighted, np.zeros_like(total))
+        total[start:end] += factor * gradients[:, start:end].sum(0)
+        weigh(gradients, weights, factor, np.zeros_like(total), start, end)
 
     for wrong in (
         PlainLoops(gradients_and_norms=without_bias),
@@ -238,18 +270,18 @@ def test_norms_of_several_layers(threads: int, monkeypatch: pytest.MonkeyPatch) 
     finally:
         torch.set_num_threads(1)
     assert is_finite
-    totals[7] = loops.norms(lefts, rights, 0.5, 2.0)[0][7]
+    totals[0, 7] = loops.norms(lefts, rights, 0.5, 2.0)[0][0, 7]
     pairs = zip(lefts, rights, strict=True)
     expected = sum(2 * (a.square().sum(1) + 0.5) * (b.square().sum(1) + 1) for a, b in pairs)
-    assert difference(totals, expected) < 1e-5
+    assert difference(totals[0], expected) < 1e-5
 
 
 def test_what_suits_the_norms() -> None:
     narrow, wide = torch.ones(2, 3), torch.ones(2, 5000)
-    assert CompiledPass.suit_norms([narrow], [narrow])
-    assert not CompiledPass.suit_norms([narrow], [wide])
-    assert not CompiledPass.suit_norms([narrow, wide], [narrow, narrow])
-    assert not CompiledPass.suit_norms([narrow.double()], [narrow.double()])
+    assert suit_norms([narrow], [narrow])
+    assert not suit_norms([narrow], [wide])
+    assert not suit_norms([narrow, wide], [narrow, narrow])
+    assert not suit_norms([narrow.double()], [narrow.double()])
 
 
 @pytest.mark.parametrize("loops", [PLAIN, "compiled"])
@@ -279,34 +311,90 @@ def test_what_suits_the_weights() -> None:
     assert compiled_stack.ready_loops(torch.ones(3, 2).t()) is None
 
 
-@pytest.mark.parametrize("loops", [PLAIN, "compiled"])
-def test_several_layers_in_one_call(loops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Norms and sums twice, then for the last time; wide layers behind narrow ones too."""
-    used = compiled_loops() if loops == "compiled" else loops
-    found = {}
-    for chosen in (None, used):
-        monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _, c=chosen: c)
-        torch.manual_seed(5)
-        model = nn.Sequential(
-            nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 5), nn.Tanh(), nn.Linear(5, 9)
-        )
-        engine = GradientEngine(model)
-        data, targets = torch.randn(33, 6), torch.randint(9, (33,))
-        weights = torch.rand(1, 33)
-        with engine.recording(33):
-            assert engine.cross_entropy((data,), targets)
-            norms = engine.squared_norms(scale=3.0)
-            sums = [*engine.clipped_sum(weights).values()]
-            again = [*engine.clipped_sum(weights).values()]
-            totals = [torch.zeros_like(p) for p in model.parameters()]
-            engine.add_clipped_sum(weights, totals, last=True)
-        engine.detach()
-        for first, second, third in zip(sums, again, totals, strict=True):
-            assert difference(first, second) < 1e-6
-            assert difference(first, third) < 1e-6
-        found[chosen is used] = [norms, *sums]
-    for one, other in zip(found[True], found[False], strict=True):
+STACKS: dict[str, list[nn.Module]] = {
+    "relu, tanh": [nn.Linear(6, 300), nn.ReLU(), nn.Linear(300, 5), nn.Tanh(), nn.Linear(5, 9)],
+    "relu, relu": [nn.Linear(6, 600), nn.ReLU(), nn.Linear(600, 270), nn.ReLU(), nn.Linear(270, 9)],
+    "tanh, relu": [nn.Linear(6, 7), nn.Tanh(), nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 1)],
+    "relu, none": [nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 8), nn.Linear(8, 2)],
+    "none, relu": [nn.Linear(6, 7), nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 3)],
+    "one relu": [nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 4)],
+    "many classes": [nn.Linear(6, 7), nn.ReLU(), nn.Linear(7, 40)],
+    "four layers": [
+        *(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 9), nn.ReLU()),
+        *(nn.Linear(9, 9), nn.Sigmoid(), nn.Linear(9, 5)),
+    ],
+}
+
+
+def in_one_call(
+    monkeypatch: pytest.MonkeyPatch, name: str, rows: int, loops: Loops | None
+) -> list[Tensor]:
+    """Norms and sums twice, then for the last time."""
+    monkeypatch.setattr("discreet.learn.dpsgd.engine.stack.loops_after", lambda _: loops)
+    torch.manual_seed(5)
+    model = deepcopy(nn.Sequential(*STACKS[name]))
+    engine = GradientEngine(model)
+    data, targets = torch.randn(rows, 6), torch.randint(model[-1].out_features, (rows,))
+    weights = torch.rand(1, rows)
+    with engine.recording(rows):
+        assert engine.cross_entropy((data,), targets)
+        norms = engine.squared_norms(scale=3.0)
+        assert torch.equal(norms, engine.squared_norms(scale=3.0))
+        sums = [*engine.clipped_sum(weights).values()]
+        again = [*engine.clipped_sum(weights).values()]
+        totals = [torch.zeros_like(p) for p in model.parameters()]
+        engine.add_clipped_sum(weights, totals, last=True)
+    engine.detach()
+    for first, second, third in zip(sums, again, totals, strict=True):
+        assert difference(first, second) < 1e-6
+        assert difference(first, third) < 1e-6
+    return [norms, *sums]
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+@pytest.mark.parametrize("rows", [1, 33, 130])
+@pytest.mark.parametrize("name", STACKS)
+def test_several_layers_in_one_call(
+    name: str, rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the loops are (0), compiled, and compiled for two threads; wide layers behind narrow."""
+    expected = in_one_call(monkeypatch, name, rows, None)
+    torch.set_num_threads(max(1, threads))
+    try:
+        found = in_one_call(monkeypatch, name, rows, compiled_loops() if threads else PLAIN)
+    finally:
+        torch.set_num_threads(1)
+    for one, other in zip(found, expected, strict=True):
         assert difference(one, other) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PlainLoops(rectify=lambda *_: None),
+        PlainLoops(back_through=lambda g, w, below: back_through(g, w[::-1], below)),
+        PlainLoops(back_through=lambda g, w, below: back_through(g[:, :-1], w[:-1], below)),
+        PlainLoops(weigh=lambda g, w, f, t, a, b: weigh(g, w, f, t, a, b - 1)),
+        PlainLoops(weigh=lambda g, w, f, t, a, b: weigh(g[:-1], w, f, t, a, b)),
+    ],
+)
+def test_the_comparison_of_layers_rejects_wrong_loops(
+    wrong: PlainLoops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("relu, relu", "four layers"):
+        expected = in_one_call(monkeypatch, name, 33, None)
+        found = in_one_call(monkeypatch, name, 33, wrong)
+        off = [difference(one, other) for one, other in zip(found, expected, strict=True)]
+        assert max(off) > 1e-3
+
+
+def test_what_a_unit_passes_back_follows_torch_where_it_is_not_a_number() -> None:
+    nan, inf = float("nan"), float("inf")
+    results = torch.tensor([[nan, inf, -inf, 0.0, -0.0, 1e-45, -1e-45]])
+    expected = torch.ops.aten.threshold_backward(torch.ones(1, 7), results, 0)
+    found = torch.ones(1, 7)
+    rectify(found.numpy(), results.numpy())
+    assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -327,34 +415,27 @@ def test_outputs_agree_with_torch(classes: int, compiled: bool) -> None:
 def test_odd_layouts_and_wide_rows_are_left_to_torch() -> None:
     layer, data = LinearLayer(torch.ones(3, 5), torch.ones(3)), torch.ones(4, 5)
     targets = torch.zeros(8, dtype=torch.int64)
-    assert CompiledPass.suits(layer, data, targets)
-    assert not CompiledPass.suits(layer, torch.ones(5, 4).t(), targets)
-    assert not CompiledPass.suits(layer, torch.ones(4, 5000), targets)
-    assert not CompiledPass.suits(layer, data.double(), targets)
-    assert not CompiledPass.suits(layer, data, targets[::2])
-    assert not CompiledPass.suits(LinearLayer(torch.ones(5, 3).t(), layer.bias), data, targets)
-    assert not CompiledPass.suits(LinearLayer(layer.weight, torch.ones(6)[::2]), data, targets)
+    assert suits(layer, data, targets)
+    assert not suits(layer, torch.ones(5, 4).t(), targets)
+    assert not suits(layer, torch.ones(4, 5000), targets)
+    assert not suits(layer, data.double(), targets)
+    assert not suits(layer, data, targets[::2])
+    assert not suits(LinearLayer(torch.ones(5, 3).t(), layer.bias), data, targets)
+    assert not suits(LinearLayer(layer.weight, torch.ones(6)[::2]), data, targets)
 
 
 def test_they_are_compiled_when_it_pays_and_where_numba_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
-
-    class Compiler:
-        def __call__(self) -> str:
-            made.append("compiled")
-            return "loops"
-
-        def cache_info(self) -> Any:
-            return type("Info", (), {"currsize": len(made)})
-
-    monkeypatch.setattr(compiled_stack, "compiled_loops", Compiler())
+    monkeypatch.setattr(compiled_stack, "_made", None)
+    monkeypatch.setattr(compiled_stack, "CompiledLoops", lambda: "loops")
     assert compiled_stack.loops_after(100) is None
+    assert compiled_stack.ready_loops(torch.ones(1, 3)) is None
     with monkeypatch.context() as patch:
         patch.setattr(compiled_stack, "numba_works", lambda: False)
         assert compiled_stack.loops_after(10**6) is None
-    assert not made
+    assert compiled_stack._made is None
     assert compiled_stack.loops_after(1 << 14) == "loops"
     assert compiled_stack.loops_after(1) == "loops"  # what is compiled is used at once
+    assert compiled_stack.ready_loops(torch.ones(1, 3)) == "loops"
 
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.float16])
@@ -388,9 +469,8 @@ def test_weights_of_another_dtype_and_totals_of_another_shape(layers: int) -> No
         engine.squared_norms()
         weights = torch.rand(1, 8)
         expected = engine.clipped_sum(weights)
-        if layers == 1:
-            for name, total in engine.clipped_sum(weights.double()).items():
-                assert difference(total, expected[name]) < 1e-6
+        for name, total in engine.clipped_sum(weights.double()).items():
+            assert difference(total, expected[name]) < 1e-6
         totals = [torch.zeros_like(p) for p in model.parameters()]
         memory = torch.zeros(64)
         for odd in (memory[:2], memory[:6:2], memory[:3].double()):
@@ -406,10 +486,10 @@ def test_parameters_whose_memory_was_exchanged_are_left_to_torch() -> None:
         (torch.ones(3, 5), torch.ones(3)),
         (torch.ones(3, 4), torch.ones(3).double()),
     ):
-        assert not CompiledPass.suits(LinearLayer(weight, bias), data, targets)
+        assert not suits(LinearLayer(weight, bias), data, targets)
     layer = LinearLayer(torch.ones(3, 4), torch.ones(3))
-    assert not CompiledPass.suits(layer, torch._neg_view(data), targets)
-    assert not CompiledPass.suits(layer, data, torch._neg_view(targets))
+    assert not suits(layer, torch._neg_view(data), targets)
+    assert not suits(layer, data, torch._neg_view(targets))
 
 
 def test_a_loop_that_broke_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -421,7 +501,7 @@ def test_a_loop_that_broke_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
     for call in (
         lambda: loops.norms([data], [data], 0.0, 1.0),
         lambda: loops.at_most(norms, 0.5, 1.0),
-        lambda: loops.weigh(data, norms[0], 1.0, data, torch.zeros(4)),
+        lambda: loops.weigh([data], norms[0], 1.0, [torch.zeros(4)]),
         lambda: loops.gradients_and_norms(layer, targets, data, 0.0, norms[0]),
     ):
         with pytest.raises(RuntimeError, match="broke off"):

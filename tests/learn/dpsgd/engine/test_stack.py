@@ -15,6 +15,7 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine import GradientEngine
 from discreet.learn.dpsgd.engine import stack as stack_module
 from discreet.learn.dpsgd.engine.recorder import Recorder
+from discreet.learn.dpsgd.engine.stack_pass import StackPass
 from learn.dpsgd.engine.judges import check, difference
 
 torch.set_num_threads(1)
@@ -397,8 +398,8 @@ def test_targets_that_are_no_classes_are_left_to_torch() -> None:
 def test_the_judges_reject_wrong_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted mistakes in the short way do not get past ``check``."""
     data = normal(5, 4)
-    own_norms = stack_module.StackPass.squared_norms
-    own_add = stack_module.StackPass.add_to
+    own_norms = StackPass.squared_norms
+    own_add = StackPass.add_to
     own_backward = stack_module.Stack.backward
     identity = stack_module._Activation(torch.relu_, lambda *_: None)
 
@@ -413,8 +414,8 @@ def test_the_judges_reject_wrong_stacks(monkeypatch: pytest.MonkeyPatch) -> None
         own_backward(self, kept, gradient / len(gradient))
 
     for owner, name, mutant in (
-        (stack_module.StackPass, "squared_norms", without_bias),
-        (stack_module.StackPass, "add_to", unweighted),
+        (StackPass, "squared_norms", without_bias),
+        (StackPass, "add_to", unweighted),
         (stack_module.Stack, "backward", scaled),
         (stack_module, "_ACTIVATIONS", {**stack_module._ACTIVATIONS, nn.ReLU: identity}),
     ):

@@ -21,10 +21,10 @@ from torch.utils import _pytree as pytree
 
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
-from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
-from discreet.learn.dpsgd.engine.stack import Stack, StackPass
+from discreet.learn.dpsgd.engine.stack import Stack
+from discreet.learn.dpsgd.engine.stack_pass import StackPass
 
 __all__ = ["BlackBoxes"]
 
@@ -137,7 +137,7 @@ class BlackBoxes:
             refuse_inference("inputs", inputs, error)
             raise
 
-    def only_pass(self) -> StackPass | CompiledPass | None:
+    def only_pass(self) -> StackPass | None:
         """The pass of a plain stack, if nothing else was recorded."""
         if self.stack is None or self.watched or len(self.stack.passes) != 1:
             return None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -19,24 +18,25 @@ from torch import Tensor
 
 from discreet._torch_threads import Job, numba_works, primitives
 from discreet.errors import InvalidValue
-from discreet.learn.dpsgd.engine.contributions import Versions
-from discreet.learn.dpsgd.engine.rounding import allowance, lost
 from discreet.learn.dpsgd.engine.stack_loops import (
     add_squared_norms,
     at_most,
+    back_through,
     gradients_and_norms,
     linear,
+    rectify,
     weigh,
 )
 
 __all__ = [
-    "CompiledPass",
     "LinearLayer",
     "Loops",
     "compiled_loops",
     "loops_after",
     "ready_loops",
     "require_row",
+    "suit_norms",
+    "suits",
 ]
 
 # Passes: about so many have to be made faster before compiling has paid for itself.
@@ -44,6 +44,7 @@ _COMPILE_AFTER = 1 << 14
 _WIDEST = 1 << 12  # longer sums are cut elsewhere, for the sake of their rounding
 _ROWS = 16  # examples in a piece of the work
 _FEW_ROWS = 8  # whose inputs stay in the first cache
+_COLUMNS = 256  # in a piece of what is weighted
 _SMALL = 1 << 15  # so few numbers are done by one thread before others have begun
 
 
@@ -58,24 +59,44 @@ class Loops(Protocol):
     """What is compiled, or in the tests is not."""
 
     def gradients_and_norms(
-        self, layer: LinearLayer, targets: Tensor, inputs: Tensor, least: float, norms: Tensor
+        self,
+        layer: LinearLayer,
+        targets: Tensor,
+        inputs: Tensor,
+        least: float,
+        norms: Tensor,
+        *,
+        below: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor | None, bool]:
         """Gradients of the outputs, if all targets are classes; whether all norms are finite.
 
-        See :func:`.stack_loops.linear` and :func:`.stack_loops.gradients_and_norms`.
+        Those of the inputs are written to ``below``, if it is given; ``rectified`` says that the
+        inputs come out of a ReLU, and that those before it are wanted. See
+        :func:`.stack_loops.linear`, :func:`.stack_loops.gradients_and_norms` and
+        :func:`.stack_loops.back_through`.
         """
 
     def weigh(
-        self, gradients: Tensor, weights: Tensor, factor: float, weighted: Tensor, total: Tensor
+        self, lefts: Sequence[Tensor], weights: Tensor, factor: float, totals: Sequence[Tensor]
     ) -> None:
-        """See :func:`.stack_loops.weigh`."""
+        """:func:`.stack_loops.weigh` for each of them and its total."""
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
+        self,
+        lefts: Sequence[Tensor],
+        rights: Sequence[Tensor],
+        least: float,
+        factor: float,
+        *,
+        begun: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor, bool]:
         """``factor`` times the sum over layers of ``(|left_i|^2 + least) (|right_i|^2 + 1)``.
 
-        Also whether all of them are finite.
+        Also whether all of them are finite. What was ``begun`` is part of the sum. If
+        ``rectified``, the first gradient has yet to come back through a ReLU, whose result is the
+        second of ``rights``: it is changed in place.
         """
 
     def at_most(self, squared_norms: Tensor, bound: float, most: float) -> Tensor:
@@ -100,6 +121,8 @@ class _Work(ctypes.Structure):
         ("infinite", ctypes.c_int64),
         ("fifth", ctypes.c_int64),
         ("sixth", ctypes.c_int64),
+        ("seventh", ctypes.c_int64),
+        ("rectified", ctypes.c_int64),
         ("done", ctypes.c_int64),
     )
 
@@ -123,7 +146,15 @@ class CompiledLoops:
         self._gradients, self._weigh, self._norms, self._at_most = jobs
 
     def gradients_and_norms(
-        self, layer: LinearLayer, targets: Tensor, inputs: Tensor, least: float, norms: Tensor
+        self,
+        layer: LinearLayer,
+        targets: Tensor,
+        inputs: Tensor,
+        least: float,
+        norms: Tensor,
+        *,
+        below: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor | None, bool]:
         weight, bias = layer
         rows, classes, width = inputs.shape[0], *weight.shape
@@ -131,32 +162,51 @@ class CompiledLoops:
         addresses = found.data_ptr(), targets.data_ptr(), inputs.data_ptr(), norms.data_ptr()
         work = _Work(0, rows, width, classes, *addresses, least)
         work.fifth, work.sixth = weight.data_ptr(), bias.data_ptr()
+        if below is not None:
+            work.seventh, work.rectified = below.data_ptr(), rectified
         pieces = -(-rows // _FEW_ROWS)
         _run(self._gradients, work, pieces=pieces, shared=rows * width > _SMALL)
         return (None if work.refused else found), not work.infinite
 
     def weigh(
-        self, gradients: Tensor, weights: Tensor, factor: float, weighted: Tensor, total: Tensor
+        self, lefts: Sequence[Tensor], weights: Tensor, factor: float, totals: Sequence[Tensor]
     ) -> None:
-        rows, classes = gradients.shape
-        addresses = gradients.data_ptr(), weights.data_ptr(), weighted.data_ptr(), total.data_ptr()
-        work = _Work(0, rows, 0, classes, *addresses, factor)
-        _run(self._weigh, work, pieces=1, shared=False)
+        table, pieces, width = [], 0, 0
+        for left, total in zip(lefts, totals, strict=True):
+            columns = left.shape[1]
+            pieces += -(-columns // _COLUMNS)
+            table += [left.data_ptr(), total.data_ptr(), columns, pieces]
+            width += columns
+        rows = weights.shape[0]
+        entries = (ctypes.c_int64 * len(table))(*table)
+        addresses = ctypes.addressof(entries), weights.data_ptr(), 0, 0
+        work = _Work(0, rows, len(lefts), 0, *addresses, factor)
+        _run(self._weigh, work, pieces=pieces, shared=rows * width > _SMALL)
 
     def norms(
-        self, lefts: Sequence[Tensor], rights: Sequence[Tensor], least: float, factor: float
+        self,
+        lefts: Sequence[Tensor],
+        rights: Sequence[Tensor],
+        least: float,
+        factor: float,
+        *,
+        begun: Tensor | None = None,
+        rectified: bool = False,
     ) -> tuple[Tensor, bool]:
         rows = lefts[0].shape[0]
         kept, table, width = [], [], 0
         for left, right in zip(lefts, rights, strict=True):
             for one in (left.contiguous(), right.contiguous()):
                 kept.append(one)  # alive until all is done
-                table += [one.data_ptr(), one.shape[1]]
-                width += one.shape[1]
-        totals = lefts[0].new_zeros(rows)
+                columns = one.shape[1]
+                table += [one.data_ptr(), columns]
+                width += columns
+        totals = kept[0].new_empty(1, rows)
         entries = (ctypes.c_int64 * len(table))(*table)
-        addresses = ctypes.addressof(entries), totals.data_ptr(), 0, 0
+        start = 0 if begun is None else begun.data_ptr()
+        addresses = ctypes.addressof(entries), totals.data_ptr(), start, 0
         work = _Work(0, rows, len(lefts), 0, *addresses, least, factor)
+        work.rectified = rectified
         _run(self._norms, work, pieces=-(-rows // _ROWS), shared=rows * width > _SMALL)
         return totals, not work.infinite
 
@@ -168,25 +218,29 @@ class CompiledLoops:
         return weights
 
 
-@lru_cache(maxsize=1)
+_made: CompiledLoops | None = None
+
+
 def compiled_loops() -> CompiledLoops:
-    """Return the loops compiled, which takes some seconds."""
-    return CompiledLoops()
+    """Return the loops compiled, which takes some seconds the first time."""
+    global _made  # noqa: PLW0603 - asked for in every step, where a cache would take its time
+    if _made is None:
+        _made = CompiledLoops()
+    return _made
 
 
 def ready_loops(one: Tensor) -> Loops | None:
     """The loops, if they were compiled before and for such tensors."""
-    if not compiled_loops.cache_info().currsize:
+    if _made is None or one.dtype != torch.float32 or one.device.type != "cpu":
         return None
-    suits = one.dtype == torch.float32 and one.device.type == "cpu" and one.is_contiguous()
-    return compiled_loops() if suits else None
+    return _made if one.is_contiguous() else None
 
 
 def loops_after(passes: int) -> Loops | None:
     """The loops, if they were compiled before or it pays after so many passes."""
-    if compiled_loops.cache_info().currsize:
+    if _made is None and passes >= _COMPILE_AFTER and numba_works():
         return compiled_loops()
-    return compiled_loops() if passes >= _COMPILE_AFTER and numba_works() else None
+    return _made
 
 
 def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
@@ -195,8 +249,11 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
     pointer, next_of, carray = primitives()
     # Sums in any order and fused multiply-adds; infinities and NaN mean what they always do.
     compile_function: Any = numba.njit(error_model="numpy", fastmath={"contract", "reassoc"})
-    compiled_linear, compiled_gradients, compiled_weigh, compiled_add, compiled_at_most = map(
-        compile_function, (linear, gradients_and_norms, weigh, add_squared_norms, at_most)
+    compiled_linear, compiled_gradients, compiled_back, compiled_rectify = map(
+        compile_function, (linear, gradients_and_norms, back_through, rectify)
+    )
+    compiled_weigh, compiled_add, compiled_at_most = map(
+        compile_function, (weigh, add_squared_norms, at_most)
     )
     single, whole = np.float32, np.int64
 
@@ -213,6 +270,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
         norms = carray(pointer(work[7]), rows, dtype=single)
         weight = carray(pointer(work[12]), (classes, width), dtype=single)
         bias = carray(pointer(work[13]), classes, dtype=single)
+        below = carray(pointer(work[14]), (rows, width), dtype=single)
         least = single(whole(work[8]).view(np.float64))
         while True:
             start = next_of(address) * _FEW_ROWS
@@ -225,23 +283,39 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
                 work[10] = 1
             elif not all_finite(norms[start:end]):
                 work[11] = 1
+            if work[14]:
+                compiled_back(outputs[start:end], weight, below[start:end])
+            if work[15]:
+                compiled_rectify(below[start:end], inputs[start:end])
             next_of(address + _DONE)
 
-    def weigh_rows(address: int) -> None:
+    def weigh_columns(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)
-        rows, classes = work[1], work[3]
-        given = carray(pointer(work[4]), (rows, classes), dtype=single)
+        rows, count = work[1], work[2]
+        table = carray(pointer(work[4]), (count, 4), dtype=whole)
         weights = carray(pointer(work[5]), rows, dtype=single)
-        weighted = carray(pointer(work[6]), (rows, classes), dtype=single)
-        total = carray(pointer(work[7]), classes, dtype=single)
-        compiled_weigh(given, weights, single(whole(work[8]).view(np.float64)), weighted, total)
-        next_of(address + _DONE)
+        factor = single(whole(work[8]).view(np.float64))
+        at = before = 0
+        while True:
+            piece = next_of(address)
+            while at < count and piece >= table[at, 3]:
+                before = table[at, 3]
+                at += 1
+            if at == count:
+                return
+            width = table[at, 2]
+            left = carray(pointer(table[at, 0]), (rows, width), dtype=single)
+            total = carray(pointer(table[at, 1]), width, dtype=single)
+            start = (piece - before) * _COLUMNS
+            compiled_weigh(left, weights, factor, total, start, min(start + _COLUMNS, width))
+            next_of(address + _DONE)
 
     def norms_of_layers(address: int) -> None:
         work = carray(pointer(address), _ENTRIES, dtype=whole)
         rows = work[1]
         table = carray(pointer(work[4]), (work[2], 4), dtype=whole)
         totals = carray(pointer(work[5]), rows, dtype=single)
+        begun = carray(pointer(work[6]), rows, dtype=single)
         least = single(whole(work[8]).view(np.float64))
         factor = single(whole(work[9]).view(np.float64))
         while True:
@@ -249,9 +323,16 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
             if start >= rows:
                 return
             end = min(start + _ROWS, rows)
+            if work[6]:
+                totals[start:end] = begun[start:end]
+            else:
+                totals[start:end] = 0
             for at in range(len(table)):
                 left = carray(pointer(table[at, 0]), (rows, table[at, 1]), dtype=single)
                 right = carray(pointer(table[at, 2]), (rows, table[at, 3]), dtype=single)
+                if at == 0 and work[15]:
+                    result = carray(pointer(table[1, 2]), (rows, table[1, 3]), dtype=single)
+                    compiled_rectify(left[start:end], result[start:end])
                 compiled_add(left[start:end], right[start:end], least, totals[start:end])
             if not all_finite(totals[start:end]):
                 work[11] = 1
@@ -267,7 +348,7 @@ def _compiled_jobs() -> tuple[Job, Job, Job, Job]:
         compiled_at_most(norms, bound, most, weights)
         next_of(address + _DONE)
 
-    return Job(gradients), Job(weigh_rows), Job(norms_of_layers), Job(limited)
+    return Job(gradients), Job(weigh_columns), Job(norms_of_layers), Job(limited)
 
 
 def require_row(total: Tensor, rows: Tensor) -> None:
@@ -283,79 +364,24 @@ def require_row(total: Tensor, rows: Tensor) -> None:
         )
 
 
-@final
-class CompiledPass:
-    """The pass of one layer: gradients of its outputs, its inputs, and norms that are known."""
+def suits(layer: LinearLayer, inputs: Tensor, targets: Tensor) -> bool:
+    """Whether the loops were made for such a layer and such inputs."""
+    weight, bias = layer
+    return (
+        inputs.dtype == weight.dtype == bias.dtype == torch.float32
+        and inputs.device.type == "cpu"
+        and inputs.shape[1] == weight.shape[1] <= _WIDEST
+        and bias.shape == weight.shape[:1]
+        and inputs.is_contiguous()
+        and targets.is_contiguous()
+        and weight.is_contiguous()
+        and bias.is_contiguous()
+        and not inputs.is_neg()
+        and not targets.is_neg()
+    )
 
-    __slots__ = ("_left", "_loops", "_norms", "_right", "_versions", "is_finite")
 
-    def __init__(
-        self, left: Tensor, right: Tensor, norms: Tensor, loops: Loops, *, is_finite: bool
-    ) -> None:
-        self.is_finite = is_finite
-        self._left = left
-        self._right = right
-        self._norms = norms
-        self._loops = loops
-        self._versions = Versions(left, right)
-
-    @staticmethod
-    def of(
-        layer: LinearLayer, targets: Tensor, inputs: Tensor, loops: Loops
-    ) -> CompiledPass | None:
-        """Both passes of a layer; None if a target is no class."""
-        norms = inputs.new_empty(1, inputs.shape[0])
-        least = lost(layer.weight.shape[0], inputs)
-        left, is_finite = loops.gradients_and_norms(layer, targets, inputs, least, norms[0])
-        return (
-            left if left is None else CompiledPass(left, inputs, norms, loops, is_finite=is_finite)
-        )
-
-    @staticmethod
-    def suits(layer: LinearLayer, inputs: Tensor, targets: Tensor) -> bool:
-        """Whether the loops were made for such a layer and such inputs."""
-        weight, bias = layer
-        return (
-            inputs.dtype == weight.dtype == bias.dtype == torch.float32
-            and inputs.device.type == "cpu"
-            and inputs.shape[1] == weight.shape[1] <= _WIDEST
-            and bias.shape == weight.shape[:1]
-            and inputs.is_contiguous()
-            and targets.is_contiguous()
-            and weight.is_contiguous()
-            and bias.is_contiguous()
-            and not inputs.is_neg()
-            and not targets.is_neg()
-        )
-
-    @staticmethod
-    def suit_norms(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> bool:
-        """Whether the loop over layers was made for such factors."""
-        widest = max([factor.shape[1] for factor in (*lefts, *rights)])
-        return lefts[0].dtype == torch.float32 and widest <= _WIDEST
-
-    def check(self) -> None:
-        """Raise if a factor was written to since."""
-        self._versions.check()
-
-    def factors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The left and the right ones, unchanged."""
-        self.check()
-        return [self._left], [self._right]
-
-    def squared_norms(self, factor: float) -> Tensor:
-        """``factor`` times the squared norms of all gradients, for clipping: (1, rows)."""
-        factor *= allowance(self._left)
-        return self._norms if factor == 1.0 else self._norms * factor
-
-    def add_to(
-        self, totals: Sequence[Tensor], weights: Tensor, factor: float, *, last: bool
-    ) -> None:
-        """Add the weighted sum to weight and bias; the gradients are ours to overwrite."""
-        self.check()
-        left, total = self._left, totals[1]
-        require_row(total, left)
-        weighted = left if last else torch.empty_like(left)
-        weights = weights.to(left.dtype).contiguous()
-        self._loops.weigh(left, weights, factor, weighted, total)
-        totals[0].addmm_(weighted.t(), self._right)
+def suit_norms(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> bool:
+    """Whether the loop over layers was made for such factors."""
+    widest = max([factor.shape[1] for factor in (*lefts, *rights)])
+    return lefts[0].dtype == torch.float32 and widest <= _WIDEST

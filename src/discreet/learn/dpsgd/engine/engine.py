@@ -16,7 +16,6 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.axes import Axes, contains_sequence_first
 from discreet.learn.dpsgd.engine.backward_form import BackwardForm
 from discreet.learn.dpsgd.engine.black_box import BlackBoxes
-from discreet.learn.dpsgd.engine.compiled_stack import CompiledPass
 from discreet.learn.dpsgd.engine.contributions import (
     Contribution,
     require_unchanged,
@@ -25,7 +24,7 @@ from discreet.learn.dpsgd.engine.contributions import (
 from discreet.learn.dpsgd.engine.recorder import Recorder
 from discreet.learn.dpsgd.engine.rules import ALWAYS, RULES
 from discreet.learn.dpsgd.engine.scratch import keep_freed_memory
-from discreet.learn.dpsgd.engine.stack import StackPass
+from discreet.learn.dpsgd.engine.stack_pass import StackPass
 
 __all__ = ["GradientEngine"]
 
@@ -211,7 +210,7 @@ class GradientEngine:
             ]
         return self._settled
 
-    def _single(self) -> StackPass | CompiledPass | None:
+    def _single(self) -> StackPass | None:
         """The one pass of a plain stack that is clipped as a whole, until it is spread out."""
         if len(self._groups) > 1 or self._settled is not None:
             return None

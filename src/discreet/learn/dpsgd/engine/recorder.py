@@ -97,7 +97,8 @@ class Recorder(TorchFunctionMode):
         """Let go of everything recorded."""
         self.generation += 1
         for source in self.parameters:
-            source.clear()
+            if source.uses or source.contributions or source.leaves:
+                source.clear()
         self.sources = self._own
         self._data = {}
         if self.derived:

@@ -11,7 +11,8 @@ hook, a subclass, an input of another shape or a mode that watches torch, goes t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any, NamedTuple, final
 
 import torch
@@ -22,28 +23,23 @@ from torch.nn.modules import module as torch_module
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.compiled_stack import (
-    CompiledPass,
     LinearLayer,
     Loops,
     loops_after,
-    require_row,
+    suit_norms,
+    suits,
 )
-from discreet.learn.dpsgd.engine.contributions import (
-    Outer,
-    OuterBias,
-    PerExample,
-    Versions,
-    scalar,
-)
+from discreet.learn.dpsgd.engine.contributions import Outer, OuterBias, PerExample, scalar
 from discreet.learn.dpsgd.engine.recorder import Recorder
-from discreet.learn.dpsgd.engine.rounding import allowance, lengths, lost
+from discreet.learn.dpsgd.engine.rounding import lost
 from discreet.learn.dpsgd.engine.rule_linear import unchanged
 from discreet.learn.dpsgd.engine.sources import Source
+from discreet.learn.dpsgd.engine.stack_pass import StackPass
 
-__all__ = ["Stack", "StackPass"]
+__all__ = ["Stack"]
 
 _FIRST = "the first layer"
-_NARROW = 32
+_NARROW = 32  # outputs, of which a loop makes gradients in less time than calls of torch
 _aten = torch.ops.aten
 _relu_backward = _aten.threshold_backward.grad_input
 _tanh_backward = _aten.tanh_backward.grad_input
@@ -57,8 +53,9 @@ class _Activation(NamedTuple):
     backward_: Callable[[Tensor, Tensor], object]
 
 
+_RELU = _Activation(torch.relu_, lambda g, out: _relu_backward(g, out, 0, grad_input=g))
 _ACTIVATIONS: dict[type[nn.Module], _Activation] = {
-    nn.ReLU: _Activation(torch.relu_, lambda g, out: _relu_backward(g, out, 0, grad_input=g)),
+    nn.ReLU: _RELU,
     nn.Tanh: _Activation(torch.tanh_, lambda g, out: _tanh_backward(g, out, grad_input=g)),
     nn.Sigmoid: _Activation(torch.sigmoid_, lambda g, out: _sigmoid_backward(g, out, grad_input=g)),
 }
@@ -104,96 +101,6 @@ class _Layer(NamedTuple):
     activation: _Activation | None
 
 
-@final
-class StackPass:
-    """What one forward and backward pass left: for each layer both factors of its gradients.
-
-    The gradient of example ``i`` is ``left[i] right[i]^T`` for a weight and ``left[i]`` for its
-    bias, where every layer has both and both are trained.
-    """
-
-    __slots__ = ("_lefts", "_loops", "_rights", "_versions", "_widest", "is_finite")
-
-    def __init__(self, lefts: list[Tensor], rights: list[Tensor], loops: Loops | None) -> None:
-        self.is_finite = False  # as long as nobody has looked
-        self._loops = loops
-        self._lefts = lefts
-        self._rights = rights
-        self._widest = max([left.shape[1] for left in lefts])
-        self._versions = Versions(*lefts, *rights)
-
-    def squared_norms(self, factor: float) -> Tensor:
-        """``factor`` times the squared norms of the examples' gradients, for clipping: (1, rows).
-
-        Nothing here has a graph behind it, so autograd need not be switched off.
-        """
-        least = lost(self._widest, self._lefts[0])
-        factor *= allowance(self._lefts[0])
-        if self._loops is not None and CompiledPass.suit_norms(self._lefts, self._rights):
-            norms, self.is_finite = self._loops.norms(self._lefts, self._rights, least, factor)
-            return norms.unsqueeze(0)
-        lefts = [_squares(left) for left in self._lefts]
-        rights = [lengths(right) for right in self._rights]
-        single = len(lefts) == 1
-        left = lefts[0] if single else torch.stack(lefts)
-        right = rights[0] if single else torch.stack(rights)
-        # |left|^2 |right|^2 for a weight and |left|^2 for its bias.
-        squares = torch.addcmul(scalar(factor, right), right, right, value=factor)
-        squares.mul_(left.add_(least))
-        return squares.unsqueeze(0) if single else squares.sum(0, keepdim=True)
-
-    def check(self) -> None:
-        """Raise if a factor was written to since."""
-        self._versions.check()
-
-    def factors(self) -> tuple[list[Tensor], list[Tensor]]:
-        """The left and the right ones, unchanged."""
-        self.check()
-        return self._lefts, self._rights
-
-    def add_to(
-        self, totals: Sequence[Tensor], weights: Tensor, factor: float, *, last: bool
-    ) -> None:
-        """Add the weighted sum to weight and bias of every layer in turn.
-
-        If it is the ``last`` use, what lies between the layers is overwritten, to save memory.
-        The inputs and the gradient of the result belong to others.
-        """
-        self.check()
-        column = weights.unsqueeze(1)
-        final = len(self._lefts) - 1
-        for at, (left, right) in enumerate(zip(self._lefts, self._rights, strict=True)):
-            if self._is_narrow(left, weights):
-                assert self._loops is not None
-                require_row(totals[2 * at + 1], left)
-                given, left = left.contiguous(), left.new_empty(left.shape)
-                self._loops.weigh(given, weights, factor, left, totals[2 * at + 1])
-                totals[2 * at].addmm_(left.t(), right)
-                continue
-            totals[2 * at + 1].addmv_(left.t(), weights, alpha=factor)
-            if left.shape[1] <= right.shape[1]:
-                left = left.mul_(column) if last and at < final else left * column
-            else:
-                right = right.mul_(column) if last and at > 0 else right * column
-            totals[2 * at].addmm_(left.t(), right, alpha=factor)
-
-    def _is_narrow(self, left: Tensor, weights: Tensor) -> bool:
-        """Whether a loop weights it in less time than three calls of torch."""
-        return (
-            self._loops is not None
-            and left.shape[1] <= _NARROW
-            and left.dtype == weights.dtype == torch.float32
-            and weights.is_contiguous()
-        )
-
-
-def _squares(rows: Tensor) -> Tensor:
-    """The squared length of each row; a matrix that lies transposed is added up row upon row."""
-    if rows.stride(1) == 1:
-        return lengths(rows).square_()
-    return rows.t().square().sum(0)
-
-
 class _Run(torch.autograd.Function):
     """The whole stack; hears the gradient of its result."""
 
@@ -224,26 +131,27 @@ class Stack:
     def __init__(
         self, model: nn.Module, recorder: Recorder, layers: list[_Layer], *, flattens: bool
     ) -> None:
-        self.passes: list[StackPass | CompiledPass] = []
+        self.passes: list[StackPass] = []
         self._short = 0
         self._layers = layers
         self._flattens = flattens
         self._model = model
         self._recorder = recorder
         self._spaces = [_Space.of(module, inner=module is not model) for module in model.modules()]
-        self._held = [
-            (table, name, one)
-            for table in (module._parameters for module in model.modules())
-            for name, one in table.items()
-        ]
+        tables = [module._parameters for module in model.modules()]
+        held = [(table, name, one) for table in tables for name, one in table.items()]
+        self._tables, self._names, self._held = map(list, zip(*held, strict=True))
         # No gradient is wanted below the first layer that is trained.
         trained = [layer.by_weight is not None or layer.by_bias is not None for layer in layers]
         self._first = trained.index(True)
         in_turn = [source for layer in layers for source in (layer.by_weight, layer.by_bias)]
         self._whole = in_turn == recorder.parameters
-        weight, bias = layers[0][:2]
-        alone = self._whole and len(layers) == 1 and bias is not None
-        self._only = LinearLayer(weight, bias) if alone and bias is not None else None
+        weight, bias = layers[-1][:2]
+        weights = [layer.weight for layer in layers]
+        narrow = self._whole and weight.shape[0] <= _NARROW
+        narrow = narrow and suit_norms(weights, [one.t() for one in weights])
+        self._last = LinearLayer(weight, bias) if narrow and bias is not None else None
+        self._widest = max(layer.weight.shape[0] for layer in layers)
         self._noted = False
         self._anchor = torch.zeros((), requires_grad=True)
 
@@ -319,7 +227,7 @@ class Stack:
                 or space["_backward_pre_hooks"]
             ):
                 return False
-        return all(table.get(name) is one for table, name, one in self._held)
+        return all(map(is_, map(dict.get, self._tables, self._names), self._held))
 
     def _are_rows(self, shape: torch.Size) -> bool:
         if len(shape) < 2 or shape[0] != self._recorder.units:
@@ -353,14 +261,13 @@ class Stack:
         """
         if rows.ndim > 2:
             rows = rows.flatten(1)
-        with torch.no_grad():
-            only = self._only
-            if only is not None and CompiledPass.suits(only, rows, targets):
-                loops = self._loops()
-                if loops is not None:
-                    return self._kept(CompiledPass.of(only, targets, rows, loops))
-            # Examples last in memory: of few classes, torch's softmax takes a tenth of the time.
+        with torch.set_grad_enabled(False):  # fewer calls than no_grad()
+            loops = self._loops()
             kept = self._inputs_of_layers(rows)
+            last = self._last
+            if loops is not None and last is not None and suits(last, kept[-1], targets):
+                return self._compiled_pass(loops, last, kept, targets)
+            # Examples last in memory: of few classes, torch's softmax takes a tenth of the time.
             weight, bias = self._layers[-1][:2]
             outputs = torch.mm(weight, kept[-1].t())
             if bias is not None:
@@ -371,7 +278,35 @@ class Stack:
                 gradient.scatter_add_(0, targets.unsqueeze(0), minus_one)
             except RuntimeError:
                 return False
-            self.backward(kept, gradient.t())
+            self._backward(kept, gradient.t(), loops)
+        return True
+
+    def _compiled_pass(
+        self, loops: Loops, last: LinearLayer, kept: list[Tensor], targets: Tensor
+    ) -> bool:
+        """The same from the inputs of the last layer on, in loops wherever they are faster."""
+        inputs = kept[-1]
+        norms = inputs.new_empty(1, inputs.shape[0])
+        least = lost(self._widest, inputs)
+        top = len(self._layers) - 2
+        below, activation = None, None
+        if top >= 0:
+            below, activation = torch.empty_like(inputs), self._layers[top].activation
+        rectified = activation is _RELU
+        given = last, targets, inputs, least, norms[0]
+        left, is_finite = loops.gradients_and_norms(*given, below=below, rectified=rectified)
+        if left is None:
+            return False
+        lefts = [left]
+        if below is not None:
+            if activation is not None and not rectified:
+                activation.backward_(below, inputs)
+            rectified = top > 0 and self._layers[0].activation is _RELU
+            lefts = self._below(top, below, kept, leave_first=rectified)
+            sums = lefts, kept[:-1], least, 1.0
+            norms, is_finite = loops.norms(*sums, begun=norms, rectified=rectified)
+            lefts.append(left)
+        self._keep(StackPass(lefts, kept, loops, norms=norms, is_finite=is_finite, owns_last=True))
         return True
 
     def _loops(self) -> Loops | None:
@@ -379,11 +314,6 @@ class Stack:
         self._short += 1
         on_host = self._layers[0].weight.device.type == "cpu"
         return loops_after(self._short) if on_host else None
-
-    def _kept(self, one: CompiledPass | None) -> bool:
-        if one is not None:
-            self.passes.append(one)
-        return one is not None
 
     def _inputs_of_layers(self, rows: Tensor) -> list[Tensor]:
         kept = [rows]
@@ -401,21 +331,37 @@ class Stack:
 
     def backward(self, kept: list[Tensor], gradient: Tensor) -> None:
         """Keep the factors of every layer's gradients, from that of the result."""
+        self._backward(kept, gradient, self._loops() if self._whole else None)
+
+    def _backward(self, kept: list[Tensor], gradient: Tensor, loops: Loops | None) -> None:
+        lefts = self._below(len(self._layers) - 1, gradient, kept)
+        if self._whole:
+            self._keep(StackPass(lefts, kept, loops))
+        else:
+            self._contribute(lefts, kept[self._first :])
+
+    def _below(
+        self, top: int, gradient: Tensor, kept: list[Tensor], *, leave_first: bool = False
+    ) -> list[Tensor]:
+        """The gradients of what the trained layers up to ``top`` give, from that of the last.
+
+        With ``leave_first`` the first one has yet to come back through the activation.
+        """
         layers = self._layers
         lefts = [gradient]
-        for at in range(len(layers) - 1, self._first, -1):
+        for at in range(top, self._first, -1):
             gradient = torch.mm(gradient, layers[at].weight)
             activation = layers[at - 1].activation
-            if activation is not None:
+            if activation is not None and not (leave_first and at == 1):
                 activation.backward_(gradient, kept[at])
             lefts.append(gradient)
         lefts.reverse()
-        if self._whole:
-            self.passes.append(StackPass(lefts, kept, self._loops()))
-            if not self._noted:
-                self._note()
-        else:
-            self._contribute(lefts, kept[self._first :])
+        return lefts
+
+    def _keep(self, one: StackPass) -> None:
+        self.passes.append(one)
+        if not self._noted:
+            self._note()
 
     def _note(self) -> None:
         self._noted = True

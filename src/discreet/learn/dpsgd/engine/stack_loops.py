@@ -6,7 +6,15 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["add_squared_norms", "at_most", "gradients_and_norms", "linear", "weigh"]
+__all__ = [
+    "add_squared_norms",
+    "at_most",
+    "back_through",
+    "gradients_and_norms",
+    "linear",
+    "rectify",
+    "weigh",
+]
 
 
 def linear(inputs: Any, weight: Any, bias: Any, outputs: Any) -> None:
@@ -80,14 +88,57 @@ def gradients_and_norms(outputs: Any, targets: Any, inputs: Any, least: Any, nor
     return True
 
 
-def weigh(gradients: Any, weights: Any, factor: Any, weighted: Any, total: Any) -> None:
-    """Weight each row, and add all of them to ``total``."""
+def back_through(gradients: Any, weight: Any, below: Any) -> None:
+    """Write ``gradients weight``, the gradients of a layer's inputs; three outputs at a time."""
     rows, classes = gradients.shape
+    alone = (classes - 1) % 3 + 1
     for row in range(rows):
-        weight = weights[row] * factor
-        for at in range(classes):
-            weighted[row, at] = gradients[row, at] * weight
-            total[at] += weighted[row, at]
+        found = below[row]
+        found[:] = 0
+        for place in range(alone):
+            x, wx = gradients[row, place], weight[place]
+            for at in range(found.size):
+                found[at] += x * wx[at]
+        for place in range(alone, classes, 3):
+            x, y, z = gradients[row, place], gradients[row, place + 1], gradients[row, place + 2]
+            wx, wy, wz = weight[place], weight[place + 1], weight[place + 2]
+            for at in range(found.size):
+                found[at] += x * wx[at] + y * wy[at] + z * wz[at]
+
+
+def rectify(gradients: Any, results: Any) -> None:
+    """Nothing comes back through what a ReLU has set to 0."""
+    zero = gradients.dtype.type(0)
+    for row in range(gradients.shape[0]):
+        for at in range(gradients.shape[1]):
+            if results[row, at] <= zero:
+                gradients[row, at] = zero
+
+
+def weigh(gradients: Any, weights: Any, factor: Any, total: Any, start: int, end: int) -> None:
+    """Weight each row in place, and add all of them to ``total``, from one column to another.
+
+    Four rows at a time, so that a total that was read is used more than once.
+    """
+    rows = gradients.shape[0]
+    whole = rows - rows % 4
+    sums = total[start:end]
+    for row in range(0, whole, 4):
+        a, b = weights[row] * factor, weights[row + 1] * factor
+        c, d = weights[row + 2] * factor, weights[row + 3] * factor
+        x, y = gradients[row, start:end], gradients[row + 1, start:end]
+        z, u = gradients[row + 2, start:end], gradients[row + 3, start:end]
+        for at in range(sums.size):
+            x[at] *= a
+            y[at] *= b
+            z[at] *= c
+            u[at] *= d
+            sums[at] += (x[at] + y[at]) + (z[at] + u[at])
+    for row in range(whole, rows):
+        a, x = weights[row] * factor, gradients[row, start:end]
+        for at in range(sums.size):
+            x[at] *= a
+            sums[at] += x[at]
 
 
 def add_squared_norms(left: Any, right: Any, least: Any, totals: Any) -> None:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
+from discreet.learn.dpsgd.engine.compiled_gram import compiled_gram
 from discreet.learn.dpsgd.engine.compiled_stack import compiled_loops
 from discreet.randomness import NormalStream
 from training_models import Classifier, Task
@@ -60,6 +61,7 @@ def compile_loops() -> None:
     stream.fill(buffer)
     stream.fill(buffer[:2])
     compiled_loops()
+    compiled_gram()
 
 
 class ReadyBatch:

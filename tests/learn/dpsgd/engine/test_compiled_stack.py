@@ -203,11 +203,14 @@ def test_targets_that_are_no_classes_change_nothing(loops: Any) -> None:
     assert (norms == 7).all()
 
 
+@pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
-def test_examples_that_are_not_finite_leave_nothing(bad: float) -> None:
+def test_examples_that_are_not_finite_leave_nothing(bad: float, layers: int) -> None:
     """Compiled without assuming that numbers are finite."""
     compiled_loops()
-    model = nn.Linear(5, 4)
+    torch.manual_seed(4)
+    below = [nn.Sequential(nn.Linear(5, 5), nn.ReLU()) for _ in range(layers - 1)]
+    model = nn.Sequential(*below, nn.Linear(5, 4))
     draw = torch.Generator().manual_seed(1)
     data = torch.randn(9, 5, generator=draw)
     targets = torch.randint(4, (9,), generator=draw)
@@ -224,6 +227,36 @@ def test_examples_that_are_not_finite_leave_nothing(bad: float) -> None:
     engine.detach()
     for name, total in sums[1].items():
         assert difference(sums[0][name], total) < 1e-5
+
+
+def test_a_pass_is_not_used_after_its_last_use() -> None:
+    """Its factors were weighted in place, which torch does not notice."""
+    compiled_loops()
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4))
+    engine = GradientEngine(model)
+    with engine.recording(3):
+        assert engine.cross_entropy((torch.ones(3, 5),), torch.zeros(3, dtype=torch.int64))
+        engine.squared_norms()
+        one = engine._boxes.only_pass()
+        assert one is not None
+        totals = [torch.zeros_like(p) for p in model.parameters()]
+        wrong = [torch.zeros(2, 2), *totals[1:]]
+        with pytest.raises(RuntimeError, match=r"shape|size"):
+            engine.add_clipped_sum(torch.ones(1, 3), wrong, last=True)
+        with pytest.raises(RuntimeError, match="last use"):
+            engine.add_clipped_sum(torch.ones(1, 3), totals)
+        with pytest.raises(RuntimeError, match="last use"):
+            one.factors()
+
+
+def test_no_examples_at_all() -> None:
+    compiled_loops()
+    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 4))
+    engine = GradientEngine(model)
+    with engine.recording(0):
+        assert engine.cross_entropy((torch.ones(0, 5),), torch.zeros(0, dtype=torch.int64))
+        assert engine.squared_norms().shape == (1, 0)
+        assert not any(total.any() for total in engine.clipped_sum(torch.ones(1, 0)).values())
 
 
 def test_inputs_that_change_meanwhile_are_noticed() -> None:

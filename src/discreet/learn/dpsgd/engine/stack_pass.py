@@ -43,7 +43,7 @@ class StackPass:
         self._owns_last = owns_last
         self._lefts = lefts
         self._rights = rights
-        self._versions = Versions(*lefts, *rights)
+        self._versions: Versions | None = Versions(*lefts, *rights)
 
     def squared_norms(self, factor: float) -> Tensor:
         """``factor`` times the squared norms of the examples' gradients, for clipping: (1, rows).
@@ -68,7 +68,9 @@ class StackPass:
         return squares.unsqueeze(0) if single else squares.sum(0, keepdim=True)
 
     def check(self) -> None:
-        """Raise if a factor was written to since."""
+        """Raise if a factor was written to since, by others or for the last use."""
+        if self._versions is None:
+            raise RuntimeError("a pass whose last use has begun cannot be used again")
         self._versions.check()
 
     def factors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -85,6 +87,8 @@ class StackPass:
         The inputs belong to others.
         """
         self.check()
+        if last:
+            self._versions = None  # loops write without torch's noticing
         if weights.dtype != self._lefts[0].dtype:
             weights = weights.to(self._lefts[0].dtype)
         if self._loops is not None and weights.dtype == torch.float32 and weights.is_contiguous():

@@ -150,7 +150,7 @@ class NormalStream:
         if kind not in _FLOATS:
             raise InvalidValue("dtype", dtype, "float32 or float64")
         result = np.empty(math.prod(dims), dtype=kind)
-        self._fill_normals(result, stddev)
+        self._fill_alone(result, stddev)
         return result.reshape(dims)
 
     def fill(self, target: NDArray[Any], *, stddev: float = 1.0, shared: bool = False) -> None:
@@ -170,7 +170,7 @@ class NormalStream:
             raise InvalidValue("target", target.dtype, "an array of float32 or float64")
         if not target.flags.c_contiguous or not target.flags.writeable:
             raise InvalidValue("target", target.flags, "a contiguous array that can be written")
-        self._fill_normals(target.reshape(-1), stddev, shared=shared)
+        self._fill_alone(target.reshape(-1), stddev, shared=shared)
 
     def tensor(
         self,
@@ -193,6 +193,16 @@ class NormalStream:
         kind = np.float64 if dtype == torch.float64 else np.float32
         values = torch.from_numpy(self.array(shape, stddev=stddev, dtype=kind))
         return values.to(device=device, dtype=dtype)
+
+    def _fill_alone(self, result: NDArray[Any], stddev: float, *, shared: bool = False) -> None:
+        """Fill once more in a child that was forked, by a signal handler, while this was filled.
+
+        A child has another lock.
+        """
+        lock = None
+        while lock is not self._lock:
+            lock = self._lock
+            self._fill_normals(result, stddev, shared=shared)
 
     def _fill_normals(self, result: NDArray[Any], stddev: float, *, shared: bool = False) -> None:
         """Box-Muller, block by block: first all cosines of a block, then all sines."""

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
+from discreet.learn.dpsgd.engine import GradientEngine
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
 
 
@@ -94,6 +95,43 @@ def test_autocast(run):
         ):
             model(inputs)
         break
+
+
+@pytest.mark.parametrize("form", ["total", "each"])
+def test_autocast_around_the_backward_pass_or_the_step(form):
+    """Norms would be of half precision, though the forward pass was not."""
+    model = network()
+    private, optimizer = wrap(model, plan(noise_multiplier=1e-3))
+    for inputs, targets in private.batches(data(64)):
+        before = [p.detach().clone() for p in model.parameters()]
+        losses = nn.CrossEntropyLoss(reduction="none")(model(inputs), targets)
+        half = torch.autocast("cpu", dtype=torch.bfloat16)
+        if form == "total":
+            with half, pytest.raises(PlanViolation, match="autocast"):
+                losses.mean().backward()
+        else:
+            private.backward(losses)
+            with half, pytest.raises(PlanViolation, match="autocast"):
+                optimizer.step()
+            assert all(map(torch.equal, before, model.parameters()))
+            optimizer.step()  # nothing was lost
+            assert not any(map(torch.equal, before, model.parameters()))
+        break
+    private.detach()
+
+
+def test_autocast_around_norms_and_sums():
+    model = network()
+    engine = GradientEngine(model)
+    half = torch.autocast("cpu", dtype=torch.bfloat16)
+    with engine.recording(4):
+        model(torch.ones(4, FEATURES)).sum().backward()
+        with half, pytest.raises(PlanViolation, match="autocast"):
+            engine.squared_norms()
+        engine.squared_norms()
+        with half, pytest.raises(PlanViolation, match="autocast"):
+            engine.clipped_sum(torch.ones(1, 4))
+    engine.detach()
 
 
 @pytest.mark.parametrize("option", [{"reduction": "none"}, {"isolation": "off"}])

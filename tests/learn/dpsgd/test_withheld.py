@@ -200,3 +200,19 @@ def test_inputs_of_a_wrong_width(make, good):
     assert not any(size in str(caught.value) for size in (str(ROWS), "52"))
     private.step(EACH, inputs, targets)
     private.detach()
+
+
+def test_a_layer_of_another_shape_does_not_tell_the_rows():
+    made = plan(examples=ROWS, sampler="full", expected_batch_size=None, steps=5)
+    model = network()
+    private, _ = wrap(model, made)
+    batches = private.batches(data(ROWS))
+    for _ in range(3):
+        private.step(EACH, *next(batches))
+    batch = next(batches)
+    kept = model[0].weight.data
+    model[0].weight.data = torch.zeros(kept.shape[0] + 1, kept.shape[1])
+    with pytest.raises(InvalidValue, match=r"inputs = 'withheld'.*RuntimeError") as caught:
+        private.step(EACH, *batch)
+    assert str(ROWS) not in "".join(traceback.format_exception_only(caught.value))
+    private.detach()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -20,9 +20,10 @@ __all__ = [
     "losses_of",
     "not_one_each",
     "outputs_of",
+    "silenced",
 ]
 
-
+Result = TypeVar("Result")
 _CROSS_ENTROPY = nn.CrossEntropyLoss.forward
 _FUNCTION = F.cross_entropy
 
@@ -57,8 +58,13 @@ def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:
     Traceback (most recent call last):
     discreet.errors.InvalidValue: inputs = 'withheld': expected those that the model takes; ...
     """
+    return silenced(model, model, *inputs)
+
+
+def silenced(model: nn.Module, call: Callable[..., Result], *args: Any) -> Result:
+    """``call(*args)``, in which the model runs; an error tells no more than above."""
     try:
-        return model(*inputs)
+        return call(*args)
     except (IndexError, RuntimeError, ValueError) as error:
         if not _tells(error):
             raise

@@ -34,6 +34,7 @@ from discreet.learn.dpsgd import violations
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clip_path import ClipPath
 from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine.autocast import refuse_autocast
 from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
@@ -46,6 +47,7 @@ from discreet.learn.dpsgd.plain_losses import (
     losses_of,
     not_one_each,
     outputs_of,
+    silenced,
 )
 from discreet.learn.dpsgd.plan import Plan, certified
 from discreet.learn.dpsgd.preparing import prepared
@@ -456,7 +458,8 @@ class Private:
         self._guard(self._model, inputs, {})
         self._form.kind = "each"
         self._scale = 1.0
-        return self._engine is not None and self._engine.cross_entropy(inputs, targets)
+        assert self._engine is not None  # there is an open batch
+        return silenced(self._model, self._engine.cross_entropy, inputs, targets)
 
     def backward(self, losses: Tensor) -> None:
         """Backward from one loss for each row of the batch: the recommended form.
@@ -465,12 +468,11 @@ class Private:
         """
         if self._chunk is None:
             raise PlanViolation("backward() outside of a batch of private.batches(...)")
-        rows = self._rows
-        if losses.ndim != 1 or losses.shape[0] != rows:
+        if losses.ndim != 1 or losses.shape[0] != self._rows:
             raise not_one_each(losses)
         self._form.require_each()
         if self._loss_watch.is_on:
-            self._loss_watch.judge(losses, rows=rows)
+            self._loss_watch.judge(losses, rows=self._rows)
         if self._watch is not None:
             self._watch.heard = True  # it stays on, for passes that are not ours
         self._scale = 1.0
@@ -511,6 +513,7 @@ class Private:
         """Clip what was recorded and add it to the noisy sum of the step, once."""
         engine = self._engine
         assert engine is not None
+        refuse_autocast()
         # Until all is done: what was added already could not be told, so nothing of it is used.
         self._broken = True
         norms = engine.squared_norms(scale=self._scale) if engine.heard else None

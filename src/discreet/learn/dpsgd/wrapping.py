@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from discreet.errors import InvalidValue, PlanViolation
+from discreet.learn.dpsgd.engine.autocast import refuse_autocast
 
 __all__ = [
     "ForwardGuard",
@@ -250,11 +251,7 @@ class ForwardGuard:
                 "such a pass are not covered by the plan. Call model.eval() or use "
                 "torch.no_grad() to look at the model, or detach() to end private training"
             )
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            raise PlanViolation(
-                "a training pass under autocast: norms of gradients in half precision are off by "
-                "up to a percent, and so would be the bound that the noise is made for"
-            )
+        refuse_autocast()
         self._check_rows(rows, args, kwargs)
 
     def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

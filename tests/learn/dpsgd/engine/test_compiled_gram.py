@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from discreet._torch_threads import Job
+from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine import GradientEngine, compiled_gram, rounding
 from discreet.learn.dpsgd.engine.compiled_gram import CompiledGram, GramLoop, GramSums
 from discreet.learn.dpsgd.engine.gram_loops import weighted_gram_loop
@@ -172,6 +173,18 @@ def test_it_is_compiled_when_it_pays_and_where_vectors_are_wide(
 
 def test_whether_vectors_are_wide_is_asked_of_the_processor() -> None:
     assert compiled_gram._has_wide_vectors() in (True, False)
+
+
+def test_matrices_that_are_not_those_of_the_rows_are_refused(compiled: CompiledGram) -> None:
+    """It would read what lies behind them."""
+    rows, gram = torch.ones(2, 3, 200), torch.ones(2, 3, 3)
+    for odd in (gram.bfloat16(), gram.double(), gram[:1], gram[:, :2], gram.transpose(0, 2)):
+        with pytest.raises(InvalidValue, match="gram"):
+            compiled.sums(rows, odd, 0.0, 0.0)
+    with pytest.raises(InvalidValue, match="gram"):
+        compiled.sums(rows.double(), gram.double(), 0.0, 0.0)
+    with pytest.raises(InvalidValue, match="rows"):
+        compiled.sums(torch.ones(2, 200, 3).transpose(1, 2), gram, 0.0, 0.0)
 
 
 def test_a_loop_that_broke_off_is_noticed(

@@ -525,6 +525,19 @@ def test_parameters_whose_memory_was_exchanged_are_left_to_torch() -> None:
     assert not suits(layer, data, torch._neg_view(targets))
 
 
+def test_memory_that_is_gone_is_left_to_torch() -> None:
+    """Who shards parameters lets go of their memory and keeps the tensors."""
+    targets, data = torch.zeros(8, dtype=torch.int64), torch.ones(8, 4)
+    layer = LinearLayer(torch.ones(3, 4), torch.ones(3))
+    assert suits(layer, data, targets)
+    assert suits(layer, torch.ones(9, 4)[1:], targets)
+    for kept in (0, 8):
+        for place in range(4):
+            all_of_it = [torch.ones(3, 4), torch.ones(3), data.clone(), targets.clone()]
+            all_of_it[place].untyped_storage().resize_(kept)
+            assert not suits(LinearLayer(*all_of_it[:2]), *all_of_it[2:])
+
+
 def test_a_loop_that_broke_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms that were not computed would be zero, and their examples not clipped."""
     loops = compiled_loops()

@@ -424,3 +424,20 @@ def test_the_judges_reject_wrong_stacks(monkeypatch: pytest.MonkeyPatch) -> None
             with pytest.raises(AssertionError):
                 check(deep(), data)
     check(deep(), data)
+
+
+@pytest.mark.parametrize("change", ["exchange", "append"])
+def test_parts_that_were_exchanged_are_noticed(change: str) -> None:
+    model, data = deep(), normal(5, 4)
+    engine = GradientEngine(model)
+    targets = torch.zeros(5, dtype=torch.int64)
+    with engine.recording(5):
+        assert engine.cross_entropy((data,), targets)
+    if change == "exchange":
+        place = next(at for at, one in enumerate(model) if isinstance(one, nn.ReLU | nn.Tanh))
+        model[place] = nn.Softplus()
+    else:
+        model.append(nn.Softplus())
+    with engine.recording(5):
+        assert not engine.cross_entropy((data,), targets)
+    engine.detach()

@@ -12,6 +12,7 @@ from typing import Literal, final
 from torch import Tensor
 
 from discreet.errors import PlanViolation
+from discreet.learn.dpsgd.engine.autocast import refuse_autocast
 
 __all__ = ["BackwardForm"]
 
@@ -36,7 +37,11 @@ class BackwardForm:
         self.is_ours = False
 
     def hear(self) -> None:
-        """A gradient arrives; raise if it is of a total beside losses that came one by one."""
+        """A gradient arrives; raise if it is of a total beside losses that came one by one.
+
+        Or if it goes through products of half precision.
+        """
+        refuse_autocast()
         if not self.is_ours:
             self.require_total()
             self.kind = "total"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from discreet._torch_threads import Job, numba_works, primitives
+from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.gram_loops import weighted_gram_loop
 
 __all__ = ["GramLoop", "GramSums", "compiled_gram", "gram_loop_for"]
@@ -74,9 +75,11 @@ class CompiledGram:
 
     def sums(self, rows: Tensor, gram: Tensor, least: float, other_least: float) -> GramSums:
         examples, terms, width = rows.shape
-        assert gram.shape == (examples, terms, terms)
-        assert rows.is_contiguous()
-        assert gram.is_contiguous()
+        suitable = gram.dtype == rows.dtype == torch.float32 and gram.device == rows.device
+        if gram.shape != (examples, terms, terms) or not suitable or not gram.is_contiguous():
+            raise InvalidValue("gram", f"{gram.dtype} {tuple(gram.shape[1:])}", "one for the rows")
+        if not rows.is_contiguous():
+            raise InvalidValue("rows", rows.stride(), "contiguous memory")
         found, squares = rows.new_empty(2, examples), rows.new_empty(examples, terms)
         addresses = rows.data_ptr(), gram.data_ptr(), squares.data_ptr(), found.data_ptr()
         work = _Work(0, examples, terms, width, *addresses, least, other_least)

@@ -378,7 +378,14 @@ def suits(layer: LinearLayer, inputs: Tensor, targets: Tensor) -> bool:
         and bias.is_contiguous()
         and not inputs.is_neg()
         and not targets.is_neg()
+        and all(map(_is_backed, (inputs, targets, weight, bias)))
     )
+
+
+def _is_backed(one: Tensor) -> bool:
+    """Whether the memory of a contiguous tensor is there: others may have let go of it."""
+    needed = (one.storage_offset() + one.numel()) * one.itemsize
+    return one.untyped_storage().nbytes() >= needed
 
 
 def suit_norms(lefts: Sequence[Tensor], rights: Sequence[Tensor]) -> bool:

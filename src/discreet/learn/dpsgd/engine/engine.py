@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.engine.autocast import refuse_autocast
 from discreet.learn.dpsgd.engine.axes import Axes, contains_sequence_first
 from discreet.learn.dpsgd.engine.backward_form import BackwardForm
 from discreet.learn.dpsgd.engine.black_box import BlackBoxes
@@ -225,6 +226,7 @@ class GradientEngine:
         """
         if type(scale) is not float or not 0 < scale < math.inf:
             scale = _validate.real("scale", scale, above=0)
+        refuse_autocast()
         self._scale = scale / self._recorder.repeats
         single = self._single()
         if single is not None:
@@ -261,6 +263,7 @@ class GradientEngine:
         Saves a pass over the parameters where the sum is to be added to something, as to noise.
         With ``last`` the recording may be used up, which saves memory; forget it then.
         """
+        refuse_autocast()
         units = self._recorder.units
         if weights.shape != (len(self._groups), units):
             raise InvalidValue(

@@ -138,8 +138,11 @@ class Stack:
         self._model = model
         self._recorder = recorder
         self._spaces = [_Space.of(module, inner=module is not model) for module in model.modules()]
-        tables = [module._parameters for module in model.modules()]
-        held = [(table, name, one) for table in tables for name, one in table.items()]
+        self._owners = [
+            table for one in model.modules() for table in (one._parameters, one._modules)
+        ]
+        self._sizes = list(map(len, self._owners))
+        held = [(table, name, one) for table in self._owners for name, one in table.items()]
         self._tables, self._names, self._held = map(list, zip(*held, strict=True))
         # No gradient is wanted below the first layer that is trained.
         trained = [layer.by_weight is not None or layer.by_bias is not None for layer in layers]
@@ -227,7 +230,8 @@ class Stack:
                 or space["_backward_pre_hooks"]
             ):
                 return False
-        return all(map(is_, map(dict.get, self._tables, self._names), self._held))
+        whole = list(map(len, self._owners)) == self._sizes
+        return whole and all(map(is_, map(dict.get, self._tables, self._names), self._held))
 
     def _are_rows(self, shape: torch.Size) -> bool:
         if len(shape) < 2 or shape[0] != self._recorder.units:
@@ -261,7 +265,7 @@ class Stack:
         """
         if rows.ndim > 2:
             rows = rows.flatten(1)
-        with torch.set_grad_enabled(False):  # fewer calls than no_grad()
+        with torch.no_grad():
             loops = self._loops()
             kept = self._inputs_of_layers(rows)
             last = self._last

@@ -518,32 +518,6 @@ def test_weights_of_another_dtype_and_totals_of_another_shape(layers: int) -> No
         assert not memory.any()
 
 
-def test_parameters_whose_memory_was_exchanged_are_left_to_torch() -> None:
-    targets, data = torch.zeros(8, dtype=torch.int64), torch.ones(8, 4)
-    for weight, bias in (
-        (torch.ones(300, 4), torch.ones(3)),
-        (torch.ones(3, 5), torch.ones(3)),
-        (torch.ones(3, 4), torch.ones(3).double()),
-    ):
-        assert not suits(LinearLayer(weight, bias), data, targets)
-    layer = LinearLayer(torch.ones(3, 4), torch.ones(3))
-    assert not suits(layer, torch._neg_view(data), targets)
-    assert not suits(layer, data, torch._neg_view(targets))
-
-
-def test_memory_that_is_gone_is_left_to_torch() -> None:
-    """Who shards parameters lets go of their memory and keeps the tensors."""
-    targets, data = torch.zeros(8, dtype=torch.int64), torch.ones(8, 4)
-    layer = LinearLayer(torch.ones(3, 4), torch.ones(3))
-    assert suits(layer, data, targets)
-    assert suits(layer, torch.ones(9, 4)[1:], targets)
-    for kept in (0, 8):
-        for place in range(4):
-            all_of_it = [torch.ones(3, 4), torch.ones(3), data.clone(), targets.clone()]
-            all_of_it[place].untyped_storage().resize_(kept)
-            assert not suits(LinearLayer(*all_of_it[:2]), *all_of_it[2:])
-
-
 def test_a_loop_that_broke_off_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Norms that were not computed would be zero, and their examples not clipped."""
     loops = compiled_loops()

@@ -120,6 +120,20 @@ def test_autocast_around_the_backward_pass_or_the_step(form):
     private.detach()
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda", "mps", "xpu"])
+def test_autocast_of_any_device(device, monkeypatch):
+    model = network()
+    engine = GradientEngine(model)
+    with engine.recording(4):
+        model(torch.ones(4, FEATURES)).sum().backward()
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "is_autocast_enabled", lambda kind: kind == device)
+            with pytest.raises(PlanViolation, match="autocast"):
+                engine.squared_norms()
+        assert engine.squared_norms().shape == (1, 4)
+    engine.detach()
+
+
 def test_autocast_around_norms_and_sums():
     model = network()
     engine = GradientEngine(model)

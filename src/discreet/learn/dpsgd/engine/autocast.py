@@ -8,10 +8,12 @@ from discreet.errors import PlanViolation
 
 __all__ = ["refuse_autocast"]
 
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
 
 def refuse_autocast() -> None:
     """Raise where products would be of half precision, in passes, norms and sums alike."""
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+    if any(map(torch.is_autocast_enabled, _DEVICES)):
         raise PlanViolation(
             "a training step under autocast: norms of gradients in half precision are off by "
             "up to a percent, and so would be the bound that the noise is made for. Leave autocast "

@@ -16,7 +16,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench bench-accounting bench-curator bench-learners bench-noise \
+.PHONY: help demo test test-slow lint bench bench-accounting bench-curator bench-learners bench-noise \
         bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
@@ -24,6 +24,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
+	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make lint               the static part of make test"
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
@@ -70,10 +71,15 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test: export OMP_NUM_THREADS := 1
+test test-slow: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m 'not slow' --durations=25
+
+# Needs PostgreSQL, Java 17 and Chromium: a missing program fails, it does not skip.
+test-slow: $(VENV)/installed-test
+	$(call stage,pytest -m slow)
+	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
 
 bench: bench-accounting bench-curator bench-learners bench-noise bench-training
 

@@ -32,7 +32,7 @@ TESTS = sorted((ROOT / "tests").rglob("*.py"))
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-MAX_LINES = 600
+MAX_LINES = 800
 DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 # Source files that may use `random` or `numpy.random`, each with the reason. None may today.
@@ -437,7 +437,7 @@ def test_ci_runs_the_tests() -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("#!")
     assert "set -euo pipefail" in lines
-    assert lines[-1] == "make test"
+    assert lines[-2:] == ["make test", "make test-slow"]
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 

@@ -53,7 +53,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server() -> Iterator[http.server.ThreadingHTTPServer]:
+def web_server() -> Iterator[http.server.ThreadingHTTPServer]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as running:
         running.planned, running.asked = {}, []
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
@@ -74,14 +74,14 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def url(server: http.server.ThreadingHTTPServer, path: str) -> str:
-    return f"http://127.0.0.1:{server.server_port}{path}"
+def url(web_server: http.server.ThreadingHTTPServer, path: str) -> str:
+    return f"http://127.0.0.1:{web_server.server_port}{path}"
 
 
-def source(server: http.server.ThreadingHTTPServer, **changes: object) -> SourceFile:
+def source(web_server: http.server.ThreadingHTTPServer, **changes: object) -> SourceFile:
     settings = {
         "digests": {digest(PACKED): "one", digest(CONTENT): "one"},
-        "urls": {"one": url(server, "/things.gz")},
+        "urls": {"one": url(web_server, "/things.gz")},
         **changes,
     }
     return SourceFile("toys", "things", **settings)
@@ -94,30 +94,30 @@ def files_below(directory: Path) -> list[str]:
 # --- fetching ----------------------------------------------------------------------------
 
 
-def test_a_file_is_fetched_once_checked_and_kept(server, places: Path) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
-    found = find(source(server))
+def test_a_file_is_fetched_once_checked_and_kept(web_server, places: Path) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
+    found = find(source(web_server))
     assert found == Found(places / "cache" / "discreet" / "toys" / "one" / "things.gz", "one")
     assert found.path.read_bytes() == PACKED
     assert found.read(lambda stream: stream.read()) == CONTENT
     assert files_below(places) == ["cache/discreet/toys/one/things.gz"]
-    assert find(source(server)) == found
-    assert find(source(server), download=False) == found
-    assert server.asked == ["/things.gz"]
+    assert find(source(web_server)) == found
+    assert find(source(web_server), download=False) == found
+    assert web_server.asked == ["/things.gz"]
 
 
-def test_a_plain_file_may_be_published_uncompressed(server, places: Path) -> None:
-    server.planned["/raw"] = (200, CONTENT, None)
-    found = find(source(server, urls={"one": url(server, "/raw")}))
+def test_a_plain_file_may_be_published_uncompressed(web_server, places: Path) -> None:
+    web_server.planned["/raw"] = (200, CONTENT, None)
+    found = find(source(web_server, urls={"one": url(web_server, "/raw")}))
     assert found.path.name == "things"
     assert found.read(lambda stream: stream.read()) == CONTENT
 
 
-def test_the_content_counts_not_the_compressor(server, places: Path) -> None:
+def test_the_content_counts_not_the_compressor(web_server, places: Path) -> None:
     other = gzip.compress(CONTENT, compresslevel=1, mtime=1)
     assert digest(other) != digest(PACKED)
-    server.planned["/things.gz"] = (200, other, None)
-    assert find(source(server)).revision == "one"
+    web_server.planned["/things.gz"] = (200, other, None)
+    assert find(source(web_server)).revision == "one"
 
 
 @pytest.mark.parametrize(
@@ -132,31 +132,31 @@ def test_the_content_counts_not_the_compressor(server, places: Path) -> None:
         ((500, b"", None), DataUnavailable, "500"),
     ],
 )
-def test_what_is_not_right_is_not_kept(server, places: Path, answer, error, message) -> None:
-    server.planned["/things.gz"] = answer
+def test_what_is_not_right_is_not_kept(web_server, places: Path, answer, error, message) -> None:
+    web_server.planned["/things.gz"] = answer
     with pytest.raises(error, match=message):
-        find(source(server))
+        find(source(web_server))
     assert files_below(places) == []
-    server.planned["/things.gz"] = (200, PACKED, None)
-    assert find(source(server)).revision == "one"
+    web_server.planned["/things.gz"] = (200, PACKED, None)
+    assert find(source(web_server)).revision == "one"
 
 
-def test_a_flood_is_broken_off(server, places: Path) -> None:
-    server.planned["/things.gz"] = (200, bytes(5000), None)
+def test_a_flood_is_broken_off(web_server, places: Path) -> None:
+    web_server.planned["/things.gz"] = (200, bytes(5000), None)
     with pytest.raises(DataCorrupt, match="more than 4999 bytes"):
-        find(source(server, most_bytes=4999))
+        find(source(web_server, most_bytes=4999))
     assert files_below(places) == []
 
 
-def test_an_interruption_leaves_nothing(server, places: Path, monkeypatch) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
+def test_an_interruption_leaves_nothing(web_server, places: Path, monkeypatch) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
 
     def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        find(source(server))
+        find(source(web_server))
     assert files_below(places) == []
 
 
@@ -173,17 +173,17 @@ def test_nobody_answers(places: Path) -> None:
     assert files_below(places) == []
 
 
-def test_a_cache_that_cannot_be_written(server, places: Path) -> None:
+def test_a_cache_that_cannot_be_written(web_server, places: Path) -> None:
     (places / "cache").write_text("a file where the directory should be")
     with pytest.raises(DataUnavailable, match="the cache cannot be written"):
-        find(source(server))
-    assert server.asked == []
+        find(source(web_server))
+    assert web_server.asked == []
 
 
-def test_several_may_fetch_at_once(server, places: Path) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
+def test_several_may_fetch_at_once(web_server, places: Path) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: find(source(server)), range(8)))
+        found = list(pool.map(lambda _: find(source(web_server)), range(8)))
     assert {file.path.read_bytes() == PACKED for file in found} == {True}
     assert files_below(places) == ["cache/discreet/toys/one/things.gz"]
 
@@ -191,40 +191,40 @@ def test_several_may_fetch_at_once(server, places: Path) -> None:
 # --- places and revisions ------------------------------------------------------------------
 
 
-def test_the_named_directory_comes_first(server, places: Path, monkeypatch) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
-    kept = find(source(server))
+def test_the_named_directory_comes_first(web_server, places: Path, monkeypatch) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
+    kept = find(source(web_server))
     (places / "mine" / "toys").mkdir(parents=True)
     own = places / "mine" / "toys" / "things"
     own.write_bytes(CONTENT)
     monkeypatch.setenv("DISCREET_DATA", str(places / "mine"))
-    assert find(source(server)) == Found(own, "one")
+    assert find(source(web_server)) == Found(own, "one")
     own.unlink()
-    assert find(source(server)) == kept
+    assert find(source(web_server)) == kept
 
 
-def test_a_wrong_file_is_refused_wherever_it_lies(server, places: Path, monkeypatch) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
-    find(source(server)).path.write_bytes(b"changed")
+def test_a_wrong_file_is_refused_wherever_it_lies(web_server, places: Path, monkeypatch) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
+    find(source(web_server)).path.write_bytes(b"changed")
     with pytest.raises(DataCorrupt, match="remove it to have it fetched"):
-        find(source(server))
+        find(source(web_server))
     with pytest.raises(DataCorrupt):
-        find(source(server), verify=False)
+        find(source(web_server), verify=False)
     (places / "mine" / "toys").mkdir(parents=True)
     (places / "mine" / "toys" / "things").write_bytes(b"mine")
     monkeypatch.setenv("DISCREET_DATA", str(places / "mine"))
     with pytest.raises(DataCorrupt, match=re.escape(digest(b"mine"))):
-        find(source(server))
-    assert find(source(server), verify=False).revision == UNVERIFIED
+        find(source(web_server))
+    assert find(source(web_server), verify=False).revision == UNVERIFIED
 
 
-def test_revisions_lie_side_by_side(server, places: Path) -> None:
+def test_revisions_lie_side_by_side(web_server, places: Path) -> None:
     newer = gzip.compress(b"newer")
-    server.planned = {"/old.gz": (200, PACKED, None), "/new.gz": (200, newer, None)}
+    web_server.planned = {"/old.gz": (200, PACKED, None), "/new.gz": (200, newer, None)}
     file = source(
-        server,
+        web_server,
         digests={digest(PACKED): "old", digest(newer): "new"},
-        urls={"new": url(server, "/new.gz"), "old": url(server, "/old.gz")},
+        urls={"new": url(web_server, "/new.gz"), "old": url(web_server, "/old.gz")},
     )
     assert find(file, revision="old").revision == "old"
     assert find(file).revision == "old", "what is on this machine comes before the web"
@@ -234,13 +234,13 @@ def test_revisions_lie_side_by_side(server, places: Path) -> None:
         find(file, revision="never")
 
 
-def test_a_place_that_serves_another_revision_is_refused(server, places: Path) -> None:
+def test_a_place_that_serves_another_revision_is_refused(web_server, places: Path) -> None:
     newer = gzip.compress(b"newer")
-    server.planned["/old.gz"] = (200, newer, None)
+    web_server.planned["/old.gz"] = (200, newer, None)
     file = source(
-        server,
+        web_server,
         digests={digest(PACKED): "old", digest(newer): "new"},
-        urls={"old": url(server, "/old.gz")},
+        urls={"old": url(web_server, "/old.gz")},
     )
     with pytest.raises(DataCorrupt, match="not revision 'old'"):
         find(file)
@@ -248,21 +248,21 @@ def test_a_place_that_serves_another_revision_is_refused(server, places: Path) -
 
 
 @pytest.mark.parametrize("how", ["argument", "variable"])
-def test_offline_means_offline(server, places: Path, monkeypatch, how: str) -> None:
+def test_offline_means_offline(web_server, places: Path, monkeypatch, how: str) -> None:
     if how == "variable":
         monkeypatch.setenv("DISCREET_OFFLINE", "1")
     with pytest.raises(DataUnavailable, match="not looked for on the web"):
-        find(source(server), download=how != "argument")
-    assert server.asked == []
+        find(source(web_server), download=how != "argument")
+    assert web_server.asked == []
     monkeypatch.setenv("DISCREET_OFFLINE", "0")
-    server.planned["/things.gz"] = (200, PACKED, None)
-    assert find(source(server)).revision == "one"
+    web_server.planned["/things.gz"] = (200, PACKED, None)
+    assert find(source(web_server)).revision == "one"
 
 
-def test_the_first_form_that_can_be_had(server, places: Path, monkeypatch) -> None:
-    server.planned["/things.gz"] = (200, PACKED, None)
+def test_the_first_form_that_can_be_had(web_server, places: Path, monkeypatch) -> None:
+    web_server.planned["/things.gz"] = (200, PACKED, None)
     local_only = SourceFile("toys", "small.npz", {digest(b"npz"): "one"})
-    forms = (local_only, source(server))
+    forms = (local_only, source(web_server))
     assert find(forms).path.name == "things.gz"
     (places / "mine" / "toys").mkdir(parents=True)
     (places / "mine" / "toys" / "small.npz").write_bytes(b"npz")

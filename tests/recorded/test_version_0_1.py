@@ -1,0 +1,88 @@
+"""Ledgers, certificates and models that version 0.1 wrote are still read."""
+
+import contextlib
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from discreet.learn.dpsgd.trained import load
+from discreet.learn.model_directory import read_model_directory
+from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.learn.projected_sgd import (
+    PrivateProjectedSGDClassifier,
+    PrivateProjectedSGDRegressor,
+)
+from discreet.learn.tabular import (
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    PrivateMLPRegressor,
+)
+from discreet.ledger import Ledger
+from discreet.pate.student_directory import read_student_directory
+from discreet.privacy import from_json, to_json
+
+HERE = Path(__file__).parent / "v0_1"
+LOSSES: list[dict[str, Any]] = json.loads((HERE / "losses.json").read_text(encoding="utf-8"))
+SOUND = [one for one in LOSSES if one["item"] is None]
+SAVED = {
+    "logistic": PrivateLogisticRegression,
+    "linear": PrivateLinearRegression,
+    "mlp-classifier": PrivateMLPClassifier,
+    "mlp-regressor": PrivateMLPRegressor,
+    "gaussian-nb": PrivateGaussianNB,
+    "categorical-nb": PrivateCategoricalNB,
+    "projected-classifier": PrivateProjectedSGDClassifier,
+    "projected-regressor": PrivateProjectedSGDRegressor,
+}
+
+
+def open_ledger(name: str, place: Path) -> Ledger:
+    """The recorded ledger as a file of its own."""
+    file = place / name
+    with contextlib.closing(sqlite3.connect(file)) as connection:
+        connection.executescript((HERE / f"{name}.sql").read_text(encoding="utf-8"))
+    return Ledger.open(file)
+
+
+@pytest.mark.parametrize("one", SOUND, ids=lambda one: str(one["name"]))
+def test_a_sound_loss_is_read_as_before(one: dict[str, Any]) -> None:
+    loss = from_json(one["loss"])
+    assert from_json(to_json(loss)) == loss
+    assert loss.epsilon(delta=one["delta"]) == pytest.approx(one["epsilon"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sound.ledger", "models.ledger"])
+def test_a_sound_ledger_is_verified_as_before(name: str, tmp_path: Path) -> None:
+    with open_ledger(name, tmp_path) as ledger:
+        assert ledger.verify().ok
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_saved_estimator_is_loaded(name: str) -> None:
+    model = SAVED[name].load(HERE / "saved" / f"{name}.npz")
+    said = json.loads((HERE / "saved" / f"{name}.certificate.json").read_text(encoding="utf-8"))
+    assert model.certificate_.epsilon == pytest.approx(said["epsilon"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["logistic", "naive-bayes", "mlp", "linear"])
+def test_a_model_of_discreet_train_is_loaded(name: str) -> None:
+    model = read_model_directory(HERE / f"train-{name}")
+    assert model.learner == name
+
+
+def test_a_student_is_loaded() -> None:
+    student = read_student_directory(HERE / "student")
+    assert sorted(student.estimator.classes_) == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["trainer", "own-loop", "vouched"])
+def test_a_network_is_loaded(name: str) -> None:
+    layers = torch.nn.Linear
+    two = torch.nn.Sequential(layers(8, 4), torch.nn.ReLU(), layers(4, 2))
+    certificate = load(HERE / f"dpsgd-{name}", layers(8, 2) if name == "vouched" else two)
+    assert certificate.epsilon <= 2.0

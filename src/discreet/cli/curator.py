@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -80,7 +81,7 @@ def dataset(
       discreet curator dataset study.ledger census people.parquet --schema people.toml \
         --epsilon 2 --delta 1e-6
     """
-    from discreet.curator.service.enrolment import open_dataset
+    from discreet.curator.service.enrolment import copies_of, open_dataset
     from discreet.data import Schema
     from discreet.ledger.arguments import amount
 
@@ -90,6 +91,7 @@ def dataset(
         if value is not None:
             amount(option, value)
     with _opened(place, create=epsilon is not None) as (ledger, registry):
+        copies = copies_of(registry, path)
         open_dataset(
             ledger,
             registry,
@@ -104,8 +106,14 @@ def dataset(
         view = ledger.show(name).budget
     if as_json:
         told = {"epsilon": str(view.epsilon), "delta": str(view.delta)}
-        print_json({"dataset": name, "source": path, "engine": engine, **told})
+        print_json({"dataset": name, "source": path, "engine": engine, **told, "copies": copies})
     else:
+        for known in copies:
+            print(
+                f"warning: this file has the same content as that of {known!r}: budgets of two "
+                "names do not add up, so the same people can be asked about twice",
+                file=sys.stderr,
+            )
         print_lines([f"{name} is served with epsilon {view.epsilon}, delta {view.delta}"])
 
 

@@ -8,6 +8,7 @@ averaged away, and a crash between charge and answer cannot release two draws fo
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sqlite3
 import threading
@@ -136,6 +137,8 @@ class SqliteAnswers:
 
     def __init__(self, path: str | Path) -> None:
         self._path = str(path)
+        # Only its owner may read it, from the first moment.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._local = threading.local()
         self._all: list[sqlite3.Connection] = []
         self._waiting: list[_Pending] = []

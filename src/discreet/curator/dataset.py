@@ -13,6 +13,7 @@ from discreet import _validate
 from discreet.curator.forms import checked_text
 from discreet.curator.grids import stored_columns
 from discreet.data.columns import Bounded, Labelled
+from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
 from discreet.randomness import SystemSource
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["CuratedDataset"]
 
 _DATABASES = (".duckdb", ".db")
-_PARQUET = (".parquet", ".pq")
+_FILES = (*_DATABASES, *PARQUET_ENDINGS, *CSV_ENDINGS)
+_REMOTE = ("file", "hdfs", "https", "http", "s3", "s3a", "gs", "abfss")
 
 
 @final
@@ -161,8 +163,27 @@ class CuratedDataset:
 
     def _read_by_engine(self, place: str) -> bool:
         """Whether the engine reads the source itself; CSV is read by the rules of the schema."""
+        _check_source(place)
         if self._table is not None or place.lower().endswith(_DATABASES):
             if self._table is None:
                 raise InvalidValue("table", None, "the table of a DuckDB file")
             return True
-        return place.lower().endswith(_PARQUET) or "://" in place or Path(place).is_dir()
+        return place.lower().endswith(PARQUET_ENDINGS) or "://" in place or Path(place).is_dir()
+
+
+def _check_source(place: str) -> None:
+    """Refuse by its name what no engine here can read, before anything is opened."""
+    scheme, mark, _ = place.partition("://")
+    if mark:
+        known = scheme.lower() in _REMOTE
+    else:
+        path = Path(place)
+        known = path.is_dir() or (path.is_file() and place.lower().endswith(_FILES))
+    if not known:
+        there = "" if mark or Path(place).exists() else " (there is no such file)"
+        raise InvalidValue(
+            "source",
+            place,
+            "a CSV or Parquet file, a DuckDB file with its table, a directory of Parquet files or "
+            f"an address of some ({', '.join(_REMOTE)}){there}",
+        )

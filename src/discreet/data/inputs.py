@@ -35,10 +35,10 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["TableInput", "open_table"]
+__all__ = ["CSV_ENDINGS", "PARQUET_ENDINGS", "TableInput", "open_table"]
 
-_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz", ".txt", ".txt.gz")
-_PARQUET = (".parquet", ".pq")
+CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz", ".txt", ".txt.gz")
+PARQUET_ENDINGS = (".parquet", ".pq")
 _CHECKED_ROWS = 1 << 14
 # By default Arrow reads all of a row group, which may be the whole file, before its first row.
 _BUFFERED_BYTES = 1 << 20
@@ -97,11 +97,13 @@ def open_table(data: object, schema: Schema) -> TableInput:
 def _open(data: object, schema: Schema) -> TableInput:
     if isinstance(data, str | os.PathLike):
         path = Path(data)
-        if path.name.lower().endswith(_PARQUET):
+        if path.name.lower().endswith(PARQUET_ENDINGS):
             return ParquetInput(path)
-        if path.name.lower().endswith(_CSV):
+        if path.name.lower().endswith(CSV_ENDINGS):
             return CsvInput(path, schema.csv)
-        raise InvalidValue("data", str(path), "a file name ending in " + ", ".join(_CSV + _PARQUET))
+        raise InvalidValue(
+            "data", str(path), "a file name ending in " + ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
+        )
     if isinstance(data, np.ndarray):
         return _matrix(data, schema.file_columns)
     if isinstance(data, Mapping):

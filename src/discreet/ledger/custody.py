@@ -59,6 +59,14 @@ class ChangedOnArrivalError(LedgerError):
     """The last of the users left, and the log with them, while another one arrived."""
 
 
+def mode_beside(path: Path) -> int:
+    """Who may read and write a file beside the ledger: those who may do so with the ledger."""
+    try:
+        return path.stat().st_mode & 0o666
+    except OSError:  # it is being made
+        return 0o600
+
+
 class Custody:
     """The files of a ledger as one connection found them, and its place among the users."""
 
@@ -79,7 +87,7 @@ class Custody:
         flags = os.O_RDWR | os.O_CREAT if self._writes else os.O_RDONLY
         name = f"{self._path}{USERS_FILE}"
         try:
-            return os.open(name, flags | os.O_CLOEXEC, 0o666)
+            return os.open(name, flags | os.O_CLOEXEC, mode_beside(self._path))
         except OSError as error:
             if not self._writes:
                 return None

@@ -98,7 +98,16 @@ class SqliteStore:
         store = cls(path, timeout=timeout, read_only=False)
         try:
             store._look_before_creating()
-            store._fill(ledger)
+            with _reachable(path):
+                new = not path.exists()
+                # Only its owner may read it, from the first moment.
+                os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            try:
+                store._fill(ledger)
+            except BaseException:
+                if new and path.stat().st_size == 0:
+                    path.unlink()
+                raise
         except BaseException:
             store.close()
             raise
@@ -316,6 +325,7 @@ class SqliteStore:
         draft = target.with_name(f".{target.name[:64]}.{os.getpid()}.{threading.get_ident()}")
         try:
             with self._link() as link, translated(target):
+                os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
                     link.connection.backup(copy)
                     # One file without a log beside it; it becomes durable like any other file.

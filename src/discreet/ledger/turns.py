@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from discreet.errors import LedgerBusy
+from discreet.ledger.custody import mode_beside
 
 try:
     import fcntl
@@ -45,7 +46,8 @@ class Turns:
         if not _HAS_FLOCK:
             return None
         try:
-            return os.open(f"{self._path}{suffix}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            return os.open(f"{self._path}{suffix}", flags, mode_beside(self._path))
         except OSError:  # a directory that cannot be written: no queue, and SQLite will say why
             return None
 

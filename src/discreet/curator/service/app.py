@@ -70,8 +70,9 @@ def create_app(settings: Settings, *, scratch: Scratch | None = None) -> FastAPI
 
     @app.get("/health", tags=["service"], responses={503: PROBLEMS[503]})
     async def health() -> HealthBody:
-        """Whether the service runs and can read its ledger."""
+        """Whether the service runs, can read its ledger, and the ledger fits together."""
         await runner.run(office.ledger.datasets)
+        await runner.run(office.check_ledger)
         return HealthBody(status="ok", version=__version__)
 
     app.add_exception_handler(Unanswered, _unanswered)

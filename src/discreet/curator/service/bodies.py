@@ -43,7 +43,7 @@ class ProblemBody(BaseModel):
 
 
 class HealthBody(BaseModel):
-    """That the service runs and reads its ledger."""
+    """That the service runs, and that its ledger fits together."""
 
     status: Literal["ok"]
     version: str
@@ -94,6 +94,12 @@ class FactsBody(BaseModel):
     head: str | None
     facts: dict[str, Any]
     budgets: list[BudgetView]
+
+
+class OpenedBody(FactsBody):
+    """A dataset that is served from now on; ``copies`` are served files of the same content."""
+
+    copies: list[str]
 
 
 class DatasetsBody(BaseModel):

@@ -6,17 +6,18 @@ name of a file inside a directory that was declared at the start, and nothing el
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.service.opened import curated
 from discreet.curator.service.registry import Registered, Registry, dataset_name
-from discreet.data import Schema
+from discreet.data import Categorical, Schema
 from discreet.errors import InvalidValue, LedgerExists, LedgerMissing, NotApplicable
 from discreet.ledger import Ledger
 from discreet.privacy import Filter, Relation
 
-__all__ = ["file_inside", "give_budget", "open_dataset"]
+__all__ = ["copies_of", "file_inside", "give_budget", "open_dataset"]
 
 
 def open_dataset(
@@ -38,7 +39,7 @@ def open_dataset(
     and with analysts required: that is how work goes on after a crash between the two steps.
     """
     dataset_name("name", name)
-    schema.require_complete()
+    _require_bounds(schema)
     if epsilon is not None:
         Filter(epsilon=epsilon, delta=delta)
     entry = Registered(name, schema.to_toml(), source, table, engine)
@@ -61,6 +62,44 @@ def open_dataset(
         )
     registry.add_dataset(name, schema=entry.schema, source=source, table=table, engine=engine)
     return opened
+
+
+def _require_bounds(schema: Schema) -> None:
+    """Raise for undeclared bounds; undeclared categories are selected privately by a query."""
+    open_ = [
+        name for name in schema.incomplete if not isinstance(schema.columns[name], Categorical)
+    ]
+    if open_:
+        raise NotApplicable(
+            "no bounds are declared for "
+            + ", ".join(map(repr, open_))
+            + ": declare them, or learn them privately with complete_schema; they are not read off "
+            "the data"
+        )
+
+
+def copies_of(registry: Registry, source: str) -> list[str]:
+    """The served datasets whose file has the same content as ``source``.
+
+    A copy under another name is a second budget for the same people, which nobody adds up.
+    """
+    place = Path(source)
+    if not place.is_file():
+        return []
+    size, digest, found = place.stat().st_size, None, []
+    for known in registry.datasets():
+        other = Path(known.source)
+        if known.source == source or not other.is_file() or other.stat().st_size != size:
+            continue
+        digest = digest or _digest(place)
+        if _digest(other) == digest:
+            found.append(known.name)
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_taken(registry: Registry, entry: Registered) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
@@ -18,10 +19,18 @@ from discreet.curator.service.opened import OpenedDatasets
 from discreet.curator.service.registry import Holder, Registry
 from discreet.curator.service.settings import Settings
 from discreet.curator.service.settled import REFERENCE, SettledAnswers, as_seen_by
-from discreet.errors import BudgetExceeded, InvalidValue, LedgerBusy, LedgerMissing
+from discreet.errors import (
+    BudgetExceeded,
+    InvalidValue,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerMissing,
+)
 from discreet.ledger import BudgetView, HistoryRow, Ledger
 
 __all__ = ["Office"]
+
+_VERDICT_HOLDS = 60.0
 
 
 @final
@@ -38,6 +47,8 @@ class Office:
         )
         self.curator = Curator(ledger, self.datasets, answers=self.answers)
         self._verifying = threading.Lock()
+        self._check_again = 0.0
+        self._fault: str | None = None
         self._entitled: set[tuple[str, str | None, str | None, str]] = set()
 
     @classmethod
@@ -45,6 +56,11 @@ class Office:
         """Open everything that the settings name, and every dataset that is registered."""
         ledger = Ledger.open(settings.ledger)
         office = cls(settings, ledger=ledger, registry=Registry.open(settings.ledger))
+        try:
+            office.check_ledger()
+        except LedgerCorrupt:
+            office.close()
+            raise
         for name in office.datasets:
             office.datasets[name].prepare()
         return office
@@ -55,6 +71,26 @@ class Office:
         self.datasets.close()
         self.registry.close()
         self.ledger.close()
+
+    def check_ledger(self) -> None:
+        """Raise ``LedgerCorrupt`` if the ledger does not fit together.
+
+        A replay takes a while in a long ledger, so its verdict holds for a minute, or for twenty
+        times as long as it took. While another replay runs, the last verdict counts.
+        """
+        if time.monotonic() >= self._check_again and self._verifying.acquire(blocking=False):
+            try:
+                began = time.monotonic()
+                problems = self.ledger.verify().problems
+                ended = time.monotonic()
+                self._fault = str(problems[0]) if problems else None
+                self._check_again = ended + max(_VERDICT_HOLDS, 20.0 * (ended - began))
+            finally:
+                self._verifying.release()
+        if self._fault is not None:
+            raise LedgerCorrupt(
+                f"{self._fault} (run discreet ledger verify); no question is answered"
+            )
 
     # --- asking ------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from discreet.curator.service.bodies import (
     FactsBody,
     IssuedBody,
     NewTokenBody,
+    OpenedBody,
     TokensBody,
 )
 from discreet.curator.service.office import Office
@@ -44,23 +45,25 @@ def owner_router(office: Office, runner: Runner) -> APIRouter:
         prefix="/v1", responses=PROBLEMS, tags=["owner"], dependencies=[Depends(must_own)]
     )
 
-    @router.post("/datasets", status_code=201, response_model=FactsBody)
+    @router.post("/datasets", status_code=201, response_model=OpenedBody)
     async def open_dataset(body: DatasetBody, owner: Owner) -> dict[str, Any]:
         """Serve a file of the directory of data, with a budget that cannot be raised later."""
 
         def work() -> dict[str, Any]:
+            source = enrolment.file_inside(office.settings.data, body.source)
+            copies = enrolment.copies_of(office.registry, source)
             opened = enrolment.open_dataset(
                 office.ledger,
                 office.registry,
                 body.name,
                 schema=Schema.from_toml(body.schema_),
-                source=enrolment.file_inside(office.settings.data, body.source),
+                source=source,
                 table=body.table,
                 epsilon=body.epsilon,
                 delta=body.delta,
             )
             office.datasets.adopt(opened)
-            return office.facts(owner, body.name)
+            return {**office.facts(owner, body.name), "copies": copies}
 
         return await runner.run(work)
 

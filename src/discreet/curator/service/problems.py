@@ -15,6 +15,7 @@ from discreet.errors import (
     InvalidValue,
     KeyConflict,
     LedgerBusy,
+    LedgerCorrupt,
     LedgerExists,
     LedgerFull,
     LedgerMissing,
@@ -47,6 +48,10 @@ FORBIDDEN = Problem(403, "forbidden", "this token is not for that")
 TOO_FAST = Problem(429, "too_many_requests", "too many requests; come again later")
 TOO_LARGE = Problem(413, "too_large", "the request is larger than this service accepts")
 TOO_SLOW = Problem(408, "too_slow", "the request took too long to arrive")
+FULL = Problem(507, "full", "the disk of the service is full; nothing was charged")
+DAMAGED = Problem(
+    503, "damaged", "the ledger is damaged; no question is answered until it is mended"
+)
 BUSY = Problem(503, "busy", "the service has too much to do; nothing was charged, come again")
 FAILED = Problem(500, "failed", "the service failed; what was charged stays charged")
 NO_DATASET = Problem(404, "missing", "there is no such dataset for this token")
@@ -65,8 +70,13 @@ _KINDS: tuple[tuple[type[DiscreetError], int, str], ...] = (
 
 def problem_of(error: BaseException) -> Problem:
     """What to send for an error; a kind that is not known here has the fixed text."""
-    if isinstance(error, LedgerBusy | LedgerFull):
-        return BUSY  # its own words name files of the server
+    # Their own words name files of the server.
+    if isinstance(error, LedgerFull):
+        return FULL
+    if isinstance(error, LedgerCorrupt):
+        return DAMAGED
+    if isinstance(error, LedgerBusy):
+        return BUSY
     for type_, status, kind in _KINDS:
         if isinstance(error, type_):
             argument = error.argument if isinstance(error, InvalidValue) else None

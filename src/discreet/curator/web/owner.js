@@ -50,7 +50,9 @@ function datasetForm(done) {
   ], "Serve it", async (values) => {
     const made = await send("POST", "/v1/datasets", { body: values });
     await done(made.name);
-    say(`${made.name} is served.`);
+    const same = made.copies.join(", ");
+    say(`${made.name} is served.` + (same && ` Warning: its file has the same content as that of `
+      + `${same}; budgets of two names do not add up.`), Boolean(same));
   });
 }
 

@@ -1,0 +1,224 @@
+"""What keeps a service honest while it runs: a sound ledger, free connections, private files."""
+
+import socket
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from curator.service.studies import COUNT, SCHEMA, Study, in_process, make_study, people, write_rows
+from discreet.cli.app import app
+from discreet.curator.service import office as office_module
+from discreet.curator.service import prompt
+from discreet.curator.service.app import create_app
+from discreet.curator.service.problems import DAMAGED, FULL, problem_of
+from discreet.curator.service.settings import Settings
+from discreet.errors import LedgerCorrupt, LedgerFull
+from discreet.ledger import Ledger
+from discreet.privacy import PureDP
+from ledger.tampering import tamper
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Study:
+    return make_study(tmp_path, rows=people(30))
+
+
+def spoil(place: str) -> None:
+    """Change a noted sum of the first charge."""
+    with Ledger.open(place) as book:
+        book.charge("people", PureDP("1/10"), analyst="ann")
+    tamper(place, "UPDATE entries SET text = replace(text, '1/10', '1/11') WHERE kind = 'charge'")
+
+
+def test_a_damaged_ledger_is_not_served(study: Study) -> None:
+    spoil(study.place)
+    with pytest.raises(LedgerCorrupt, match="was changed"):
+        create_app(Settings(ledger=study.place))
+    done = CliRunner().invoke(app, ["serve", study.place, "--port", "0"], prog_name="discreet")
+    assert done.exit_code != 0
+    assert "was changed" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_health_turns_red_when_the_ledger_is_damaged(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(office_module, "_VERDICT_HOLDS", 0.0)
+    with in_process(study) as service:
+        assert service.get("/health").status_code == 200
+        spoil(study.place)
+        end = time.monotonic() + 20
+        while (answer := service.get("/health")).status_code == 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert answer.status_code == 503
+        assert answer.json()["kind"] == "damaged"
+        assert study.place not in answer.text
+
+
+def test_a_full_disk_and_a_damaged_ledger_have_words_of_their_own() -> None:
+    assert problem_of(LedgerFull("there is no room at a path")) is FULL
+    assert "full" in FULL.message
+    assert problem_of(LedgerCorrupt("a sum at a path")) is DAMAGED
+
+
+def test_idle_connections_delay_nobody(study: Study) -> None:
+    with in_process(study) as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        idle = [socket.create_connection((host, int(port))) for _ in range(300)]
+        try:
+            began = time.monotonic()
+            asked = httpx.post(
+                f"{service.url}/v1/datasets/people/ask",
+                headers=study.token("ann"),
+                json={"query": COUNT},
+                timeout=10,
+            )
+            assert asked.status_code == 200
+            assert time.monotonic() - began < 1.0
+            assert len(service.server.server_state.connections) <= prompt.MOST_CONNECTIONS
+        finally:
+            for one in idle:
+                one.close()
+
+
+def test_the_head_of_a_request_must_arrive_in_time(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert prompt.HEAD_SECONDS == 10.0
+    monkeypatch.setattr(prompt, "HEAD_SECONDS", 0.3)
+    with in_process(study) as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as slow:
+            slow.settimeout(5)
+            slow.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\nX-Slow: ")
+            assert slow.recv(100) == b""
+        with socket.create_connection((host, int(port))) as used:
+            # A second request on a connection that was used before has the same time.
+            used.settimeout(5)
+            used.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n")
+            answered = b""
+            while not answered.endswith(b"}"):
+                answered += used.recv(4096)
+            time.sleep(0.5)
+            used.sendall(b"GET /hea")
+            assert used.recv(100) == b""
+
+
+def test_only_the_owner_may_read_the_files(study: Study) -> None:
+    with in_process(study) as service:
+        asked = service.post(
+            "/v1/datasets/people/ask", headers=study.token("ann"), json={"query": COUNT}
+        )
+        assert asked.status_code == 200
+        beside = sorted(Path(study.folder).glob("study.ledger*"))
+        assert {"study.ledger", "study.ledger.answers", "study.ledger.registry"} <= {
+            one.name for one in beside
+        }
+        for one in beside:
+            assert stat.S_IMODE(one.stat().st_mode) & 0o077 == 0, one.name
+
+
+def dataset(study: Study, name: str, source: str, *options: str) -> tuple[int, str, str]:
+    arguments = ["curator", "dataset", study.place, name, source, "--epsilon", "2", *options]
+    if "--schema" not in options:
+        (study.folder / "schema.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
+        arguments += ["--schema", str(study.folder / "schema.toml")]
+    done = CliRunner().invoke(app, arguments, prog_name="discreet")
+    return done.exit_code, done.stdout, done.stderr
+
+
+def test_a_copy_of_a_served_file_is_noticed(study: Study) -> None:
+    copy = study.folder / "copy.csv"
+    copy.write_bytes((study.folder / "people.csv").read_bytes())
+    other = study.folder / "other.csv"
+    write_rows(other, people(30)[::-1])
+    assert dataset(study, "other", str(other))[::2] == (0, "")
+    code, _, said = dataset(study, "copy", str(copy))
+    assert code == 0
+    assert "same content as that of 'people'" in said
+    copy.with_name("third.csv").write_bytes(copy.read_bytes())
+    with in_process(study) as service:
+        made = service.post(
+            "/v1/datasets",
+            headers=study.token("owner"),
+            json={
+                "name": "third",
+                "source": "third.csv",
+                "schema": SCHEMA.to_toml(),
+                "epsilon": "1",
+            },
+        )
+        assert made.status_code == 201, made.text
+        assert made.json()["copies"] == ["copy", "people"]
+
+
+@pytest.mark.parametrize(
+    "source", ["people.xlsx", "postgresql://someone@here/base", "nowhere.csv", "ftp://a/b.parquet"]
+)
+def test_an_unsupported_source_gets_one_clear_line(study: Study, source: str) -> None:
+    (study.folder / "people.xlsx").write_bytes(b"PK")
+    place = source if "://" in source else str(study.folder / source)
+    code, _, said = dataset(study, "other", place)
+    assert code != 0
+    assert len(said.strip().splitlines()) == 1
+    assert "source" in said
+    assert "expected a CSV or Parquet file" in said
+
+
+UNDECLARED = """
+[unit]
+person = "person"
+rows_per_person = 1
+
+[columns.age]
+type = "integer"
+bounds = [0, 100]
+
+[columns.city]
+type = "categorical"
+"""
+
+
+def test_undeclared_categories_are_served_with_a_delta(study: Study) -> None:
+    schema = study.folder / "undeclared.toml"
+    schema.write_text(UNDECLARED, encoding="utf-8")
+    source = study.folder / "many.csv"
+    write_rows(source, people(3000))
+    options = ("--schema", str(schema), "--delta", "1e-5")
+    code, _, said = dataset(study, "many", str(source), *options)
+    assert code == 0, said
+    run = CliRunner()
+    for arguments in (
+        ["analyst", study.place, "eve", "--dataset", "many", "--epsilon", "2", "--delta", "1e-5"],
+        ["token", study.place, "--analyst", "eve", "--dataset", "many"],
+    ):
+        done = run.invoke(app, ["curator", *arguments], prog_name="discreet")
+        assert done.exit_code == 0, done.stderr
+    header = {"Authorization": f"Bearer {done.stdout.strip()}"}
+    grouped = {
+        "kind": "group_by",
+        "epsilon": "1",
+        "delta": "1/1000000",
+        "by": [{"op": "column", "name": "city"}],
+    }
+    with in_process(study) as service:
+        answer = service.post("/v1/datasets/many/ask", headers=header, json={"query": grouped})
+        assert answer.status_code == 200, answer.text
+        assert {"Oslo", "Bergen", "Bodo"} <= set(
+            str(answer.json()["value"]).replace("'", '"').split('"')
+        )
+
+
+def test_undeclared_bounds_are_still_refused(study: Study) -> None:
+    schema = study.folder / "undeclared.toml"
+    schema.write_text(UNDECLARED.replace("bounds = [0, 100]\n", ""), encoding="utf-8")
+    code, _, said = dataset(
+        study, "other", str(study.folder / "people.csv"), "--schema", str(schema)
+    )
+    assert code == 2
+    assert "no bounds are declared for 'age'" in said

@@ -104,6 +104,7 @@ def private_figure(model: Any, images: Any, labels: Any, public: Any, cache: Pat
         classes=10,
         prepare=model._prepare(public),
         cache=cache,
+        public=public,
     )
     shown = model.certificate_.plan["aggregator"]
     aggregator = GNMax(classes=10, teachers=TEACHERS, noise=shown["noise"])

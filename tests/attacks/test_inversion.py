@@ -121,7 +121,7 @@ def test_people_are_recognised_in_inverted_pictures(attacked: nn.Module, judge: 
     assert result.images.min() >= 0
     assert result.images.max() <= 1
     assert result.confidences.min() > 0.5
-    assert result.queries == 2 * CLASSES * 81
+    assert result.queries == 2 + 2 * CLASSES * 81 + CLASSES
     found = judged(result, judge)
     assert found.rate.share > 0.9
     assert found.leaks
@@ -219,6 +219,63 @@ def test_a_module_of_probabilities_has_the_same_slope() -> None:
     np.testing.assert_allclose(one[1], two[1], rtol=1e-8)
 
 
+def one_column(*, flat: bool, sigmoid: bool) -> nn.Module:
+    """A network that says log(p / (1 - p)) of class 1, or p, as one column or none."""
+    linear = nn.Linear(3, 1).double()
+    with torch.no_grad():
+        linear.weight[:] = torch.tensor([[2.0, -1.0, 0.5]])
+        linear.bias[:] = -0.75
+    parts: list[nn.Module] = [linear]
+    if sigmoid:
+        parts.append(nn.Sigmoid())
+    if flat:
+        parts.append(nn.Flatten(0))
+    return nn.Sequential(*parts)
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("sigmoid", [False, True])
+def test_both_classes_of_one_column_are_climbed(flat: bool, sigmoid: bool) -> None:
+    model = one_column(flat=flat, sigmoid=sigmoid)
+    output = "probabilities" if sigmoid else "logits"
+    found = invert(
+        model, shape=(3,), steps=100, restarts=2, learning_rate=0.1, output=output, seed=1
+    )
+    # A linear logit is largest, and smallest, in a corner of the cube.
+    logits = np.array([-1.75, 1.75])
+    np.testing.assert_allclose(found.images, [[0, 1, 0], [1, 0, 1]], atol=1e-9)
+    np.testing.assert_allclose(found.confidences, 1 / (1 + np.exp(-np.abs(logits))), rtol=1e-9)
+    first = invert(model, shape=(3,), classes=[0], steps=2, restarts=1, output=output, seed=1)
+    assert first.classes == (0,)
+    inputs, goals = np.random.default_rng(4).random((6, 3)), np.array([0, 1, 0, 1, 0, 1])
+    climb = ExactClimb(model, (3,), probabilities=sigmoid)
+    measured = DifferenceClimb(
+        as_target(model, output=output), (3,), np.eye(3), step=1e-7, bounds=(-1.0, 2.0)
+    )
+    for exact, paper in zip(climb(inputs, goals), measured(inputs, goals), strict=True):
+        np.testing.assert_allclose(exact, paper, atol=1e-6)
+
+
+def test_a_column_of_probabilities_must_be_declared() -> None:
+    with pytest.raises(InvalidValue, match="one column of numbers from 0 to 1"):
+        invert(one_column(flat=False, sigmoid=True), shape=(3,), steps=1)
+    wide = one_column(flat=False, sigmoid=False)
+    assert invert(wide, shape=(3,), steps=1).classes == (0, 1)
+
+
+@pytest.mark.parametrize("gradients", ["exact", "differences"])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_queries_are_the_records_that_the_model_was_asked_about(
+    gradients: str, columns: int
+) -> None:
+    asked = []
+    torch.manual_seed(3)
+    model = nn.Linear(2, columns)
+    model.register_forward_hook(lambda _, inputs, output: asked.append(len(inputs[0])))
+    found = invert(model, shape=(2,), gradients=gradients, steps=5, restarts=2, seed=1)
+    assert found.queries == sum(asked)
+
+
 def test_a_black_box_is_inverted_by_differences(judge: Any, attacked: nn.Module) -> None:
     few = list(range(10))
     result = invert(
@@ -233,7 +290,7 @@ def test_a_black_box_is_inverted_by_differences(judge: Any, attacked: nn.Module)
         seed=6,
     )
     assert result.gradients == "differences"
-    assert result.queries == 65 * 10 * 26
+    assert result.queries == 2 + 65 * 10 * 26 + 10
     seen = np.isin(TEST[1], few)
     found = recognition(
         result,

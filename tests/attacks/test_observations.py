@@ -6,8 +6,20 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.neighbors import KNeighborsClassifier
 
-from discreet.attacks import as_target, observe, observe_split, signals
+from discreet.attacks import (
+    ShadowPool,
+    as_target,
+    lira,
+    observe,
+    observe_split,
+    quantile_regression,
+    rmia,
+    shokri,
+    signals,
+    yeom,
+)
 from discreet.attacks.observations import record_digests
 from discreet.errors import InvalidValue
 
@@ -159,3 +171,41 @@ def test_labels_in_two_dimensions_are_refused() -> None:
     x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])
     with pytest.raises(InvalidValue, match=r"nonmembers = .labels of shape \(2, 1\)"):
         observe_split(coin, members=(x[:2], y[:2]), nonmembers=(x[2:], y[2:, None]))
+
+
+def test_dropped_copies_and_parts_do_not_renumber_the_records() -> None:
+    # Record 0 is a copy of member 3 and is dropped; members keep the numbers they were given.
+    x = np.concatenate([X[2:3], X])
+    y, members = np.append(Y[2], Y), np.append(False, MEMBERS)
+    seen = observe(TARGET, x, y, members=members, overlap="drop")
+    assert seen.record_numbers.tolist() == [1, 2, 3, 4, 5, 6]
+    assert seen.part(seen.members).part(np.array([2, 0])).record_numbers.tolist() == [3, 1]
+    assert observe(TARGET, X, Y, members=MEMBERS).record_numbers.tolist() == list(range(6))
+
+
+def test_five_attacks_number_exposed_records_as_they_were_given() -> None:
+    draw = np.random.default_rng(3)
+    x, y = draw.normal(size=(240, 3)), draw.integers(0, 2, 240)
+
+    def train(indices: np.ndarray, seed: int) -> KNeighborsClassifier:
+        return KNeighborsClassifier(2).fit(x[indices], y[indices])
+
+    pool = ShadowPool(x[40:], y[40:], lambda rows, seed: train(rows + 40, seed), models=8, seed=2)
+    target = train(np.arange(40, 140), 0)
+    # Twenty copies of members come first, as non-members; all the rest follows.
+    rows = np.concatenate([np.arange(60, 80), np.arange(40, 240)])
+    truth = np.concatenate([np.zeros(20, bool), np.arange(40, 240) < 140])
+    seen = observe(target, x[rows], y[rows], members=truth, overlap="drop")
+    public = observe(target, x[:40], y[:40], members=np.zeros(40, bool))
+    shadows = pool.run()
+    for result in (
+        yeom(seen),
+        lira(seen, shadows),
+        rmia(seen, shadows),
+        shokri(seen, shadows, seed=1),
+        quantile_regression(seen, public, false_positive_rate=0.2, seed=1),
+    ):
+        for one in result.most_exposed(200):
+            assert truth[one.record], result.attack
+            assert one.label == y[rows][one.record]
+        assert {one.record for one in result.most_exposed(200)} == set(range(20, 120))

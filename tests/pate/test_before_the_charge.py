@@ -41,7 +41,7 @@ def plain(X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:  # n
 class Locked:
     """Cannot be sent to a worker, nor copied."""
 
-    identity = "locked"
+    cache_key = "locked"
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -51,7 +51,7 @@ class Locked:
 
 
 class Miscounting:
-    identity = "miscounting"
+    cache_key = "miscounting"
 
     def vote_together(self, parts: Any, queries: Any, *, classes: int, seeds: Any) -> Any:
         return [np.zeros(len(queries[0]), dtype=np.int64)]
@@ -110,7 +110,7 @@ def mistakes(place: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "persons in two columns": ({"persons": np.zeros((300, 2))}, "persons"),
         "one name for all": ({"persons": "ann"}, "persons"),
         "persons without an order": ({"persons": {1, 2}}, "persons"),
-        "a function without identity": ({"teacher": plain, "cache": place / "a"}, "teacher"),
+        "a function without cache_key": ({"teacher": plain, "cache": place / "a"}, "cache_key"),
         "a cache inside nothing": ({"cache": place / "no" / "such"}, "cache"),
         "a cache that is a file": ({"cache": place / "file"}, "cache"),
         "a cache that is no path": ({"cache": 3}, "cache"),
@@ -119,7 +119,7 @@ def mistakes(place: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "a cache whose key is a directory": ({"cache": place / "odd"}, "cache"),
         "a representation without a name": (
             {"representation": Guarded(), "cache": place / "b"},
-            "representation",
+            "cache_key",
         ),
         "one public row": ({"public": PUBLIC[:1]}, "public"),
         "no public row": ({"public": PUBLIC[:0]}, "public"),
@@ -152,7 +152,7 @@ def test_mistakes_are_told_before_anything_is_charged(tmp_path: Path) -> None:
 def test_a_rehearsal_says_what_fit_would_say_and_what_it_will_charge(tmp_path: Path) -> None:
     found = mistakes(tmp_path)
     for words in (
-        "a function without identity",
+        "a function without cache_key",
         "a cache that is a file",
         "a cache with a damaged key",
         "one public row",

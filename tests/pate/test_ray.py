@@ -20,7 +20,7 @@ labels = (rows[:, 0] > 0).astype(np.int64)
 queries = rng.normal(size=(10, 3))
 
 class Nearest:
-    identity = "nearest"
+    cache_key = "nearest"
     driver = os.getpid()
 
     def __call__(self, X, y, queries, *, classes, seed):

@@ -49,7 +49,7 @@ def votes_of(teacher: Any, *, rows: Any = ROWS, labels: Any = LABELS, **more: An
         RidgeClassifier(),
         nearest,
         [GaussianNB(), DecisionTreeClassifier(), nearest],
-        NetworkTeachers(lambda: nn.Linear(3, 3), identity="linear", steps=25, group=10, rate=0.05),
+        NetworkTeachers(lambda: nn.Linear(3, 3), cache_key="linear", steps=25, group=10, rate=0.05),
     ],
     ids=["logistic", "ridge", "function", "mixed", "networks"],
 )
@@ -111,7 +111,7 @@ def test_what_goes_wrong_inside_is_not_told(together: bool) -> None:
     class Touchy:
         """Raises, warns or babbles, by the part it is given."""
 
-        identity = "touchy"
+        cache_key = "touchy"
 
         def answer(self, X: Any, y: Any, queries: Any) -> Any:
             if X[:, 0].max() > 1e6:
@@ -177,7 +177,7 @@ def test_an_interrupted_run_goes_on_and_files_follow_content(tmp_path: Path) -> 
     calls: list[int] = []
 
     class Counting:
-        identity = "counting 1"
+        cache_key = "counting 1"
         stop = 6
 
         def __call__(self, X: Any, y: Any, queries: Any, *, classes: int, seed: int) -> Any:
@@ -211,7 +211,7 @@ def test_an_interrupted_run_goes_on_and_files_follow_content(tmp_path: Path) -> 
     votes_of(teacher, labels=labels, cache=place)
     assert 2 <= len(calls) <= 3
     assert not list(place.glob("*.part"))
-    with pytest.raises(InvalidValue, match="identity"):
+    with pytest.raises(InvalidValue, match="cache_key"):
         votes_of(nearest, cache=place)
     (tmp_path / "taken").write_text("")
     with pytest.raises(InvalidValue, match="cache ="):
@@ -228,7 +228,7 @@ def test_networks_in_a_group_are_independent_to_the_last_bit() -> None:
     def deep() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 3))
 
-    teachers = NetworkTeachers(deep, identity="deep", steps=30, group=4)
+    teachers = NetworkTeachers(deep, cache_key="deep", steps=30, group=4)
     parts = [(ROWS[start : start + 50], LABELS[start : start + 50]) for start in range(0, 200, 50)]
     seeds = [1, 2, 3, 4]
 
@@ -246,10 +246,10 @@ def test_networks_in_a_group_are_independent_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"factory": 3}, {"identity": ""}, {"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"group": 0}],
+    [{"factory": 3}, {"cache_key": ""}, {"steps": 0}, {"batch": 0}, {"rate": 0.0}, {"group": 0}],
 )
 def test_bad_networks_are_named(wrong: dict[str, Any]) -> None:
-    good: dict[str, Any] = {"factory": lambda: nn.Linear(3, 3), "identity": "linear"}
+    good: dict[str, Any] = {"factory": lambda: nn.Linear(3, 3), "cache_key": "linear"}
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         NetworkTeachers(**{**good, **wrong})
 
@@ -294,7 +294,7 @@ def test_a_teacher_that_remembers_does_not_pass_it_on() -> None:
     """An object is copied for every teacher; otherwise one record would move many votes."""
 
     class Hoarding:
-        identity = "hoarding"
+        cache_key = "hoarding"
 
         def __init__(self) -> None:
             self.rows = np.empty((0, 3))
@@ -312,7 +312,7 @@ def test_a_teacher_that_remembers_does_not_pass_it_on() -> None:
 class Placed:
     """Notes who is where in a group, and breaks on a wild record."""
 
-    identity = "placed"
+    cache_key = "placed"
     groups: ClassVar[list[list[int]]] = []
 
     def vote_together(self, parts: Any, queries: Any, *, classes: int, seeds: Any) -> Any:
@@ -365,7 +365,7 @@ def test_networks_of_a_group_are_the_same_wherever_the_generators_stand() -> Non
             module.weight.copy_(torch.tensor(np.random.normal(size=(3, 3))))
         return module
 
-    teachers = NetworkTeachers(factory, identity="numpy", steps=3, group=4)
+    teachers = NetworkTeachers(factory, cache_key="numpy", steps=3, group=4)
     part = (ROWS[:40], LABELS[:40])
 
     def answer(seeds: list[int]) -> list[Any]:

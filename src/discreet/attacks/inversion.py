@@ -26,7 +26,7 @@ from discreet import _validate
 from discreet.attacks.chance import generator
 from discreet.attacks.inversion_gradients import Climb, DifferenceClimb, ExactClimb
 from discreet.attacks.inversion_pictures import blur, cosine_directions, total_variation
-from discreet.attacks.targets import Target, as_target
+from discreet.attacks.targets import ROWS_TO_TELL, Target, as_target
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
@@ -119,13 +119,22 @@ def invert(
     labels only is refused, and so is one whose scores do not change within a hundredth of the
     range around any start, as those of a small tree. A forest has many steps, some of them within
     that distance, and is climbed by these.
+
+    A module with one output column has the classes 0 and 1, and the column belongs to class 1: a
+    logit, or with ``output="probabilities"`` its probability.
     """
     target = as_target(model, output=output)
     if target.label_only:
         raise NotApplicable("this model gives labels only: there is nothing to climb")
     form = _Form(shape, picture, bounds)
     # Two records: one alone does not show whether a module gives logits or probabilities.
-    count = target.log_probabilities(form.corners().reshape(2, *form.shape)).shape[1]
+    probes = len(form.corners())
+    count = target.log_probabilities(form.corners().reshape(-1, *form.shape)).shape[1]
+    if count == 2 and output is None and _is_module(model):
+        # The answer may be one column, of which as_target refuses doubtful ones from so many on.
+        more = generator(0).uniform(*form.bounds, (ROWS_TO_TELL, form.size))
+        target.log_probabilities(more.reshape(-1, *form.shape))
+        probes += len(more)
     wanted = _classes(classes, count)
     rounds = _validate.integer("steps", steps, at_least=1)
     tries = _validate.integer("restarts", restarts, at_least=1)
@@ -136,7 +145,7 @@ def invert(
     if form.picture is None:
         penalty = width = 0.0
     climb, way = _climb(model, target, form, gradients, output, frequencies)
-    queries = climb.queries * len(wanted) * tries * (rounds + 1)
+    queries = probes + climb.queries * len(wanted) * tries * (rounds + 1) + len(wanted)
     if queries > _validate.integer("max_queries", max_queries, at_least=1):
         raise InvalidValue(
             "max_queries", max_queries, f"{queries} for this many steps, restarts and frequencies"
@@ -260,6 +269,10 @@ def _classes(classes: Sequence[int] | None, count: int) -> NDArray[np.intp]:
     return np.array(labels, dtype=np.intp)
 
 
+def _is_module(model: Any) -> bool:
+    return hasattr(model, "parameters") and hasattr(model, "modules")
+
+
 def _climb(
     model: Any,
     target: Target,
@@ -268,11 +281,10 @@ def _climb(
     output: str | None,
     frequencies: int,
 ) -> tuple[Climb, str]:
-    is_module = hasattr(model, "parameters") and hasattr(model, "modules")
-    way = gradients or ("exact" if is_module else "differences")
+    way = gradients or ("exact" if _is_module(model) else "differences")
     _validate.one_of("gradients", way, GRADIENTS)
     if way == "exact":
-        if not is_module:
+        if not _is_module(model):
             raise InvalidValue("gradients", gradients, "differences: this is no torch module")
         return ExactClimb(model, form.shape, probabilities=output == "probabilities"), way
     if form.picture is not None:

@@ -52,16 +52,22 @@ class ExactClimb:
         batch.requires_grad_(True)
         with _evaluating(self._module), torch.enable_grad():
             scores = self._module(batch)
-            if not torch.is_tensor(scores) or scores.ndim != 2:
+            if not torch.is_tensor(scores) or scores.ndim not in (1, 2):
                 raise InvalidValue("the model's output", type(scores).__name__, "(n, classes)")
+            scores = scores.double()
+            if scores.numel() == len(batch):
+                # One column belongs to class 1, as in Target: its logit beside 0, or p and 1 - p.
+                one = scores.reshape(len(batch))
+                zero = 1.0 - one if self._probabilities else torch.zeros_like(one)
+                scores = torch.stack([zero, one], dim=1)
             if self._probabilities:
                 logs = scores.clamp_min(1e-30).log()
             else:
-                logs = torch.log_softmax(scores.double(), dim=1)
+                logs = torch.log_softmax(scores, dim=1)
             wanted = logs[torch.arange(len(batch)), torch.as_tensor(classes)]
             (gradient,) = torch.autograd.grad(wanted.sum(), batch)
         flat = gradient.double().cpu().numpy().reshape(len(inputs), -1)
-        return wanted.detach().double().cpu().numpy(), flat
+        return wanted.detach().cpu().numpy(), flat
 
 
 @final

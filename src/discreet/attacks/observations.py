@@ -34,7 +34,8 @@ class Observation:
     ``log_probabilities`` is (n, classes); ``labels`` are the true classes; ``members`` is the
     truth that the attack is judged by and never sees. ``digests`` identify the records, so
     that attacks can tell reference records from evaluated ones. ``records`` is what was
-    asked, for the attacks that look at the records themselves.
+    asked, for the attacks that look at the records themselves. ``numbers`` says which of the
+    records that were given each one is: dropped copies and parts do not renumber the rest.
     """
 
     log_probabilities: NDArray[np.floating]
@@ -42,6 +43,7 @@ class Observation:
     members: NDArray[np.bool_]
     digests: NDArray[np.uint64]
     records: Any = None
+    numbers: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         # Answers and records are about single people: they do not belong into logs.
@@ -57,6 +59,11 @@ class Observation:
     def classes(self) -> int:
         """The number of classes."""
         return int(self.log_probabilities.shape[1])
+
+    @cached_property
+    def record_numbers(self) -> NDArray[np.int64]:
+        """The number of each record among those that were given."""
+        return np.arange(len(self)) if self.numbers is None else self.numbers
 
     @cached_property
     def losses(self) -> NDArray[np.float64]:
@@ -81,6 +88,7 @@ class Observation:
             self.members[index],
             self.digests[index],
             None if self.records is None else rows(self.records, index),
+            self.record_numbers[index],
         )
 
     def check_reference(self, other: Observation, argument: str) -> None:
@@ -133,8 +141,8 @@ def observe(
             f"{int(twice.sum())} non-members that are equal to a member",
             'records that are one or the other (or overlap="drop")',
         )
-    if overlap == "drop" and twice.any():
-        kept = np.flatnonzero(~twice)
+    kept = np.flatnonzero(~twice | (overlap != "drop"))
+    if len(kept) < len(codes):
         records, codes, truth, digests = (
             rows(records, kept),
             codes[kept],
@@ -142,7 +150,8 @@ def observe(
             digests[kept],
         )
     scores = asked.log_probabilities(records)
-    return Observation(scores, checked_labels(codes, scores.shape[1]), truth, digests, records)
+    codes = checked_labels(codes, scores.shape[1])
+    return Observation(scores, codes, truth, digests, records, kept)
 
 
 def observe_split(

@@ -2,14 +2,14 @@
 
 S29. Not who is in the training set, but a fact about all of it, such as the share of women
 (Ateniese et al. 2015, Ganju et al. 2018). A meta-classifier learns from shadow models, trained
-on sets with and without the property (:mod:`.property_sets`), to tell the two apart:
+on sets with and without the property (:mod:`.property_draws`), to tell the two apart:
 
 * by their *outputs* on queries that the attacker chose (black box), or
 * by their *weights*, in a form that does not depend on the numbering of neurons (white box,
   :mod:`.property_weights`).
 
 The accuracy is that on held-out shadow models, which the meta-classifier has never met and which
-were trained on other records than those it learned from: see :mod:`.property_sets` for why. Given
+were trained on other records than those it learned from: see :mod:`.property_draws` for why. Given
 these records the held-out models are independent trials, so the interval is binomial; it does
 not count the chance in which records were there to draw from. Differential privacy for single
 records does not promise to hide a property of them all.
@@ -131,7 +131,7 @@ def property_inference(
     cross-validation on the learning part. ``target`` is the model under attack, if there is one.
 
     ``held_out`` says which models judge, and are never learned from: ``sets.held_out`` for the
-    models of :func:`.property_sets.property_sets`, by default the last half, which is what that
+    models of :func:`.property_draws.property_sets`, by default the last half, which is what that
     has by default. ``seed`` is for the folds of the cross-validation. Refused are so few shadow
     models that not even a perfect score could be told from chance, and a model that occurs
     twice, which could be on both sides. So are models that agree in every weight, or in every

@@ -34,7 +34,7 @@ __all__ = ["Target", "as_target", "class_indices", "log_softmax", "rows"]
 OUTPUTS = ("probabilities", "logits", "labels")
 # Probabilities in single precision, summed over many classes, miss 1 by less than this.
 _SUM_TOLERANCE = 1e-3
-_ROWS_TO_TELL = 16  # as many answers between 0 and 1 are hardly logits
+ROWS_TO_TELL = 16  # as many answers between 0 and 1 are hardly logits
 # A label this large is an identifier, and columns up to it would fill the memory.
 MOST_CLASSES = 1_000_000
 
@@ -327,7 +327,7 @@ def _refuse_doubtful(logits: NDArray[np.float64]) -> None:
 
 def _refuse_doubtful_column(logits: NDArray[Any]) -> None:
     """Some logits of one column lie outside of 0 to 1, unless they are all alike."""
-    if len(logits) >= _ROWS_TO_TELL and logits.min() >= 0 and logits.max() <= 1:
+    if len(logits) >= ROWS_TO_TELL and logits.min() >= 0 and logits.max() <= 1:
         raise InvalidValue(
             "the model's output",
             "one column of numbers from 0 to 1",

@@ -192,14 +192,16 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         dataset: str | None = None,
         unit: str | None = None,
         cache: str | Path | None = None,
+        cache_key: str | None = None,
     ) -> Self:
         """Learn from private ``X``, ``y`` and ``public`` rows without labels.
 
         With a ledger, ``dataset`` is charged before records are looked at; ``unit`` is your
         word that one row (or one of ``persons``) is one such unit, where its budget names
         another. ``cache`` is a directory for private files with which a run that was interrupted
-        goes on. A cell that is no finite number is 0; a record with an undeclared label teaches
-        nothing.
+        goes on; teachers and representations of your own then need a ``cache_key``, a text that
+        you change whenever they change. A cell that is no finite number is 0; a record with an
+        undeclared label teaches nothing.
         """
         self._declare()
         whom = stated_unit(unit, persons=persons is not None)
@@ -211,7 +213,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         answers = targets_of(y, features)
         if persons is not None:
             persons = person_column(persons, len(features))
-        ready = self._prepared(self._public_rows(public, reset=False), cache)
+        ready = self._prepared(self._public_rows(public, reset=False), cache, cache_key)
         plan, student, classes = ready.plan, ready.student, len(self.classes_)
         bits = make_source(insecure_seed=self.insecure_seed)
         key = None if cache is None else kept_key(open_cache(cache), bits)
@@ -296,7 +298,9 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             asked = uncertain_examples(chances, seen, left, asked=every)
             every = np.concatenate([every, asked])
 
-    def rehearse(self, public: Any, *, cache: str | Path | None = None) -> Loss:
+    def rehearse(
+        self, public: Any, *, cache: str | Path | None = None, cache_key: str | None = None
+    ) -> Loss:
         """Do all that :meth:`fit` does before it charges, without any private record.
 
         Raises what ``fit`` would raise about parameters, public rows, teachers, student and
@@ -306,12 +310,14 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         trial = copy.copy(self)  # what is learned from public rows alone is not kept
         trial._declare()
         number_of_workers(trial.jobs)
-        ready = trial._prepared(trial._public_rows(public, reset=True), cache)
+        ready = trial._prepared(trial._public_rows(public, reset=True), cache, cache_key)
         if cache is not None:
             kept_key(open_cache(cache), make_source(insecure_seed=self.insecure_seed))
         return ready.plan.loss
 
-    def _prepared(self, rows: NDArray[np.float64], cache: str | Path | None) -> _Ready:
+    def _prepared(
+        self, rows: NDArray[np.float64], cache: str | Path | None, cache_key: str | None
+    ) -> _Ready:
         """Settle what is public: plan, student, teachers, and what to ask first."""
         plan = self._votes(len(rows))
         rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
@@ -321,21 +327,17 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         classes = len(self.classes_)
         rehearse_student(student, rows, seen, classes=classes)
         candidates = asked if rounds == 1 else np.arange(len(rows))
-        try:
-            exam = Exam.set(
-                self._teacher(),
-                rows[candidates],
-                classes=classes,
-                columns=self.columns,
-                prepare=self._prepare(rows),
-                jobs=self.jobs,
-                cache=cache,
-                public=rows,
-            )
-        except InvalidValue as error:
-            if error.argument != "prepare":
-                raise
-            raise InvalidValue("representation", error.value, error.expected) from None
+        exam = Exam.set(
+            self._teacher(),
+            rows[candidates],
+            classes=classes,
+            columns=self.columns,
+            prepare=self._prepare(rows),
+            jobs=self.jobs,
+            cache=cache,
+            cache_key=cache_key,
+            public=rows,
+        )
         return _Ready(rows, plan, student, seen, asked, candidates, exam)
 
     def _teacher(self) -> Any:

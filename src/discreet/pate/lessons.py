@@ -50,7 +50,7 @@ Prepare = Callable[["NDArray[np.float64]"], "NDArray[np.float64]"]
 class TaughtTogether(Protocol):
     """Teachers that are trained in groups, because that is faster, yet independently."""
 
-    identity: str
+    cache_key: str
 
     def vote_together(
         self,

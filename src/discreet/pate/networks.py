@@ -37,15 +37,15 @@ class NetworkTeachers:
 
     Each network has an initialisation of its own and takes ``steps`` steps of Adam on batches of
     ``batch`` records. Modules must treat the rows of a batch apart (no batch normalisation), and
-    are as in evaluation: no dropout. ``identity`` is a text that changes whenever the factory
-    does; votes are kept under it.
+    are as in evaluation: no dropout. ``cache_key`` is a text that changes whenever the factory
+    does; votes are kept under it, and the certificate names it.
 
     >>> from torch import nn
-    >>> teachers = NetworkTeachers(lambda: nn.Linear(4, 3), identity="linear 4-3", steps=50)
+    >>> teachers = NetworkTeachers(lambda: nn.Linear(4, 3), cache_key="linear 4-3", steps=50)
     """
 
     factory: Callable[[], nn.Module]
-    identity: str
+    cache_key: str
     steps: int = 200
     batch: int = 32
     rate: float = 1e-2
@@ -54,16 +54,16 @@ class NetworkTeachers:
     def __post_init__(self) -> None:
         if not callable(self.factory):
             raise InvalidValue("factory", self.factory, "a function that returns a module")
-        if not self.identity:
-            raise InvalidValue("identity", self.identity, "a text that names the factory")
+        if not self.cache_key:
+            raise InvalidValue("cache_key", self.cache_key, "a text that names the factory")
         _validate.integer("steps", self.steps, at_least=1)
         _validate.integer("batch", self.batch, at_least=1)
         _validate.real("rate", self.rate, above=0)
         _validate.integer("group", self.group, at_least=1)
         object.__setattr__(
             self,
-            "identity",
-            f"{self.identity}, {self.steps} steps of {self.batch} at {self.rate:g}",
+            "cache_key",
+            f"{self.cache_key}, {self.steps} steps of {self.batch} at {self.rate:g}",
         )
 
     def vote_together(

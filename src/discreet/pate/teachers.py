@@ -26,7 +26,6 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.pate.content_names import content_name, given_identity
 from discreet.pate.lessons import (
     FIXED_VOTE,
     Lesson,
@@ -34,11 +33,19 @@ from discreet.pate.lessons import (
     TaughtTogether,
     ask,
     class_codes,
+    one_thread,
     taught,
 )
 from discreet.pate.own_generators import alone
 from discreet.pate.partition import Partition, check_disjoint
-from discreet.pate.vote_files import open_cache, read_votes, votes_name, write_votes
+from discreet.pate.vote_files import (
+    given_cache_key,
+    open_cache,
+    read_votes,
+    setup_name,
+    votes_name,
+    write_votes,
+)
 from discreet.pate.votes import histogram_of
 
 if TYPE_CHECKING:
@@ -70,13 +77,18 @@ def teacher_votes(
     prepare: Prepare | None = None,
     jobs: int = 1,
     cache: str | Path | None = None,
+    cache_key: str | None = None,
+    public: NDArray[np.float64] | None = None,
 ) -> NDArray[np.int64]:
     """Train all teachers and return the histogram of their votes on each query. PRIVATE.
 
     ``y`` holds class codes from 0; records with other codes are left out. ``jobs`` is joblib's
     number of workers; inside ``joblib.parallel_config(backend=...)`` any of its backends is
     used, Ray's for several machines. With ``cache``, a directory for private files, the votes of
-    each teacher are kept, and a run that was interrupted goes on.
+    each teacher are kept, and a run that was interrupted goes on. Teachers and preparations other
+    than estimators of scikit-learn then need a ``cache_key``, a text to keep the votes under, as
+    an argument or as an attribute of theirs: change it whenever they change. Teachers are tried on
+    ``public`` rows first, by default the queries.
     """
     exam = Exam.set(
         teacher,
@@ -86,6 +98,8 @@ def teacher_votes(
         prepare=prepare,
         jobs=jobs,
         cache=cache,
+        cache_key=cache_key,
+        public=public,
     )
     return exam.votes(partition, X, y)
 
@@ -102,7 +116,7 @@ class Exam:
     prepare: Prepare | None
     workers: int | None
     files: Path | None
-    names: tuple[tuple[str, ...], ...]
+    name: str
 
     @classmethod
     def set(
@@ -115,22 +129,24 @@ class Exam:
         prepare: Prepare | None = None,
         jobs: int = 1,
         cache: str | Path | None = None,
+        cache_key: str | None = None,
         public: NDArray[np.float64] | None = None,
     ) -> Exam:
         """Check everything and try the teachers on ``public`` rows (by default the queries)."""
         kinds = _kinds(teacher)
         workers = number_of_workers(jobs)
-        names: list[tuple[str, ...]] = []
-        files = None
+        rows = queries if public is None else public
+        tried = rehearse(
+            teacher, rows, classes=classes, columns=columns, prepare=prepare, jobs=jobs
+        )
+        files, name = None, ""
         if cache is not None:
             files = open_cache(cache)
-            view = content_name("prepare", prepare)
-            names = [(*_texts(kind), view) for kind in kinds]
-        rows = queries if public is None else public
-        rehearse(teacher, rows, classes=classes, columns=columns, prepare=prepare, jobs=jobs)
+            parts = [*map(_unfitted, kinds), prepare]
+            name = setup_name(parts, tried, cache_key=cache_key)
         asked = queries if prepare is None else prepare(queries)
         sets = _column_sets(columns, asked.shape[1])
-        return cls(tuple(kinds), asked, tuple(sets), classes, prepare, workers, files, tuple(names))
+        return cls(tuple(kinds), asked, tuple(sets), classes, prepare, workers, files, name)
 
     def votes(
         self,
@@ -186,7 +202,8 @@ class Exam:
     def _path(self, place: int, lesson: Lesson) -> Path | None:
         if self.files is None:
             return None
-        texts = [*self.names[place % len(self.kinds)], str(lesson.classes), str(lesson.seed)]
+        kind = place % len(self.kinds)
+        texts = [self.name, str(kind), str(lesson.classes), str(lesson.seed)]
         texts.append(repr(lesson.columns.tolist()))
         return self.files / votes_name(texts, [lesson.features, lesson.labels, lesson.queries])
 
@@ -239,8 +256,11 @@ def rehearse(
     columns: Sequence[Any] | None = None,
     prepare: Prepare | None = None,
     jobs: int = 1,
-) -> None:
-    """Try every kind of teacher on public rows with made-up labels; raise if one does not work."""
+) -> list[NDArray[Any]]:
+    """Try every kind of teacher on public rows with made-up labels; raise if one does not work.
+
+    Returns what came of it: the rows, the prepared rows, and the votes of each kind.
+    """
     from joblib import Parallel, delayed
 
     rows = np.arange(max(_REHEARSED, 2 * classes))
@@ -252,8 +272,8 @@ def rehearse(
     tries = []
     for place in range(math.lcm(len(kinds), len(sets))):
         kind, chosen = kinds[place % len(kinds)], sets[place % len(sets)]
-        few = asked[: 2 * classes, chosen]
-        tries.append((kind, Lesson(made_up, labels, few, classes, place, chosen, prepare)))
+        lesson = Lesson(made_up, labels, asked[:, chosen], classes, place, chosen, prepare)
+        tries.append((kind, lesson))
     try:
         found = Parallel(n_jobs=number_of_workers(jobs))(
             delayed(_tried)(kind, lesson) for kind, lesson in tries
@@ -262,25 +282,27 @@ def rehearse(
         reason = f"{type(error).__name__}: {error}"
         expected = f"teachers and preparation that can be sent to workers ({reason})"
         raise InvalidValue("teacher", ", ".join(map(_name, kinds)), expected) from error
-    for (kind, _), fault in zip(tries, found, strict=True):
-        if fault is not None:
-            raise InvalidValue("teacher", _name(kind), fault)
+    for (kind, _), vote in zip(tries, found, strict=True):
+        if isinstance(vote, str):
+            raise InvalidValue("teacher", _name(kind), vote)
+    return [made_up, asked, *found]
 
 
-def _tried(kind: Any, lesson: Lesson) -> str | None:
-    """Say what is wrong with a teacher, by a public lesson."""
+def _tried(kind: Any, lesson: Lesson) -> str | NDArray[np.int64]:
+    """Return a teacher's votes after a public lesson, or say what is wrong with it."""
     lessons = [lesson, lesson.stand_in] if isinstance(kind, TaughtTogether) else [lesson]
     try:
-        with alone(), warnings.catch_warnings(action="ignore"):
+        with alone(), warnings.catch_warnings(action="ignore"), one_thread():
             found = ask(kind, lessons)
         if len(found) != len(lessons):
             return f"one that gives {len(lessons)} answers for {len(lessons)} parts"
     except (Exception, SystemExit) as error:  # noqa: BLE001 - told, with all that is public
         reason = f"{type(error).__name__}: {error}"
         return f"one that learns from public rows with made-up labels ({reason})"
-    if class_codes(found[0], lesson) is None:
+    codes = class_codes(found[0], lesson)
+    if codes is None:
         return f"one that answers with class codes from 0 to {lesson.classes - 1}"
-    return None
+    return codes
 
 
 def number_of_workers(jobs: object) -> int | None:
@@ -335,22 +357,18 @@ def _written(path: Path | None, vote: NDArray[np.int64]) -> bool:
 
 
 def _name(kind: Any) -> str:
-    identity = given_identity(kind)
-    if identity is not None:
-        return identity
+    key = given_cache_key(kind)
+    if key is not None:
+        return key
     if hasattr(kind, "get_params"):
         return " ".join(repr(kind).split())
     return str(getattr(kind, "__qualname__", type(kind).__qualname__))
 
 
-def _texts(kind: Any) -> tuple[str, ...]:
-    """What votes are kept under: the content of an estimator, or the identity of the rest."""
-    if hasattr(kind, "get_params"):
-        from sklearn.base import clone  # type: ignore[import-untyped]
+def _unfitted(kind: Any) -> Any:
+    """Return an estimator as it will be trained: nothing that it has learnt counts."""
+    if not hasattr(kind, "get_params"):
+        return kind
+    from sklearn.base import clone  # type: ignore[import-untyped]
 
-        return ("estimator", given_identity(kind) or "", content_name("teacher", clone(kind)))
-    identity = given_identity(kind)
-    if identity is None:
-        expected = "a teacher with an attribute 'identity', a text that changes when it does"
-        raise InvalidValue("teacher", _name(kind), f"{expected}, where votes are kept")
-    return ("identity", type(kind).__module__, type(kind).__qualname__, identity)
+    return clone(kind)

@@ -1,16 +1,25 @@
-"""Votes on the disk: one file for each teacher, complete or absent, named by content.
+"""Votes on the disk: one file for each teacher, complete or absent.
 
 The files are private: they hold votes. A run that was interrupted finds the votes of the teachers
 that had finished, and the key of its partition, and goes on.
+
+A file is named after the data (records, labels, queries, seed), the versions of the libraries, a
+description of teachers and preparation, and what these answered when they were tried on public
+rows. Estimators of scikit-learn and of Discreet are described by class, parameters and fitted
+state. Code of one's own is not read: it needs a ``cache_key``, a text that changes when it does. A
+forgotten change is still noticed if it changes an answer about the public rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
@@ -22,9 +31,19 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["kept_key", "open_cache", "read_votes", "votes_name", "write_votes"]
+__all__ = [
+    "given_cache_key",
+    "kept_key",
+    "open_cache",
+    "read_votes",
+    "setup_name",
+    "votes_name",
+    "write_votes",
+]
 
-_FORMAT = "discreet.pate.votes.2"
+_FORMAT = "discreet.pate.votes.3"
+_LIBRARIES = ("discreet", "numpy", "scipy", "scikit-learn", "torch")
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _KEY_FILE = "partition.key"
 
 
@@ -59,15 +78,102 @@ def kept_key(directory: Path, source: Source) -> bytes:
     return key
 
 
+def given_cache_key(value: object) -> str | None:
+    """Return the text under which an object's results are kept, if it has one of its own."""
+    found = getattr(value, "cache_key", None)
+    return found if isinstance(found, str) and found else None
+
+
+def setup_name(
+    parts: Sequence[object], tried: Sequence[NDArray[Any]], *, cache_key: str | None
+) -> str:
+    """Return a name for teachers and preparation, and for what they did with public rows.
+
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> one, two = (setup_name([LogisticRegression(C=c)], [], cache_key=None) for c in (1, 2))
+    >>> one == two
+    False
+    """
+    given: object = cache_key
+    if given is not None and not (isinstance(given, str) and given):
+        raise InvalidValue("cache_key", given, "a text that is not empty, or nothing")
+    texts = [cache_key or "", sys.version]
+    for library in _LIBRARIES:
+        try:
+            texts.append(f"{library} {metadata.version(library)}")
+        except metadata.PackageNotFoundError:
+            texts.append(f"no {library}")
+    try:
+        for part in parts:
+            texts += _described(part, strict=cache_key is None)
+    except RecursionError:
+        raise _no_description("an object that refers to itself") from None
+    return _digest(texts, tried)
+
+
+def _described(value: Any, *, strict: bool) -> Iterator[str]:
+    """Yield texts that say what an object is; where ``strict``, all of it or an error."""
+    kind = type(value)
+    yield f"{kind.__module__}.{kind.__qualname__}"
+    key = given_cache_key(value)
+    if key is not None:
+        yield key
+        strict = False
+    held: Sequence[object] | None = None
+    if kind in _PLAIN:
+        yield repr(value)
+        return
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        yield _digest([], [np.asarray(value)])
+        return
+    if kind in (list, tuple):
+        held = list(value)
+    elif kind is np.ndarray:
+        held = [value.shape, *value.ravel().tolist()]
+    elif kind is dict:
+        held = [item for pair in value.items() for item in pair]
+    elif kind is MethodType:
+        held = [value.__name__, value.__self__]
+    elif kind is np.ufunc:
+        held = [value.__name__]
+    elif kind.__module__.partition(".")[0] in ("sklearn", "discreet") and hasattr(
+        value, "__dict__"
+    ):
+        held = sorted(vars(value).items())
+    elif not strict and hasattr(value, "get_params"):
+        held = sorted(value.get_params(deep=False).items())
+    if held is None:
+        name = str(getattr(value, "__qualname__", kind.__qualname__))
+        if strict:
+            raise _no_description(name)
+        yield name
+        return
+    yield str(len(held))
+    for item in held:
+        yield from _described(item, strict=strict)
+
+
+def _no_description(name: str) -> InvalidValue:
+    expected = (
+        "a text that names teachers and representation, and that you change whenever they "
+        f"change: votes are kept under it, and {name} is not described by parameters alone"
+    )
+    return InvalidValue("cache_key", None, expected)
+
+
 def votes_name(texts: Sequence[str], arrays: Sequence[NDArray[Any]]) -> str:
     """Return the name for the votes that follow from these parameters and data."""
+    return f"votes-{_digest([_FORMAT, *texts], arrays)[:40]}.npy"
+
+
+def _digest(texts: Sequence[str], arrays: Sequence[NDArray[Any]]) -> str:
     state = hashlib.sha256()
-    for text in (_FORMAT, *texts):
-        state.update(f"{len(text)}:{text}".encode())
+    for text in texts:
+        state.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
     for array in arrays:
-        state.update(f"{array.dtype.str}{array.shape}".encode())
-        state.update(np.ascontiguousarray(array).data)
-    return f"votes-{state.hexdigest()[:40]}.npy"
+        state.update(f"{array.dtype.descr}{array.shape}".encode())
+        state.update(np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
 
 
 def read_votes(path: Path, queries: int, *, classes: int) -> NDArray[np.int64] | None:

@@ -102,7 +102,7 @@ def lira(
         scores,
         observation.members,
         observation.labels,
-        np.arange(len(observation)),
+        observation.record_numbers,
         scores > threshold if mode == "online" else scores >= threshold,
         threshold,
         {

@@ -79,7 +79,7 @@ def quantile_regression(
         scores,
         observation.members,
         observation.labels,
-        np.arange(len(observation)),
+        observation.record_numbers,
         scores > threshold,
         threshold,
         {

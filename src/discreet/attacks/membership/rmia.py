@@ -83,7 +83,7 @@ def rmia(
         scores,
         observation.members,
         observation.labels,
-        np.arange(len(observation)),
+        observation.record_numbers,
         own > last,
         float(score(last)),
         {

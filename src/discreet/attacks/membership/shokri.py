@@ -84,7 +84,7 @@ def shokri(
         scores,
         observation.members,
         observation.labels,
-        np.arange(len(observation)),
+        observation.record_numbers,
         decisions,
         None,
         {

@@ -83,7 +83,7 @@ def yeom(
         -losses,
         observation.members,
         observation.labels,
-        np.arange(len(observation)),
+        observation.record_numbers,
         losses < limit if strict else losses <= limit,
         -limit,
         {

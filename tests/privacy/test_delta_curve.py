@@ -70,7 +70,7 @@ def test_every_look_is_a_bound_at_every_epsilon(name: str, swapped: bool) -> Non
         [bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 3, 6, 12)]
     )
     truth = [
-        bracket._delta_one_way(plan, float(e), swapped=swapped, below=-1.0, rounds=3).lower
+        bracket._delta_one_way(plan, float(e), (swapped, False), below=-1.0, rounds=3).lower
         for e in epsilons
     ]
     assert np.all(looks >= np.array(truth))

@@ -21,6 +21,7 @@ from discreet.privacy import (
     from_pair,
     theorems,
 )
+from discreet.privacy.curves import worst_order
 from discreet.privacy.steps import View, step
 from oracles import exact_compositions as exact
 from oracles import gaussian_mixtures as mixtures
@@ -244,7 +245,7 @@ PAIRS = [
 def test_finite_pairs_against_every_outcome(pair, delta):
     p, q, count = pair
     total = exact.pair_delta([pair], 60.0)
-    plan = count * from_pair(p, q)
+    plan = count * from_pair(p, q, oriented=True)
     if delta <= total:
         assert plan.epsilon(delta=delta) == math.inf
         return
@@ -262,15 +263,89 @@ def test_different_finite_pairs_may_be_given_in_different_orders():
         assert bounds.lower <= max(values) <= bounds.upper
 
 
-def test_a_pair_under_replace_may_turn_around_in_every_step():
-    p, q = [0.7, 0.2, 0.1], [0.2, 0.3, 0.5]
-    bounds = (2 * from_pair(p, q, relation="replace")).delta_bounds(epsilon=0.3)
-    turned = max(
-        exact.outcomes_delta(exact.composed_pairs([(a, b, 1), (c, d, 1)]), 0.3)
-        for (a, b), (c, d) in itertools.product([(p, q), (q, p)], repeat=2)
+UNEVEN = [
+    ([0.7, 0.2, 0.1], [0.2, 0.3, 0.5]),
+    ([0.01, 0.99], [0.2, 0.8]),
+    ([0.11905782, 0.83495151, 0.04599067], [0.3174224, 0.67446016, 0.00811744]),
+    ([0.5, 0.5, 0.0], [0.4, 0.3, 0.3]),
+]
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 0.7, 1.5])
+@pytest.mark.parametrize("relation", ["replace", "add_remove"])
+@pytest.mark.parametrize("pair", UNEVEN)
+def test_a_pair_may_turn_around_in_every_release(pair, relation, epsilon):
+    for p, q in (pair, pair[::-1]):
+        for count in (1, 2):
+            bounds = (count * from_pair(p, q, relation=relation)).delta_bounds(epsilon=epsilon)
+            turned = [
+                exact.outcomes_delta(exact.composed_pairs([(a, b, 1) for a, b in order]), epsilon)
+                for order in itertools.product([(p, q), (q, p)], repeat=count)
+            ]
+            assert bounds.upper >= max(turned)
+            # The same order in all releases is the first or the last of them.
+            assert bounds.lower <= max(turned[0], turned[-1]) * (1 + 1e-12)
+            assert bounds.lower >= max(turned[0], turned[-1]) * 0.98 - 1e-12
+
+
+@pytest.mark.parametrize("relation", ["replace", "add_remove"])
+def test_figures_that_were_too_small_in_version_0_1(relation):
+    for pair in (([0.01, 0.99], [0.2, 0.8]), ([0.2, 0.8], [0.01, 0.99])):
+        loss = from_pair(*pair, relation=relation)
+        assert loss.epsilon(delta=0.05) == pytest.approx(2.70805, abs=1e-5)  # 0.161
+        assert loss.delta(epsilon=1) == pytest.approx(0.2 - 0.01 * math.e, abs=1e-9)  # 0
+        assert loss.tradeoff(0.01) == pytest.approx(0.2, abs=1e-3)  # 0.0124
+        assert (50 * loss).epsilon(delta=0.05) > 40
+    pair = UNEVEN[2]
+    # Two releases of opposite order cost 2.583; an order chosen after the first costs more still.
+    assert 2.583 < (2 * from_pair(*pair, relation=relation)).epsilon(delta=0.0018) < 2.61
+    declared = 2 * from_pair(*pair, relation=relation, oriented=True)
+    assert declared.epsilon(delta=0.0018) == pytest.approx(1.946, abs=2e-3)
+
+
+def test_a_sampled_pair_under_replace_is_read_in_both_orders():
+    for pair in (([0.9, 0.1], [0.5, 0.5]), ([0.5, 0.5], [0.9, 0.1])):
+        for oriented in (False, True):
+            loss = from_pair(*pair, relation="replace", oriented=oriented)
+            sampled = loss.sample_without_replacement(sample=1, population=2)
+            # The other record of the population has the first law of the pair, or the second.
+            worst = max(
+                exact.outcomes_delta(exact.composed_pairs([(m, other, 1)]), 0.3)
+                for record, other in (pair, pair[::-1])
+                for m in [[0.5 * (a + b) for a, b in zip(record, other, strict=True)]]
+            )
+            assert 0.165 <= worst <= sampled.delta(epsilon=0.3)
+
+
+def worst_single_release(p, q, epsilon):
+    return max(
+        sum(max(a - math.exp(epsilon) * b, 0.0) for a, b in zip(x, y, strict=True))
+        for x, y in ((p, q), (q, p))
     )
-    assert bounds.upper >= turned
-    assert bounds.lower <= turned
+
+
+@pytest.mark.parametrize("pair", UNEVEN)
+def test_the_worst_order_of_one_release_is_exact_and_symmetric(pair):
+    worst = worst_order(tuple(pair[0]), tuple(pair[1]))
+    turned = worst_order(tuple(pair[1]), tuple(pair[0]))
+    assert np.array_equal(worst.loss, turned.loss)
+    assert np.array_equal(worst.p, turned.p)
+    assert np.array_equal(worst.p, worst.q[::-1])
+    assert np.array_equal(worst.loss, -worst.loss[::-1])
+    assert not worst.both_ways
+    for epsilon in np.linspace(0.0, 4.0, 41):
+        above = worst.loss > epsilon
+        mine = worst.infinite - float(worst.p[above] @ np.expm1(epsilon - worst.loss[above]))
+        assert mine == pytest.approx(worst_single_release(*pair, epsilon), abs=1e-14)
+
+
+def test_a_pair_that_equals_its_exchanged_pair_is_found_by_comparing():
+    assert worst_order((0.25, 0.75), (0.75, 0.25)).both_ways
+    assert worst_order((0.25, 0.5, 0.25), (0.5, 0.25, 0.25)).both_ways
+    assert worst_order((0.5, 0.5), (0.5, 0.5)).both_ways
+    assert not worst_order((0.5, 0.5, 0.0), (0.5, 0.25, 0.25)).both_ways
+    symmetric = from_pair([0.25, 0.75], [0.75, 0.25], relation="replace")
+    assert (3 * symmetric).epsilon_bounds(delta=0.1).tolerance_met
 
 
 # --- sampled steps ----------------------------------------------------------------------------

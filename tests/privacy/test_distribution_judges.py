@@ -401,8 +401,8 @@ MUTANTS = [
         "added records forgotten",
         bracket,
         "delta_bounds",
-        "if plan.symmetric:",
-        "if True:",
+        "plan.ways",
+        "plan.ways[:1]",
         added_record,
     ),
     (

@@ -379,16 +379,21 @@ class RenyiDP(Atom):
 class FinitePair(Atom):
     """The pair of output distributions of one mechanism on two neighbours.
 
-    Both directions count, and P may belong to the data set with the unit or to the one
-    without it: where that matters (sampling, other parts with an order) the worse is taken.
-    The caller asserts that no other neighbours are worse.
+    Either distribution may belong to either data set, anew in every release: each release
+    counts as the pair whose profile is the larger one of both orders
+    (:func:`discreet.privacy.curves.worst_order`). With ``oriented`` P belongs to the same data
+    set in every release, under ``add_remove`` to the one with the unit; both directions of the
+    whole plan still count. The caller asserts that no other neighbours are worse.
     """
 
     p: tuple[float, ...]
     q: tuple[float, ...]
     relation: Relation = Relation.ADD_REMOVE
+    oriented: bool = False
 
     def __post_init__(self) -> None:
+        if not isinstance(self.oriented, bool):
+            raise InvalidValue("oriented", self.oriented, "True or False")
         p, q = _distribution("P", self.p), _distribution("Q", self.q)
         if len(p) != len(q):
             raise InvalidValue("Q", self.q, f"as many probabilities as P has ({len(p)})")
@@ -405,13 +410,19 @@ def from_pair(
     Q: Sequence[float],  # noqa: N803
     *,
     relation: Relation | str = Relation.ADD_REMOVE,
+    oriented: bool = False,
 ) -> FinitePair:
     """The loss of a mechanism whose worst neighbours give the finite distributions P and Q.
 
-    >>> from_pair([0.6, 0.4], [0.5, 0.5]).epsilon(delta=0) >= math.log(1.25)
+    In ``n * from_pair(P, Q)`` each release may have P on either side. Pass ``oriented=True`` if
+    P belongs to the same data set in all releases (under ``add_remove`` to the one with the
+    unit): then they cost less.
+
+    >>> pair, same_way = [0.9, 0.1], from_pair([0.9, 0.1], [0.5, 0.5], oriented=True)
+    >>> (2 * same_way).delta(epsilon=1) < (2 * from_pair(pair, [0.5, 0.5])).delta(epsilon=1)
     True
     """
-    return FinitePair(tuple(P), tuple(Q), Relation.parse(relation))
+    return FinitePair(tuple(P), tuple(Q), Relation.parse(relation), oriented)
 
 
 def _distribution(argument: str, values: Sequence[float] | np.ndarray) -> list[float]:

@@ -29,7 +29,7 @@ from discreet.privacy.spectrum import (
     tilted_moments,
     window,
 )
-from discreet.privacy.steps import View, is_symmetric, stacked_gaussians, step
+from discreet.privacy.steps import View, has_two_orders, is_symmetric, stacked_gaussians, step
 
 __all__ = ["NO_TIGHT_PAIR", "Plan", "delta_bounds", "delta_curve", "delta_upper", "epsilon_bounds"]
 
@@ -59,6 +59,10 @@ CURVE_SLACK = 2e-3
 LARGEST_EXPONENT = 100.0
 NO_TIGHT_PAIR = (
     "no tight pair is known for a part of this loss, so only the upper bound is certified"
+)
+TWO_ORDERS = (
+    "a finite pair may turn around in every release: the upper bound covers every order, "
+    "the lower one is attained by the same order in all of them"
 )
 
 
@@ -112,6 +116,19 @@ class Plan:
     def symmetric(self) -> bool:
         return len(self.counts) == 0 and all(is_symmetric(loss) for loss, _ in self.items)
 
+    @property
+    def two_orders(self) -> bool:
+        return any(has_two_orders(loss) for loss, _ in self.items)
+
+    @property
+    def ways(self) -> list[tuple[bool, bool]]:
+        """How the plan has to be seen: in which direction, and with finite pairs turned or not."""
+        return [
+            (swapped, turned)
+            for turned in ((False, True) if self.two_orders else (False,))
+            for swapped in ((False,) if self.symmetric else (False, True))
+        ]
+
     def cells(self, tilt: Tilt) -> int:
         """How many cells each distinct step gets at first."""
         if self.atoms >= MANY:
@@ -142,8 +159,6 @@ class Plan:
         to choose a tilt, not to claim a bound.
         """
         lower, upper, tight = [], [], self.tight and not self.fixed
-        ordered = sum(not is_symmetric(loss) for loss, _ in self.items) + len(self.counts)
-        view = replace(view, oriented=ordered <= 1)
         for loss, n in self.items:
             seen = step(loss, view)
             tight = tight and seen.lower is not None
@@ -174,36 +189,41 @@ class Plan:
 
 def epsilon_bounds(plan: Plan, delta: float, tolerance: float | None) -> Bounds:
     """The bracket of epsilon at ``delta`` > 0, over both directions."""
-    first, tilt = _epsilon_one_way(plan, delta, tolerance, swapped=False)
-    if plan.symmetric:
-        return first
-    second, _ = _epsilon_one_way(plan, delta, tolerance, swapped=True, known=(first.lower, tilt))
-    return _worst(first, second)
+    found: list[Bounds] = []
+    tilt: Tilt | None = None
+    for way in plan.ways:
+        below = max((bounds.lower for bounds in found), default=-1.0)
+        bounds, fresh = _epsilon_one_way(plan, delta, tolerance, way, known=(below, tilt))
+        found.append(bounds)
+        tilt = fresh if tilt is None else tilt
+    worst = _worst(found)
+    return _explained(worst, _promise(worst.upper, tolerance), plan)
 
 
 def _epsilon_one_way(
     plan: Plan,
     delta: float,
     tolerance: float | None,
+    way: tuple[bool, bool],
     *,
-    swapped: bool,
-    known: tuple[float, Tilt | None] = (-1.0, None),
+    known: tuple[float, Tilt | None],
 ) -> tuple[Bounds, Tilt | None]:
     """The bracket of one direction, and its tilt.
 
-    ``known`` is the lower bound and the tilt of the other direction: a bracket that is
+    ``known`` is the lower bound and the tilt of the other directions: a bracket that is
     certainly below stays rough.
     """
+    swapped, turned = way
     below, start = known
     tail = max(SMALLEST_TAIL, TAIL_SHARE * delta / plan.steps)
     log_delta = math.log(delta)
-    first_look = View(swapped, 0.0, COARSE_CELLS, tail)
+    first_look = View(swapped, 0.0, COARSE_CELLS, tail, turned=turned)
     expected = plan.expected_tilt(log_delta) if start is None else start
     if expected is not None:
         # A sure tilt serves both directions, and so does its partition.
         fine = (start is None and plan.atoms < MANY) or expected.sure
         cells = plan.cells(expected) if fine else plan.few_cells
-        first_look = View(swapped, expected.steep, cells, tail, expected.epsilon)
+        first_look = replace(first_look, tau=expected.steep, cells=cells, focus=expected.epsilon)
     lower, upper, tight = plan.see(first_look)
     if infinite_mass(lower) >= delta:
         return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
@@ -218,7 +238,7 @@ def _epsilon_one_way(
     good = first_look.tau > 0.0 and 0.8 < tilt.steep / first_look.tau < 1.25
     if tilt.heavy or not (good or start is None):
         # Few cells say little about rare large losses: look again through more of them.
-        view = View(swapped, tilt.steep, plan.few_cells, tail, tilt.epsilon)
+        view = replace(first_look, tau=tilt.steep, cells=plan.few_cells, focus=tilt.epsilon)
         tilt, lower, upper = _focused(plan, view, tilt, focus)
     cells, whisper = _resolution(plan, tilt, _aim(tilt.epsilon, tolerance, plan), tolerance)
     if tilt.epsilon == 0.0:
@@ -232,7 +252,7 @@ def _epsilon_one_way(
     # Very many distinct steps are dear: they are seen once.
     for turn in range(MOST_ROUNDS if plan.atoms < MANY else 1):
         if turn > 0 or tilt.heavy or not good or first_look.cells != cells:
-            view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
+            view = replace(first_look, tau=tilt.steep, cells=cells, focus=tilt.epsilon)
             tilt, lower, upper = _focused(plan, view, tilt, focus)
         found = _epsilon_attempt(lower, upper, delta, tilt, whisper, tight=tight)
         best = min(result.upper, found.upper)
@@ -337,27 +357,29 @@ def _epsilon_of(
 
 def delta_bounds(plan: Plan, epsilon: float) -> Bounds:
     """The bracket of delta at ``epsilon`` >= 0, over both directions."""
-    first = _delta_one_way(plan, epsilon, swapped=False, below=-1.0, rounds=MOST_ROUNDS)
-    if plan.symmetric:
-        return first
-    below = first.lower
-    return _worst(
-        first, _delta_one_way(plan, epsilon, swapped=True, below=below, rounds=MOST_ROUNDS)
-    )
+    found: list[Bounds] = []
+    for way in plan.ways:
+        below = max((bounds.lower for bounds in found), default=-1.0)
+        found.append(_delta_one_way(plan, epsilon, way, below=below, rounds=MOST_ROUNDS))
+    worst = _worst(found)
+    return _explained(worst, max(0.02 * worst.upper, 1e-15), plan)
 
 
 def delta_upper(plan: Plan, epsilon: float) -> float:
     """An upper bound on delta, good but not refined: for curves that need many points."""
-    first = _delta_one_way(plan, epsilon, swapped=False, below=-1.0, rounds=1).upper
-    if plan.symmetric:
-        return first
-    return max(first, _delta_one_way(plan, epsilon, swapped=True, below=-1.0, rounds=1).upper)
+    return max(
+        _delta_one_way(plan, epsilon, (swapped, False), below=-1.0, rounds=1).upper
+        for swapped, turned in plan.ways
+        if not turned
+    )
 
 
 def _delta_one_way(
-    plan: Plan, epsilon: float, *, swapped: bool, below: float, rounds: int
+    plan: Plan, epsilon: float, way: tuple[bool, bool], *, below: float, rounds: int
 ) -> Bounds:
-    lower, upper, tight = plan.see(View(swapped, 0.0, COARSE_CELLS, 1e-40 / plan.steps))
+    swapped, turned = way
+    first_look = View(swapped, 0.0, COARSE_CELLS, 1e-40 / plan.steps, turned=turned)
+    lower, upper, tight = plan.see(first_look)
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what the view cut off is among them.
         return Bounds(infinite_mass(lower) if tight else 0.0, infinite_mass(upper))
@@ -368,7 +390,7 @@ def _delta_one_way(
 
     result = Bounds(0.0, 1.0)
     for _ in range(rounds if plan.atoms < MANY else min(rounds, 2)):
-        view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
+        view = replace(first_look, tau=tilt.steep, cells=cells, tail=tail, focus=tilt.epsilon)
         tilt, lower, upper = _focused(plan, view, tilt, focus)
         high = _delta_of(upper, epsilon, tilt, whisper, is_upper=True)
         low = 0.0
@@ -572,10 +594,18 @@ def _upper_only(upper: float) -> Bounds:
     return Bounds(0.0, upper, False, NO_TIGHT_PAIR)
 
 
-def _worst(first: Bounds, second: Bounds) -> Bounds:
-    """Both directions happen, so both bounds are maxima."""
-    wide = first if first.upper >= second.upper else second
-    return Bounds(max(first.lower, second.lower), wide.upper, wide.tolerance_met, wide.note)
+def _worst(found: Sequence[Bounds]) -> Bounds:
+    """All directions happen, so both bounds are maxima."""
+    wide = max(found, key=lambda bounds: bounds.upper)
+    return replace(wide, lower=max(bounds.lower for bounds in found))
+
+
+def _explained(worst: Bounds, promised: float, plan: Plan) -> Bounds:
+    """Say why the bracket of a pair of unknown order is wide, or that it is not."""
+    if not plan.two_orders or worst.note == NO_TIGHT_PAIR:
+        return worst
+    met = worst.lower == worst.upper or worst.width <= promised
+    return replace(worst, tolerance_met=met, note="" if met else TWO_ORDERS)
 
 
 def _finite_top(parts: Sequence[Part]) -> float:

@@ -6,6 +6,8 @@ import math
 from fractions import Fraction
 from functools import singledispatch
 
+import numpy as np
+
 from discreet import _validate
 from discreet.privacy.atoms import (
     ApproxDP,
@@ -24,6 +26,7 @@ from discreet.privacy.loss import (
     SampledWithoutReplacement,
     compose,
 )
+from discreet.privacy.pairs import log_ratio
 
 __all__ = ["basic_epsilon", "largest_loss"]
 
@@ -116,7 +119,7 @@ def _(loss: RandomizedResponse | Exponential) -> Fraction | float:
 def _(loss: FinitePair) -> Fraction | float:
     if 0.0 in loss.p or 0.0 in loss.q:
         return math.inf
-    most = max(abs(math.log(a / b)) for a, b in zip(loss.p, loss.q, strict=True))
+    most = float(np.abs(log_ratio(np.array(loss.p), np.array(loss.q))).max())
     return Fraction(most * (1.0 + 1e-15) + 1e-15)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "gaussian_edges",
     "gaussian_outcomes",
     "laplace_cells",
+    "log_ratio",
     "oriented",
     "point_cells",
 ]
@@ -332,11 +333,20 @@ def point_cells(p: Array, q: Array, *, rate: float = 1.0, swapped: bool = False)
     both = (p > 0) & (q > 0)
     only_p, only_q = float(p[q <= 0].sum()), float(q[p <= 0].sum())
     p, q = p[both], q[both]
-    near = np.abs(p - q) < 0.5 * q
-    loss = np.where(near, np.log1p((p - q) / q), np.log(p / q))
+    loss = log_ratio(p, q)
     return oriented(
         p, q, loss, loss, loss, rate=rate, swapped=swapped, only_p=only_p, only_q=only_q
     )
+
+
+def log_ratio(p: Array, q: Array) -> Array:
+    """log(p / q) of positive numbers, also where they are nearly equal or absurdly far apart."""
+    near = np.abs(p - q) < 0.5 * q
+    with np.errstate(over="ignore", under="ignore", divide="ignore"):
+        ratio = p / q
+        plain = (ratio > 1e-300) & (ratio < 1e300)
+        far = np.where(plain, np.log(np.where(plain, ratio, 1.0)), np.log(p) - np.log(q))
+        return np.asarray(np.where(near, np.log1p(np.where(near, p - q, 0.0) / q), far))
 
 
 def oriented(

@@ -103,8 +103,8 @@ def _seen_from(p: Array, q: Array) -> Spectrum:
     known = q > 0
     missing = float(np.sum(p[~known]))
     p, q = p[known], q[known]
-    gain = (p - q) / q
-    with np.errstate(divide="ignore"):
+    with np.errstate(over="ignore", divide="ignore"):
+        gain = (p - q) / q
         near = np.abs(gain) < 0.5
         log_ratio = np.where(near, np.log1p(np.where(near, gain, 0.0)), np.log(p) - np.log(q))
     return Spectrum(np.log(q), log_ratio, gain, missing)

@@ -228,6 +228,8 @@ def _read(node: object, where: str, depth: int) -> Loss:
 def _read_atom(node: Mapping[str, Any], where: str, _depth: int) -> Loss:
     atom = _ATOMS[node["kind"]]
     names = tuple(argument for _, argument in _arguments(atom))
+    if atom is FinitePair and "oriented" not in node:
+        node = {**node, "oriented": False}  # version 0.1 had no such field
     values = _fields(node, where, ("kind", *names))
     exact = atom in (PureDP, ApproxDP)
     arguments: dict[str, Any] = {}

@@ -39,9 +39,8 @@ from discreet.privacy.pairs import (
     oriented,
     point_cells,
 )
-from discreet.privacy.relation import Relation
 
-__all__ = ["Step", "View", "is_symmetric", "stacked_gaussians", "step"]
+__all__ = ["Step", "View", "has_two_orders", "is_symmetric", "stacked_gaussians", "step"]
 
 MOST_POINTS = 4096
 LARGE_STDDEV = 2.0e4
@@ -53,8 +52,8 @@ class View:
 
     ``swapped`` exchanges the pair (a unit added instead of removed), ``tail`` is the mass
     that may be moved to loss +infinity, ``focus`` the epsilon of interest, ``rate`` the
-    Poisson rate in force. ``oriented`` is false where other parts of the plan have an order
-    of their own, so that either member of a finite pair may belong to either data set.
+    Poisson rate in force. ``turned`` gives the lower measures of finite pairs of unknown
+    order the other order.
     """
 
     swapped: bool
@@ -64,7 +63,7 @@ class View:
     focus: float = math.inf
     rate: float = 1.0
     records: int = 1
-    oriented: bool = True
+    turned: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,12 +75,24 @@ class Step:
 
 
 def is_symmetric(loss: Loss) -> bool:
-    """Whether the pair and the exchanged pair have the same measure."""
+    """Whether the upper measure of a step is the same in both directions.
+
+    Finite pairs are compared, or made so; all other pairs but sampled ones are exchanged by a
+    reflection.
+    """
     if isinstance(loss, FinitePair):
-        return loss.relation is Relation.REPLACE or sorted(
-            zip(loss.p, loss.q, strict=True)
-        ) == sorted(zip(loss.q, loss.p, strict=True))
+        return not loss.oriented or curves.worst_order(loss.p, loss.q).both_ways
     return not isinstance(loss, PoissonSampled)
+
+
+def has_two_orders(loss: Loss) -> bool:
+    """Whether a release has a finite pair that may stand in either order, and the order matters."""
+    base = loss.base if isinstance(loss, PoissonSampled) else loss
+    return (
+        isinstance(base, FinitePair)
+        and not base.oriented
+        and not curves.worst_order(base.p, base.q).both_ways
+    )
 
 
 @singledispatch
@@ -113,27 +124,34 @@ def _(loss: Exponential, view: View) -> Step:
 
 @step.register
 def _(loss: FinitePair, view: View) -> Step:
-    p, q = np.array(loss.p), np.array(loss.q)
-    exact = _exact(point_cells(p, q, rate=view.rate, swapped=view.swapped))
-    certain = loss.relation is Relation.ADD_REMOVE and view.oriented and view.rate == 1.0
-    if is_symmetric(loss) or certain:
-        return exact
-    # Either data set may be the one with the unit: take the largest of all profiles.
-    every = [
-        point_cells(first, second, rate=view.rate, swapped=swapped).upper()
-        for first, second in ((p, q), (q, p))
-        for swapped in (False, True)
-    ]
-    ends = np.concatenate([*(measure.loss[0] for measure in every), [0.0]])
-    grid = np.unique(ends[ends >= 0.0])
-    worst = np.max([curves.profile(measure, grid) for measure in every], axis=0)
-    return Step(exact.lower, curves.symmetric_measure(grid, worst))
+    pair = (loss.q, loss.p) if view.turned and not loss.oriented else (loss.p, loss.q)
+    p, q = np.array(pair)
+    exact = point_cells(p, q, rate=view.rate, swapped=view.swapped)
+    if loss.oriented:
+        return _exact(exact)
+    worst = curves.worst_order(loss.p, loss.q)
+    every = oriented(
+        worst.p,
+        worst.q,
+        worst.loss,
+        worst.loss,
+        worst.loss,
+        rate=view.rate,
+        swapped=view.swapped,
+        only_p=worst.infinite,
+        only_q=worst.infinite,
+    )
+    return Step(exact.lower(), every.upper())
 
 
 @step.register
 def _(loss: SampledWithoutReplacement, view: View) -> Step:
-    """The profile at eps >= 0 is that of ((1 - r) Q + r P, Q); it holds in both directions."""
-    one_sided = step(loss.base, replace(view, rate=view.rate * loss.rate, swapped=False)).upper
+    """The profile at eps >= 0 is that of ((1 - r) Q + r P, Q); it holds in both directions.
+
+    P and Q are the records before and after, in either order.
+    """
+    base = replace(loss.base, oriented=False) if isinstance(loss.base, FinitePair) else loss.base
+    one_sided = step(base, replace(view, rate=view.rate * loss.rate, swapped=False)).upper
     symmetric = curves.mirrored(one_sided)
     if symmetric is None:
         losses = one_sided.loss[0]

@@ -2,6 +2,9 @@
 
 import copy
 import pickle
+from collections import UserDict, namedtuple
+from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -375,3 +378,86 @@ def test_in_a_run_the_first_axis_is_that_of_the_examples(model, batch_axis, foun
     assert made.loss_watch._examples_first is found
     assert made.loss_watch.is_on
     made.engine.detach()
+
+
+@dataclass
+class Output:
+    scores: torch.Tensor
+    name: str = "output"
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenOutput:
+    scores: torch.Tensor
+
+
+class DictOutput(dict):
+    """As in libraries whose outputs have both keys and attributes."""
+
+    @property
+    def scores(self):
+        return self["scores"]
+
+
+Pair = namedtuple("Pair", ["scores", "rest"])
+
+
+class InUserDict(UserDict):
+    scores = DictOutput.scores
+
+
+class Holding(nn.Module):
+    """Returns its scores inside of an object."""
+
+    def __init__(self, hold):
+        super().__init__()
+        self.inner, self.hold = network(), hold
+
+    def forward(self, x):
+        return self.hold(self.inner(x))
+
+
+HOLDERS = {
+    "dataclass": Output,
+    "frozen dataclass with slots": FrozenOutput,
+    "subclass of dict": lambda scores: DictOutput(scores=scores),
+    "subclass of UserDict": lambda scores: InUserDict(scores=scores),
+    "named tuple": lambda scores: Pair(scores, None),
+    "attributes": lambda scores: SimpleNamespace(scores=scores),
+    "nested": lambda scores: SimpleNamespace(inner=[Output(scores)], scores=scores),
+}
+
+
+@pytest.mark.parametrize("hold", HOLDERS.values(), ids=HOLDERS)
+@pytest.mark.parametrize("reduce", [lambda losses: losses, torch.mean], ids=["each", "mean"])
+def test_a_loss_that_compares_examples_is_found_whatever_the_model_returns(hold, reduce):
+    """A criterion of single examples passes with the same output."""
+    x, y = data(5)[:]
+    model = Holding(hold)
+    watch = LossWatch(model)
+    scores = model(x).scores
+    watch.judge(reduce(each(scores, y)), rows=5)
+    with pytest.raises(NotApplicable, match="other examples"):
+        watch.judge(reduce(contrastive(scores, y)), rows=5)
+
+
+@pytest.mark.parametrize("reduce", [False, True], ids=["each", "mean"])
+def test_a_run_with_a_dataclass_is_judged(reduce):
+    private, _ = wrap(Holding(Output), plan(), isolation="check")
+    batches = private.batches(data(64))
+    losses = contrastive(private.model(next(batches)[0]).scores, None)
+    with pytest.raises(NotApplicable, match="other examples"):
+        losses.mean().backward() if reduce else private.backward(losses)
+    private.detach()
+
+
+def test_a_model_keeps_the_object_that_it_returned():
+    """The watch hands on a copy: what the model itself holds is as it was."""
+    kept = []
+    model = Holding(lambda scores: kept.append(Output(scores)) or kept[-1])
+    watch = LossWatch(model)
+    output = model(torch.ones(3, 6))
+    assert output is not kept[0]
+    assert output.name == "output"
+    assert output.scores.grad_fn.next_functions[0][0] is kept[0].scores.grad_fn
+    watch.remove()

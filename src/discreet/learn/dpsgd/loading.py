@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.isolation.parts import exchanged
 
 if TYPE_CHECKING:
     import numpy as np
@@ -155,4 +155,4 @@ def template_of_table(dataset: object, collate: Collate | None) -> list[Tensor] 
 
 def _blank(data: Any) -> Any:
     """The same structure with zeros in place of all values."""
-    return pytree.tree_map_only(Tensor, torch.zeros_like, data)
+    return exchanged(data, torch.zeros_like)

@@ -24,9 +24,9 @@ from torch.overrides import (
     _pop_mode,
     _push_mode,
 )
-from torch.utils import _pytree as pytree
 
 from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.isolation.parts import tensors
 
 __all__ = ["BackwardWatch", "check_reduction"]
 
@@ -206,8 +206,7 @@ class _Outputs:
     def __call__(self, _: nn.Module, __: object, output: Any) -> None:
         if not self.on:
             return
-        tensors = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
-        self.nodes += [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        self.nodes += [one.grad_fn for one in tensors(output) if one.grad_fn is not None]
 
     def __deepcopy__(self, memo: object) -> Callable[..., None]:
         return _note_nothing

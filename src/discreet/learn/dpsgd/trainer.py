@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
 from discreet import _validate
@@ -28,6 +27,7 @@ from discreet.learn.dpsgd.checkpoint import (
     unpack_optimizer,
     without_prefix,
 )
+from discreet.learn.dpsgd.isolation.parts import exchanged
 from discreet.learn.dpsgd.loading import (
     Collate,
     Loading,
@@ -347,7 +347,7 @@ class Trainer:
         device = next(self.model.parameters()).device
         if device.type == "cpu":
             return batch
-        return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), batch)
+        return exchanged(batch, lambda tensor: tensor.to(device))
 
     def _after_step(self) -> Iterator[Callable[[], object]]:
         if self.scheduler is not None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from discreet.learn.dpsgd.engine import verify_attribution
 from learn.dpsgd.engine.judges import check
 
 torch.set_num_threads(1)
@@ -210,3 +211,31 @@ def test_channels_last(kind: str) -> None:
             tolerance=1e-10,
             torch_func=kind not in NOT_FOR_TORCH_FUNC,
         )
+
+
+class ThenInPlace(nn.Module):
+    """A layer behind another, whose result is changed in place as by nn.ReLU(inplace=True)."""
+
+    def __init__(self, shape: torch.Size, layer: nn.Module) -> None:
+        super().__init__()
+        self.before, self.layer = Shift(shape), layer
+
+    def forward(self, data: Tensor) -> Tensor:
+        if data.is_floating_point():
+            data = self.before(data)
+        return self.layer(data).mul_(1.5).add_(0.1)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_an_operation_in_place_behind_a_layer(kind: str) -> None:
+    data = LAYERS[kind][1]
+    model = ThenInPlace(data.shape[1:], made(kind, torch.float64)).double()
+    if not data.is_floating_point():
+        model.before = nn.Identity()
+    check(model, data, tolerance=1e-10, torch_func=False)
+
+
+@pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.InstanceNorm1d(4, affine=True)])
+def test_the_trial_accepts_a_norm_followed_by_relu_in_place(norm: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv1d(3, 4, 3), norm, nn.ReLU(inplace=True), nn.Flatten())
+    verify_attribution(model, torch.zeros(1, 3, 6))

@@ -25,6 +25,7 @@ from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
 from discreet.learn.dpsgd.engine.stack import Stack
 from discreet.learn.dpsgd.engine.stack_pass import StackPass
+from discreet.learn.dpsgd.isolation.parts import tensors
 
 __all__ = ["BlackBoxes"]
 
@@ -333,8 +334,7 @@ def _keep(_: Tensor) -> None:
 
 def leaves_behind(result: Any) -> Iterator[Tensor]:
     """All leaves to which plain autograd would carry gradients of a result."""
-    tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
-    waiting = [value.grad_fn for value in tensors if value.grad_fn is not None]
+    waiting = [value.grad_fn for value in tensors(result) if value.grad_fn is not None]
     seen = set(waiting)
     while waiting:
         node = waiting.pop()

@@ -153,7 +153,7 @@ def group_norm(
             input.contiguous(), gain, shift, examples, channels, positions, num_groups, eps
         )
         statistics.extend((mean.detach(), rstd.detach()))
-        return result.view(input.shape)
+        return result  # not a view of it: an operation in place on a view drops its hooks
 
     def receive(gradient: Tensor) -> None:
         if not statistics:

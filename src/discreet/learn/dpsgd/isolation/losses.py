@@ -14,10 +14,9 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from discreet.errors import NotApplicable
-from discreet.learn.dpsgd.isolation.parts import Reading, tensors
+from discreet.learn.dpsgd.isolation.parts import Reading, exchanged, tensors
 
 __all__ = ["LossWatch", "require_losses_apart", "require_total_apart"]
 
@@ -148,7 +147,7 @@ class LossWatch:
         if self._handle is None or not module.training or not torch.is_grad_enabled():
             return output
         self._chained |= any(one.requires_grad for one in tensors((args, kwargs)))
-        return pytree.tree_map_only(Tensor, self._noted, output)
+        return exchanged(output, self._noted)
 
     def _noted(self, one: Tensor) -> Tensor:
         if not one.requires_grad:

@@ -8,16 +8,18 @@ probe keeps every reading under which the examples do not touch each other.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, final
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
-__all__ = ["Reading", "close", "readings", "tensors"]
+__all__ = ["Reading", "close", "exchanged", "readings", "tensors"]
 
 _DEPTH = 6
 
@@ -107,3 +109,53 @@ def _items(value: object) -> list[Any]:
     if isinstance(value, list | tuple | deque):
         return list(value)
     return list(vars(value).values()) if hasattr(value, "__dict__") else []
+
+
+def exchanged(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0) -> Any:
+    """The same structure with every tensor replaced by ``change(tensor)``.
+
+    Containers are made anew. Dataclasses and other objects that hold tensors as attributes are
+    copied, so that whoever else holds them keeps them as they were. What cannot be opened or
+    copied comes back as it is.
+
+    >>> exchanged({"scores": torch.ones(2)}, lambda one: one + 1)
+    {'scores': tensor([2., 2.])}
+    """
+
+    def opened(leaf: Any) -> Any:
+        if isinstance(leaf, torch.Tensor):
+            return change(leaf)
+        return leaf if depth >= _DEPTH else _object_exchanged(leaf, change, depth + 1)
+
+    return pytree.tree_map(opened, value)
+
+
+def _object_exchanged(value: Any, change: Callable[..., torch.Tensor], depth: int) -> Any:
+    if isinstance(value, str | bytes | type | torch.nn.Module) or callable(value):
+        return value
+    found = False
+
+    def noted(one: torch.Tensor) -> torch.Tensor:
+        nonlocal found
+        found = True
+        return change(one)
+
+    items: Any = value.items() if isinstance(value, dict) else ()
+    if isinstance(value, list | deque):
+        items = enumerate(value)
+    new_items = [(key, exchanged(one, noted, depth)) for key, one in items]
+    names = [name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ())]
+    held = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    held |= getattr(value, "__dict__", {})
+    new_held = [(name, exchanged(one, noted, depth)) for name, one in held.items()]
+    if not found:
+        return value
+    try:
+        made = copy.copy(value)
+        for key, one in new_items:
+            made[key] = one
+        for name, one in new_held:
+            object.__setattr__(made, name, one)
+    except (TypeError, AttributeError):
+        return value
+    return made

@@ -158,6 +158,8 @@ def _dpsgd(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> Pub
     plan = {
         key: value for key, value in read.plan.to_json().items() if key not in {"schema", "version"}
     }
+    if read.earlier_plans:
+        plan["earlier_plans"] = [one.to_json() for one in read.earlier_plans]
     return PublicFacts(
         learner="DP-SGD",
         loss=read.loss,

@@ -382,15 +382,16 @@ def _same_as_learner(document: Mapping[str, Any], paper: Path) -> Iterator[str]:
 
 def _plan(document: Mapping[str, Any]) -> Iterator[str]:
     """Read the plan of DP-SGD again, which decides the loss."""
-    from discreet.learn.dpsgd.plan import Plan
+    from discreet.learn.dpsgd.plan import Plan, loss_of_all
 
     body = dict(document["released"]["plan"])
     stated, taken = body.pop("plan_hash"), body.pop("steps_taken")
+    earlier = [Plan.from_json(one) for one in body.pop("earlier_plans", [])]
     plan = Plan.from_json({"schema": "discreet.dpsgd.plan", "version": 1, **body})
     if plan.content_hash != stated:
         yield "the plan does not have its hash"
-    if plan.loss != from_json(document["released"]["loss"]):
-        yield "the loss is not that of the plan"
+    if loss_of_all([*earlier, plan]) != from_json(document["released"]["loss"]):
+        yield "the loss is not that of the plan, or not that of all plans together"
     if plan.unit != document["guarantee"]["unit"]:
         yield f"the plan protects one {plan.unit}, not one {document['guarantee']['unit']}"
     if type(taken) is not int or not 0 <= taken <= plan.steps:

@@ -13,7 +13,7 @@ from typing import Any, final
 from discreet import __version__
 from discreet.errors import SchemaError
 from discreet.learn.dpsgd.clipping import Quantile
-from discreet.learn.dpsgd.plan import Plan
+from discreet.learn.dpsgd.plan import Plan, certified, loss_of_all
 from discreet.privacy import Loss, from_json, to_json
 
 __all__ = ["Certificate"]
@@ -38,7 +38,9 @@ class Certificate:
     ``epsilon`` is a certified upper bound at ``delta``; ``epsilon_lower`` bounds the same
     from below where the accountant has a tight pair, and is ``None`` otherwise. Both are of the
     whole plan, also if training ended early: when it ended may have depended on the results.
-    ``model_digest`` is the SHA-256 of the tensors of the model that was saved with it.
+    ``model_digest`` is the SHA-256 of the tensors of the model that was saved with it. If the model
+    was under ``earlier_plans``, loss and epsilon are those of all plans together, at the delta of
+    ``plan``, which is the last of them.
     """
 
     plan: Plan
@@ -58,6 +60,7 @@ class Certificate:
     versions: Mapping[str, str]
     receipt: Mapping[str, Any] | None
     model_digest: str | None = None
+    earlier_plans: tuple[Plan, ...] = ()
 
     @classmethod
     def of(
@@ -69,13 +72,15 @@ class Certificate:
         isolation: str,
         final_clip_norm: float | None = None,
         receipt: Mapping[str, Any] | None = None,
+        earlier_plans: tuple[Plan, ...] = (),
     ) -> Certificate:
-        """Write the certificate of a run under a plan."""
-        lower = _lower(plan.loss, plan.delta)
-        epsilon = plan.epsilon()
+        """Write the certificate of a run under a plan, of a model that was under earlier ones."""
+        loss = loss_of_all([*earlier_plans, plan])
+        lower = _lower(loss, plan.delta)
+        epsilon = certified(loss, plan.delta)
         return cls(
             plan=plan,
-            loss=plan.loss,
+            loss=loss,
             epsilon=epsilon,
             epsilon_lower=min(lower, epsilon) if lower > 0 else None,
             delta=plan.delta,
@@ -86,10 +91,11 @@ class Certificate:
             isolation=isolation,
             final_clip_norm=plan.clip_norm if final_clip_norm is None else final_clip_norm,
             randomness=dict(randomness),
-            warnings=_warnings(plan, randomness, isolation),
+            warnings=_warnings(plan, randomness, isolation, earlier_plans),
             assumptions=_ASSUMPTIONS,
             versions=_versions(),
             receipt=receipt,
+            earlier_plans=earlier_plans,
         )
 
     def problems(self) -> list[str]:
@@ -97,9 +103,13 @@ class Certificate:
         found = self._wrong_types()
         if found:
             return found
-        if self.plan.loss != self.loss:
-            found.append("the loss is not that of the plan")
-        right = self.plan.epsilon()
+        others = {(one.relation, one.unit) for one in self.earlier_plans}
+        if others - {(self.plan.relation, self.plan.unit)}:
+            return ["the earlier plans are for another unit or relation"]
+        loss = loss_of_all([*self.earlier_plans, self.plan])
+        if loss != self.loss:
+            found.append("the loss is not that of the plan, or not that of all plans together")
+        right = certified(loss, self.plan.delta)
         if right > self.epsilon:
             found.append("epsilon is below what the accountant certifies for the loss")
         if self.versions.get("discreet") == __version__ and self.epsilon > right * (1 + 1e-6):
@@ -115,7 +125,8 @@ class Certificate:
         adaptive = isinstance(self.plan.clipping, Quantile)
         if not adaptive and self.final_clip_norm != self.plan.clip_norm:
             found.append("the clip norm is not that of the plan, which keeps it fixed")
-        if self.warnings != _warnings(self.plan, self.randomness, self.isolation):
+        right_warnings = _warnings(self.plan, self.randomness, self.isolation, self.earlier_plans)
+        if self.warnings != right_warnings:
             found.append("the warnings are not those that the other fields call for")
         if self.assumptions != _ASSUMPTIONS:
             found.append("the assumptions are not those of the method")
@@ -157,6 +168,9 @@ class Certificate:
         body["loss"] = to_json(self.loss)
         body["warnings"] = list(self.warnings)
         body["assumptions"] = list(self.assumptions)
+        body["earlier_plans"] = [plan.to_json() for plan in self.earlier_plans]
+        if not self.earlier_plans:  # as the first version wrote it
+            del body["earlier_plans"]
         return {"schema": _SCHEMA, "version": _VERSION, **body}
 
     @classmethod
@@ -170,6 +184,9 @@ class Certificate:
             raise SchemaError("certificate: expected an object")
         if body.pop("schema", None) != _SCHEMA or body.pop("version", None) != _VERSION:
             raise SchemaError(f"certificate: expected schema {_SCHEMA!r}, version {_VERSION}")
+        earlier = body.setdefault("earlier_plans", [])
+        if not isinstance(earlier, list | tuple):
+            raise SchemaError("certificate: earlier_plans: expected a list of plans")
         expected = {field.name for field in fields(cls)} | {"plan_hash"}
         if set(body) != expected:
             wrong = sorted(set(body) ^ expected)
@@ -177,6 +194,7 @@ class Certificate:
         body["plan"] = Plan.from_json(body["plan"])
         if body.pop("plan_hash") != body["plan"].content_hash:
             raise SchemaError("certificate: the plan does not have the stated hash")
+        body["earlier_plans"] = tuple(map(Plan.from_json, earlier))
         body["loss"] = from_json(body["loss"])
         for name in ("warnings", "assumptions"):
             if not isinstance(body[name], list | tuple):
@@ -198,8 +216,16 @@ class Certificate:
         return "\n".join(lines + [f"WARNING: {warning}" for warning in self.warnings])
 
 
-def _warnings(plan: Plan, randomness: Mapping[str, str], isolation: str) -> tuple[str, ...]:
+def _warnings(
+    plan: Plan, randomness: Mapping[str, str], isolation: str, earlier_plans: tuple[Plan, ...]
+) -> tuple[str, ...]:
     warnings = list(plan.warnings)
+    if earlier_plans:
+        warnings.append(
+            f"the model was under {len(earlier_plans)} earlier plan"
+            f"{'s' if len(earlier_plans) > 1 else ''}: the loss and epsilon are the sum of all, "
+            "as if all had been planned at the start"
+        )
     if any("INSECURE" in value for value in randomness.values()):
         warnings.insert(
             0,

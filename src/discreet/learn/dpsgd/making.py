@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -10,15 +13,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from discreet import _validate
-from discreet.errors import InvalidValue, PlanViolation
+from discreet.errors import InvalidValue, PlanViolation, ResumeRefused
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
+from discreet.learn.dpsgd.run_directory import RunDirectory
 from discreet.learn.dpsgd.team import Team
 from discreet.learn.dpsgd.wrapping import check_pair
 from discreet.randomness import Source
 
 __all__ = ["make_private"]
+
+# How often each run was begun or resumed in this process.
+_ATTEMPTS: dict[str, int] = {}
 
 
 def make_private(
@@ -33,6 +40,7 @@ def make_private(
     batch_axis: int | None = None,
     source: Source | None = None,
     team: Team | None = None,
+    checkpoint: str | Path | None = None,
 ) -> Private:
     """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd.private`.
 
@@ -46,6 +54,11 @@ def make_private(
     ``after_step`` is called after every step of the plan: put ``scheduler.step`` and
     ``average.update`` there if ``max_physical`` is used, because how often the loop runs then
     depends on the private size of the batches.
+
+    With ``checkpoint``, a directory, :meth:`Private.save` keeps the state of the run there, and the
+    same call resumes it, after ``detach()`` or after a crash: the model and the optimizer get their
+    saved state, all steps that may have been taken count, and none of them is taken again
+    (:mod:`~discreet.learn.dpsgd.run_directory`). Another plan is refused.
     """
     if not isinstance(plan, Plan):
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
@@ -56,13 +69,16 @@ def make_private(
     if source is not None and not isinstance(source, Source):
         raise InvalidValue("source", source, "a discreet.randomness.Source or None")
     _check_company(team)
+    if checkpoint is not None and team is not None:
+        raise InvalidValue("checkpoint", str(checkpoint), "None in a team: Trainer can do both")
     parameters = check_pair(model, optimizer)
     writes: frozenset[str] = frozenset()
     if inputs is not None and isolation == "check":
         groups = plan.clipping.groups(list(parameters))
         writes = probe(model, inputs, groups=groups, batch_axis=batch_axis, plan=plan)
         isolation = "checked"
-    private = Private(
+    make = partial(
+        Private,
         model,
         optimizer,
         plan,
@@ -71,10 +87,40 @@ def make_private(
         isolation=isolation,
         after_step=tuple(after_step),
         batch_axis=batch_axis,
-        source=source,
         team=team,
     )
+    if checkpoint is None:
+        private = make(source=source)
+    else:
+        private = _in_directory(RunDirectory(checkpoint, plan), make, source)
     private._writes = writes
+    return private
+
+
+def _in_directory(
+    run: RunDirectory, make: Callable[..., Private], source: Source | None
+) -> Private:
+    """A run that goes on where its directory says, or begins there."""
+    private = None
+    try:
+        if run.load_receipt() is not None:
+            raise ResumeRefused("a Trainer charged this run to a ledger: let a Trainer resume it")
+        # A directory that knows less than this process has seen of its run is a copy.
+        if _ATTEMPTS.get(run.run_id, 0) >= run.attempt:
+            raise ResumeRefused(
+                f"{run.path.name!r} is a copy of a run that has gone on meanwhile: resumed twice, "
+                "it would take the same steps again. Resume the directory that went on"
+            )
+        _ATTEMPTS[run.run_id] = run.attempt
+        # A seeded stream, which exists for experiments, must not be read twice either.
+        private = make(source=source and source.derive("attempt", run.attempt))
+        private._enter(run)
+    except BaseException:
+        if private is not None:
+            private.detach()
+        run.close()
+        raise
+    weakref.finalize(private, run.close)
     return private
 
 

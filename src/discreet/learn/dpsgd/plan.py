@@ -33,10 +33,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from typing import Any, final
 
 from discreet import _validate
@@ -46,7 +47,7 @@ from discreet.privacy import Gaussian, Loss, Relation, calibrate
 from discreet.privacy.calibrate import noise_multiplier as least_noise_multiplier
 from discreet.privacy.theorems_gaussian import gaussian_mu
 
-__all__ = ["SAMPLERS", "Phase", "Plan", "certified"]
+__all__ = ["SAMPLERS", "Phase", "Plan", "certified", "loss_of_all"]
 
 SAMPLERS = ("poisson", "without_replacement", "full", "shuffled")
 _SCHEMA = "discreet.dpsgd.plan"
@@ -373,6 +374,11 @@ class Plan:
         """SHA-256 of the plan's canonical JSON: equal exactly for equal plans."""
         text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def loss_of_all(plans: Iterable[Plan]) -> Loss:
+    """What a model reveals that was under several plans, one after the other: the sum."""
+    return reduce(operator.add, (plan.loss for plan in plans))
 
 
 def _phases_of(

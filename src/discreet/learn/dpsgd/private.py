@@ -20,8 +20,12 @@ size, gradients, the number of physical batches, which examples had gradients th
 
 from __future__ import annotations
 
+import json
+import operator
 import os
-from collections.abc import Callable, Iterator, Sequence
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import chain
 from typing import Any, NoReturn, final
 
@@ -30,7 +34,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
-from discreet.learn.dpsgd import violations
+from discreet.learn.dpsgd import earlier, violations
 from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clip_path import ClipPath
 from discreet.learn.dpsgd.engine import GradientEngine
@@ -49,11 +53,13 @@ from discreet.learn.dpsgd.plain_losses import (
     outputs_of,
     silenced,
 )
-from discreet.learn.dpsgd.plan import Plan, certified
+from discreet.learn.dpsgd.plan import Plan, certified, loss_of_all
 from discreet.learn.dpsgd.preparing import prepared
 from discreet.learn.dpsgd.probing import inputs_like, probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
 from discreet.learn.dpsgd.roster import Roster
+from discreet.learn.dpsgd.run_directory import RunDirectory
+from discreet.learn.dpsgd.run_frame import continue_from, state_of
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
 from discreet.learn.dpsgd.wrapping import (
@@ -91,6 +97,7 @@ class Private:
         "_clip",
         "_depth",
         "_drawn",
+        "_earlier",
         "_engine",
         "_factors",
         "_form",
@@ -104,16 +111,21 @@ class Private:
         "_isolation",
         "_last_factor",
         "_loss_watch",
+        "_mark",
         "_model",
         "_names",
         "_noisy",
+        "_notes",
         "_optimizer",
         "_parameters",
         "_pid",
         "_plan",
         "_reduction",
+        "_remembering",
         "_reserve",
         "_rows",
+        "_run",
+        "_run_id",
         "_running",
         "_scale",
         "_source",
@@ -140,9 +152,15 @@ class Private:
         source: Source | None,
         team: Team | None,
     ) -> None:
+        self._earlier = earlier.plans_of(model, optimizer)
+        earlier.require_alike(plan, self._earlier)
         self._model = model
         self._optimizer = optimizer
         self._plan = plan
+        self._run: RunDirectory | None = None
+        self._run_id = secrets.token_hex(16)
+        self._mark: str | None = None
+        self._notes: dict[str, Any] = {}
         self._reduction = reduction
         self._isolation = isolation
         self._after_step = after_step
@@ -185,10 +203,12 @@ class Private:
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._guard = ForwardGuard(rows_of, axes)
+        self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
+            model.register_state_dict_post_hook(self._remembering),  # type: ignore[no-untyped-call]
         ]
         claim(self)
 
@@ -211,8 +231,29 @@ class Private:
 
     @property
     def loss(self) -> Loss:
-        """What the whole plan reveals; charge it before the first batch."""
+        """What the whole plan reveals; charge it before the first batch.
+
+        What plans that the model was under before have cost is not part of it.
+        """
         return self._plan.loss
+
+    @property
+    def earlier_plans(self) -> tuple[Plan, ...]:
+        """The plans that the model was under before, as far as it shows."""
+        return tuple(self._earlier.values())
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run: that of its checkpoint, so that a resumed run has the same.
+
+        As the ``key`` of a ledger's charge it lets a resumed run find what it was charged.
+        """
+        return self._run_id
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What :meth:`save` was given for the state that this run was resumed from."""
+        return dict(self._notes)
 
     @property
     def steps_taken(self) -> int:
@@ -235,20 +276,29 @@ class Private:
         return tuple(self._clip.norms)
 
     def epsilon(self) -> float:
-        """The certified epsilon of the whole plan at its delta: an upper bound."""
-        return self._plan.epsilon()
+        """The certified epsilon of the whole plan at its delta: an upper bound.
+
+        If the model was under earlier plans, it is that of all of them together.
+        """
+        return certified(loss_of_all([*self.earlier_plans, self._plan]), self._plan.delta)
 
     def spent(self) -> float:
         """Epsilon of the steps so far, to be shown; the guarantee is :meth:`epsilon`.
 
         When to stop may depend on what was seen, and then the cost of the steps taken is not
-        a bound (S9a).
+        a bound (S9a). Earlier plans of the model count as a whole.
         """
+        losses = [plan.loss for plan in self.earlier_plans]
         loss = self._plan.loss_of(self._step)
-        return 0.0 if loss is None else certified(loss, self._plan.delta)
+        if loss is not None:
+            losses.append(loss)
+        return certified(reduce(operator.add, losses), self._plan.delta) if losses else 0.0
 
     def certificate(self, *, receipt: dict[str, Any] | None = None) -> Certificate:
-        """The certificate of the model as it is: the loss of the whole plan."""
+        """The certificate of the model as it is: the loss of the whole plan.
+
+        If the model was under earlier plans, it says so and states the sum.
+        """
         return Certificate.of(
             self._plan,
             steps_taken=self._step,
@@ -256,6 +306,7 @@ class Private:
             isolation=self._isolation,
             final_clip_norm=self._clip.norm,
             receipt=receipt,
+            earlier_plans=self.earlier_plans,
         )
 
     def owns(self, parameter: Tensor) -> bool:
@@ -316,6 +367,8 @@ class Private:
         for step in range(self._step, self._plan.steps):
             if self._reserve is not None:
                 self._reserve(step)
+            if self._mark is None:
+                self._put_mark()
             self._drawn = step + 1
             yield next(steps)
 
@@ -573,9 +626,58 @@ class Private:
 
     # --- continuing and ending ---------------------------------------------------------
 
+    def _put_mark(self) -> None:
+        plans = {**self._earlier, self._run_id: self._plan}
+        self._mark = earlier.mark(self._model, self._optimizer, plans)
+
+    def save(self, notes: Mapping[str, Any] | None = None) -> None:
+        """Keep the state of the run in the directory that ``make_private(checkpoint=...)`` got.
+
+        Parameters, optimizer, clip norms and the number of steps are kept, in place of what was
+        kept before. ``notes`` are plain values of your own, such as ``scheduler.state_dict()``;
+        the run that is resumed from here has them in :attr:`notes`. Steps that are taken after the
+        last save are lost if the process dies: they count, and are not taken again.
+        """
+        if self._run is None:
+            raise NotApplicable(
+                "there is no place to save to: give make_private(..., checkpoint=directory)"
+            )
+        self._check_alive()
+        try:
+            self._notes = json.loads(json.dumps({} if notes is None else dict(notes)))
+        except (TypeError, ValueError) as error:
+            raise InvalidValue("notes", type(notes).__name__, f"plain values ({error})") from None
+        self._run.save_state(*state_of(self))
+
+    def _enter(self, run: RunDirectory) -> None:
+        """Have the run in a directory: go on from its state, or keep the first one."""
+        found = run.load_state()
+        self._run_id = run.run_id
+        if found is not None:
+            continue_from(self, found, run.reserved)
+        self._run = run
+        self._reserve = run.reserve
+        if found is None:
+            self.save()
+
+    def _leave(self) -> None:
+        """Let the directory of the run go, which knows all that happened."""
+        run, self._run = self._run, None
+        if run is not None and self._pid == os.getpid():
+            try:
+                run.save_state(*state_of(self))
+                run.give_back(self._step)
+            finally:
+                run.close()
+
     def detach(self) -> None:
-        """End the plan: the model and the optimizer are as they were before, but trained."""
+        """End the plan: the model and the optimizer are as they were before, but trained.
+
+        A mark stays, by which a later certificate knows of this plan. With a checkpoint the state
+        is saved once more, and the directory can be resumed.
+        """
         self._abandon()
+        self._remembering()
         self._loss_watch.remove()
         if self._state_watch is not None:
             self._state_watch.remove()
@@ -588,11 +690,13 @@ class Private:
         self._handles = []
         self._bank = None  # lets its thread and its buffers go
         release(self)
+        self._leave()
 
     def _continue_at(self, step: int, *, clip_norms: Sequence[float]) -> None:
         """Resume a run whose first ``step`` steps were taken or given up."""
         assert self._engine is None
         self._step = self._begun = step
+        self._put_mark()
         self._stream = self._stream.derive("from step", step)  # not that of step 0 again
         self._clip.continue_with(clip_norms)
 

@@ -2,31 +2,104 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
 from discreet.learn.charging import check_unit
+from discreet.learn.dpsgd import earlier
+from discreet.learn.dpsgd.checkpoint import (
+    load_model,
+    pack_optimizer,
+    prefixed,
+    tensors_of,
+    unpack_optimizer,
+    without_prefix,
+)
 from discreet.learn.dpsgd.plan import Plan
-from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.run_directory import RunDirectory
+from discreet.learn.dpsgd.sampling import first_step_after
 from discreet.ledger import Charge, Ledger
 
-__all__ = ["Payment", "charged_once", "kept", "require_unit"]
+if TYPE_CHECKING:
+    from discreet.learn.dpsgd.private import Private
+
+__all__ = [
+    "Payment",
+    "State",
+    "charged_once",
+    "class_of",
+    "continue_from",
+    "kept",
+    "require_unit",
+    "state_of",
+]
+
+_log = logging.getLogger("discreet.learn.dpsgd")
+
+State = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def class_of(optimizer: Optimizer) -> str:
+    """The full name of an optimizer's class."""
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+
+
+def state_of(private: Private) -> State:
+    """All that a run needs to go on, as tensors and plain values."""
+    tensors, plain = pack_optimizer(private.optimizer)
+    tensors = prefixed("optimizer", tensors)
+    tensors.update(prefixed("model", tensors_of(private.model)))
+    return tensors, {
+        "steps_taken": private.steps_taken,
+        "clip_norms": list(private.clip_norms),
+        "optimizer": plain,
+        "optimizer_class": class_of(private.optimizer),
+        "scheduler": None,
+        "average": None,
+        "earlier_plans": earlier.written(private._earlier),
+        "notes": private.notes,
+    }
+
+
+def continue_from(private: Private, state: State, reserved: int) -> None:
+    """Go on from a state, after the first ``reserved`` steps, which may have been taken."""
+    tensors, notes = state
+    plan, optimizer = private.plan, private.optimizer
+    if notes.get("optimizer_class") != class_of(optimizer):
+        raise ResumeRefused(
+            f"the run was trained by {notes.get('optimizer_class')}, this one has "
+            f"{class_of(optimizer)}"
+        )
+    before = earlier.read_plans(notes.get("earlier_plans", {}))
+    earlier.require_alike(plan, before)
+    load_model(private.model, without_prefix("model", tensors))
+    unpack_optimizer(optimizer, without_prefix("optimizer", tensors), notes["optimizer"])
+    start = first_step_after(plan, reserved)
+    if start > notes["steps_taken"]:
+        _log.warning(
+            "%d steps after the last saved state may have been taken; they are given up",
+            start - notes["steps_taken"],
+        )
+    # All that the model and the optimizer held before was replaced.
+    private._earlier, private._notes = before, notes.get("notes", {})
+    private._continue_at(start, clip_norms=notes["clip_norms"])
 
 
 @contextmanager
 def kept(
     run: RunDirectory | None,
     private: Private,
-    state: Callable[[Private], tuple[dict[str, Tensor], dict[str, Any]]],
+    state: Callable[[Private], State],
 ) -> Iterator[None]:
     """Save the state at the end and when the loop breaks off, if there is a place for it."""
     try:

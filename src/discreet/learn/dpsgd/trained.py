@@ -19,6 +19,7 @@ from discreet.learn.dpsgd.checkpoint import (
     write_json,
     write_tensors,
 )
+from discreet.learn.dpsgd.earlier import mark
 
 __all__ = ["Trained", "load", "save"]
 
@@ -65,4 +66,7 @@ def load(directory: str | Path, model: nn.Module) -> Certificate:
     if digest_of(tensors) != certificate.model_digest:
         raise SchemaError("the model is not the one that the certificate was written for")
     load_model(model, tensors)
+    plans = [*certificate.earlier_plans, certificate.plan]
+    marks = {f"{certificate.model_digest}.{number}": plan for number, plan in enumerate(plans)}
+    mark(model, None, marks)
     return certificate

@@ -18,15 +18,8 @@ from torch.utils.data import DataLoader
 from discreet import _validate
 from discreet.errors import InvalidValue, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
-from discreet.learn.dpsgd.checkpoint import (
-    digest_of,
-    load_model,
-    pack_optimizer,
-    prefixed,
-    tensors_of,
-    unpack_optimizer,
-    without_prefix,
-)
+from discreet.learn.dpsgd.checkpoint import digest_of, prefixed, tensors_of, without_prefix
+from discreet.learn.dpsgd.earlier import GROUP_ENTRY
 from discreet.learn.dpsgd.isolation.parts import exchanged
 from discreet.learn.dpsgd.loading import (
     Collate,
@@ -43,8 +36,16 @@ from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
 from discreet.learn.dpsgd.run_directory import RunDirectory
-from discreet.learn.dpsgd.run_frame import Payment, charged_once, kept, require_unit
-from discreet.learn.dpsgd.sampling import first_step_after
+from discreet.learn.dpsgd.run_frame import (
+    Payment,
+    State,
+    charged_once,
+    class_of,
+    continue_from,
+    kept,
+    require_unit,
+    state_of,
+)
 from discreet.learn.dpsgd.trained import Trained, save
 from discreet.ledger import Ledger
 from discreet.randomness import Source
@@ -300,15 +301,16 @@ class Trainer:
 
     def _agree(self, members: Members, dataset: Any) -> None:
         """What would let the models of the members drift apart."""
+        own = ("params", GROUP_ENTRY)
         groups = [
-            {key: repr(value) for key, value in group.items() if key != "params"}
+            {key: repr(value) for key, value in group.items() if key not in own}
             for group in self.optimizer.param_groups
         ]
         members.agree(
             {
                 "plan": self.plan.content_hash,
                 "dataset": length_of(dataset),
-                "optimizer": [_class_of(self.optimizer), groups],
+                "optimizer": [class_of(self.optimizer), groups],
                 "scheduler": type(self.scheduler).__qualname__,
                 "average": None if self._average is None else self._average.decay,
                 "isolation": self._isolation,
@@ -442,18 +444,9 @@ class Trainer:
 
     # --- state -------------------------------------------------------------------------
 
-    def _state(self, private: Private) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, plain = pack_optimizer(self.optimizer)
-        tensors = prefixed("optimizer", tensors)
-        tensors.update(prefixed("model", tensors_of(self.model)))
-        notes: dict[str, Any] = {
-            "steps_taken": private.steps_taken,
-            "clip_norms": list(private.clip_norms),
-            "optimizer": plain,
-            "optimizer_class": _class_of(self.optimizer),
-            "scheduler": None if self.scheduler is None else self.scheduler.state_dict(),
-            "average": None,
-        }
+    def _state(self, private: Private) -> State:
+        tensors, notes = state_of(private)
+        notes["scheduler"] = None if self.scheduler is None else self.scheduler.state_dict()
         if self._average is not None:
             tensors.update(prefixed("average", self._average.tensors()))
             notes["average"] = self._average.updates
@@ -464,6 +457,7 @@ class Trainer:
         found = None
         with members.together():
             if run is not None:
+                private._run_id = run.run_id
                 found = run.load_state()
                 if found is None:
                     run.save_state(*self._state(private))
@@ -475,33 +469,18 @@ class Trainer:
         with members.together():
             self._continue(private, found, reserved)
 
-    def _continue(
-        self, private: Private, found: tuple[dict[str, Tensor], dict[str, Any]], reserved: int
-    ) -> None:
+    def _continue(self, private: Private, found: State, reserved: int) -> None:
         tensors, notes = found
-        if notes.get("optimizer_class") != _class_of(self.optimizer):
-            raise ResumeRefused(
-                f"the run was trained by {notes.get('optimizer_class')}, this trainer has "
-                f"{_class_of(self.optimizer)}"
-            )
         if (notes["scheduler"] is None) != (self.scheduler is None):
             raise ResumeRefused("the run had a scheduler, or had none; this trainer differs")
         if (notes["average"] is None) != (self._average is None):
             raise ResumeRefused("the run averaged parameters, or did not; this trainer differs")
-        load_model(self.model, without_prefix("model", tensors))
-        unpack_optimizer(self.optimizer, without_prefix("optimizer", tensors), notes["optimizer"])
+        continue_from(private, found, reserved)
         if self.scheduler is not None:
             self.scheduler.load_state_dict(notes["scheduler"])
         if self._average is not None:
             averages = without_prefix("average", tensors)
             self._average.restore(averages, updates=int(notes["average"]))
-        start = first_step_after(self.plan, reserved)
-        if start > notes["steps_taken"]:
-            _log.warning(
-                "%d steps after the last saved state may have been taken; they are given up",
-                start - notes["steps_taken"],
-            )
-        private._continue_at(start, clip_norms=notes["clip_norms"])
 
 
 def _optimizer_of(model: nn.Module, given: Any) -> Optimizer:
@@ -531,10 +510,6 @@ def _scheduler_of(optimizer: Optimizer, given: Any) -> LRScheduler | None:
 
 def _loader(dataset: Any, rows: int, collate: Collate | None) -> DataLoader[Any]:
     return DataLoader(dataset, batch_size=rows, collate_fn=collate)
-
-
-def _class_of(optimizer: Optimizer) -> str:
-    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
 
 
 def _all_but_targets(parts: list[Tensor]) -> tuple[Tensor, ...]:

@@ -1,5 +1,6 @@
 """Charging: exact, all budgets at once, before the body, once per key, never refunded."""
 
+import copy
 import pickle
 from fractions import Fraction
 
@@ -16,7 +17,8 @@ from discreet.errors import (
     NotApplicable,
     RelationMismatch,
 )
-from discreet.ledger import Ledger
+from discreet.ledger import Ledger, check_receipt
+from discreet.ledger.entries import canonical, hash_of
 from discreet.privacy import (
     ApproxDP,
     Filter,
@@ -92,9 +94,10 @@ def test_the_ledger_agrees_with_a_filter_charge_by_charge(ledger: Ledger) -> Non
 
 def test_the_default_filter_is_the_tightest_valid_one(ledger: Ledger) -> None:
     assert ledger.show("census").budget.kind == "basic"
-    assert ledger.show("survey").budget.kind == "basic+zcdp"
+    assert ledger.show("survey").budget.kind == "auto"
     for _ in range(100):  # basic sums alone would stop at 50
         ledger.charge("survey", PureDP("1/50"))
+    assert ledger.show("survey").budget.kind == "basic+zcdp"
     with pytest.raises(BudgetExceeded):
         ledger.charge("survey", PureDP("1/2"))
 
@@ -154,10 +157,32 @@ def test_a_plan_is_read_by_the_accountant_at_its_delta(ledger: Ledger) -> None:
 
 
 def test_the_deltas_of_plans_come_from_the_reserved_part(ledger: Ledger) -> None:
-    plan = Gaussian(noise_multiplier=100.0)
+    plan = Gaussian(noise_multiplier=100.0).poisson(rate=0.5)
     ledger.charge("survey", plan, delta="4e-7")
     with pytest.raises(BudgetExceeded, match="delta"):
         ledger.charge("survey", plan, delta="2e-7")
+
+
+def test_sums_read_a_gaussian_plan_as_it_is_and_old_entries_as_their_claim(ledger: Ledger) -> None:
+    plan = Gaussian(noise_multiplier=5.0)
+    ledger.create_dataset("fits", epsilon=2, delta="1e-4", kind="basic+gdp")
+    ledger.charge("fits", plan, delta="1e-5")
+    spent = ledger.show("fits").budget.spent
+    assert float(spent["gdp"]) == pytest.approx(0.04)
+    assert float(spent["basic"]) == pytest.approx(plan.epsilon(delta=1e-5))
+    assert spent["delta"] == Fraction(1, 10**5)
+    # Once the sum of epsilons cannot pay, no delta is needed for it either.
+    for _ in range(3):
+        ledger.charge("fits", plan, delta="1e-5")
+    assert set(ledger.show("fits").budget.spent) == {"gdp", "delta"}
+    assert ledger.show("fits").budget.spent["delta"] == 2 * Fraction(1, 10**5)
+    assert ledger.verify().ok
+    # As 0.1 wrote it: without the mark, every sum was charged with the claim.
+    export = ledger.export("fits")
+    entry = copy.deepcopy(export["chain"][1]["entry"])
+    del entry["content"]["by_lane"]
+    export["chain"] = [export["chain"][0], {"entry": entry, "hash": hash_of(canonical(entry))}]
+    assert any("below what was spent" in str(problem) for problem in check_receipt(export))
 
 
 # --- several budgets at once --------------------------------------------------------------

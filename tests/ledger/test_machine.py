@@ -174,18 +174,19 @@ def test_the_ledger_does_what_the_model_does(place: str) -> None:
     run_machine(place)
 
 
-def only_the_dataset(budgets: Any, loss: Any) -> None:
-    charge_all(budgets[:1], loss)
+def only_the_dataset(budgets: Any, loss: Any, claim: Any) -> None:
+    charge_all(budgets[:1], loss, claim)
 
 
-def strictly_below_the_cap(budgets: Any, loss: Any) -> None:
-    charge_all(budgets, loss)
+def strictly_below_the_cap(budgets: Any, loss: Any, claim: Any) -> None:
+    charge_all(budgets, loss, claim)
     if any(budget.remaining()["basic"] == 0 for _, budget in budgets):
         raise BudgetExceeded("exactly exhausted", budget=budgets[0][0])
 
 
-def forgotten_deltas(budgets: Any, loss: Any) -> None:
-    charge_all(budgets, PureDP(loss.claimed_epsilon) if isinstance(loss, ApproxDP) else loss)
+def forgotten_deltas(budgets: Any, loss: Any, claim: Any) -> None:
+    pure = PureDP(loss.claimed_epsilon) if isinstance(loss, ApproxDP) else loss
+    charge_all(budgets, pure, claim)
 
 
 @pytest.mark.parametrize("bug", [only_the_dataset, strictly_below_the_cap, forgotten_deltas])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import random
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -18,14 +19,17 @@ from scipy.special import ndtr
 
 from discreet.errors import (
     BudgetExceeded,
+    InvalidValue,
     NotApplicable,
 )
 from discreet.privacy import (
     GDP,
     ZCDP,
     ApproxDP,
+    PureDP,
     RandomizedResponse,
     charges,
+    theorems_gaussian,
 )
 from discreet.privacy.adaptive import Filter, Odometer
 
@@ -33,11 +37,12 @@ from discreet.privacy.adaptive import Filter, Odometer
 
 
 class Mechanism(NamedTuple):
-    """The loss that is charged, and the answers' probabilities on two neighbours."""
+    """The loss that is charged (at a delta), the answers' probabilities on two neighbours."""
 
     loss: object
     p: tuple[float, ...]
     q: tuple[float, ...]
+    delta: float | None = None
 
 
 def response(epsilon: float) -> Mechanism:
@@ -95,7 +100,7 @@ class FilterGame:
         if key not in self._cache:
             meter = self.kind.from_state(json.loads(state))
             try:
-                meter.charge(mechanism.loss)
+                meter.charge(mechanism.loss, delta=mechanism.delta)
                 self._cache[key] = json.dumps(meter.state())
             except (BudgetExceeded, NotApplicable):
                 self._cache[key] = None
@@ -242,6 +247,12 @@ def test_no_filter_admits_the_counterexample(kind):
 
 SMALL = [response(0.1), response(0.25), leak(0.01), worst_approx(0.15, 0.005)]
 SMOOTH = [binned_gaussian(0.3, -1, 0, 1), binned_gaussian(0.5, 0, 1.2), response(0.2)]
+PLANNED = [
+    binned_gaussian(0.3, -1, 0, 1)._replace(delta=0.01),
+    binned_gaussian(0.5, 0, 1.2)._replace(delta=0.02),
+    response(0.4)._replace(delta=0.02),
+    response(0.2),
+]
 CONCENTRATED = [concentrated_response(0.3), concentrated_response(0.15), leak(0.02)]
 
 SETTINGS = [
@@ -257,6 +268,10 @@ SETTINGS = [
     ("basic+zcdp", 0.5, 0.06, 0.02, SMALL, 4),
     ("basic+zcdp+gdp", 0.5, 0.1, 0.02, [*SMALL, SMOOTH[0]], 4),
     (None, 0.7, 0.1, 0.03, [*SMALL, SMOOTH[1]], 4),
+    ("gdp", 0.5, 0.1, 0.04, PLANNED, 4),
+    ("basic+gdp", 0.5, 0.1, 0.04, PLANNED, 4),
+    ("basic+zcdp+gdp", 0.5, 0.12, 0.04, [*PLANNED, leak(0.02)], 4),
+    (None, 0.5, 0.1, 0.04, PLANNED, 4),
 ]
 
 
@@ -270,7 +285,7 @@ def test_no_strategy_passes_the_filter(kind, epsilon, delta, reserved, menu, dep
         reserved=reserved,
         orders=(4.0, 9.0) if kind == "rdp" else None,
     )
-    assert any(budget.admits(mechanism.loss) for mechanism in menu)
+    assert any(budget.admits(mechanism.loss, delta=mechanism.delta) for mechanism in menu)
     for direction in (menu, [m._replace(p=m.q, q=m.p) for m in menu]):
         reached = strongest(FilterGame(budget, epsilon), direction, depth=depth)
         assert 0.0 <= reached <= delta + 1e-12
@@ -302,6 +317,72 @@ def test_the_judge_refutes_a_cap_that_is_too_large(monkeypatch):
     wrong = Filter(epsilon=0.4, delta=0.1, kind="gdp", relation="replace", reserved=0)
     menu = [binned_gaussian(0.4, -1, 0, 1), binned_gaussian(0.5, -1, 0, 1)]
     assert strongest(FilterGame(wrong, 0.4), menu, depth=4) > 0.11
+
+
+def test_the_judge_refutes_claims_without_their_deltas(monkeypatch):
+    """What one lane reads as it is, and another as a claim, must still pay for the claim."""
+    right = charges.readings
+
+    def without_deltas(loss, claim, *, relation):
+        return tuple(good._replace(delta=0) for good in right(loss, claim, relation=relation))
+
+    menu = [binned_gaussian(0.2, -0.5, 0.5)._replace(delta=0.05)]
+    budget = {"epsilon": 0.2, "delta": 0.05, "kind": "basic+gdp", "reserved": 0.03}
+    for wrong in (False, True):
+        if wrong:
+            monkeypatch.setattr(charges, "readings", without_deltas)
+        game = FilterGame(Filter(**budget, relation="replace"), 0.2)
+        assert (strongest(game, menu, depth=5) > 0.05) == wrong
+
+
+@pytest.mark.parametrize("kind", ["gdp", "basic+gdp", None])
+def test_four_gaussian_plans_fit_where_their_claims_would_allow_two(kind):
+    """Fits of (1, 1e-5) in a budget of (2, 1e-4): together 1.84 for four and 2.09 for five."""
+    plan = 10 * GDP(theorems_gaussian.gaussian_mu(1.0, 1e-5) / math.sqrt(10.0))
+    assert (4 * plan).epsilon(delta=1e-4) == pytest.approx(1.839, abs=1e-3)
+    assert (5 * plan).epsilon(delta=1e-4) == pytest.approx(2.091, abs=1e-3)
+    budget = Filter(epsilon=2, delta="1e-4", kind=kind)
+    for _ in range(4):
+        budget.charge(plan, delta="1e-5")
+    with pytest.raises(BudgetExceeded):
+        budget.charge(plan, delta="1e-5")
+
+
+def test_a_plan_is_never_dearer_than_its_claim():
+    """Whatever follows: a budget that could pay for the claims can pay for the plans."""
+    rng = random.Random(5)
+    for _ in range(60):
+        kind = rng.choice(["basic", "basic+zcdp", "zcdp", "basic+gdp", "rdp"])
+        new, old = (Filter(epsilon=2, delta="1e-4", kind=kind) for _ in range(2))
+        for _ in range(8):
+            loss = rng.choice([GDP(rng.uniform(0.05, 0.4)), PureDP(rng.choice(["1/20", "1/4"]))])
+            delta = rng.choice([1e-5, 1e-3]) if isinstance(loss, GDP) else None
+            claim = loss if delta is None else charges.plan_claim(loss, delta)
+            if not old.admits(claim):
+                break
+            old.charge(claim)
+            new.charge(loss, delta=delta)
+            assert new.spent.keys() >= old.spent.keys()
+            assert all(new.spent[name] <= amount for name, amount in old.spent.items())
+
+
+def test_the_first_charge_chooses_the_sums():
+    plan, count = GDP(0.01), PureDP("1/1000")
+    for first, delta, kind in (
+        (plan, 1e-6, "basic+gdp"),
+        (plan, None, "basic+zcdp"),
+        (count, None, "basic+zcdp"),
+        (plan + count, 1e-6, "basic+zcdp"),
+    ):
+        budget = Filter(epsilon=1, delta=1e-4)
+        assert budget.kind == budget.state()["kind"] == "auto"
+        budget = Filter.from_state(budget.state())
+        budget.charge(first, delta=delta)
+        assert budget.kind == kind
+        budget.charge(plan, delta=1e-6)
+        assert Filter.from_state(budget.state()).kind == kind
+    with pytest.raises(InvalidValue, match="kind"):
+        Filter(epsilon=1, kind="auto")
 
 
 def test_the_judge_refutes_a_charge_that_is_too_small(monkeypatch):

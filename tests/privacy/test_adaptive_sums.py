@@ -118,7 +118,7 @@ def test_sums_do_not_grow_without_end():
 
 def test_the_default_takes_few_large_and_many_small_charges():
     few = Filter(epsilon=1, delta=1e-6)
-    assert few.kind == "basic+zcdp"
+    assert few.kind == "auto"
     few.charge(PureDP(0.5))
     few.charge(PureDP(0.5))
     assert not few.admits(PureDP(0.001))

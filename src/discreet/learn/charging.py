@@ -25,8 +25,9 @@ def charged(
 ) -> AbstractContextManager[Charge | None]:
     """Return the context in which a release of ``loss`` may run; it is spent when this returns.
 
-    Without a ledger nothing is charged. With ``delta`` > 0 the loss is one plan declared
-    beforehand and is read at that delta. ``unit`` is whom the loss speaks of; a dataset of the
+    Without a ledger nothing is charged. The loss is one plan declared beforehand: a budget adds
+    it up as it is where a valid sum can read it (mu^2 of Gaussian noise), and otherwise reads it
+    at ``delta``, if that is above 0. ``unit`` is whom the loss speaks of; a dataset of the
     ledger that speaks of others is refused (:func:`check_unit`). None compares nothing.
     """
     if ledger is None:

@@ -8,14 +8,13 @@ analysts who pool their shares still meet the cap of the dataset.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from discreet import _validate
-from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
+from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.ledger.entries import canonical, name_of, printable
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
@@ -28,7 +27,6 @@ __all__ = [
     "Request",
     "charge_all",
     "label_of",
-    "read_plan",
     "scope_of",
     "spent_of",
     "state_of",
@@ -111,28 +109,15 @@ class Request:
         return canonical(mine) == canonical({name: content.get(name) for name in mine})
 
 
-def read_plan(loss: Loss, delta: Fraction) -> ApproxDP:
-    """What the accountant certifies for a plan declared beforehand, as a claim to spend.
-
-    This may take a while, so a ledger does it before it asks for its turn.
-    """
-    low = float(delta)
-    if Fraction(low) > delta:
-        low = math.nextafter(low, 0.0)
-    epsilon = loss.epsilon(delta=low)
-    if not math.isfinite(epsilon):
-        raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {low:g}")
-    return ApproxDP(Fraction(epsilon), delta, loss.relation)
-
-
-def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss) -> None:
+def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss, claim: ApproxDP | None) -> None:
     """Charge every filter, or raise for the first that refuses.
 
+    ``claim`` is what the accountant certified for a plan that is charged with a delta.
     The filters are private copies: when one refuses, the caller drops them all.
     """
     for label, budget in budgets:
         try:
-            budget.charge(loss)
+            budget.charge(loss, claim=claim)
         except BudgetExceeded as error:
             left = budget.remaining()
             amounts = ", ".join(f"{name} {float(value):.6g}" for name, value in left.items())

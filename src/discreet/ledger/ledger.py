@@ -28,7 +28,6 @@ from discreet.ledger.budgets import (
     Request,
     charge_all,
     label_of,
-    read_plan,
     scope_of,
     spent_of,
 )
@@ -47,6 +46,8 @@ from discreet.ledger.views import (
     view_budget,
 )
 from discreet.privacy.adaptive import Filter
+from discreet.privacy.atoms import ApproxDP
+from discreet.privacy.charges import plan_claim
 from discreet.privacy.loss import Loss
 from discreet.privacy.relation import Relation
 from discreet.privacy.serial import to_json
@@ -248,7 +249,8 @@ class Ledger:
 
         When this returns, the charge is on the disk. It raises ``BudgetExceeded`` with what is
         left, and changes nothing, if any budget that it touches refuses. With ``delta`` the
-        loss is one plan declared beforehand, read by the accountant at that delta.
+        loss is one plan declared beforehand: sums that can read it as it is do so, and the others
+        read what the accountant certifies for it at that delta.
 
         With ``key`` the request is idempotent: the same request under the same key is charged
         once and comes back ``replayed``, with the recorded outcome; another request under the
@@ -265,10 +267,11 @@ class Ledger:
             known = self._find(dataset, request)
             if known is not None:
                 return known
-        spent_as = loss if request.delta is None else read_plan(loss, request.delta)
-        self._try_first(dataset, request, spent_as)
+        # The accountant may take a while, so it works before the ledger asks for its turn.
+        claim = None if request.delta is None else plan_claim(loss, request.delta)
+        self._try_first(dataset, request, claim)
         try:
-            return self._charge_now(dataset, request, spent_as, fields)
+            return self._charge_now(dataset, request, claim, fields)
         except (LedgerBusy, LedgerFull, LedgerReadOnly):
             known = self._find(dataset, request)  # what was charged before needs no writing
             if known is None:
@@ -276,16 +279,16 @@ class Ledger:
             return known
 
     def _charge_now(
-        self, dataset: str, request: Request, spent_as: Loss, fields: Mapping[str, Any]
+        self, dataset: str, request: Request, claim: ApproxDP | None, fields: Mapping[str, Any]
     ) -> Charge:
         with self._store.writing() as session:
             found = records.dataset(session, dataset, lock=self._store.row_lock)
             known = self._by_key(session, found, request)
             if known is None:
-                budgets = self._charged(session, found, request, spent_as)
+                budgets = self._charged(session, found, request, claim)
                 content = {
                     **fields,
-                    "read_as": None if spent_as is request.loss else to_json(spent_as),
+                    **({"read_as": None} if claim is None else _as_claim(claim)),
                     "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
                 }
                 entry = self._entry(found.head, "charge", content, found.roll)
@@ -321,32 +324,37 @@ class Ledger:
         outcome = records.outcome_of(session, found, entry.seq)
         return self._as_charge(found.number, entry, outcome, replayed=True)
 
-    def _try_first(self, dataset: str, request: Request, loss: Loss) -> None:
+    def _try_first(self, dataset: str, request: Request, claim: ApproxDP | None) -> None:
         """Read a loss for the first time without holding up others.
 
         Readings can be slow and are remembered. A refusal here is final, because sums only
         grow and closed sums never open again.
         """
-        if (dataset, loss) in self._tried:
+        if (dataset, request.loss) in self._tried:
             return
         try:
             with self._store.reading() as session:
-                self._charged(session, records.dataset(session, dataset), request, loss)
+                self._charged(session, records.dataset(session, dataset), request, claim)
         except BudgetExceeded:
             if request.key is None:
                 raise
             return  # the same key may have been charged meanwhile: the transaction will tell
         if len(self._tried) > 4096:
             self._tried.clear()
-        self._tried.add((dataset, loss))
+        self._tried.add((dataset, request.loss))
 
     def _charged(
-        self, session: Session, found: records.StoredDataset, request: Request, loss: Loss
+        self,
+        session: Session,
+        found: records.StoredDataset,
+        request: Request,
+        claim: ApproxDP | None,
     ) -> dict[tuple[str, str], Filter]:
         """Private copies of the budgets that are touched, after the charge."""
         budgets = self._budgets(session, found, request.labels())
         self._check_required(session, found, budgets)
-        charge_all([(label_of(*label), budget) for label, budget in budgets.items()], loss)
+        named = [(label_of(*label), budget) for label, budget in budgets.items()]
+        charge_all(named, request.loss, claim)
         return budgets
 
     def _budgets(
@@ -552,6 +560,11 @@ def _new_filter(
         reserved=None if reserved is None else arguments.amount("reserved", reserved),
         orders=arguments.orders_of(orders),
     )
+
+
+def _as_claim(claim: ApproxDP) -> dict[str, Any]:
+    """The claim for those sums that cannot read a plan as it is; 0.1 charged it to all of them."""
+    return {"read_as": to_json(claim), "by_lane": True}
 
 
 def _create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:

@@ -138,9 +138,12 @@ class Replay:
                 self._problem(entry.seq, f"the key {key!r} was charged before")
             self.keys[key] = entry.seq
         self._check_required(entry)
-        loss = from_json(content["loss"])
+        loss, claim = from_json(content["loss"]), None
         if content["delta"] is not None:
-            loss = self._claim(entry, loss, read_fraction(content["delta"], "delta"))
+            claim = self._claim(entry, loss, read_fraction(content["delta"], "delta"))
+            if content.get("by_lane") is not True:
+                # Version 0.1 charged every sum with the claim alone.
+                loss, claim = claim, None
         labels = [DATASET] + [
             label_of(scope, content[scope]) for scope in SCOPES if content[scope] is not None
         ]
@@ -149,7 +152,7 @@ class Replay:
             self._problem(entry.seq, "does not name the budgets that it had to charge")
         for label in touched:
             try:
-                self._filters[label].charge(loss)
+                self._filters[label].charge(loss, claim=claim)
             except BudgetExceeded as error:
                 self._problem(entry.seq, f"the budget {label!r} was exceeded: {error}")
             self._compare(entry, label, content["spent"].get(label, {}))
@@ -172,14 +175,12 @@ class Replay:
             if name is None or label_of(scope, name) not in self._filters:
                 self._problem(entry.seq, f"was charged without the required budget of its {scope}")
 
-    def _claim(self, entry: Entry, loss: Loss, delta: Fraction) -> Loss:
+    def _claim(self, entry: Entry, loss: Loss, delta: Fraction) -> ApproxDP:
         """What a plan was read as; never below what can be proved of it today."""
         claim = from_json(entry.content["read_as"])
-        if (
-            not isinstance(claim, ApproxDP)
-            or claim.claimed_delta != delta
-            or claim.relation is not loss.relation
-        ):
+        if not isinstance(claim, ApproxDP):
+            raise SchemaError("the plan was not read at its own delta")
+        if claim.claimed_delta != delta or claim.relation is not loss.relation:
             self._problem(entry.seq, "the plan was not read at its own delta")
         elif claim.claimed_epsilon < Fraction(_certified_lower(loss, float(delta))):
             self._problem(entry.seq, "the plan costs more than it was charged")

@@ -26,6 +26,10 @@ stopped, so the positive part of P - e^eps Q is at most the sum over the lanes, 
 valid when the lanes share delta. A ``basic`` lane needs no share. Several Renyi orders are
 lanes in the same way.
 
+**The first charge may choose.** Nothing has been answered when it is asked for, so it depends on
+no record, and whatever it decides is as good as decided beforehand. By default it chooses between
+``basic+gdp`` and ``basic+zcdp`` (see :class:`Filter`).
+
 Losses that state a delta spend it from ``reserved``, see :mod:`discreet.privacy.charges`.
 """
 
@@ -72,6 +76,12 @@ __all__ = ["FILTER_KINDS", "Filter", "Odometer"]
 _CHARGING = threading.RLock()
 
 
+def _claim_of(loss: Loss, delta: object) -> ApproxDP | None:
+    if not isinstance(loss, Loss):
+        raise NotApplicable(f"a charge is a loss, not {loss!r}")
+    return None if delta is None else charges.plan_claim(loss, delta)
+
+
 @final
 class Filter:
     """Stops before a budget is exceeded, however the losses were chosen.
@@ -79,10 +89,12 @@ class Filter:
     Everything that was admitted is together (``epsilon``, ``delta``)-DP under ``relation``.
 
     ``kind`` is one of :data:`FILTER_KINDS` or several joined by ``+`` (see the module). By
-    default it is ``basic`` for a pure budget (or epsilon 0) and ``basic+zcdp`` otherwise: sums
-    of rho are the tightest for many small charges, sums of epsilon for few large ones, and
-    the second lane costs nothing. Choose ``gdp`` for Gaussian noise only (its conversion is
-    exact) and ``rdp`` for sampled Gaussians that are charged step by step.
+    default it is ``basic`` for a pure budget (or epsilon 0) and ``auto`` otherwise, which the
+    first charge turns into ``basic+gdp`` if it is a plan (charged with a delta) of Gaussian noise
+    only, as a fit of a linear model is, and into ``basic+zcdp`` if not: sums of rho are the
+    tightest for many small charges, sums of epsilon for few large ones, and the second lane costs
+    nothing. Choose ``gdp`` for Gaussian noise only (its conversion is exact) and ``rdp`` for
+    sampled Gaussians that are charged step by step.
 
     ``reserved`` is the part of delta for charges that state or are given a delta: all of it
     for ``basic``, half of it by default otherwise. ``orders`` are the Renyi orders of ``rdp``,
@@ -109,9 +121,12 @@ class Filter:
         self._epsilon = _validate.fraction("epsilon", epsilon, at_least=0, at_most=10**9)
         self._delta = _validate.fraction("delta", delta, at_least=0, below=1)
         self._relation = Relation.parse(relation)
-        if kind is None and self._epsilon == 0:
-            kind = "basic"
-        kinds = parse_kinds(kind, self._delta, FILTER_KINDS)
+        if kind is None:
+            kind = "basic" if self._epsilon == 0 or self._delta == 0 else "auto"
+        self._auto = kind == "auto"
+        kinds = parse_kinds(None if kind == "auto" else kind, self._delta, FILTER_KINDS)
+        if self._auto and "zcdp" not in kinds:
+            raise InvalidValue("kind", kind, "basic where delta is 0: the others need a delta")
         self._reserved = parse_reserved(reserved, kinds, self._delta)
         self._lanes = self._open_lanes(kinds, orders)
         self._delta_spent = Fraction(0)
@@ -149,8 +164,8 @@ class Filter:
 
     @property
     def kind(self) -> str:
-        """The kinds of the lanes, joined by ``+``."""
-        return joined_kinds(self._lanes)
+        """The kinds of the lanes, joined by ``+``; ``auto`` until the first charge chose them."""
+        return "auto" if self._auto else joined_kinds(self._lanes)
 
     @property
     def relation(self) -> Relation:
@@ -189,37 +204,50 @@ class Filter:
     def admits(self, loss: Loss, *, delta: object = None) -> bool:
         """Whether :meth:`charge` would go through; nothing is spent."""
         try:
-            self._after(loss, delta)
+            self._after(loss, _claim_of(loss, delta))
         except BudgetExceeded:
             return False
         return True
 
-    def charge(self, loss: Loss, *, delta: object = None) -> None:
+    def charge(self, loss: Loss, *, delta: object = None, claim: ApproxDP | None = None) -> None:
         """Spend a loss *before* its release, or raise and change nothing.
 
-        ``loss`` may be a whole plan. With ``delta`` it is read by the accountant, which is
-        how a sampled plan such as a training run enters; the delta comes from ``reserved``.
+        ``loss`` may be a whole plan. With ``delta`` the accountant reads it at that delta, which
+        is how a sampled plan such as a training run enters; the delta comes from ``reserved``.
+        A lane that can read the loss as it is, and cheaper so, does that and needs no delta.
+        ``claim`` is that reading where the caller has it already.
         Raises ``BudgetExceeded`` with what is left, ``RelationMismatch`` for another
         relation and ``NotApplicable`` where no theorem covers the loss in any open lane.
         """
         with _CHARGING:
-            self._lanes, self._delta_spent = self._after(loss, delta)
+            known = _claim_of(loss, delta) if claim is None else claim
+            self._lanes, self._delta_spent = self._after(loss, known)
+            self._auto = False
             self._charges += 1
 
-    def _after(self, loss: Loss, delta: object) -> tuple[list[Lane], Fraction]:
-        good = charges.split(loss, relation=self._relation, delta=delta)
-        total = bounded(self._delta_spent + good.delta)
-        if total > self._reserved:
+    def _after(self, loss: Loss, claim: ApproxDP | None) -> tuple[list[Lane], Fraction]:
+        readings = charges.readings(loss, claim, relation=self._relation)
+        lanes = self._lanes
+        if self._auto and claim is not None and charges.all_gaussian(loss):
+            lanes = self._open_lanes(("basic", "gdp"), None)
+        left = self._reserved - self._delta_spent
+        affordable = [good for good in readings if good.delta <= left]
+        if not affordable:
             raise BudgetExceeded(
-                f"{loss!r} needs delta {show(good.delta)}, of the reserved "
-                f"{show(self._reserved)} there is {show(self._reserved - self._delta_spent)} left"
+                f"{loss!r} needs delta {show(readings[-1].delta)}, of the reserved "
+                f"{show(self._reserved)} there is {show(left)} left"
             )
-        steps = [lane.after(good) for lane in self._lanes]
+        steps = [lane.after(affordable) for lane in lanes]
         if not any(step.lane.open for step in steps):
             reasons = "; ".join(step.reason for step in steps)
-            if any(step.over_budget for step in steps):
+            short = len(affordable) < len(readings)
+            if short:
+                reasons += f"; {show(left)} of the reserved delta {show(self._reserved)} is left"
+            if short or any(step.over_budget for step in steps):
                 raise BudgetExceeded(f"{loss!r} does not fit: {reasons}")
             raise NotApplicable(f"no lane of this filter can read {loss!r}: {reasons}")
+        taken = [good for good in affordable if any(step.reading is good for step in steps)]
+        total = bounded(self._delta_spent + sum(good.delta for good in taken))
         return [step.lane for step in steps], total
 
     # --- persistence -----------------------------------------------------------------
@@ -351,10 +379,11 @@ class Odometer:
         )
 
     def charge(self, loss: Loss, *, delta: object = None) -> None:
-        """Record a loss *before* its release; see :meth:`Filter.charge` for ``delta``."""
+        """Record a loss *before* its release; with ``delta`` as the accountant's claim at it."""
         with _CHARGING:
-            good = charges.split(loss, relation=self._relation, delta=delta)
-            steps = [lane.after(good) for lane in self._lanes]
+            read_as = _claim_of(loss, delta) or loss
+            good = charges.split(read_as, relation=self._relation)
+            steps = [lane.after((good,)) for lane in self._lanes]
             if not any(step.lane.open for step in steps):
                 reasons = "; ".join(step.reason for step in steps)
                 raise NotApplicable(f"this odometer cannot read {loss!r}: {reasons}")

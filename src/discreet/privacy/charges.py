@@ -14,6 +14,16 @@ charge and leaves the good part. Whatever the analyst does, with P_g and Q_g the
 and a filter for the good parts becomes one for everything once the sum of the deltas is
 capped. It is the argument by which Whitehouse, Ramdas, Rogers and Wu (2023) treat approximate
 zCDP, and it does not depend on how the good parts are measured.
+
+**Two readings of one charge.** A plan that is charged with a delta may be read as the claim
+(epsilon, delta), or as it is where it has no failures of its own, such as a Gaussian. Every lane
+of a filter (:mod:`discreet.privacy.adaptive`) takes the reading that costs it less. This is valid:
+split the transcripts by the lane i that they end with. On those, P - e^eps Q is at most the mass of
+"a failure in the readings of lane i" plus what the good parts of lane i allow. Over all i these
+masses are at most the probability that some step fails in a reading which a lane, still open
+after that step, takes there; and a step adds at most the sum of the deltas of these readings. So
+one cap on that sum covers all lanes. A sum for each lane with a cap for each would not do: an
+analyst who sees the first failure stops, and otherwise goes on to the next lane.
 """
 
 from __future__ import annotations
@@ -49,11 +59,14 @@ from discreet.privacy.relation import Relation, require_same
 
 __all__ = [
     "GoodPart",
+    "all_gaussian",
     "approx_claim",
     "gdp_budget",
     "mu_squared",
+    "plan_claim",
     "pure_epsilon",
     "rdp_budget",
+    "readings",
     "renyi",
     "rho",
     "round_up",
@@ -78,22 +91,41 @@ class GoodPart(NamedTuple):
     delta: Fraction
 
 
-def split(loss: Loss, *, relation: Relation, delta: object = None) -> GoodPart:
+def plan_claim(loss: Loss, delta: object) -> ApproxDP:
+    """What the accountant certifies for a plan declared beforehand, as a claim to spend."""
+    given = _validate.fraction("delta", delta, above=0, below=1)
+    epsilon = loss.epsilon(delta=_round_down(given))
+    if not math.isfinite(epsilon):
+        raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {float(given):g}")
+    return ApproxDP(Fraction(epsilon), given, loss.relation)
+
+
+def readings(loss: Loss, claim: ApproxDP | None, *, relation: Relation) -> tuple[GoodPart, ...]:
+    """The ways in which a lane may read a charge: as it is, and as a ``claim`` that holds of it.
+
+    A charge that has a claim is read as it is only where it states no delta of its own.
+    """
+    as_it_is = split(loss, relation=relation)
+    if claim is None:
+        return (as_it_is,)
+    as_claim = split(claim, relation=relation)
+    return (as_claim,) if as_it_is.delta else (as_it_is, as_claim)
+
+
+def all_gaussian(loss: Loss) -> bool:
+    """Whether a charge is made of Gaussian noise only, so that sums of mu^2 lose nothing."""
+    parts = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    return all(isinstance(part, (Gaussian, GDP)) for part, _ in parts)
+
+
+def split(loss: Loss, *, relation: Relation) -> GoodPart:
     """Separate a charge into its failure probability and the rest.
 
-    Without ``delta`` only losses that state a delta of their own have one. With ``delta``
-    the whole charge, one plan declared beforehand, is read by the best accountant at that
-    delta and counts as the claim (epsilon, delta).
+    Only losses that state a delta of their own have one.
     """
     if not isinstance(loss, Loss):
         raise NotApplicable(f"a charge is a loss, not {loss!r}")
     require_same(relation, loss.relation)
-    if delta is not None:
-        given = _validate.fraction("delta", delta, above=0, below=1)
-        epsilon = loss.epsilon(delta=_round_down(given))
-        if not math.isfinite(epsilon):
-            raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {float(given):g}")
-        return GoodPart(((PureDP(Fraction(epsilon), relation), 1),), given)
     parts: list[tuple[Loss, int]] = []
     failures = Fraction(0)
     for part, count in loss.parts if isinstance(loss, Composition) else ((loss, 1),):

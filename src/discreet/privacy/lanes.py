@@ -64,27 +64,35 @@ class Lane:
             return charges.renyi(good, order=self.order)
         return _READINGS[self.kind](good)
 
-    def after(self, good: charges.GoodPart) -> Step:
-        """What a charge makes of this lane; nothing is changed."""
+    def after(self, readings: Sequence[charges.GoodPart]) -> Step:
+        """What a charge makes of this lane, by its cheapest reading; nothing is changed."""
         if not self.open:
             return Step(self, f"{self.name}: closed by an earlier charge", over_budget=True)
-        try:
-            cost = self.cost(good)
-        except NotApplicable as reason:
-            return Step(replace(self, open=False), f"{self.name}: {reason}")
+        cost, reading, reasons = None, None, []
+        for good in readings:
+            try:
+                found = self.cost(good)
+            except NotApplicable as reason:
+                reasons.append(str(reason))
+                continue
+            if cost is None or found < cost:
+                cost, reading = found, good
+        if cost is None:
+            return Step(replace(self, open=False), f"{self.name}: {'; '.join(reasons)}")
         if self.budget is not None and self.spent + cost > self.budget:
             needs = f"{self.name}: needs {show(cost)}, has {show(self.budget - self.spent)} left"
             of = f" of {show(self.budget)}"
             return Step(replace(self, open=False), needs + of, over_budget=True)
-        return Step(replace(self, spent=bounded(self.spent + cost)))
+        return Step(replace(self, spent=bounded(self.spent + cost)), reading=reading)
 
 
 class Step(NamedTuple):
-    """A lane after a charge, and why it is closed if it is."""
+    """A lane after a charge, the reading that it took, and why it is closed if it is."""
 
     lane: Lane
     reason: str = ""
     over_budget: bool = False
+    reading: charges.GoodPart | None = None
 
 
 _READINGS: dict[str, Callable[[charges.GoodPart], Fraction]] = {

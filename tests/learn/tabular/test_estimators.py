@@ -145,6 +145,20 @@ def test_a_ledger_is_charged_before_and_a_refusal_learns_nothing(tmp_path):
         assert not hasattr(refused, "coef_")
 
 
+@pytest.mark.parametrize("kind", ["gdp", None])
+def test_a_budget_pays_for_gaussian_fits_by_their_own_loss(tmp_path, kind):
+    """Four fits of (1, 1e-5) cost 1.84 together at delta 1e-4, five cost 2.09."""
+    X, y = made_up(50)
+    with Ledger.create(tmp_path / "book") as book:
+        book.create_dataset("d", epsilon=2, delta="1e-4", unit="row", kind=kind)
+        for _ in range(4):
+            logistic(epsilon=1.0, delta=1e-5, max_iter=10).fit(X, y, ledger=book, dataset="d")
+        with pytest.raises(BudgetExceeded):
+            logistic(epsilon=1.0, delta=1e-5, max_iter=10).fit(X, y, ledger=book, dataset="d")
+        assert book.show("d").budget.charges == 4
+        assert book.verify().ok
+
+
 def test_persons_with_several_rows_pay_for_all_of_them():
     one, three = logistic(), logistic(rows_per_person=3)
     x, y = made_up(100)

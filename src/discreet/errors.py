@@ -4,6 +4,7 @@
 
     DiscreetError
     ├── InvalidValue (ValueError)      an argument is outside its domain
+    │   └── FileUnusable                   a file is missing, damaged or not writable
     ├── RelationMismatch (ValueError)  two losses speak of different neighbours
     ├── NotApplicable (TypeError)      a theorem does not cover this loss
     ├── SchemaError (ValueError)       a serialised loss cannot be read
@@ -12,7 +13,8 @@
     ├── PlanViolation (RuntimeError)   a training loop does what its plan does not cover
     ├── ResumeRefused (RuntimeError)   a checkpoint does not belong to this run, or is in use
     ├── DataUnavailable (FileNotFoundError)  a public data set is nowhere to be found
-    ├── DataCorrupt (ValueError)       a file of a data set is not what it should be
+    ├── DataCorrupt (ValueError)       a file is not what it should be
+    ├── SignatureInvalid (ValueError)  no trusted key signed this content
     └── LedgerError (RuntimeError)     a ledger cannot do what was asked
         ├── LedgerMissing (LookupError)    no such ledger, dataset or entry
         ├── LedgerExists                   there is one of that name already
@@ -40,6 +42,7 @@ __all__ = [
     "DataCorrupt",
     "DataUnavailable",
     "DiscreetError",
+    "FileUnusable",
     "InvalidValue",
     "KeyConflict",
     "LedgerBusy",
@@ -57,6 +60,7 @@ __all__ = [
     "RelationMismatch",
     "ResumeRefused",
     "SchemaError",
+    "SignatureInvalid",
 ]
 
 
@@ -87,6 +91,10 @@ class InvalidValue(DiscreetError, ValueError):
 
     def __reduce__(self) -> tuple[type[InvalidValue], tuple[str, object, str]]:
         return type(self), (self.argument, self.value, self.expected)
+
+
+class FileUnusable(InvalidValue):
+    """A file that an argument names is missing, damaged or cannot be written."""
 
 
 class RelationMismatch(DiscreetError, ValueError):
@@ -138,6 +146,10 @@ class DataUnavailable(DiscreetError, FileNotFoundError):
 
 class DataCorrupt(DiscreetError, ValueError):
     """A file is not what it should be; nothing of it was used or kept."""
+
+
+class SignatureInvalid(DiscreetError, ValueError):
+    """The content is signed by no key that is trusted, or by one that counts no longer."""
 
 
 class LedgerError(DiscreetError, RuntimeError):

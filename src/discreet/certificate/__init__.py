@@ -1,0 +1,1 @@
+"""Certificates: what was released, what it costs, and who answers for it."""

@@ -219,10 +219,10 @@ def one_run(
         "accuracy": round(100 * float((found == targets).double().mean()), 2),
         "seconds": round(seconds, 1),
         "epsilon": certificate.epsilon,
-        "epsilon_lower": certificate.epsilon_lower,
-        "steps_taken": certificate.steps_taken,
-        "sampler": certificate.sampler,
-        "isolation": certificate.isolation,
+        "epsilon_lower": plan.loss.epsilon_bounds(delta=plan.delta).lower,
+        "steps_taken": certificate.run["steps_taken"],
+        "sampler": plan.sampler,
+        "isolation": certificate.run["isolation"],
         "randomness": dict(certificate.randomness),
     }
 

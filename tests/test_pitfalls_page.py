@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from discreet.report.certificate_warnings import LAYERS, SEVERITIES
+from discreet.certificate._findings import LAYERS, SEVERITIES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ import copy
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,13 @@ from torch.utils.data import TensorDataset
 
 from cli import certified_network
 from cli.conftest import Run
+from discreet.certificate._findings import warnings_on
+from discreet.certificate._schema import content_hash
+from discreet.errors import InvalidValue
 from discreet.learn.naive_bayes import PrivateGaussianNB
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, from_json, to_json
 from discreet.report import verify_certificate
-from discreet.report.certificate import content_hash
-from discreet.report.certificate_warnings import warnings_on
 from report.certificates import audit
 
 SCHEMA = """
@@ -75,7 +77,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     done = run(
         *("certify", str(trained / "model"), "--source", "two wards", "--title", "wards"),
         *("--members", str(trained / "in.csv"), "--nonmembers", str(trained / "out.csv")),
-        *("--shadows", "4", "--json"),
+        *("--shadows", "4", "--ledger", str(trained / "study.ledger"), "--json"),
     )
     assert done.exit_code == 0, done.stderr
     said = json.loads(done.stdout)
@@ -86,7 +88,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     document = json.loads((out / "public" / "certificate.json").read_text(encoding="utf-8"))
     assert document["title"] == "wards"
     assert document["collection"]["source"] == "two wards"
-    assert document["released"]["receipt"]["entry"]["dataset"] == "wards"
+    assert document["receipt"]["entry"]["dataset"] == "wards"
     # Nothing that was measured on records is in any public file.
     annex = json.loads((out / "internal" / "annex.json").read_text(encoding="utf-8"))
     auc = repr(annex["attacks"][0]["result"]["auc"]["value"])
@@ -107,11 +109,10 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     own = "the learner's own certificate says the same"
     assert own in {one["what"] for one in checks}
     # What the learner wrote cannot be told otherwise, not even with a fresh hash.
-    lies = [("released", "randomness", {"noise": "sun spots"}), ("guarantee", "unit", "person")]
-    lies += [("released", "plan", {}), ("released", "learner", "magic")]
-    for part, field, lie in lies:
+    lies = [("randomness", {"noise": "sun spots"}), ("plan", {}), ("learner", "magic")]
+    for field, lie in lies:
         told = copy.deepcopy(document)
-        told[part][field] = lie
+        told[field] = lie
         told["warnings"] = warnings_on(told)
         told["hash"] = content_hash(told)
         (out / "public" / "lie.json").write_text(json.dumps(told), encoding="utf-8")
@@ -140,7 +141,7 @@ def test_without_records_there_is_no_annex(trained: Path, run: Run) -> None:
     }
     assert "records.csv" not in (out / "public" / "certificate.json").read_text(encoding="utf-8")
     text = run("certificate", "verify", str(out / "public" / "certificate.json"))
-    assert text.exit_code == 0
+    assert text.exit_code == 6
     assert "ok           it follows the schema" in text.stdout
     assert "not checked  the entries are on the chain" in text.stdout
     page = trained / "again.html"
@@ -165,6 +166,7 @@ def logistic() -> nn.Module:
 
 def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
     from discreet.learn.dpsgd import Plan
+    from discreet.learn.dpsgd.trained import save
     from discreet.learn.dpsgd.trainer import Trainer
 
     rng = np.random.default_rng(3)
@@ -194,13 +196,15 @@ def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
     public = tmp_path / "network-certificate" / "public" / "certificate.json"
     assert [one for one in verify_certificate(public) if one.ok is False] == []
     document = json.loads(public.read_text(encoding="utf-8"))
-    assert document["released"]["learner"] == "DP-SGD"
-    assert document["released"]["isolation"] == "checked"
+    assert document["learner"] == "DP-SGD"
+    assert document["run"]["isolation"] == "checked"
     # Another model under the same certificate is refused.
     other = tmp_path / "other"
     with torch.no_grad():
         trained.model.weight.add_(1.0)
-    trained.save(other)
+    with pytest.raises(InvalidValue, match="when its certificate was written"):
+        trained.save(other)
+    save(other, trained.model, replace(trained.certificate, model_digest=None))
     (other / "certificate.json").write_bytes((tmp_path / "network/certificate.json").read_bytes())
     refused = run("certify", str(other))
     assert refused.exit_code == 2
@@ -223,7 +227,6 @@ def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
         (("certify", ".", "--nonmembers", "x.csv"), "--members"),
         (("certify", ".", "--shadows", "-1"), "--shadows"),
         (("certify", "."), "certificate.json"),
-        (("certificate", "verify", "nowhere.json"), "a readable file"),
         (("certificate", "page", "nowhere.json", "-o", "x.html"), "a readable file"),
     ],
 )
@@ -240,6 +243,20 @@ def test_what_cannot_be_done_is_refused_in_one_line(
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_missing_or_damaged_is_said(run: Run, tmp_path: Path) -> None:
+    for text in (None, "", "[1]"):
+        path = tmp_path / "certificate.json"
+        if text is not None:
+            path.write_text(text, encoding="utf-8")
+        done = run("certificate", "verify", str(path))
+        assert done.exit_code == 4
+        assert len(done.stderr.splitlines()) == 1
+    path.write_text("{}", encoding="utf-8")
+    assert run("certificate", "verify", str(path)).exit_code == 1
+    absent = run("certificate", "verify", str(path), "--ledger", str(tmp_path / "no.ledger"))
+    assert absent.exit_code == 4
 
 
 def test_a_paper_that_claims_less_than_the_model_inside_is_refused(
@@ -311,4 +328,4 @@ def test_audits_are_read_strictly(trained: Path, run: Run) -> None:
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["verdict"] == "consistent"
     checked = run("certificate", "verify", str(trained / "audited/public/certificate.json"))
-    assert checked.exit_code == 0, checked.stdout
+    assert checked.exit_code == 6, checked.stdout

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from discreet.certificate import Certificate
 from discreet.errors import SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.ledger import Ledger
 from discreet.pate.student_directory import read_student_directory
 

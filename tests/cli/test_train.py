@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from discreet.certificate import Certificate
 from discreet.cli.app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.model_directory import new_directory, read_model_directory
 from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from discreet.certificate import Certificate
 from discreet.cli.train_checks import check_completions, check_installed
 from discreet.cli.train_summary import printable
 from discreet.data import Categorical, Integer, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import charging
-from discreet.learn.certificate import Certificate
 from discreet.learn.choosing import TableLearner, automatic_learners, choose_learner
 from discreet.learn.model_directory import read_model_directory
 from discreet.ledger import Ledger

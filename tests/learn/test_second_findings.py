@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.declared import as_numbers, label_codes
 from discreet.learn.inputs import targets_of
 from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB

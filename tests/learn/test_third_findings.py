@@ -10,8 +10,8 @@ import warnings
 import numpy as np
 import pytest
 
+from discreet.certificate import Certificate
 from discreet.errors import DiscreetError, InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
 from discreet.learn.projected_sgd import (
     L2Ball,

@@ -9,15 +9,18 @@ import numpy as np
 from discreet.attacks.proportions import proportion
 from discreet.attacks.results import MembershipResult
 from discreet.audit import Inclusion, TrainingAudit, audit_one_run
+from discreet.certificate import Certificate, Collection, PaidAnswer
 from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count
 from discreet.privacy import GDP, DiscreteLaplace, Loss
 from discreet.randomness import source
-from discreet.report import Attacked, Collection, InternalFacts, PaidAnswer, PublicFacts, Utility
+from discreet.report import Attacked, InternalFacts, Utility
+from discreet.report.audit_check import require_sound_audits
 
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 LOSS = GDP(mu=0.8)
 DELTA = 1e-5
+_LATER = ("title", "files", "audits", "answers", "collection")
 STATED = Collection(
     source="made up",
     lawful_basis="none is needed",
@@ -41,13 +44,32 @@ def audit(
     return found
 
 
-def paid_facts(place: Path, **changes: Any) -> PublicFacts:
+def public_certificate(facts: dict[str, Any], *, at: dt.datetime = AT) -> dict[str, Any]:
+    """The document of such facts, published."""
+    document = published(facts, at=at).to_json()
+    require_sound_audits(document)
+    return document
+
+
+def published(facts: dict[str, Any], *, at: dt.datetime = AT) -> Certificate:
+    later = {name: facts[name] for name in _LATER if name in facts}
+    return fitted(facts).publish(**later, at=at)
+
+
+def fitted(facts: dict[str, Any]) -> Certificate:
+    """What a learner would write of such facts."""
+    now = {name: value for name, value in facts.items() if name not in _LATER}
+    return Certificate.of(now.pop("loss"), **now)
+
+
+def paid_facts(place: Path, **changes: Any) -> dict[str, Any]:
     """Facts of a model and an answer that were charged to a ledger in ``place``."""
     with Ledger.create(place / "study.ledger") as ledger:
         ledger.create_dataset("people", epsilon=9, delta="1e-4", unit="person")
         ledger.create_dataset("others", epsilon=1, unit="person")
         with ledger.charge("people", LOSS, purpose="a model", delta=DELTA) as charge:
             receipt = charge.receipt()
+            fitted(facts(**changes)).paid_by(charge)
         with ledger.charge("others", DiscreteLaplace(scale=2.0)) as charge:
             release = laplace_count(80, epsilon="0.5")
             answer = PaidAnswer.of(
@@ -63,7 +85,7 @@ def paid_facts(place: Path, **changes: Any) -> PublicFacts:
     return facts(**settings)
 
 
-def facts(**changes: Any) -> PublicFacts:
+def facts(**changes: Any) -> dict[str, Any]:
     """Facts of a model without a ledger and without an audit."""
     settings: dict[str, Any] = {
         "title": "a made-up model",
@@ -71,14 +93,12 @@ def facts(**changes: Any) -> PublicFacts:
         "loss": LOSS,
         "delta": DELTA,
         "unit": "person",
-        "covers": "one fit",
         "plan": {"steps": 3, "clip_norm": 1.0},
-        "versions": {"discreet": "0.1.0"},
         "randomness": {"randomness": "operating system"},
         "assumptions": ("one unit owns one example",),
         **changes,
     }
-    return PublicFacts(**settings)
+    return settings
 
 
 def attacked(name: str, *, shift: float, private: bool, count: int = 300) -> Attacked:

@@ -22,16 +22,17 @@ from discreet.audit import (
     audit_runs,
     audit_tradeoff,
 )
+from discreet.certificate._findings import guarantee_of, meaning_of, verdict_on, warnings_on
+from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
+from discreet.learn.dpsgd.certificate import certify_run
 from discreet.learn.dpsgd.plan import Plan
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, Gaussian, to_json
 from discreet.randomness import source
-from discreet.report import public_certificate, verify_certificate
+from discreet.report import verify_certificate
 from discreet.report.audit_check import audit_faults
-from discreet.report.certificate import content_hash, guarantee_of, meaning_of
-from discreet.report.certificate_warnings import verdict_on, warnings_on
-from report.certificates import AT, DELTA, LOSS, audit, facts, paid_facts
+from report.certificates import AT, DELTA, LOSS, audit, facts, paid_facts, public_certificate
 
 WHERE = "the audits say what their counts say"
 
@@ -214,7 +215,7 @@ def test_one_entry_does_not_pay_for_two_releases(tmp_path: Path) -> None:
     small = GDP(mu=0.05)
     [answer] = document["answers"]
     answer.update(
-        receipt=document["released"]["receipt"],
+        receipt=document["receipt"],
         counted_in_the_guarantee=True,
         loss=to_json(small),
         epsilon=small.epsilon(delta=DELTA),
@@ -224,20 +225,24 @@ def test_one_entry_does_not_pay_for_two_releases(tmp_path: Path) -> None:
     document["meaning"] = meaning_of(LOSS + small)
     with Ledger.open(tmp_path / "study.ledger", read_only=True) as ledger:
         wrong = rewritten(document, tmp_path, ledger)
-    assert list(wrong) == ["no entry pays for two releases"]
-    assert "charged less" in wrong["no entry pays for two releases"]
+    assert set(wrong) == {
+        "the model: the entry covers it",
+        "'how many': the entry covers it",
+    }
+    assert "2 releases name the entry" in wrong["the model: the entry covers it"]
 
 
 def test_the_ledger_knows_the_unit(tmp_path: Path) -> None:
     document = public_certificate(paid_facts(tmp_path), at=AT)
     with Ledger.open(tmp_path / "study.ledger", read_only=True) as ledger:
         assert rewritten(copy.deepcopy(document), tmp_path, ledger) == {}
-        document["guarantee"]["unit"] = "household"
+        recorded = "the ledger recorded this run"
+        document["unit"] = document["guarantee"]["unit"] = "household"
         wrong = rewritten(document, tmp_path, ledger)
-        assert list(wrong) == ["the ledger speaks of the same unit and model"]
-        # Less is promised to nobody's harm.
-        document["guarantee"]["unit"] = "row"
-        assert rewritten(document, tmp_path, ledger) == {}
+        assert set(wrong) == {"the ledger speaks of the same unit", recorded}
+        # Less is promised to nobody's harm, but it is not what was recorded.
+        document["unit"] = document["guarantee"]["unit"] = "row"
+        assert set(rewritten(document, tmp_path, ledger)) == {recorded}
 
 
 def test_the_ledger_knows_the_model_if_it_was_told(tmp_path: Path) -> None:
@@ -246,18 +251,26 @@ def test_the_ledger_knows_the_model_if_it_was_told(tmp_path: Path) -> None:
         with ledger.charge("people", LOSS, delta=DELTA, key="run") as charge:
             charge.record({"model_digest": "1" * 64})
             receipt = charge.receipt()
-        for digest, wrong in (("1" * 64, []), ("2" * 64, ["the charge was for another model"])):
+        for digest, wrong in (
+            ("1" * 64, []),
+            ("2" * 64, ["the charge was for another model digest"]),
+        ):
             document = public_certificate(facts(receipt=receipt, model_digest=digest), at=AT)
             assert list(rewritten(document, tmp_path, ledger).values()) == wrong
 
 
-def test_a_certificate_that_states_less_than_was_charged_says_so(tmp_path: Path) -> None:
+def test_a_certificate_that_states_another_loss_than_was_charged_is_refused(
+    tmp_path: Path,
+) -> None:
     dear = public_certificate(paid_facts(tmp_path), at=AT)
-    assert not any("charged more" in one["text"] for one in dear["warnings"])
-    receipt = dear["released"]["receipt"]
-    cheap = public_certificate(facts(loss=GDP(mu=0.1), receipt=receipt), at=AT)
-    [said] = [one for one in cheap["warnings"] if "charged more" in one["text"]]
+    words = "charged another loss"
+    assert not any(words in one["text"] for one in dear["warnings"])
+    cheap = public_certificate(facts(loss=GDP(mu=0.1), receipt=dear["receipt"]), at=AT)
+    [said] = [one for one in cheap["warnings"] if words in one["text"]]
     assert said["severity"] == "serious"
+    with Ledger.open(tmp_path / "study.ledger", read_only=True) as ledger:
+        wrong = rewritten(cheap, tmp_path, ledger)["the model: the entry covers it"]
+    assert wrong == f"the entry charged {LOSS!r}, the certificate claims {GDP(mu=0.1)!r}"
 
 
 @pytest.mark.parametrize("name", ["model/\0x", "m" * 5000, "link", "model"])
@@ -289,15 +302,15 @@ def test_the_plan_of_dpsgd_decides_the_loss(drawn: dict[str, Any], tmp_path: Pat
         unit="person",
         **drawn,
     )
-    body = {key: value for key, value in plan.to_json().items() if key not in {"schema", "version"}}
-    settings = {**body, "plan_hash": plan.content_hash, "steps_taken": drawn["steps"]}
-    made = facts(learner="DP-SGD", loss=plan.loss, plan=settings, isolation="checked")
-    document = public_certificate(made, at=AT)
+    certificate = certify_run(
+        plan, steps_taken=drawn["steps"], randomness={}, isolation="checked", model_digest="0" * 64
+    )
+    document = certificate.publish(title="a made-up run", at=AT).to_json()
     what = "the loss is that of the plan"
 
-    def asked(**changes: Any) -> dict[str, str]:
+    def asked(part: str = "plan", /, **changes: Any) -> dict[str, str]:
         changed = copy.deepcopy(document)
-        changed["released"]["plan"].update(changes)
+        changed[part].update(changes)
         changed["hash"] = content_hash(changed)
         path = tmp_path / "certificate.json"
         path.write_text(json.dumps(changed), encoding="utf-8")
@@ -306,12 +319,10 @@ def test_the_plan_of_dpsgd_decides_the_loss(drawn: dict[str, Any], tmp_path: Pat
         return {one.what: one.detail for one in checks if one.ok is False}
 
     assert asked() == {}
-    assert "its hash" in asked(clip_norm=2.0)[what]
-    fewer = [{**body["phases"][0], "expected_batch_size": 50}]
+    assert "which keeps it fixed" in asked(clip_norm=2.0)[what]
+    fewer = [{**document["plan"]["phases"][0], "expected_batch_size": 50}]
     for lie in ({"noise_multiplier": 9.0}, {"sampler": "poisson", "phases": fewer}):
-        other = Plan.from_json({**plan.to_json(), **lie})
-        answer = asked(**lie, plan_hash=other.content_hash)
-        assert answer == {what: "the loss is not that of the plan"}
-    assert f"{drawn['steps'] + 1} steps" in asked(steps_taken=drawn["steps"] + 1)[what]
+        assert asked(**lie) == {what: "the loss is not that of the plan"}
+    assert f"{drawn['steps'] + 1} steps" in asked("run", steps_taken=drawn["steps"] + 1)[what]
     assert "cannot be read" in asked(sampler="magic")[what]
     assert "cannot be read" in asked(surprise=1)[what]

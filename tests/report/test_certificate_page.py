@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from discreet.errors import SchemaError
-from discreet.report import annex_page, certificate_page, public_certificate
+from discreet.report import annex_page, certificate_page
 from discreet.report.certificate_pictures import accountants_picture, bounds_picture, rates_picture
 from discreet.report.page import Page
 from discreet.report.style import PALETTE, STYLE
@@ -20,7 +20,14 @@ from oracles.browser import (
     measured,
     visible_text,
 )
-from report.certificates import AT, audit, facts, internal_facts, paid_facts
+from report.certificates import (
+    AT,
+    audit,
+    facts,
+    internal_facts,
+    paid_facts,
+    public_certificate,
+)
 
 
 @pytest.fixture(scope="module")

@@ -8,18 +8,22 @@ from typing import Any
 
 import pytest
 
+from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, to_json
-from discreet.report import (
-    public_certificate,
-    verify_certificate,
-    write_annex,
-    write_certificate,
-)
-from discreet.report.certificate import content_hash
+from discreet.report import verify_certificate, write_annex, write_certificate
 from discreet.report.certificate_files import file_hashes
-from report.certificates import AT, LOSS, audit, facts, internal_facts, paid_facts
+from report.certificates import (
+    AT,
+    LOSS,
+    audit,
+    facts,
+    internal_facts,
+    paid_facts,
+    public_certificate,
+    published,
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +33,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (where / "public" / "model").mkdir(parents=True)
     (where / "public" / "model" / "weights").write_bytes(b"made up")
     hashes = file_hashes(where / "public", ["model/weights"])
-    certificate = public_certificate(paid_facts(where, files=hashes), at=AT)
-    write_certificate(where, certificate)
-    write_annex(where, internal_facts(), certificate)
+    certificate = published(paid_facts(where, files=hashes), at=AT)
+    with Ledger.open(where / "study.ledger") as ledger:
+        write_certificate(where, certificate, ledger=ledger)
+    write_annex(where, internal_facts(), certificate.to_json())
     return where
 
 
@@ -64,6 +69,8 @@ def test_what_cannot_be_asked_is_said_and_is_no_fault(place: Path, tmp_path: Pat
     open_ = {one.what: one.detail for one in verify_certificate(alone) if one.ok is None}
     assert open_ == {
         "the entries are on the chain": "no ledger was given",
+        "the ledger recorded this run": "no ledger was given",
+        "the ledger recorded this publication": "no ledger was given",
         "the file model/weights": "is not here",
     }
     annex = tmp_path / "annex.json"
@@ -82,7 +89,7 @@ def lower(body: dict[str, Any]) -> None:
 
 def cheaper(body: dict[str, Any]) -> None:
     small = to_json(GDP(mu=0.1))
-    body["guarantee"]["loss"] = body["released"]["loss"] = small
+    body["guarantee"]["loss"] = body["loss"] = small
 
 
 def other_whole(body: dict[str, Any]) -> None:
@@ -150,19 +157,19 @@ def answer_elsewhere(body: dict[str, Any]) -> None:
 
 
 def entry_changed(body: dict[str, Any]) -> None:
-    body["released"]["receipt"]["entry"]["at"] = "2020-01-01T00:00:00+00:00"
+    body["receipt"]["entry"]["at"] = "2020-01-01T00:00:00+00:00"
 
 
 def entry_of_another(body: dict[str, Any]) -> None:
-    body["released"]["receipt"] = body["answers"][0]["receipt"]
+    body["receipt"] = body["answers"][0]["receipt"]
 
 
 def outside_file(body: dict[str, Any]) -> None:
-    body["released"]["files"] = {"../secret": "0" * 64}
+    body["files"] = {"../secret": "0" * 64}
 
 
 def changed_file(body: dict[str, Any]) -> None:
-    body["released"]["files"] = {"model/weights": "0" * 64}
+    body["files"] = {"model/weights": "0" * 64}
 
 
 LIES: list[tuple[Callable[[dict[str, Any]], None], str]] = [

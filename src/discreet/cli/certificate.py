@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ import typer
 from discreet.cli.attack_output import page_place
 from discreet.cli.options import Json, shown
 from discreet.cli.tables import print_json, print_lines
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, LedgerError
 
 if TYPE_CHECKING:
     from discreet.report.verification import Check
@@ -38,10 +39,12 @@ def verify(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    r"""Check schema, hashes, bounds, audits, warnings and entries; exit code 1 if one is wrong.
+    r"""Check schema, hashes, bounds, audits, warnings, entries, files and what the ledger recorded.
 
-    Files that the certificate names are compared if they are beside it. Without --ledger an
-    entry is checked by itself, and not whether it is still on the chain.
+    Takes what discreet train, discreet pate and DP-SGD write, and what discreet certify publishes.
+    Files that the certificate names are compared if they are beside it. Exit code 0: everything
+    was checked and fits; 1: something is wrong; 4: the file or the ledger is missing or damaged;
+    6: nothing is wrong, but something was not checked.
 
     \b
     Examples:
@@ -50,16 +53,22 @@ def verify(
     """
     from discreet.report.verification import verify_certificate
 
-    if ledger is None:
-        checks = verify_certificate(path)
-    else:
-        from discreet.cli.ledger_reader import open_to_read
+    try:
+        if ledger is None:
+            checks = verify_certificate(path)
+        else:
+            from discreet.cli.ledger_reader import open_to_read
 
-        with open_to_read(ledger) as book:
-            checks = verify_certificate(path, ledger=book)
+            with open_to_read(ledger) as book:
+                checks = verify_certificate(path, ledger=book)
+    except (InvalidValue, LedgerError) as error:
+        print(" ".join(f"discreet certificate verify: {error}".split()), file=sys.stderr)
+        raise typer.Exit(4) from None
     _print(path, checks, as_json=as_json)
     if any(check.ok is False for check in checks):
         raise typer.Exit(1)
+    if any(check.ok is None for check in checks):
+        raise typer.Exit(6)
 
 
 @certificate.command(short_help="Draw the page of a certificate.")
@@ -79,12 +88,13 @@ def page(
     from discreet.report.verification import read_certificate
 
     document = read_certificate(path)
-    if document.get("part") != "public":
-        raise InvalidValue("path", path, "the public part of a certificate")
+    if "title" not in document or document.get("part") == "internal":
+        raise InvalidValue("path", path, "a certificate that was published")
     with page_place(output) as place:
+        from discreet.certificate._old_formats import as_version_2
         from discreet.report.public_page import certificate_page
 
-        place.write(certificate_page(document))
+        place.write(certificate_page(as_version_2(document)))
     print_lines([f"page: {shown(output)}"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,25 +76,32 @@ def certify(
     side_channels: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What was done about timing, logs, copies.")
     ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LEDGER", help="The ledger that was charged; it records the publication."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     r"""Certify a model of discreet train, or of your own code with a certificate.
 
     The public part is made from the certificate that the learner wrote, its entry in the ledger
-    and audits. With --members and --nonmembers the model is attacked as well; what that finds is
-    internal and goes to a directory of its own.
+    and audits. With --ledger that ledger records what is published, so that a certificate which
+    is changed later is found out. With --members and --nonmembers the model is attacked as well;
+    what that finds is internal and goes to a directory of its own.
 
     \b
     Examples:
-      discreet certify model
+      discreet certify model --ledger study.ledger
       discreet certify model --members train.csv --nonmembers others.csv --shadows 16 \
         --source "patients of our clinics, 2019 to 2024"
     """
+    from discreet.certificate import Collection
     from discreet.learn.model_directory import new_directory
-    from discreet.report.certificate import public_certificate
-    from discreet.report.certificate_files import write_annex, write_certificate
-    from discreet.report.model_facts import facts_of_directory, model_files, read_audit
-    from discreet.report.public_facts import Collection
+    from discreet.ledger import Ledger
+    from discreet.report.certificate_files import file_hashes, write_annex, write_certificate
+    from discreet.report.model_facts import model_certificate, model_files, read_audit
 
     if (members is None) != (nonmembers is None):
         missing, given = ("nonmembers", members) if nonmembers is None else ("members", nonmembers)
@@ -102,9 +110,13 @@ def certify(
     place = Path(model)
     if not place.is_dir():
         raise InvalidValue("model", model, "a directory")
-    facts = facts_of_directory(
-        place,
+    found = model_certificate(place)
+    if ledger is not None and found.receipt is None:
+        raise InvalidValue("ledger", ledger, "none: no ledger was charged for this model")
+    hashes = file_hashes(place, model_files(place))
+    published = found.publish(
         title=place.resolve().name if title is None else title,
+        files={f"model/{name}": digest for name, digest in hashes.items()},
         audits=[read_audit(path) for path in audit or ()],
         collection=Collection(
             source=source,
@@ -122,13 +134,14 @@ def certify(
             internal = _internal(
                 model if target is None else target, label, members, nonmembers, number
             )
-        certificate = public_certificate(facts)
-        write_certificate(draft, certificate)
-        (draft / "public" / "model").mkdir()
+        (draft / "public" / "model").mkdir(parents=True)
         for name in model_files(place):
             shutil.copyfile(place / name, draft / "public" / "model" / name)
+        certificate = published.to_json()
         if internal is not None:
             write_annex(draft, internal, certificate)
+        with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+            write_certificate(draft, published, ledger=book)
     _report(goal, certificate, internal, as_json=as_json)
 
 

@@ -18,8 +18,8 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.certificate import Collection
     from discreet.data import Schema
-    from discreet.report.public_facts import Collection
 
     _Records = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -171,8 +171,8 @@ def _own_table(name: str, schema: str | None) -> DemoData:
         raise InvalidValue(
             "schema", "none", "the schema of the file, which declares what is public"
         )
+    from discreet.certificate import Collection
     from discreet.data import Encoding, check_columns, read_table
-    from discreet.report.public_facts import Collection
 
     declared = _declared(schema)
     check_columns(name, declared)
@@ -241,7 +241,7 @@ def _halved(
     source: str,
 ) -> DemoData:
     from discreet.attacks import chance
-    from discreet.report.public_facts import Collection
+    from discreet.certificate import Collection
 
     half = min(len(y) // 2, _MOST)
     # Which half learns is no secret here: the demonstration must be able to tell who was inside.

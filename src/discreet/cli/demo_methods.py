@@ -203,13 +203,11 @@ class _Estimated(Method):
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
         model = self._fitted(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
-        paper = model.certificate_
 
         def keep(place: Path) -> None:
             place.mkdir(parents=True)
             model.save(place / "model.npz")
-            plan = {**paper.plan, "unit": self.data.unit}
-            text = json.dumps({**paper.to_json(), "plan": plan, "unit": self.data.unit}, indent=2)
+            text = json.dumps(model.certificate_.to_json(), indent=2)
             (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
 
         return Made(model, keep, self._audits())

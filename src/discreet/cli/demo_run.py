@@ -68,9 +68,8 @@ def demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Out
 
 def _demonstrated(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
     from discreet.ledger import Ledger
-    from discreet.report.certificate import public_certificate
-    from discreet.report.certificate_files import write_annex, write_certificate
-    from discreet.report.model_facts import facts_of_directory
+    from discreet.report.certificate_files import file_hashes, write_annex, write_certificate
+    from discreet.report.model_facts import model_certificate, model_files
 
     data = method.data
     everybody = np.arange(len(data.inside[1]))
@@ -103,16 +102,19 @@ def _demonstrated(method: Method, place: Path, *, steps: Steps, title: str) -> O
             data, targets[_PRIVATE], method.shadow, method.private_shadows
         )
     with steps.step("certificate"):
-        facts = facts_of_directory(
-            place / "public" / "model",
+        model = place / "public" / "model"
+        hashes = file_hashes(model, model_files(model))
+        published = model_certificate(model).publish(
             title=title,
+            files={f"model/{name}": digest for name, digest in hashes.items()},
             audits=made.audits,
             answers=(answer,),
             collection=data.collection,
         )
-        certificate = public_certificate(facts)
+        certificate = published.to_json()
         internal = _internal(data, targets, attacked)
-        written = write_certificate(place, certificate)
+        with Ledger.open(place / LEDGER) as ledger:
+            written = write_certificate(place, published, ledger=ledger)
         annex = write_annex(place, internal, certificate)
         _keep_plain(plain, place / "internal" / "plain-model")
     files = dict(zip(("json", "page", "annex_json", "annex_page"), (*written, *annex), strict=True))
@@ -140,9 +142,9 @@ def _paid_accuracy(data: DemoData, target: Any, ledger: Any) -> Any:
     Those people are others than the ones that the model learned from: their loss is their own,
     and so is their budget.
     """
+    from discreet.certificate import PaidAnswer
     from discreet.mechanisms import laplace_count
     from discreet.privacy import DiscreteLaplace
-    from discreet.report.public_facts import PaidAnswer
 
     loss = DiscreteLaplace(scale=2.0)
     with ledger.charge(HELD_OUT, loss, purpose="discreet demo: accuracy") as charge:

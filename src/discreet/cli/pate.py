@@ -21,8 +21,8 @@ from discreet.cli.tables import at_most, print_json, print_lines
 from discreet.errors import DiscreetError, InvalidValue
 
 if TYPE_CHECKING:
+    from discreet.certificate import Certificate
     from discreet.data import Schema
-    from discreet.learn.certificate import Certificate
     from discreet.ledger import Ledger
     from discreet.pate.classifier import PATEClassifier
 
@@ -266,10 +266,9 @@ def _trained(
             persons=table.persons,
             cache=cache,
         )
-    if model.certificate_.loss != loss:
-        raise DiscreetError("a student was made at another cost than was charged")
-    if charge is not None:
-        model.certificate_ = replace(model.certificate_, receipt=charge.receipt())
+        if model.certificate_.loss != loss:
+            raise DiscreetError("a student was made at another cost than was charged")
+        model.certificate_ = model.certificate_.paid_by(charge)
     return model
 
 

@@ -22,8 +22,8 @@ from discreet.cli.train_checks import check_completions, check_installed
 from discreet.errors import DiscreetError, InvalidValue
 
 if TYPE_CHECKING:
+    from discreet.certificate import Certificate
     from discreet.data import Schema, SchemaPlan
-    from discreet.learn.certificate import Certificate
     from discreet.learn.choosing import BestPlan, TableLearner
     from discreet.ledger import Ledger
     from discreet.privacy import Loss
@@ -269,17 +269,14 @@ def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
     ) as charge:
         try:
             run = plan()
-            model = run.fitted(order)
+            done = _certified(order, run.fitted(order), whole, run.reason)
+            return replace(done, certificate=done.certificate.paid_by(charge))
         except MemoryError:
             # numpy's own words would tell how many rows there are.
             raise DiscreetError(
                 "memory ran out while learning; what was charged is spent (fewer categories, or "
                 "naive Bayes, which keeps no rows, need less)"
             ) from None
-    done = _certified(order, model, whole, run.reason)
-    if charge is None:
-        return done
-    return replace(done, certificate=replace(done.certificate, receipt=charge.receipt()))
 
 
 def _check_whole(order: _Order, whole: Loss) -> None:
@@ -372,7 +369,7 @@ def _planned(order: _Order, schema: Schema, budget: float, slack: float) -> _Run
 
 
 def _certified(order: _Order, model: TableLearner, loss: Loss, reason: str) -> _Done:
-    from discreet.learn.certificate import Certificate
+    from discreet.certificate import Certificate
 
     found = model.estimator.certificate_
     certificate = Certificate.of(
@@ -386,6 +383,7 @@ def _certified(order: _Order, model: TableLearner, loss: Loss, reason: str) -> _
             "schema_was_learned": order.share is not None,
         },
         randomness=found.randomness,
+        model_digest=found.model_digest,
     )
     return _Done(model, certificate, reason)
 

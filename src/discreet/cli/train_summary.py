@@ -13,7 +13,7 @@ import numpy as np
 from discreet.cli.tables import at_most
 
 if TYPE_CHECKING:
-    from discreet.learn.certificate import Certificate
+    from discreet.certificate import Certificate
     from discreet.learn.choosing import TableLearner
 
 __all__ = ["draw_summary", "printable", "strengths", "summary_lines", "write_summary"]

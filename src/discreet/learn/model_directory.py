@@ -21,10 +21,10 @@ from typing import NoReturn
 
 import numpy as np
 
+from discreet.certificate import Certificate, read_certificate
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.choosing import LEARNERS, TableLearner
 from discreet.learn.declared import declared_bounds
 
@@ -119,19 +119,12 @@ def read_model_directory(place: str | Path) -> TableLearner:
         raise InvalidValue("model", str(place), "a directory that discreet train wrote")
     if head.get("version") != _VERSION or head.get("learner") not in LEARNERS:
         raise SchemaError(f"{path / 'model.json'}: a version or learner that is not known here")
-    try:
-        paper = Certificate.from_json(
-            json.loads((path / "certificate.json").read_text(encoding="utf-8"))
-        )
-    except SchemaError:
-        raise
-    except (OSError, ValueError, RecursionError):
-        raise SchemaError(f"{path / 'certificate.json'} is missing or damaged") from None
+    certificate = read_certificate(path)
     schema = Schema.from_toml(text)
     model = _loaded(head["learner"], schema, path / "model.npz")
     if model.estimator.certificate_.plan.get("schema_hash") != schema.content_hash:
         raise SchemaError("the model and schema.toml do not belong together")
-    if model.estimator.certificate_ != paper:
+    if model.estimator.certificate_ != certificate:
         raise SchemaError("the model and certificate.json do not belong together")
     return model
 

@@ -1,28 +1,38 @@
-"""Models on the disk: one file of plain arrays and JSON, written atomically, never pickled."""
+"""Models on the disk: one file of plain arrays and JSON, written atomically, never pickled.
+
+A model has a *digest*, of its arrays and of everything in the head but the certificate. It does not
+depend on how the file is packed; the certificate states it and the ledger records it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
+from discreet.ledger import Charge
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "conclude",
     "feature_head",
     "read_model",
     "same_facts",
     "saved_certificate",
+    "saved_digest",
     "set_features",
     "write_model",
 ]
@@ -94,6 +104,42 @@ def saved_certificate(path: str | Path) -> object:
     except _DAMAGES as error:
         raise SchemaError(f"{path} is not a saved model: {error}") from None
     return head.get("certificate") if isinstance(head, dict) else None
+
+
+def saved_digest(path: str | Path) -> str:
+    """Return the digest of a saved model of any kind."""
+    try:
+        with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        head = dict(json.loads(str(arrays.pop(_HEAD))))
+    except _DAMAGES as error:
+        raise SchemaError(f"{path} is not a saved model: {error}") from None
+    head.pop("format", None)
+    return _digest(str(head.pop("kind", "")), head, arrays)
+
+
+def _digest(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    told = {name: value for name, value in head.items() if name != "certificate"}
+    text = json.dumps({"kind": kind, **told}, sort_keys=True, default=_plain)
+    digest = hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode())
+    for name in sorted(arrays):
+        held = np.asarray(arrays[name])
+        digest.update(repr((name, held.dtype.str, held.shape)).encode())
+        digest.update(held.tobytes())
+    return digest.hexdigest()
+
+
+def conclude(model: Any, certificate: Certificate, charge: Charge | None) -> None:
+    """Give a fitted model its certificate, and have the ledger record both.
+
+    ``model._contents()`` gives the head and the arrays of its file, which may need a certificate.
+    """
+    model.certificate_ = certificate
+    try:
+        digest = _digest(type(model).__name__, *model._contents())
+    except (InvalidValue, TypeError, ValueError):
+        digest = None  # it has parts that no file holds: save refuses it
+    model.certificate_ = replace(certificate, model_digest=digest).paid_by(charge)
 
 
 def feature_head(model: Any) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from discreet.errors import InvalidValue, SchemaError
 
 __all__ = [
+    "DIGEST",
     "EMPTY_ROLL",
     "ENTRY_SCHEMA",
     "KINDS",
@@ -38,8 +39,9 @@ __all__ = [
 ]
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
-KINDS = ("genesis", "budget", "charge", "outcome")
+KINDS = ("genesis", "budget", "charge", "outcome", "publication")
 NO_HASH = ""
+DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 2
 _FIELDS = frozenset(
     ("schema", "version", "ledger", "dataset", "genesis", "seq", "previous", "kind", "at")

@@ -32,7 +32,7 @@ from discreet.ledger.budgets import (
     spent_of,
 )
 from discreet.ledger.charge import Charge
-from discreet.ledger.entries import NO_HASH, Entry, Head, Roll, name_of, printable
+from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Head, Roll, name_of, printable
 from discreet.ledger.receipts import export_of, receipt_of
 from discreet.ledger.store import Session, Store
 from discreet.ledger.verification import Verification, verify_store
@@ -382,6 +382,28 @@ class Ledger:
                     f"{scope} with a budget; nothing was charged",
                     budget=scope,
                 )
+
+    def record_publication(self, receipt: Mapping[str, Any], certificate: str) -> None:
+        """Append that a certificate of this digest was published for the charge of a receipt.
+
+        Whoever later holds a certificate with that receipt and another digest has one that nobody
+        published. One charge may be published several times.
+        """
+        [receipt] = arguments.receipts_of([receipt])
+        entry = receipt.get("entry")
+        if not isinstance(entry, Mapping) or entry.get("kind") != "charge":
+            raise InvalidValue("receipt", printable(receipt), "the receipt of a charge")
+        if not DIGEST.fullmatch(str(certificate)):
+            raise InvalidValue("certificate", printable(certificate), "a SHA-256 in hexadecimal")
+        with self._store.writing() as session:
+            found = records.dataset(session, str(entry["dataset"]), lock=self._store.row_lock)
+            if receipt_of(records.one_entry(session, found, int(entry["seq"]))) != dict(receipt):
+                raise InvalidValue(
+                    "receipt", entry["seq"], "the receipt of an entry of this ledger"
+                )
+            content = {"charge": entry["seq"], "certificate": certificate}
+            following = self._entry(found.head, "publication", content, found.roll)
+            records.append(session, found.number, following)
 
     def _as_charge(
         self, number: int, entry: Entry, outcome: Mapping[str, Any] | None, *, replayed: bool

@@ -14,7 +14,7 @@ from typing import Any
 
 from discreet.errors import BudgetExceeded, DiscreetError, SchemaError
 from discreet.ledger.budgets import DATASET, SCOPES, label_of
-from discreet.ledger.entries import NO_HASH, Entry, Roll, hash_of, parse_entry
+from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Roll, hash_of, parse_entry
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss
@@ -167,6 +167,13 @@ class Replay:
         elif charge not in self._open_charges:
             self._problem(entry.seq, f"is a second outcome of entry {charge}")
         self._open_charges.discard(charge)
+
+    def _take_publication(self, entry: Entry) -> None:
+        charge, digest = entry.content["charge"], entry.content["certificate"]
+        if charge not in self._charges:
+            self._problem(entry.seq, f"publishes entry {charge}, which is no charge")
+        if not isinstance(digest, str) or not DIGEST.fullmatch(digest):
+            self._problem(entry.seq, "does not hold the digest of a certificate")
 
     def _check_required(self, entry: Entry) -> None:
         required = self.genesis.content.get("required", []) if self.genesis else []

@@ -27,11 +27,12 @@ from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import (
+    conclude,
     feature_head,
     read_model,
     same_facts,
@@ -242,31 +243,31 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             session = plan.open(bits)
             self._ask(session, table, ready)
             del table
-        examples, labels = self.examples_, self.labels_
-        self.student_ = student.fit(
-            ready.rows, examples, labels, classes=classes, features=ready.seen
-        )
-        self.certificate_ = Certificate.of(
-            plan.loss,
-            delta=delta,
-            learner=type(self).__name__,
-            plan={
-                **_facts(plan),
-                "unit": whom,
-                "partition": parts.record,
-                "teacher": teacher_names(self._teacher()),
-                "public_rows": len(ready.rows),
-                "queries_asked": session.asked,
-                "labels_answered": int(session.answers),
-                "labels_used": len(labels),
-                "student": {"kind": student.kind, **student.parameters},
-                "classes": classes,
-                "features": int(self.n_features_in_),
-                "schema_hash": self.schema_hash,
-            },
-            randomness=bits.provenance,
-            receipt=None if charge is None else charge.receipt(),
-        )
+            labels = self.labels_
+            self.student_ = student.fit(
+                ready.rows, self.examples_, labels, classes=classes, features=ready.seen
+            )
+            certificate = Certificate.of(
+                plan.loss,
+                delta=delta,
+                learner=type(self).__name__,
+                plan={
+                    **_facts(plan),
+                    "unit": whom,
+                    "partition": parts.record,
+                    "teacher": teacher_names(self._teacher()),
+                    "public_rows": len(ready.rows),
+                    "queries_asked": session.asked,
+                    "labels_answered": int(session.answers),
+                    "labels_used": len(labels),
+                    "student": {"kind": student.kind, **student.parameters},
+                    "classes": classes,
+                    "features": int(self.n_features_in_),
+                    "schema_hash": self.schema_hash,
+                },
+                randomness=bits.provenance,
+            )
+            conclude(self, certificate, charge)
         return self
 
     def _ask(self, session: Session, histograms: NDArray[np.int64], ready: _Ready) -> None:
@@ -388,6 +389,11 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         kind = self.student_.kind
         if kind not in STUDENTS:
             raise InvalidValue("student", kind, "one of a kind that load knows: table, images")
+        head, arrays = self._contents()
+        head["certificate"] = self.certificate_.to_json()
+        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         head = {
             "parameters": {
                 "classes": self.classes_.tolist(),
@@ -397,13 +403,12 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                 "relation": Relation.parse(self.relation).value,
                 "schema_hash": self.schema_hash,
                 "insecure_seed": self.insecure_seed,
-                "student": kind,
+                "student": self.student_.kind,
                 "student_parameters": self.student_.parameters,
             },
-            "certificate": self.certificate_.to_json(),
             **feature_head(self),
         }
-        write_model(path, kind=type(self).__name__, head=head, arrays=self.student_.arrays())
+        return head, self.student_.arrays()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

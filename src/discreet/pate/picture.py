@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.learn.certificate import Certificate
+    from discreet.certificate import Certificate
 
 __all__ = ["draw_flow", "flow_figure", "flow_lines"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from discreet.certificate import read_certificate
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
 from discreet.errors import SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.choosing import TableLearner
 from discreet.pate.classifier import PATEClassifier
 
@@ -48,9 +48,7 @@ def read_student_directory(place: str | Path) -> TableLearner:
     try:
         head = json.loads((path / "model.json").read_text(encoding="utf-8"))
         schema = Schema.from_toml((path / "schema.toml").read_text(encoding="utf-8"))
-        paper = Certificate.from_json(
-            json.loads((path / "certificate.json").read_text(encoding="utf-8"))
-        )
+        certificate = read_certificate(path)
         model = PATEClassifier.load(path / "model.npz")
         learner = TableLearner(_LEARNER, schema, model)
         asked = schema.for_prediction()
@@ -63,6 +61,6 @@ def read_student_directory(place: str | Path) -> TableLearner:
         raise SchemaError(f"{path / 'model.json'}: a version that is not known here")
     if model.certificate_.plan.get("schema_hash") != schema.content_hash:
         raise SchemaError("the student and schema.toml do not belong together")
-    if model.certificate_ != paper:
+    if model.certificate_ != certificate:
         raise SchemaError("the student and certificate.json do not belong together")
     return learner

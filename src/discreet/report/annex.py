@@ -5,17 +5,19 @@ A JSON document that must stay in the house.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from importlib import resources
 from typing import Any
 
 from discreet.attacks.allowed_region import leaves_region
 from discreet.attacks.results import MembershipResult
+from discreet.certificate._schema import SCHEMA, VERSION, content_hash, require_valid
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, from_json
-from discreet.report.certificate import SCHEMA, VERSION, content_hash, require_valid
 from discreet.report.internal_facts import InternalFacts
 
-__all__ = ["NOTICE", "internal_annex", "within_guarantee"]
+__all__ = ["NOTICE", "annex_schema", "internal_annex", "within_guarantee"]
 
 NOTICE = (
     "INTERNAL, unsafe to publish: computed from private records outside of any mechanism. It is "
@@ -51,8 +53,15 @@ def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict
         ],
     }
     document = {**body, "hash": content_hash(body)}
-    require_valid(document, part="internal")
+    require_valid(document, annex_schema())
     return document
+
+
+def annex_schema() -> dict[str, Any]:
+    """The JSON Schema of the internal annex."""
+    place = resources.files("discreet.report").joinpath("annex.schema.json")
+    read: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return read
 
 
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:

@@ -16,10 +16,11 @@ from discreet.audit.one_run import one_run_epsilon
 from discreet.audit.one_run_curves import curve_epsilon, curve_of, refutes
 from discreet.audit.runs import epsilon_at
 from discreet.audit.verdicts import CONSISTENT, VIOLATED
+from discreet.certificate._findings import many_runs
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Loss, from_json
 
-__all__ = ["audit_faults", "many_runs"]
+__all__ = ["audit_faults", "require_sound_audits"]
 
 # Another version of the accountant may read the same loss a little differently.
 _AGREE = 1e-3
@@ -55,17 +56,18 @@ _EVIDENCE = {
 }
 
 
-def many_runs(audit: Mapping[str, Any]) -> bool:
-    """Whether an audit ran the training many times, rather than once with canaries."""
-    return audit["method"] in {_RUNS, _TRADEOFF, _GAUSSIAN}
-
-
 def audit_faults(body: Mapping[str, Any]) -> Iterator[str]:
     """What the audits of a public document say that their counts or its guarantee do not."""
-    whole, model = from_json(body["guarantee"]["loss"]), from_json(body["released"]["loss"])
+    whole, model = from_json(body["guarantee"]["loss"]), from_json(body["loss"])
     for at, audit in enumerate(body["audits"], 1):
         for fault in _faults(audit, whole, model, body["guarantee"]["delta"]):
             yield f"audit {at} {fault}"
+
+
+def require_sound_audits(body: Mapping[str, Any]) -> None:
+    """Refuse a document whose audits do not say what their counts say."""
+    for fault in audit_faults(body):
+        raise InvalidValue("audit", fault, "audits of this release, as the package makes them")
 
 
 def _faults(audit: Mapping[str, Any], whole: Loss, model: Loss, delta: float) -> Iterator[str]:

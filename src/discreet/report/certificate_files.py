@@ -10,8 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from discreet.certificate import Certificate
+from discreet.certificate._certificate import publication_digest
 from discreet.errors import InvalidValue
+from discreet.ledger import Ledger
 from discreet.report.annex import internal_annex
+from discreet.report.audit_check import require_sound_audits
 from discreet.report.internal_facts import InternalFacts
 from discreet.report.internal_page import annex_page
 from discreet.report.public_page import certificate_page
@@ -19,13 +23,25 @@ from discreet.report.public_page import certificate_page
 __all__ = ["file_hashes", "write_annex", "write_certificate", "write_json"]
 
 
-def write_certificate(directory: str | Path, certificate: Mapping[str, Any]) -> tuple[Path, Path]:
-    """Write the public part into ``public/``, as JSON and as a page."""
+def write_certificate(
+    directory: str | Path, certificate: Certificate, *, ledger: Ledger | None = None
+) -> tuple[Path, Path]:
+    """Write a published certificate into ``public/``, as JSON and as a page.
+
+    With the ledger that was charged, the publication is recorded there: a certificate that is
+    changed later, however little, is then found out.
+    """
+    document = certificate.to_json()
+    page = certificate_page(document)
+    require_sound_audits(document)
+    if ledger is not None and certificate.receipt is None:
+        raise InvalidValue("ledger", repr(ledger), "None: no ledger was charged for this release")
     place = _made(Path(directory) / "public")
-    page = certificate_page(certificate)
-    return write_json(place / "certificate.json", certificate), page.write(
-        place / "certificate.html"
-    )
+    written = write_json(place / "certificate.json", document)
+    drawn = page.write(place / "certificate.html")
+    if ledger is not None and certificate.receipt is not None:
+        ledger.record_publication(certificate.receipt, publication_digest(document))
+    return written, drawn
 
 
 def write_annex(

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.certificate._schema import require_valid
 from discreet.privacy import Loss, from_json
 from discreet.report.annex import NOTICE, within_guarantee
-from discreet.report.certificate import require_valid
 from discreet.report.figures import Bar, bars, roc
 from discreet.report.internal_facts import Attacked, InternalFacts
 from discreet.report.membership import strongest

@@ -1,28 +1,20 @@
-"""Public facts of a model from the directory that it was saved in, with its own certificate.
+"""The certificate of a model from the directory that it was saved in.
 
-Two kinds of certificates are read: that of the learners for tables (``discreet.learn.certificate``)
-and that of DP-SGD (``discreet.learn.dpsgd.certificate``). Whatever does not belong together is
-refused before anything is written about it.
+Whatever does not belong together is refused before anything is written about it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from discreet.audit.verdicts import TrainingAudit
+from discreet.certificate import Certificate, read_certificate, schema
+from discreet.certificate._schema import faults
 from discreet.errors import InvalidValue, SchemaError
-from discreet.report.certificate import schema
-from discreet.report.certificate_files import file_hashes
-from discreet.report.public_facts import Collection, PaidAnswer, PublicFacts
-from discreet.report.schema_check import faults
 
-if TYPE_CHECKING:
-    from discreet.learn.certificate import Certificate as LearnerCertificate
-
-__all__ = ["facts_of_directory", "model_files", "read_audit"]
+__all__ = ["digest_on_disk", "disagreements", "model_certificate", "model_files", "read_audit"]
 
 _NOT_ONE = "a directory with a model and the certificate.json that its learner wrote"
 _RELEASED = (
@@ -34,41 +26,78 @@ _RELEASED = (
     "summary.png",
     "summary.txt",
 )
-_DPSGD_COVERS = (
-    "one run by the plan, on the examples as they were passed to it; not what else was read off "
-    "the same data: a normaliser, features or a vocabulary that were fitted to them, parameters "
-    "that were tried out on them, scores that were computed on them"
-)
 
 
-def facts_of_directory(
-    directory: str | Path,
-    *,
-    title: str,
-    files_under: str = "model",
-    audits: Sequence[TrainingAudit] = (),
-    answers: Sequence[PaidAnswer] = (),
-    collection: Collection | None = None,
-) -> PublicFacts:
-    """Return what may be published about a model that was saved with its certificate.
-
-    ``files_under`` is where the files will lie, relative to the certificate to be written.
-    """
+def model_certificate(directory: str | Path) -> Certificate:
+    """Read the certificate that a learner saved with its model, and compare the two."""
     place = Path(directory)
-    paper = _certificate(place)
-    hashes = file_hashes(place, model_files(place))
-    common: dict[str, Any] = {
-        "title": title,
-        "files": {f"{files_under}/{name}": digest for name, digest in hashes.items()},
-        "audits": tuple(audits),
-        "answers": tuple(answers),
-        "collection": Collection() if collection is None else collection,
-    }
-    if paper.get("schema") == "discreet.dpsgd.certificate":
-        return _dpsgd(place, paper, common)
-    if paper.get("kind") == "discreet.learn.certificate":
-        return _learner(place, paper, common)
-    raise InvalidValue("model", str(directory), _NOT_ONE)
+    try:
+        known = json.loads((place / "certificate.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict) or not {"schema", "kind"} & set(known):
+        raise InvalidValue("model", str(directory), _NOT_ONE)
+    certificate = read_certificate(place)
+    for problem in disagreements(place, certificate):
+        raise SchemaError(problem)
+    return certificate
+
+
+def disagreements(place: Path, certificate: Certificate) -> Iterator[str]:
+    """How the files of a model do not fit to its certificate."""
+    digest = digest_on_disk(place)
+    if certificate.model_digest is None and (place / "model.npz").exists():
+        yield from _model_of_0_1(place)
+    elif certificate.model_digest is None:
+        yield "certificate.json names no model; save it together with the model"
+    elif digest is not None and digest != certificate.model_digest:
+        yield "the model is not the one that its certificate was written for"
+    if (place / "model.npz").exists():
+        from discreet.learn.saving import saved_certificate
+
+        inner = saved_certificate(place / "model.npz")
+        if inner is not None:
+            yield from _differences(Certificate.from_json(inner), certificate)
+    if (place / "schema.toml").exists():
+        from discreet.data.schema import Schema
+
+        text = (place / "schema.toml").read_text(encoding="utf-8")
+        if certificate.plan.get("schema_hash") not in (None, Schema.from_toml(text).content_hash):
+            yield "schema.toml is not the schema that the model was made with"
+    if certificate.learner == "DP-SGD":
+        from discreet.learn.dpsgd.certificate import problems
+
+        yield from problems(certificate)
+
+
+def digest_on_disk(place: Path) -> str | None:
+    """The digest of the model in a directory, or None if there is none."""
+    if (place / "model.npz").exists():
+        from discreet.learn.saving import saved_digest
+
+        return saved_digest(place / "model.npz")
+    if (place / "model.safetensors").exists():
+        from discreet.learn.dpsgd.checkpoint import digest_of, read_tensors
+
+        return digest_of(read_tensors(place / "model.safetensors")[0])
+    return None
+
+
+def _model_of_0_1(place: Path) -> Iterator[str]:
+    """A model without a digest is loaded, which compares its parts."""
+    from discreet.learn.model_directory import read_model_directory
+    from discreet.pate.student_directory import holds_student, read_student_directory
+
+    if (place / "model.json").exists():
+        (read_student_directory if holds_student(place) else read_model_directory)(place)
+    yield from ()
+
+
+def _differences(inside: Certificate, beside: Certificate) -> Iterator[str]:
+    """A certificate that is not that of the model; how its unit is called may differ."""
+    for name in ("learner", "loss", "delta", "run", "randomness", "receipt", "versions"):
+        if getattr(inside, name) != getattr(beside, name):
+            yield f"certificate.json and the certificate inside model.npz disagree about {name}"
 
 
 def model_files(directory: str | Path) -> list[str]:
@@ -96,83 +125,3 @@ def read_audit(path: str | Path) -> TrainingAudit:
     fields = {key: value for key, value in body.items() if key not in {"schema", "version"}}
     fields["assumptions"] = tuple(fields["assumptions"])
     return TrainingAudit(**fields)
-
-
-def _certificate(place: Path) -> Mapping[str, Any]:
-    try:
-        paper = json.loads((place / "certificate.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        raise InvalidValue("model", str(place), _NOT_ONE) from None
-    if not isinstance(paper, dict):
-        raise InvalidValue("model", str(place), _NOT_ONE)
-    return paper
-
-
-def _learner(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> PublicFacts:
-    from discreet.learn.certificate import COVERS, Certificate
-
-    if (place / "model.json").exists():
-        from discreet.learn.model_directory import read_model_directory
-
-        read_model_directory(place)
-    read = Certificate.from_json(paper)
-    if (place / "model.npz").exists():
-        from discreet.learn.saving import saved_certificate
-
-        inner = saved_certificate(place / "model.npz")
-        if inner is not None:
-            _require_same(Certificate.from_json(inner), read)
-    return PublicFacts(
-        learner=read.learner,
-        loss=read.loss,
-        delta=read.delta,
-        unit=str(read.plan.get("unit", "row")),
-        covers=COVERS,
-        plan=dict(read.plan),
-        versions={"discreet": read.version},
-        randomness=dict(read.randomness),
-        receipt=read.receipt,
-        **common,
-    )
-
-
-def _require_same(inside: LearnerCertificate, beside: LearnerCertificate) -> None:
-    """Refuse a certificate that is not that of the model; how its unit is called may differ."""
-    for name in ("learner", "loss", "delta", "randomness", "receipt", "version"):
-        if getattr(inside, name) != getattr(beside, name):
-            raise SchemaError(
-                f"certificate.json and the certificate inside model.npz disagree about {name}"
-            )
-
-
-def _dpsgd(place: Path, paper: Mapping[str, Any], common: dict[str, Any]) -> PublicFacts:
-    from discreet.learn.dpsgd.certificate import Certificate
-    from discreet.learn.dpsgd.checkpoint import digest_of, read_tensors
-
-    read = Certificate.from_json(paper)
-    if read.model_digest is None:
-        raise SchemaError("certificate.json names no model; save it together with the model")
-    tensors, _ = read_tensors(place / "model.safetensors")
-    if digest_of(tensors) != read.model_digest:
-        raise SchemaError("the model is not the one that its certificate was written for")
-    plan = {
-        key: value for key, value in read.plan.to_json().items() if key not in {"schema", "version"}
-    }
-    if read.earlier_plans:
-        plan["earlier_plans"] = [one.to_json() for one in read.earlier_plans]
-    return PublicFacts(
-        learner="DP-SGD",
-        loss=read.loss,
-        delta=read.delta,
-        unit=read.unit,
-        covers=_DPSGD_COVERS,
-        plan={**plan, "plan_hash": read.plan.content_hash, "steps_taken": read.steps_taken},
-        model_digest=read.model_digest,
-        versions=dict(read.versions),
-        randomness=dict(read.randomness),
-        isolation=read.isolation,
-        assumptions=read.assumptions,
-        method_warnings=read.warnings,
-        receipt=read.receipt,
-        **common,
-    )

@@ -10,7 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from discreet.report.certificate import FPRS, require_valid
+from discreet.certificate._findings import FPRS
+from discreet.certificate._schema import require_valid
+from discreet.errors import InvalidValue
 from discreet.report.certificate_pictures import (
     accountants_picture,
     bounds_picture,
@@ -54,6 +56,8 @@ _SAID = {
 def certificate_page(document: Mapping[str, Any]) -> Page:
     """Return the page of a public document; one that does not follow the schema is refused."""
     require_valid(document)
+    if "title" not in document:
+        raise InvalidValue("document", "what a learner wrote", "a certificate that was published")
     page = Page(f"Privacy certificate: {document['title']}", internal=False, notice=_NOTICE)
     _summary(page, document)
     _guarantee(page, document)
@@ -207,18 +211,16 @@ def _audits(page: Page, audits: Sequence[Mapping[str, Any]]) -> None:
 def _undermines(page: Page, document: Mapping[str, Any]) -> None:
     page.heading("2. What undermines it")
     _warnings(page, document["warnings"], ("guarantee", "undermines"))
-    made = document["released"]
-    page.points(*(f"Assumes: {text}" for text in made["assumptions"]))
+    page.points(*(f"Assumes: {text}" for text in document["assumptions"]))
     page.heading("How it was made")
-    rows = [("learner", made["learner"])]
-    rows += [(f"plan: {name}", _value(value)) for name, value in made["plan"].items()]
-    rows += [(f"randomness: {name}", text) for name, text in made["randomness"].items()]
-    rows += [(f"version: {name}", text) for name, text in made["versions"].items()]
-    if made["isolation"] is not None:
-        rows.append(("examples do not influence one another", made["isolation"]))
-    if made["model_digest"] is not None:
-        rows.append(("SHA-256 of the tensors", made["model_digest"]))
-    rows += [(f"SHA-256 of {name}", digest) for name, digest in made["files"].items()]
+    rows = [("learner", document["learner"])]
+    rows += [(f"plan: {name}", _value(value)) for name, value in document["plan"].items()]
+    rows += [(f"run: {name}", _value(value)) for name, value in document["run"].items()]
+    rows += [(f"randomness: {name}", text) for name, text in document["randomness"].items()]
+    rows += [(f"version: {name}", text) for name, text in document["versions"].items()]
+    if document["model_digest"] is not None:
+        rows.append(("SHA-256 of the model", document["model_digest"]))
+    rows += [(f"SHA-256 of {name}", digest) for name, digest in document["files"].items()]
     page.table(("what was released", ""), rows)
     _flow(page, document)
     _ledger(page, document)
@@ -232,7 +234,7 @@ def _flow(page: Page, document: Mapping[str, Any]) -> None:
     """How PATE got from records to a student; other learners have no such picture."""
     from discreet.pate.picture import flow_figure
 
-    figure = flow_figure(document["released"]["plan"], relation=document["guarantee"]["relation"])
+    figure = flow_figure(document["plan"], relation=document["guarantee"]["relation"])
     if figure is not None:
         caption = "From private records to the released student: only noisy labels leave"
         page.picture(figure, caption=caption)
@@ -253,7 +255,7 @@ def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def _ledger(page: Page, document: Mapping[str, Any]) -> None:
-    paid = [("the model", document["released"]["receipt"])]
+    paid = [("the model", document["receipt"])]
     paid += [(one["question"], one["receipt"]) for one in document["answers"]]
     rows = []
     for what, receipt in paid:

@@ -1,37 +1,41 @@
 """Checking a certificate: everything that it says is computed again from what it rests on.
 
-A certificate that passes is one that this version of the package could have written about the
-loss, the audits and the entries that it names. Whether the training followed the plan is not in the
-document: that is what audits are for.
+What a certificate says is either a function of its loss, its audits and its plan, which are
+computed again, or it was recorded by the ledger when the run ended and when the certificate was
+published. Without the ledger or the files that part is *not checked*, and said to be. Whether the
+training followed the plan is not in the document: that is what audits are for.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
-from discreet.errors import DiscreetError, InvalidValue, SchemaError
+from discreet.certificate import COVERS, Certificate
+from discreet.certificate._certificate import facts_digest, publication_digest
+from discreet.certificate._findings import (
+    guarantee_of,
+    meaning_of,
+    run_warnings,
+    verdict_on,
+    warnings_on,
+)
+from discreet.certificate._old_formats import as_version_2, is_of_0_1
+from discreet.certificate._schema import content_hash, digest_of, parse, require_valid
+from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, from_json, to_json
 from discreet.privacy.loss import compose
+from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
-from discreet.report.certificate import (
-    content_hash,
-    guarantee_of,
-    meaning_of,
-    released_of,
-    require_valid,
-)
-from discreet.report.certificate_warnings import verdict_on, warnings_on
 from discreet.report.page import EMBEDDED
 
 if TYPE_CHECKING:
@@ -42,6 +46,9 @@ __all__ = ["Check", "read_certificate", "verify_certificate"]
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _HERE = f"discreet {__version__}"
+_MODELS = ("model.npz", "model.safetensors")
+_NO_LEDGER = "no ledger was given"
+_OF_0_1 = "it was written by 0.1"
 
 
 @final
@@ -57,35 +64,39 @@ class Check:
 def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> list[Check]:
     """Check a certificate, its annex or its page; read-only.
 
-    The file is the JSON of either part, or the page of the public part. With ``ledger`` the entries
-    that the certificate names must be on its chains.
+    The file is the JSON that a learner wrote or that was published, an annex, or the page. With
+    ``ledger`` the entries that the certificate names must be on its chains, and what it recorded
+    of the run and of the publication must be what the certificate says.
     """
     place = Path(path)
     text = _text(place)
-    document = read_certificate(place)
-    part = document.get("part")
-    checks = [_tried("it follows the schema", lambda: _schema(document))]
+    found = read_certificate(place)
+    if found.get("part") == "internal":
+        return _annex(found, place.parent)
+    checks = [_run_check("it follows the schema", lambda: _schema(found))]
     if checks[0].ok is False:
         return checks
-    checks.append(_tried("the content has its hash", lambda: _hash(document)))
-    if part == "internal":
-        checks.append(_beside(document, place.parent))
-        return checks
-    checks += [
-        _tried("the losses add up to the guarantee", lambda: _losses(document)),
-        _tried("every accountant says so", lambda: _guarantee(document)),
-        _tried("the meaning follows from the loss", lambda: _meaning(document)),
-        _tried("the audits say what their counts say", lambda: audit_faults(document)),
-        _tried("no warning was left out", lambda: _warnings(document)),
-    ]
-    made = document["released"]
-    if made["learner"] == "DP-SGD" or "plan_hash" in made["plan"]:
-        checks.append(_with_torch("the loss is that of the plan", lambda: _plan(document)))
+    document = as_version_2(found)
+    checks.append(_hash(found))
+    checks.append(_run_check("epsilon is that of the loss", lambda: _epsilon(document)))
+    if "title" in document:
+        checks += [
+            _run_check("the losses add up to the guarantee", lambda: _losses(document)),
+            _run_check("every accountant says so", lambda: _guarantee(document)),
+            _run_check("the meaning follows from the loss", lambda: _meaning(document)),
+            _run_check("the audits say what their counts say", lambda: audit_faults(document)),
+        ]
+    if is_of_0_1(found):
+        checks += _written_by_0_1(document)
+    else:
+        checks.append(_run_check("no warning was left out", lambda: _warnings(document)))
+    checks += _plan(document)
     checks += _receipts(document, ledger)
+    checks += _recorded(document, ledger)
     checks += _files(document, place.parent)
-    checks += _own_paper(document, place.parent)
+    checks += _model(document, place.parent)
     if place.suffix.lower() in {".html", ".htm"}:
-        checks.append(_page(document, text))
+        checks.append(_page(found, text))
     return checks
 
 
@@ -100,10 +111,8 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
             raise InvalidValue("path", str(path), "a page with one certificate inside")
         text = found[0]
     try:
-        document = json.loads(
-            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
-        )
-    except (ValueError, RecursionError) as error:
+        document = parse(text)
+    except ValueError as error:
         raise InvalidValue("path", str(path), f"a certificate in JSON ({error})") from None
     if not isinstance(document, dict):
         raise InvalidValue("path", str(path), "a certificate: a JSON object")
@@ -119,54 +128,55 @@ def _text(place: Path) -> str:
         raise InvalidValue("path", str(place), "a text file in UTF-8") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) != len(pairs):
-        raise ValueError("a field is there twice")
-    return dict(pairs)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text} is beyond floating point")
-    return number
-
-
-def _no_constant(text: str) -> None:
-    raise ValueError(f"{text} is not JSON")
-
-
-def _tried(what: str, faults: Callable[[], Iterator[str]]) -> Check:
+def _run_check(what: str, faults: Callable[[], Iterator[str]]) -> Check:
     """Ask one question; what cannot even be read is a fault as well."""
     try:
         found = list(faults())
+    except ImportError as error:
+        return Check(what, None, f"{error.name} is not installed here")
     except (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError) as error:
         found = [f"cannot be read: {error}"]
     return Check(what, not found, "; ".join(found))
 
 
+# --- what follows from the document ----------------------------------------------------------
+
+
 def _schema(document: Mapping[str, Any]) -> Iterator[str]:
-    part = document.get("part")
-    if part not in {"public", "internal"}:
-        yield f"part is {part!r}, not public or internal"
-        return
     try:
-        require_valid(document, part=str(part))
-    except SchemaError as error:
+        require_valid(as_version_2(document))
+    except DiscreetError as error:
         yield str(error)
 
 
-def _hash(document: Mapping[str, Any]) -> Iterator[str]:
-    if content_hash(document) != document["hash"]:
-        yield "the content was changed after the certificate was written"
+def _hash(document: Mapping[str, Any]) -> Check:
+    what = "the content has its hash"
+    if "hash" not in document:
+        return Check(what, None, "learners of 0.1 wrote none")
+    same = content_hash(document) == document["hash"]
+    wrong = "" if same else "the content was changed after the certificate was written"
+    return Check(what, same, wrong)
+
+
+def _epsilon(document: Mapping[str, Any]) -> Iterator[str]:
+    """What a learner claims, and what the fields that repeat one another say."""
+    loss = from_json(document["loss"])
+    right = loss.epsilon(delta=document["delta"])
+    yield from _below(document["epsilon"], right, "epsilon")
+    if document["relation"] != loss.relation.value:
+        yield "the relation is not that of the loss"
+    if document["plan"].get("unit", document["unit"]) != document["unit"]:
+        yield "the plan speaks of another unit"
+    if "title" in document and document["guarantee"]["unit"] != document["unit"]:
+        yield "the guarantee speaks of another unit"
 
 
 def _losses(document: Mapping[str, Any]) -> Iterator[str]:
-    parts = [from_json(document["released"]["loss"])]
+    parts = [from_json(document["loss"])]
     for one in document["answers"]:
         loss = from_json(one["loss"])
         paid_by = _dataset(one["receipt"])
-        together = paid_by == _dataset(document["released"]["receipt"])
+        together = paid_by == _dataset(document["receipt"])
         if one["counted_in_the_guarantee"] != together:
             yield f"the answer to {one['question']!r} is counted for the wrong data"
         if together:
@@ -183,7 +193,9 @@ def _dataset(receipt: Mapping[str, Any] | None) -> str | None:
 
 def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
     said = document["guarantee"]
-    right = guarantee_of(from_json(said["loss"]), said["delta"])
+    right = _right_guarantee(from_json(said["loss"]), said["delta"])
+    if said["delta"] != document["delta"]:
+        yield "delta is not that of the release"
     yield from _below(said["epsilon"], right["epsilon"], "epsilon")
     lower, epsilon = said["epsilon_lower"], said["epsilon"]
     if lower is not None and epsilon is not None and lower > epsilon:
@@ -207,6 +219,16 @@ def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
         yield from _below(theirs["epsilon"], one["epsilon"], f"groups of {one['size']}")
 
 
+@lru_cache(maxsize=16)
+def _right_guarantee(loss: Loss, delta: float) -> dict[str, Any]:
+    return guarantee_of(loss, delta)
+
+
+@lru_cache(maxsize=16)
+def _right_meaning(loss: Loss) -> dict[str, Any]:
+    return meaning_of(loss)
+
+
 def _below(said: object, right: object, what: str) -> Iterator[str]:
     """Refuse a bound that is lower than what it should be; ``None`` is no bound at all."""
     if said is None or isinstance(said, str):
@@ -219,7 +241,7 @@ def _below(said: object, right: object, what: str) -> Iterator[str]:
 
 def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
     said = document["meaning"]
-    right = meaning_of(from_json(document["guarantee"]["loss"]))
+    right = _right_meaning(from_json(document["guarantee"]["loss"]))
     if not _alike(said, right):
         yield "beliefs or rates are not those of the loss"
 
@@ -237,72 +259,109 @@ def _alike(said: object, right: object) -> bool:
 
 
 def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
-    if document["warnings"] != warnings_on(document):
+    published = "title" in document
+    if document["warnings"] != (warnings_on if published else run_warnings)(document):
         yield "the warnings are not those that the facts call for"
-    if document["verdict"] != verdict_on(document):
+    if published and document["verdict"] != verdict_on(document):
         yield "the verdict is not the one that the facts call for"
+    if document["covers"] != COVERS:
+        yield "what it covers is not what a certificate covers"
 
 
-def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
-    parts = [("the model", document["released"])]
-    parts += [(repr(one["question"]), one) for one in document["answers"]]
-    checks = []
-    delta = document["guarantee"]["delta"]
-    for what, part in parts:
-        receipt, slack = part["receipt"], part.get("delta", delta)
-        if receipt is None:
-            checks.append(Check(f"{what}: charged to a ledger", None, "no ledger was charged"))
-            continue
-        asked = partial(_covers, receipt, part, slack)
-        checks.append(_tried(f"{what}: the entry covers it", asked))
-    paid = [part["receipt"] for _, part in parts if part["receipt"] is not None]
-    if not paid:
-        return checks
-    if len(paid) > 1:
-        # Charged once and released twice is charged too little.
-        shared = partial(_paid_once, [part for _, part in parts], delta)
-        checks.append(_tried("no entry pays for two releases", shared))
-    if ledger is None:
-        checks.append(Check("the entries are on the chain", None, "no ledger was given"))
-        return checks
-    checks.append(_tried("the entries are on the chain", partial(_on_chain, ledger, paid)))
-    if document["released"]["receipt"] is not None:
-        same = partial(_same_as_ledger, document, ledger)
-        checks.append(_tried("the ledger speaks of the same unit and model", same))
+def _plan(document: Mapping[str, Any]) -> list[Check]:
+    """Read the plan again where it decides the loss."""
+    ask = {"DP-SGD": _plan_of_dpsgd, "PATEClassifier": _plan_of_pate}.get(document["learner"])
+    return (
+        [] if ask is None else [_run_check("the loss is that of the plan", partial(ask, document))]
+    )
+
+
+def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
+    from discreet.learn.dpsgd.certificate import problems
+
+    yield from problems(_facts_alone(document))
+
+
+def _plan_of_pate(document: Mapping[str, Any]) -> Iterator[str]:
+    from discreet.pate.planning import stated_loss
+
+    plan = document["plan"]
+    _facts_alone(document).check_covers(stated_loss(plan["aggregator"], plan["budget"]))
+    yield from ()
+
+
+def _facts_alone(document: Mapping[str, Any]) -> Certificate:
+    kept = set(Certificate.__dataclass_fields__) | {
+        "schema",
+        "version",
+        "relation",
+        "covers",
+        "hash",
+    }
+    facts = {key: value for key, value in document.items() if key in kept}
+    return Certificate.from_json({**facts, "warnings": run_warnings(facts)})
+
+
+def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
+    """What 0.1 may have got wrong; docs/pitfalls.md tells what to compute again."""
+    what = "0.1 was right about it"
+    checks = [Check("no warning was left out", None, _OF_0_1)]
+    loss, said = document["loss"], document["epsilon"]
+    try:
+        costs = from_json(loss).epsilon(delta=document["delta"])
+    except DiscreetError as error:
+        text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
+        return [*checks, Check(what, False, text)]
+    if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
+        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}: charge the difference"
+        checks.append(Check(what, False, f"{text} (discreet ledger correct) and certify again"))
+    elif document["learner"] == "DP-SGD":
+        text = (
+            "0.1 did not see padding that lets examples influence one another, parameters outside "
+            "of the model, or several plans on one model; if any may be, train again"
+        )
+        checks.append(Check(what, None, text))
+    else:
+        checks.append(Check(what, True))
     return checks
 
 
-def _paid_once(parts: Sequence[Mapping[str, Any]], delta: float) -> Iterator[str]:
+# --- what the ledger says --------------------------------------------------------------------
+
+
+def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
+    parts = [("the model", _charged_part(document))]
+    parts += [(repr(one["question"]), one) for one in document.get("answers", ())]
     by_entry: dict[str, list[Mapping[str, Any]]] = {}
-    for part in parts:
+    for _, part in parts:
         if part["receipt"] is not None:
             by_entry.setdefault(part["receipt"]["hash"], []).append(part)
-    for hash_, together in by_entry.items():
-        if len(together) > 1:
-            total = compose((from_json(part["loss"]), 1) for part in together)
-            whole = {"loss": to_json(total)}
-            for problem in _covers(together[0]["receipt"], whole, delta):
-                yield f"{len(together)} releases name the entry {hash_[:16]}: {problem}"
+    checks = []
+    for what, part in parts:
+        if part["receipt"] is None:
+            checks.append(Check(f"{what}: charged to a ledger", None, "no ledger was charged"))
+        else:
+            # Charged once and released twice is charged too little.
+            asked = partial(_covers, part["receipt"], by_entry[part["receipt"]["hash"]])
+            checks.append(_run_check(f"{what}: the entry covers it", asked))
+    if document["run"].get("earlier_plans"):
+        text = "their receipts are not in this certificate"
+        checks.append(Check("the earlier plans: charged to a ledger", None, text))
+    paid = [part["receipt"] for _, part in parts if part["receipt"] is not None]
+    if paid and ledger is None:
+        checks.append(Check("the entries are on the chain", None, _NO_LEDGER))
+    elif paid and ledger is not None:
+        checks.append(_run_check("the entries are on the chain", partial(_on_chain, ledger, paid)))
+    return checks
 
 
-def _same_as_ledger(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
-    """The unit of the budget, and the model that the charge was recorded to be for, if it was."""
-    made = document["released"]
-    entry = made["receipt"]["entry"]
-    unit = document["guarantee"]["unit"]
-    try:
-        # Whoever promises something about one row only promises less than any budget.
-        if unit.lower() not in ROWS:
-            check_unit(ledger, entry["dataset"], unit)
-    except InvalidValue as error:
-        yield f"the ledger speaks of another: expected {error.expected}"
-    for link in ledger.export(entry["dataset"])["chain"]:
-        later = link["entry"]
-        if later["kind"] == "outcome" and later["content"]["charge"] == entry["seq"]:
-            result = later["content"]["result"]
-            model = result.get("model_digest") if isinstance(result, dict) else None
-            if model is not None and model != made["model_digest"]:
-                yield "the charge was for another model"
+def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The model with the loss that its own charge is for: earlier plans had charges of theirs."""
+    if document["learner"] != "DP-SGD" or not document["run"].get("earlier_plans"):
+        return document
+    from discreet.learn.dpsgd.certificate import plan_of
+
+    return {**document, "loss": to_json(plan_of(_facts_alone(document)).loss)}
 
 
 def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -310,25 +369,94 @@ def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator
         yield str(problem)
 
 
-def _covers(receipt: Mapping[str, Any], part: Mapping[str, Any], delta: float) -> Iterator[str]:
+def _covers(receipt: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The entry must be a charge of exactly what all releases that name it claim together."""
     for problem in check_receipt(receipt):
         yield str(problem)
     entry = receipt["entry"]
     if entry.get("kind") != "charge":
         yield f"the entry is of kind {entry.get('kind')!r}, not a charge"
         return
-    charged, released = from_json(entry["content"]["loss"]), from_json(part["loss"])
-    if charged == released:
-        return
-    if charged.relation != released.relation:
+    charged = from_json(entry["content"]["loss"])
+    losses = [from_json(part["loss"]) for part in parts]
+    claimed = losses[0] if len(losses) == 1 else compose((loss, 1) for loss in losses)
+    if len(parts) > 1 and claimed != charged:
+        yield f"{len(parts)} releases name the entry {receipt['hash'][:16]}"
+    if charged.relation != claimed.relation:
         yield "the entry speaks of other neighbours than the certificate"
-    elif charged.epsilon(delta=delta) < released.epsilon(delta=delta) * (1.0 - _VERSIONS_AGREE):
-        yield "the entry charged less than the certificate releases"
+    elif claimed != charged:
+        yield f"the entry charged {charged!r}, the certificate claims {claimed!r}"
+
+
+def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
+    """What the ledger recorded when the run ended, and when its certificate was published."""
+    receipt = document["receipt"]
+    if receipt is None:
+        return []
+    names = ["the ledger recorded this run"]
+    if "title" in document:
+        names.append("the ledger recorded this publication")
+    if ledger is None:
+        return [Check(name, None, _NO_LEDGER) for name in names]
+    unit = _run_check("the ledger speaks of the same unit", partial(_unit, document, ledger))
+    entry = receipt["entry"]
+    try:
+        links = [link["entry"] for link in ledger.export(str(entry["dataset"]))["chain"]]
+    except (DiscreetError, KeyError) as error:
+        return [unit, *(Check(name, False, f"cannot be read: {error}") for name in names)]
+    later = [one for one in links if one["content"].get("charge") == entry["seq"]]
+    results = [one["content"]["result"] for one in later if one["kind"] == "outcome"]
+    checks = [unit, _run_recorded(names[0], document, results)]
+    if len(names) > 1:
+        known = {one["content"]["certificate"] for one in later if one["kind"] == "publication"}
+        checks.append(_publication_recorded(names[1], document, known))
+    return checks
+
+
+def _unit(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    unit = document["unit"]
+    try:
+        # Whoever promises something about one row only promises less than any budget.
+        if unit.lower() not in ROWS:
+            check_unit(ledger, document["receipt"]["entry"]["dataset"], unit)
+    except InvalidValue as error:
+        yield f"the ledger speaks of another: expected {error.expected}"
+
+
+def _run_recorded(what: str, document: Mapping[str, Any], results: Sequence[object]) -> Check:
+    result = results[0] if results else None
+    if not isinstance(result, dict) or "model_digest" not in result:
+        return Check(what, None, "it holds nothing about what came of the charge")
+    found = []
+    # The names say which part differs; the digest covers them all.
+    for name, ours in (
+        ("learner", document["learner"]),
+        ("plan_hash", digest_of(document["plan"])),
+        ("model_digest", document["model_digest"]),
+    ):
+        if name in result and result[name] != ours:
+            found.append(f"the charge was for another {name.replace('_', ' ')}")
+    if "facts" not in result:
+        text = "0.1 recorded the model and nothing else"
+        return Check(what, False, "; ".join(found)) if found else Check(what, None, text)
+    if result["facts"] != facts_digest(document):
+        found.append("the facts are not those that were recorded when the run ended")
+    return Check(what, not found, "; ".join(found))
+
+
+def _publication_recorded(what: str, document: Mapping[str, Any], known: set[str]) -> Check:
+    if not known:
+        return Check(what, None, "it holds no publication (discreet certify --ledger records one)")
+    same = publication_digest(document) in known
+    return Check(what, same, "" if same else "another certificate was published for this charge")
+
+
+# --- what lies beside ------------------------------------------------------------------------
 
 
 def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
     checks = []
-    for name, digest in document["released"]["files"].items():
+    for name, digest in document.get("files", {}).items():
         what = f"the file {name}"
         relative = Path(name)
         if relative.is_absolute() or ".." in relative.parts:
@@ -351,54 +479,58 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
     return checks
 
 
-def _own_paper(document: Mapping[str, Any], directory: Path) -> list[Check]:
-    """Hold the certificate against the one that the learner wrote, if it lies beside."""
-    papers = [name for name in document["released"]["files"] if name.endswith("/certificate.json")]
-    if len(papers) != 1 or not (directory / papers[0]).is_file():
-        return []
-    what = "the learner's own certificate says the same"
-    return [_with_torch(what, partial(_same_as_learner, document, directory / papers[0]))]
+def _model(document: Mapping[str, Any], directory: Path) -> list[Check]:
+    """Hold the certificate against the model and, once published, what its learner wrote."""
+    what = "the model is the one of the certificate"
+    names = [Path(name) for name in document.get("files", {}) if Path(name).name in _MODELS]
+    if "title" not in document:
+        names = [Path(name) for name in _MODELS if (directory / name).is_file()]
+    if not names and document["model_digest"] is None and document.get("files"):
+        return []  # a release of one's own: its files are all there is
+    if len(names) != 1:
+        return [Check(what, None, "no model is here" if not names else "there are several")]
+    place = directory / names[0].parent
+    if names[0].is_absolute() or ".." in names[0].parts or not (directory / names[0]).is_file():
+        return [Check(what, None, "is not here")]
+    checks = [_run_check(what, partial(_same_model, document, place))]
+    if "title" in document and (place / "certificate.json").is_file():
+        what = "the learner's own certificate says the same"
+        checks.append(_run_check(what, partial(_same_as_learner, document, place)))
+    return checks
 
 
-def _with_torch(what: str, faults: Callable[[], Iterator[str]]) -> Check:
-    """Ask a question that needs what made the model, if that is here."""
-    try:
-        return _tried(what, faults)
-    except ImportError as error:
-        return Check(what, None, f"{error.name} is not installed here")
+def _same_model(document: Mapping[str, Any], place: Path) -> Iterator[str]:
+    from discreet.report.model_facts import disagreements
+
+    yield from disagreements(place, _facts_alone(document))
 
 
-def _same_as_learner(document: Mapping[str, Any], paper: Path) -> Iterator[str]:
-    from discreet.report.model_facts import facts_of_directory
+def _same_as_learner(document: Mapping[str, Any], place: Path) -> Iterator[str]:
+    from discreet.report.model_facts import model_certificate
 
-    facts = facts_of_directory(paper.parent, title="model", files_under=paper.parent.name)
-    right = json.loads(json.dumps(released_of(facts)))
-    for name, value in right.items():
-        if document["released"][name] != value:
+    right = model_certificate(place).to_json()
+    # What 0.1 published states the epsilon of model and answers together, and not all of the run.
+    old = document["written_by"].startswith("discreet 0.1")
+    free = {"schema", "version", "warnings", "hash"} | ({"epsilon", "run"} if old else set())
+    for name in sorted(set(right) - free):
+        if document[name] != right[name]:
             yield f"{name} is not what the learner wrote"
-    if document["guarantee"]["unit"] != facts.unit:
-        yield f"the learner protects one {facts.unit}, not one {document['guarantee']['unit']}"
 
 
-def _plan(document: Mapping[str, Any]) -> Iterator[str]:
-    """Read the plan of DP-SGD again, which decides the loss."""
-    from discreet.learn.dpsgd.plan import Plan, loss_of_all
-
-    body = dict(document["released"]["plan"])
-    stated, taken = body.pop("plan_hash"), body.pop("steps_taken")
-    earlier = [Plan.from_json(one) for one in body.pop("earlier_plans", [])]
-    plan = Plan.from_json({"schema": "discreet.dpsgd.plan", "version": 1, **body})
-    if plan.content_hash != stated:
-        yield "the plan does not have its hash"
-    if loss_of_all([*earlier, plan]) != from_json(document["released"]["loss"]):
-        yield "the loss is not that of the plan, or not that of all plans together"
-    if plan.unit != document["guarantee"]["unit"]:
-        yield f"the plan protects one {plan.unit}, not one {document['guarantee']['unit']}"
-    if type(taken) is not int or not 0 <= taken <= plan.steps:
-        yield f"{taken!r} steps were taken, and {plan.steps} planned"
+def _annex(annex: Mapping[str, Any], directory: Path) -> list[Check]:
+    checks = [
+        _run_check("it follows the schema", lambda: _annex_schema(annex)),
+        _hash(annex),
+    ]
+    return checks if checks[0].ok is False else [*checks, _belongs_to_public_part(annex, directory)]
 
 
-def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
+def _annex_schema(annex: Mapping[str, Any]) -> Iterator[str]:
+    require_valid(annex, annex_schema())
+    yield from ()
+
+
+def _belongs_to_public_part(annex: Mapping[str, Any], directory: Path) -> Check:
     what = "it belongs to the public certificate"
     public = directory.parent / "public" / "certificate.json"
     if not public.is_file():
@@ -409,12 +541,12 @@ def _beside(annex: Mapping[str, Any], directory: Path) -> Check:
 
 def _page(document: Mapping[str, Any], text: str) -> Check:
     what = "the page shows the document"
-    if document["written_by"] != _HERE:
-        return Check(what, None, f"it was written by {document['written_by']}")
-    return _tried(what, partial(_drawn_again, document, text))
+    if document.get("written_by") != _HERE or is_of_0_1(document):
+        return Check(what, None, f"it was written by {document.get('written_by')}")
+    return _run_check(what, partial(_page_matches, document, text))
 
 
-def _drawn_again(document: Mapping[str, Any], text: str) -> Iterator[str]:
+def _page_matches(document: Mapping[str, Any], text: str) -> Iterator[str]:
     from discreet.report.public_page import certificate_page
 
     drawn = certificate_page(document).html()

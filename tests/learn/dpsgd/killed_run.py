@@ -16,7 +16,8 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd import Certificate, Private
+from discreet.learn.dpsgd import Private
+from discreet.learn.dpsgd.certificate import certify_run
 from discreet.ledger import Ledger
 
 STEPS = 400
@@ -90,7 +91,7 @@ def main(place, sampler, rounds):
     # What every child would have to do again: torch loads parts of itself with the first
     # optimizer, and readings of the accountant are remembered.
     torch.optim.Adam(nn.Linear(6, 3).parameters())
-    Certificate.of(made, steps_taken=0, randomness={}, isolation="vouched")
+    certify_run(made, steps_taken=0, randomness={}, isolation="vouched")
     with Ledger.create(place / "study.ledger") as ledger:
         ledger.create_dataset("patients", epsilon=20, delta="1e-4", relation=made.relation.value)
     for attempt in range(rounds + 1):

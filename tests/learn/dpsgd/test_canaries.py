@@ -69,7 +69,7 @@ def test_every_included_canary_adds_exactly_the_clip_norm_to_its_coordinate(clip
     seen = run.observed * 100 / (plan.clip_norm * share)
     assert seen.shape == (3, CANARIES)
     np.testing.assert_allclose(seen, np.broadcast_to(COINS, seen.shape), atol=1e-4)
-    assert run.trained.certificate.isolation == "checked"
+    assert run.trained.certificate.run["isolation"] == "checked"
     assert run.trained.certificate.epsilon == plan.epsilon()
 
 

@@ -16,6 +16,7 @@ from torch.utils.data import TensorDataset, default_collate
 from discreet.errors import AlreadyCharged, InvalidValue, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private, ResumeRefused, Trainer, run_directory
+from discreet.learn.dpsgd.certificate import plan_of
 from discreet.learn.dpsgd.checkpoint import (
     pack_optimizer,
     read_tensors,
@@ -93,8 +94,8 @@ def test_signal_9_at_any_time(killed, sampler):
         assert ledger.verify().ok
         certificate = dpsgd.load(place / "run", nn.Linear(6, 3))
         assert certificate.receipt == ledger.receipt("patients", rows[0].seq)
-    assert certificate.steps_taken == certificate.plan.steps == 400
-    assert certificate.loss == certificate.plan.loss
+    assert certificate.run["steps_taken"] == plan_of(certificate).steps == 400
+    assert certificate.loss == plan_of(certificate).loss
     if sampler == "shuffled":  # no record more than once in an epoch: epochs are never re-entered
         ends = [(a, b) for a, b in itertools.pairwise(steps) if b != a + 1]
         assert all(after % 5 == 0 for _, after in ends)
@@ -111,7 +112,7 @@ def test_a_run_that_breaks_off_goes_on_where_it_was(tmp_path, noted, at):
     out = trainer().fit(data(64), checkpoint=tmp_path / "run", checkpoint_every=3)
     # The batch of the step at which it broke off was drawn: it is not drawn again.
     assert noted["steps"] == list(range(12))
-    assert out.certificate.steps_taken == 12
+    assert out.certificate.run["steps_taken"] == 12
 
 
 @pytest.mark.parametrize("at", [0, 1, 5, 11])
@@ -138,7 +139,7 @@ def test_a_run_that_dies_gives_up_what_may_have_been_seen(tmp_path, noted, at, m
     out = trainer().fit(data(64), checkpoint=tmp_path / "run")
     assert noted["steps"] == list(range(reserved, 12))
     assert not set(first) & set(noted["steps"])
-    assert out.certificate.steps_taken == 12
+    assert out.certificate.run["steps_taken"] == 12
 
 
 def test_the_counter_is_on_the_disk_before_the_noise_is_used(tmp_path, monkeypatch):
@@ -196,7 +197,7 @@ def test_the_clip_norm_comes_back(tmp_path, noted):
     out = trainer(made=made).fit(data(64), checkpoint=tmp_path / "run")
     _, after = read_tensors(tmp_path / "run/state.safetensors")
     assert after["clip_norms"][:7] == notes["clip_norms"]
-    assert out.certificate.final_clip_norm == after["clip_norms"][-1]
+    assert out.certificate.run["final_clip_norm"] == after["clip_norms"][-1]
 
 
 def test_noise_and_batches_are_fresh_after_a_resume(tmp_path, noted):
@@ -367,7 +368,7 @@ def test_a_run_killed_between_its_outcome_and_its_last_note_is_complete(
     for words in ("ledger says .* completed already; its model", "is complete"):
         with pytest.raises(ResumeRefused, match=words):
             trainer().fit(data(64), **charged)
-    assert dpsgd.load(tmp_path / "run", network()).steps_taken == 12
+    assert dpsgd.load(tmp_path / "run", network()).run["steps_taken"] == 12
     assert outcomes(ledger) == ["completed"]
 
 
@@ -432,7 +433,7 @@ def test_a_run_killed_before_its_model_is_in_place(tmp_path, ledger, monkeypatch
     assert not (tmp_path / "run" / "certificate.json").exists()
     with pytest.raises(ResumeRefused, match="completed already; its model"):
         trainer().fit(data(64), **charged)
-    assert dpsgd.load(tmp_path / "run", network()).steps_taken == 12
+    assert dpsgd.load(tmp_path / "run", network()).run["steps_taken"] == 12
 
 
 def test_a_resumed_run_is_not_charged_again(tmp_path, noted, ledger):
@@ -570,7 +571,7 @@ def test_what_a_killed_writer_left_behind_is_removed(tmp_path, noted):
 def test_a_beginning_that_was_killed_is_begun_again(tmp_path):
     RunDirectory(tmp_path, plan(steps=12)).close()
     (tmp_path / "run.json").unlink()
-    assert trainer().fit(data(64), checkpoint=tmp_path).certificate.steps_taken == 12
+    assert trainer().fit(data(64), checkpoint=tmp_path).certificate.run["steps_taken"] == 12
 
 
 def test_nothing_is_pickled(tmp_path):

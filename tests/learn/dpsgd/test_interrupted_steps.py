@@ -177,7 +177,7 @@ def test_a_checkpointed_run_counts_batches_that_cannot_be_read(tmp_path):
             failed += 1
     assert failed > 0
     # Redrawn until all batches could be read, there would be twenty besides the failures.
-    assert len(taken) + failed == out.certificate.steps_taken == 20
+    assert len(taken) + failed == out.certificate.run["steps_taken"] == 20
 
 
 def test_noise_of_the_right_phase_after_a_step_that_failed():

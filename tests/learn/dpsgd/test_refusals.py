@@ -314,7 +314,7 @@ def test_a_run_goes_on_with_its_own_kind_of_optimizer(tmp_path):
         fit(lambda p: torch.optim.SGD(p, lr=0.1), fails)
     with pytest.raises(ResumeRefused, match="Adam"):
         fit(lambda p: torch.optim.Adam(p, lr=0.1), works)
-    assert fit(lambda p: torch.optim.SGD(p, lr=0.1), works).certificate.steps_taken == 4
+    assert fit(lambda p: torch.optim.SGD(p, lr=0.1), works).certificate.run["steps_taken"] == 4
 
 
 @pytest.mark.parametrize("phases", [[], None, 5, "ab", [[1, 2]]])

@@ -278,14 +278,14 @@ def test_losses_of_any_shape_of_batch():
         return LOSS(model(batch["x"]), batch["y"])
 
     out = trainer(loss=None, losses=losses).fit(dataset, max_physical=5, validation=dataset)
-    assert out.certificate.steps_taken == 4
+    assert out.certificate.run["steps_taken"] == 4
     assert "accuracy" not in out.history[-1]
     assert out.history[-1]["validation loss"] > 0
 
 
 def test_physical_batches_and_workers():
     out = trainer().fit(data(64), max_physical=3, workers=1)
-    assert out.certificate.steps_taken == 4
+    assert out.certificate.run["steps_taken"] == 4
 
 
 def test_delta_too_large_is_logged_and_certified(caplog):

@@ -398,5 +398,5 @@ def test_stopping_early_does_not_lower_the_certified_epsilon():
     batches.close()
     assert private.spent() < private.epsilon()
     assert private.certificate().epsilon == the_plan.epsilon()
-    assert private.certificate().steps_taken == 1
+    assert private.certificate().run["steps_taken"] == 1
     private.detach()

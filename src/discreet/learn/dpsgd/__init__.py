@@ -7,7 +7,6 @@ for modules that mix examples and :func:`fix` replaces the usual ones.
 
 from discreet.errors import PlanViolation, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
-from discreet.learn.dpsgd.certificate import Certificate
 from discreet.learn.dpsgd.clipping import Automatic, Clipping, Flat, PerLayer, Quantile
 from discreet.learn.dpsgd.isolation import (
     Culprit,
@@ -24,7 +23,6 @@ from discreet.learn.dpsgd.trainer import Trainer
 
 __all__ = [
     "Automatic",
-    "Certificate",
     "Clipping",
     "Culprit",
     "Fixed",

@@ -92,6 +92,11 @@ class MarkedModel(nn.Module):
         self.coordinates = nn.Embedding(count + 1, 1)
         nn.init.zeros_(self.coordinates.weight)
 
+    @property
+    def released(self) -> nn.Module:
+        """The model without the canaries, which is what a certificate is of."""
+        return self.model
+
     def forward(self, *inputs: Tensor) -> tuple[Any, Tensor]:
         """The outputs of the model, and for each row its canary's coordinate or 0."""
         *ordinary, marks = inputs

@@ -27,6 +27,7 @@ __all__ = [
     "prefixed",
     "read_json",
     "read_tensors",
+    "released_tensors",
     "tensors_of",
     "unpack_optimizer",
     "without_prefix",
@@ -97,6 +98,11 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
             "model", strange, "a state of tensors only, to be written without pickle"
         )
     return dict(state)
+
+
+def released_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The tensors that are released: of a model that is trained inside another, its own alone."""
+    return tensors_of(getattr(model, "released", model))
 
 
 def digest_of(tensors: Mapping[str, Tensor]) -> str:

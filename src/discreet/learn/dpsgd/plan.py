@@ -41,6 +41,7 @@ from functools import cached_property, lru_cache, reduce
 from typing import Any, final
 
 from discreet import _validate
+from discreet.certificate._findings import delta_warning
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.learn.dpsgd.clipping import Clipping, Quantile, read_clipping
 from discreet.privacy import Gaussian, Loss, Relation, calibrate
@@ -268,13 +269,8 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader of the certificate must not overlook."""
-        if self.delta * self.examples < 1.0:
-            return ()
-        text = (
-            f"DELTA IS TOO LARGE: delta = {self.delta:g} is at least 1/n for n = {self.examples}; "
-            "a mechanism that publishes one whole record at random satisfies such a guarantee"
-        )
-        return (text,)
+        text = delta_warning(self.delta, self.examples)
+        return () if text is None else (text,)
 
     def _loss(self, noise_multiplier: float) -> Loss:
         parts = [self._phase_loss(phase, phase.steps, noise_multiplier) for phase in self.phases]

@@ -33,9 +33,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd import earlier, violations
-from discreet.learn.dpsgd.certificate import Certificate
+from discreet.learn.dpsgd.certificate import certify_run
+from discreet.learn.dpsgd.checkpoint import digest_of, released_tensors
 from discreet.learn.dpsgd.clip_path import ClipPath
 from discreet.learn.dpsgd.engine import GradientEngine
 from discreet.learn.dpsgd.engine.autocast import refuse_autocast
@@ -70,6 +72,7 @@ from discreet.learn.dpsgd.wrapping import (
     release,
     same_parameters,
 )
+from discreet.ledger import Charge
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream, Source
 
@@ -294,20 +297,30 @@ class Private:
             losses.append(loss)
         return certified(reduce(operator.add, losses), self._plan.delta) if losses else 0.0
 
-    def certificate(self, *, receipt: dict[str, Any] | None = None) -> Certificate:
+    def certificate(
+        self, *, charge: Charge | None = None, receipt: dict[str, Any] | None = None
+    ) -> Certificate:
         """The certificate of the model as it is: the loss of the whole plan.
 
         If the model was under earlier plans, it says so and states the sum.
+        Pass the ``charge`` in whose body the loop ran: the ledger then records the digests of
+        the certificate and of the model, so that no other model can claim the entry. With a
+        ``receipt`` alone nobody can check that later.
         """
-        return Certificate.of(
+        try:
+            digest = digest_of(released_tensors(self._model))
+        except InvalidValue:
+            digest = None  # its state holds more than tensors: save refuses it
+        return certify_run(
             self._plan,
             steps_taken=self._step,
             randomness=self._stream.provenance,
             isolation=self._isolation,
             final_clip_norm=self._clip.norm,
+            model_digest=digest,
             receipt=receipt,
             earlier_plans=self.earlier_plans,
-        )
+        ).paid_by(charge)
 
     def owns(self, parameter: Tensor) -> bool:
         """Whether the plan trains this parameter."""

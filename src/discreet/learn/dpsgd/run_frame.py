@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 from torch import Tensor
 from torch.optim import Optimizer
 
+from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
 from discreet.learn.charging import check_unit
 from discreet.learn.dpsgd import earlier
@@ -134,10 +135,9 @@ class Payment:
                 "this one takes no more steps"
             )
 
-    def state(self, digest: str) -> None:
-        """Have the ledger know which model the charge was for."""
-        if self.charge is not None:
-            self.charge.record({"model_digest": digest})
+    def state(self, certificate: Certificate) -> None:
+        """Have the ledger know which model the charge was for, and what is said of it."""
+        certificate.paid_by(self.charge)
 
 
 def require_unit(ledger: Ledger, dataset: str, plan: Plan) -> None:
@@ -195,7 +195,7 @@ def charged_once(
     charge = find()
     if run is None:
         with charge:
-            yield Payment(charge.receipt())
+            yield Payment(charge.receipt(), charge=charge)
         return
     if receipt is None:
         run.save_receipt(charge.receipt())

@@ -9,13 +9,14 @@ from typing import final
 
 from torch import nn
 
-from discreet.errors import SchemaError
-from discreet.learn.dpsgd.certificate import Certificate
+from discreet.certificate import Certificate, read_certificate
+from discreet.errors import InvalidValue, SchemaError
+from discreet.learn.dpsgd.certificate import earlier_plans_of, plan_of, require_sound
 from discreet.learn.dpsgd.checkpoint import (
     digest_of,
     load_model,
     read_tensors,
-    tensors_of,
+    released_tensors,
     write_json,
     write_tensors,
 )
@@ -42,31 +43,35 @@ class Trained:
 
 
 def save(directory: str | Path, model: nn.Module, certificate: Certificate) -> None:
-    """Write a model and its certificate, which holds the digest of the model's tensors."""
+    """Write a model and its certificate, which holds the digest of the model's tensors.
+
+    A model that was changed after its certificate was written is refused.
+    """
+    tensors = released_tensors(model)
+    digest = digest_of(tensors)
+    if certificate.model_digest not in (None, digest):
+        raise InvalidValue(
+            "model", "another state", "the model as it was when its certificate was written"
+        )
     place = Path(directory)
     place.mkdir(parents=True, exist_ok=True)
-    tensors = tensors_of(model)
-    notes = {"plan_hash": certificate.plan.content_hash}
-    paper = replace(certificate, model_digest=digest_of(tensors))
-    write_json(place / "certificate.json", paper.to_json())
+    notes = {"plan_hash": plan_of(certificate).content_hash}
+    write_json(place / "certificate.json", replace(certificate, model_digest=digest).to_json())
     write_tensors(place / "model.safetensors", tensors, notes=notes)
 
 
 def load(directory: str | Path, model: nn.Module) -> Certificate:
     """Fill a model of the same architecture, and return the certificate after checking it."""
     place = Path(directory)
-    try:
-        text = (place / "certificate.json").read_text(encoding="utf-8")
-    except OSError as error:
-        raise SchemaError(f"certificate.json: cannot be read: {error}") from None
-    certificate = Certificate.from_json(text)
+    certificate = read_certificate(place)
+    plan = require_sound(certificate)
     tensors, notes = read_tensors(place / "model.safetensors")
-    if notes.get("plan_hash") != certificate.plan.content_hash:
+    if notes.get("plan_hash") != plan.content_hash:
         raise SchemaError("the model and the certificate are of different plans")
     if digest_of(tensors) != certificate.model_digest:
         raise SchemaError("the model is not the one that the certificate was written for")
     load_model(model, tensors)
-    plans = [*certificate.earlier_plans, certificate.plan]
+    plans = [*earlier_plans_of(certificate), plan]
     marks = {f"{certificate.model_digest}.{number}": plan for number, plan in enumerate(plans)}
     mark(model, None, marks)
     return certificate

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from discreet import _validate
 from discreet.errors import InvalidValue, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
-from discreet.learn.dpsgd.checkpoint import digest_of, prefixed, tensors_of, without_prefix
+from discreet.learn.dpsgd.checkpoint import prefixed, without_prefix
 from discreet.learn.dpsgd.earlier import GROUP_ENTRY
 from discreet.learn.dpsgd.isolation.parts import exchanged
 from discreet.learn.dpsgd.loading import (
@@ -243,20 +243,19 @@ class Trainer:
                 self._average.exchange()
             members.settle(self.model)
             certificate = private.certificate(receipt=receipt)
-            digest = digest_of(tensors_of(self.model))
             # Seeded members differ in this; the certificate is the leader's.
             randomness = members.told(lambda: dict(certificate.randomness))
-            certificate = replace(certificate, model_digest=digest, randomness=randomness)
+            certificate = replace(certificate, randomness=randomness)
             with members.together():
                 if run is not None:
                     save(run.unpublished, self.model, certificate)
-                    payment.state(digest)
+                payment.state(certificate)
                 # The outcome is in the ledger before the model is in its place and the directory
                 # says that all is done: a crash between can be resumed, and of two copies of a
                 # run only the one that the ledger has heard of leaves a model.
                 paid.close()
                 if run is not None:
-                    run.publish(digest)
+                    run.publish(str(certificate.model_digest))
                     run.finish()
         self.model.eval()
         return Trained(self.model, certificate, tuple(history))

@@ -20,14 +20,15 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone  # type: ignore[i
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_classes, label_codes
 from discreet.learn.inputs import targets_of
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
 from discreet.learn.saving import (
+    conclude,
     feature_head,
     read_model,
     same_facts,
@@ -40,7 +41,7 @@ from discreet.randomness import source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.ledger import Ledger
+    from discreet.ledger import Charge, Ledger
     from discreet.randomness import Source
 
 __all__ = ["TableNaiveBayes"]
@@ -54,8 +55,8 @@ class _Collection:
     noise: TableNoise
     statistics: CategoryCounts | SoftBins
     source: Source
-    charge: ExitStack
-    receipt: dict[str, Any] | None
+    frame: ExitStack
+    charge: Charge | None
     unit: str
     epsilon: float
     delta: float
@@ -153,29 +154,29 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         collection: _Collection | None = self.__dict__.get("_collecting")
         if collection is None:
             raise NotApplicable("there is nothing to finish: call partial_fit with a batch before")
-        with collection.charge:
+        with collection.frame:
             noisy = collection.noise.release(collection.statistics.cells(), collection.source)
-        del self._collecting
-        self.classes_ = collection.classes
-        self._set_model(noisy, collection.noise)
-        self.certificate_ = Certificate.of(
-            collection.noise.loss,
-            delta=collection.delta,
-            learner=type(self).__name__,
-            plan={
-                "noise": collection.noise.kind,
-                "noise_in_steps": collection.noise.parameter,
-                "steps_per_record": collection.noise.unit,
-                "target_epsilon": collection.epsilon,
-                "features": int(self.n_features_in_),
-                "classes": self.classes_.tolist(),
-                "schema_hash": self.schema_hash,
-                "unit": collection.unit,
-                **self._plan(),
-            },
-            randomness=collection.source.provenance,
-            receipt=collection.receipt,
-        )
+            del self._collecting
+            self.classes_ = collection.classes
+            self._set_model(noisy, collection.noise)
+            certificate = Certificate.of(
+                collection.noise.loss,
+                delta=collection.delta,
+                learner=type(self).__name__,
+                plan={
+                    "noise": collection.noise.kind,
+                    "noise_in_steps": collection.noise.parameter,
+                    "steps_per_record": collection.noise.unit,
+                    "target_epsilon": collection.epsilon,
+                    "features": int(self.n_features_in_),
+                    "classes": self.classes_.tolist(),
+                    "schema_hash": self.schema_hash,
+                    "unit": collection.unit,
+                    **self._plan(),
+                },
+                randomness=collection.source.provenance,
+            )
+            conclude(self, certificate, collection.charge)
         return self
 
     def loss_for(self, features: int) -> Loss:
@@ -218,8 +219,8 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         bits = source(insecure_seed=self.insecure_seed)
         target, slack = float(self.epsilon), float(self.delta)
         purpose = f"{type(self).__name__}: naive Bayes"
-        charge = ExitStack()
-        spent = charge.enter_context(
+        frame = ExitStack()
+        charge = frame.enter_context(
             charged(
                 ledger,
                 dataset,
@@ -229,16 +230,15 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 unit=unit,
             )
         )
-        receipt = None if spent is None else spent.receipt()
         # What was fitted before is another release: its certificate must not outlive it.
         self.__dict__.pop("certificate_", None)
-        return _Collection(labels, noise, statistics, bits, charge, receipt, unit, target, slack)
+        return _Collection(labels, noise, statistics, bits, frame, charge, unit, target, slack)
 
     def _drop_collection(self, error: BaseException | None = None) -> None:
         collection: _Collection | None = self.__dict__.pop("_collecting", None)
         if collection is not None:
             kind = None if error is None else type(error)
-            collection.charge.__exit__(kind, error, None)
+            collection.frame.__exit__(kind, error, None)
 
     # --- predicting ---------------------------------------------------------------------
 
@@ -267,12 +267,13 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically and without pickle."""
         check_is_fitted(self, "certificate_")
-        head = {
-            "parameters": {**self.get_params(), **self._saved_parameters()},
-            "certificate": self.certificate_.to_json(),
-            **feature_head(self),
-        }
-        write_model(path, kind=type(self).__name__, head=head, arrays=self._saved_arrays())
+        head, arrays = self._contents()
+        head["certificate"] = self.certificate_.to_json()
+        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        parameters = {**self.get_params(), **self._saved_parameters()}
+        return {"parameters": parameters, **feature_head(self)}, self._saved_arrays()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -19,8 +19,8 @@ from sklearn.utils.metaestimators import available_if  # type: ignore[import-unt
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import (
     as_numbers,
@@ -35,6 +35,7 @@ from discreet.learn.projected_sgd.projections import Box, L2Ball, Projection, Si
 from discreet.learn.projected_sgd.risk import ExcessRisk, excess_risk_without_privacy
 from discreet.learn.projected_sgd.training import engine_for, train
 from discreet.learn.saving import (
+    conclude,
     feature_head,
     read_model,
     same_facts,
@@ -138,24 +139,24 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
                 engine=engine,
                 bits=bits,
             )
-        self.plan_ = plan
-        self._keep(run.theta)
-        self.excess_risk_bound_ = None if plan.clipped else plan.excess_risk_bound()
-        self.certificate_ = Certificate.of(
-            loss,
-            delta=float(self.delta),
-            learner=type(self).__name__,
-            plan={
-                **plan.to_json(),
-                **self._set().describe(),
-                "feature_norm": float(self.feature_norm),
-                "loss": self._linear_loss().name,
-                "schema_hash": self.schema_hash,
-                "unit": whose,
-            },
-            randomness=run.provenance,
-            receipt=None if charge is None else charge.receipt(),
-        )
+            self.plan_ = plan
+            self._keep(run.theta)
+            self.excess_risk_bound_ = None if plan.clipped else plan.excess_risk_bound()
+            certificate = Certificate.of(
+                loss,
+                delta=float(self.delta),
+                learner=type(self).__name__,
+                plan={
+                    **plan.to_json(),
+                    **self._set().describe(),
+                    "feature_norm": float(self.feature_norm),
+                    "loss": self._linear_loss().name,
+                    "schema_hash": self.schema_hash,
+                    "unit": whose,
+                },
+                randomness=run.provenance,
+            )
+            conclude(self, certificate, charge)
         return self
 
     def _make_plan(self, records: int, features: int) -> SgdPlan:
@@ -248,16 +249,16 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         A projection that was given as a function is not saved; the model predicts without it.
         """
         check_is_fitted(self, "certificate_")
+        head, arrays = self._contents()
+        head["certificate"] = self.certificate_.to_json()
+        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         parameters = {**self.get_params(), **self._saved_parameters()}
         parameters["projection"] = self._set().describe()
         parameters["epsilon"] = self.plan_.epsilon
-        head = {
-            "parameters": parameters,
-            "plan": self.plan_.to_json(),
-            "certificate": self.certificate_.to_json(),
-            **feature_head(self),
-        }
-        write_model(path, kind=type(self).__name__, head=head, arrays=self._saved_arrays())
+        head = {"parameters": parameters, "plan": self.plan_.to_json(), **feature_head(self)}
+        return head, self._saved_arrays()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -22,15 +22,16 @@ from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet.certificate import Certificate
 from discreet.data.columns import Bounded
 from discreet.data.encoding import Encoding
 from discreet.data.schema import MOST_ROWS, Schema
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.certificate import Certificate
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_bounds
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import (
+    conclude,
     feature_head,
     read_model,
     same_facts,
@@ -192,22 +193,22 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
                 bits,
                 (lambda steps: steps) if track is None else track,
             )
-        self._keep_plan(plan)
-        self.certificate_ = Certificate.of(
-            loss,
-            delta=delta,
-            learner=type(self).__name__,
-            plan={
-                **plan.to_json(),
-                **told,
-                "unit": whose,
-                "rows_per_person": int(self.rows_per_person),
-                "features": int(self.n_features_in_),
-                "schema_hash": self.schema_hash,
-            },
-            randomness=bits.provenance,
-            receipt=None if charge is None else charge.receipt(),
-        )
+            self._keep_plan(plan)
+            certificate = Certificate.of(
+                loss,
+                delta=delta,
+                learner=type(self).__name__,
+                plan={
+                    **plan.to_json(),
+                    **told,
+                    "unit": whose,
+                    "rows_per_person": int(self.rows_per_person),
+                    "features": int(self.n_features_in_),
+                    "schema_hash": self.schema_hash,
+                },
+                randomness=bits.provenance,
+            )
+            conclude(self, certificate, charge)
         return self
 
     def loss_for(self, features: int, *, rows: int | None = None) -> Loss:
@@ -297,6 +298,11 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically and without pickle."""
         check_is_fitted(self, "certificate_")
+        head, arrays = self._contents()
+        head["certificate"] = self.certificate_.to_json()
+        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         lower, upper = declared_bounds(self.bounds, int(self.n_features_in_))
         parameters = {
             **self.get_params(),
@@ -304,13 +310,8 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
             "bounds": [lower.tolist(), upper.tolist()],
             "relation": Relation.parse(self.relation).value,
         }
-        head = {
-            "parameters": parameters,
-            "certificate": self.certificate_.to_json(),
-            "plan": self.plan_.to_json(),
-            **feature_head(self),
-        }
-        write_model(path, kind=type(self).__name__, head=head, arrays=self._model_arrays())
+        head = {"parameters": parameters, "plan": self.plan_.to_json(), **feature_head(self)}
+        return head, self._model_arrays()
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

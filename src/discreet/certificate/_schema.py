@@ -1,19 +1,43 @@
-"""A small reader of JSON Schema, for the schemas that ship with this package.
+"""The text of documents: strict reading, hashes, and a small reader of JSON Schema.
 
-It knows the words of draft 2020-12 that those schemas use and refuses every other word, so that
-nothing in a schema is silently ignored. The tests hold it against the ``jsonschema`` package.
+The reader of schemas knows the words of draft 2020-12 that our schemas use and refuses every other
+word, so that nothing in a schema is silently ignored. The tests hold it against the ``jsonschema``
+package.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
+from importlib import resources
 from typing import Any
 
 from discreet.errors import SchemaError
 
-__all__ = ["faults"]
+__all__ = [
+    "COVERS",
+    "SCHEMA",
+    "VERSION",
+    "canonical",
+    "content_hash",
+    "digest_of",
+    "faults",
+    "parse",
+    "require_valid",
+    "schema",
+]
+
+SCHEMA = "discreet.certificate"
+VERSION = 2
+COVERS = (
+    "one fit or run by the plan, on the data as they were passed to it; not what else was read off "
+    "the same data: scaling, features or a vocabulary that were fitted to them, parameters that "
+    "were tried out on them, scores that were computed on them"
+)
+"""What a certificate speaks of, and what nobody but its owner can know."""
 
 _SILENT = {"$schema", "$id", "$defs", "title", "description"}
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -27,6 +51,66 @@ _KINDS: dict[str, tuple[type, ...]] = {
 }
 
 
+def canonical(document: object) -> str:
+    """The text that is hashed: sorted keys, no blanks, no infinities."""
+    try:
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SchemaError(f"certificate: not plain JSON: {error}") from None
+
+
+def digest_of(document: object) -> str:
+    """The SHA-256 of the canonical text."""
+    return hashlib.sha256(canonical(document).encode()).hexdigest()
+
+
+def content_hash(document: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything but the field ``hash`` itself."""
+    return digest_of({key: value for key, value in document.items() if key != "hash"})
+
+
+def parse(text: str) -> Any:
+    """Read JSON strictly: no field twice, no number beyond floating point; else ``ValueError``."""
+    try:
+        return json.loads(
+            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+        )
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in pairs}) != len(pairs):
+        raise ValueError("a field is there twice")
+    return dict(pairs)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is beyond floating point")
+    return number
+
+
+def _no_constant(text: str) -> None:
+    raise ValueError(f"{text} is not JSON")
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a certificate, as a learner writes it and as it is published."""
+    place = resources.files("discreet.certificate").joinpath("certificate.schema.json")
+    read: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
+    return read
+
+
+def require_valid(document: object, rule: Mapping[str, Any] | None = None) -> None:
+    """Refuse a document that does not follow the schema of certificates, or another."""
+    wrong = faults(document, schema() if rule is None else rule)
+    if wrong:
+        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise SchemaError(f"certificate: {wrong[0]}{more}")
+
+
 def faults(document: object, schema: Mapping[str, Any]) -> list[str]:
     """What in a document does not follow the schema, as sentences; nothing if all does.
 
@@ -38,11 +122,15 @@ def faults(document: object, schema: Mapping[str, Any]) -> list[str]:
 
 
 def _faults(
-    value: object, rule: Mapping[str, Any], root: Mapping[str, Any], at: str
+    value: object, rule: Mapping[str, Any] | bool, root: Mapping[str, Any], at: str
 ) -> Iterator[str]:
     place = at or "the document"
+    if isinstance(rule, bool):
+        if not rule:
+            yield f"{place}: there is no such field"
+        return
     for word, said in rule.items():
-        if word in _SILENT or word in {"properties", "additionalProperties"}:
+        if word in _SILENT or word in {"properties", "additionalProperties", "then", "else"}:
             continue
         if word == "$ref":
             yield from _faults(value, _referred(said, root), root, at)
@@ -59,6 +147,9 @@ def _faults(
         elif word == "anyOf":
             if not any(next(_faults(value, one, root, at), None) is None for one in said):
                 yield f"{place}: {_shown(value)} fits none of the forms that are allowed"
+        elif word == "if":
+            holds = next(_faults(value, said, root, at), None) is None
+            yield from _faults(value, rule.get("then" if holds else "else", True), root, at)
         elif word in {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}:
             if _is(value, "number"):
                 yield from _bound(value, word, said, place)

@@ -43,6 +43,7 @@ from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
+from discreet.learn.dpsgd.isolation.parts import leaves_behind
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.plain_losses import (
@@ -475,9 +476,15 @@ class Private:
 
     def _look_at(self, loss: Tensor) -> None:
         if self._chunk is not None and not self._form.is_ours:
+            self._refuse_outside_parameters(loss)
             self._form.require_total()
             check_reduction(loss, declared=self._reduction, rows=self._rows)
             self._loss_watch.judge(loss, rows=self._rows)
+
+    def _refuse_outside_parameters(self, loss: Tensor) -> None:
+        for leaf in leaves_behind(loss):
+            if not hasattr(leaf, "of_engine") and not self.owns(leaf):
+                raise PlanViolation(violations.OUTSIDE)
 
     # --- one step ----------------------------------------------------------------------
 
@@ -524,6 +531,7 @@ class Private:
         if losses.ndim != 1 or losses.shape[0] != self._rows:
             raise not_one_each(losses)
         self._form.require_each()
+        self._refuse_outside_parameters(losses)
         if self._loss_watch.is_on:
             self._loss_watch.judge(losses, rows=self._rows)
         if self._watch is not None:

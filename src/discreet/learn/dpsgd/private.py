@@ -32,6 +32,7 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
 
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd import earlier, violations
@@ -46,6 +47,7 @@ from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.isolation.parts import leaves_behind
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd.padding import PaddingWatch, require_padding_ignored, shapes_of
 from discreet.learn.dpsgd.plain_losses import (
     is_plain_cross_entropy,
     is_plainly_trained,
@@ -112,6 +114,7 @@ class Private:
         "_isolation",
         "_last_factor",
         "_loss_watch",
+        "_losses_of",
         "_mark",
         "_model",
         "_names",
@@ -129,6 +132,7 @@ class Private:
         "_run_id",
         "_running",
         "_scale",
+        "_shapes",
         "_source",
         "_state_watch",
         "_step",
@@ -201,6 +205,8 @@ class Private:
         self._writes: frozenset[str] = frozenset()
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
+        self._losses_of: Callable[[nn.Module, Any], Any] | None = None
+        self._shapes: list[torch.Size] | bool | None = None
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._guard = ForwardGuard(rows_of, axes)
@@ -379,7 +385,7 @@ class Private:
         self._running = True
         try:
             chunks = loading.chunks(self._counted(self._draws(loading.dataset)))
-            while (item := self._read(chunks)) is not None:
+            while (item := self._read(loading, chunks)) is not None:
                 if not item[0].last and self._isolation == "checked":
                     refuse_several_passes(self._writes)
                 self._open(item[0])
@@ -390,16 +396,39 @@ class Private:
             self._running = False
             self._abandon()
 
-    def _read(self, chunks: Iterator[tuple[Chunk, Any]]) -> tuple[Chunk, Any] | None:
+    def _read(
+        self, loading: Loading, chunks: Iterator[tuple[Chunk, Any]]
+    ) -> tuple[Chunk, Any] | None:
         try:
             item = next(chunks, None)
             if item is not None and self._engine is None:
                 self._prepare(item[1])
+            if item is not None and not item[0].empty and self._isolation == "checked":
+                self._look_at_padding(loading, *item)
         except BaseException:
             # Which of the drawn steps made it fail cannot be known: all of them count.
             self._begun = self._drawn
             raise
         return item
+
+    def _look_at_padding(self, loading: Loading, chunk: Chunk, data: Any) -> None:
+        """Have it tried out once whether padding is felt, if batches are padded."""
+        if self._shapes is True or (type(loading.dataset) is TensorDataset and not loading.collate):
+            return
+        shapes = [shape[1:] for shape in shapes_of(data)]
+        if shapes == self._shapes:
+            return
+        first = self._shapes is None
+        # Torch's own collate does not pad; a data set may.
+        pair = None if first and not loading.collate else loading.padded_pair(chunk.places)
+        if pair is None:
+            self._shapes = shapes
+            return
+        if self._losses_of is not None:
+            require_padding_ignored(self._model, pair, self._losses_of)
+        else:
+            self._guard.padding = PaddingWatch(pair, data)
+        self._shapes = True
 
     def _prepare(self, data: Any) -> None:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
@@ -466,6 +495,8 @@ class Private:
         if self._given is not None:
             self._given = None
             self._drop_gradients()
+        if self._guard.padding is not None:  # to be tried out at another batch
+            self._guard.padding = self._shapes = None
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.leave()

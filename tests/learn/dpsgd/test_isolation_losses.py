@@ -28,6 +28,7 @@ VECTOR = TensorSpec((6,))
 
 
 def classifier():
+    torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.1), nn.Linear(8, 4))
 
 
@@ -461,3 +462,21 @@ def test_a_model_keeps_the_object_that_it_returned():
     assert output.name == "output"
     assert output.scores.grad_fn.next_functions[0][0] is kept[0].scores.grad_fn
     watch.remove()
+
+
+@pytest.mark.parametrize("isolation", ["vouched", "check"])
+def test_what_leaves_the_model_unseen_is_refused_unless_vouched_for(isolation):
+    """An activation that a hook took aside is not among the outputs."""
+    model, aside = network(), []
+    model[0].register_forward_hook(lambda _, __, output: aside.append(output))
+    private, optimizer = wrap(model, plan(steps=1), isolation=isolation)
+    batches = private.batches(data(64))
+    x, y = next(batches)
+    losses = each(model(x), y) + aside[-1].square().sum(1)
+    if isolation == "vouched":
+        private.backward(losses)
+        optimizer.step()
+    else:
+        with pytest.raises(NotApplicable, match="cannot be seen"):
+            private.backward(losses)
+    private.detach()

@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.isolation.parts import exchanged
+from discreet.learn.dpsgd.padding import MOST, Pair, padded_pair
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,11 +26,15 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Chunk(NamedTuple):
-    """One physical batch. ``units`` examples of it count, ``last`` ends the step."""
+    """One physical batch. ``units`` examples of it count, ``last`` ends the step.
+
+    ``places`` are those of its first examples in the data set.
+    """
 
     units: int
     last: bool
     empty: bool
+    places: tuple[int, ...] = ()
 
 
 @final
@@ -90,7 +95,21 @@ class Loading:
             most = self.max_physical or count
             for start in range(0, count, most):
                 part = indices[start : start + most]
-                yield Chunk(len(part), last=start + most >= count, empty=False), part
+                places = tuple(part[:MOST].tolist())
+                yield Chunk(len(part), start + most >= count, empty=False, places=places), part
+
+    def padded_pair(self, places: Sequence[int]) -> Pair | None:
+        """One of these examples with and without more padding, if batches are padded."""
+        fetch, collate = getattr(self.dataset, "__getitems__", None), self.collate
+        if fetch is not None:  # may pad, too
+            found = padded_pair(places, lambda some: (collate or default_collate)(fetch(some)))
+            if found is not None:
+                return found
+        return padded_pair(self._examples(list(places)), collate)
+
+    def _examples(self, places: list[int]) -> Any:
+        fetch = getattr(self.dataset, "__getitems__", None)
+        return fetch(places) if fetch is not None else [self.dataset[place] for place in places]
 
     def _fetched(self, chunk: Chunk, indices: NDArray[np.int64]) -> Any:
         data = self._rows(indices.repeat(self.augmentations) if self.augmentations > 1 else indices)
@@ -102,10 +121,7 @@ class Loading:
             rows = torch.from_numpy(indices)
             # A list, as torch's DataLoader gives for the same data set.
             return [tensor.index_select(0, rows.to(tensor.device)) for tensor in dataset.tensors]
-        fetch = getattr(dataset, "__getitems__", None)
-        places = indices.tolist()
-        examples = fetch(places) if fetch is not None else [dataset[place] for place in places]
-        return (self.collate or default_collate)(examples)
+        return (self.collate or default_collate)(self._examples(indices.tolist()))
 
 
 @final

@@ -32,6 +32,7 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils.data import TensorDataset
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
@@ -45,8 +46,10 @@ from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
+from discreet.learn.dpsgd.isolation.parts import leaves_behind
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd.padding import PaddingWatch, require_padding_ignored, shapes_of
 from discreet.learn.dpsgd.plain_losses import (
     is_plain_cross_entropy,
     is_plainly_trained,
@@ -114,6 +117,7 @@ class Private:
         "_isolation",
         "_last_factor",
         "_loss_watch",
+        "_losses_of",
         "_mark",
         "_model",
         "_names",
@@ -131,6 +135,7 @@ class Private:
         "_run_id",
         "_running",
         "_scale",
+        "_shapes",
         "_source",
         "_state_watch",
         "_step",
@@ -203,6 +208,8 @@ class Private:
         self._writes: frozenset[str] = frozenset()
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
+        self._losses_of: Callable[[nn.Module, Any], Any] | None = None
+        self._shapes: list[torch.Size] | bool | None = None
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._guard = ForwardGuard(rows_of, axes)
@@ -391,7 +398,7 @@ class Private:
         self._running = True
         try:
             chunks = loading.chunks(self._counted(self._draws(loading.dataset)))
-            while (item := self._read(chunks)) is not None:
+            while (item := self._read(loading, chunks)) is not None:
                 if not item[0].last and self._isolation == "checked":
                     refuse_several_passes(self._writes)
                 self._open(item[0])
@@ -402,16 +409,39 @@ class Private:
             self._running = False
             self._abandon()
 
-    def _read(self, chunks: Iterator[tuple[Chunk, Any]]) -> tuple[Chunk, Any] | None:
+    def _read(
+        self, loading: Loading, chunks: Iterator[tuple[Chunk, Any]]
+    ) -> tuple[Chunk, Any] | None:
         try:
             item = next(chunks, None)
             if item is not None and self._engine is None:
                 self._prepare(item[1])
+            if item is not None and not item[0].empty and self._isolation == "checked":
+                self._look_at_padding(loading, *item)
         except BaseException:
             # Which of the drawn steps made it fail cannot be known: all of them count.
             self._begun = self._drawn
             raise
         return item
+
+    def _look_at_padding(self, loading: Loading, chunk: Chunk, data: Any) -> None:
+        """Have it tried out once whether padding is felt, if batches are padded."""
+        if self._shapes is True or (type(loading.dataset) is TensorDataset and not loading.collate):
+            return
+        shapes = [shape[1:] for shape in shapes_of(data)]
+        if shapes == self._shapes:
+            return
+        first = self._shapes is None
+        # Torch's own collate does not pad; a data set may.
+        pair = None if first and not loading.collate else loading.padded_pair(chunk.places)
+        if pair is None:
+            self._shapes = shapes
+            return
+        if self._losses_of is not None:
+            require_padding_ignored(self._model, pair, self._losses_of)
+        else:
+            self._guard.padding = PaddingWatch(pair, data)
+        self._shapes = True
 
     def _prepare(self, data: Any) -> None:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
@@ -478,6 +508,8 @@ class Private:
         if self._given is not None:
             self._given = None
             self._drop_gradients()
+        if self._guard.padding is not None:  # to be tried out at another batch
+            self._guard.padding = self._shapes = None
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.leave()
@@ -488,9 +520,15 @@ class Private:
 
     def _look_at(self, loss: Tensor) -> None:
         if self._chunk is not None and not self._form.is_ours:
+            self._refuse_outside_parameters(loss)
             self._form.require_total()
             check_reduction(loss, declared=self._reduction, rows=self._rows)
             self._loss_watch.judge(loss, rows=self._rows)
+
+    def _refuse_outside_parameters(self, loss: Tensor) -> None:
+        for leaf in leaves_behind(loss):
+            if not hasattr(leaf, "of_engine") and not self.owns(leaf):
+                raise PlanViolation(violations.OUTSIDE)
 
     # --- one step ----------------------------------------------------------------------
 
@@ -537,6 +575,7 @@ class Private:
         if losses.ndim != 1 or losses.shape[0] != self._rows:
             raise not_one_each(losses)
         self._form.require_each()
+        self._refuse_outside_parameters(losses)
         if self._loss_watch.is_on:
             self._loss_watch.judge(losses, rows=self._rows)
         if self._watch is not None:

@@ -30,6 +30,7 @@ from discreet.learn.dpsgd.loading import (
 )
 from discreet.learn.dpsgd.making import make_private
 from discreet.learn.dpsgd.members import Members
+from discreet.learn.dpsgd.padding import MOST, padded_pair, require_padding_ignored
 from discreet.learn.dpsgd.plain_losses import losses_of
 from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
@@ -334,6 +335,7 @@ class Trainer:
         )
         if probed is not None:
             private._isolation, private._writes = "checked", probed
+        private._losses_of = self._losses
         if self._loss is not None:
             private._inputs_of = _all_but_targets
         return private
@@ -375,6 +377,11 @@ class Trainer:
         if validation is not None:
             rows = min(rows, length_of(validation))
             batch = next(iter(_loader(validation, rows, collate)))
+            if collate is not None and self._isolation != "vouched":
+                examples = [validation[at] for at in range(min(MOST, length_of(validation)))]
+                pair = padded_pair(examples, collate)
+                if pair is not None:
+                    require_padding_ignored(self.model, pair, self._losses)
         elif shapes is not None:
             batch = [torch.zeros(rows, *part.shape[1:], dtype=part.dtype) for part in shapes]
         else:

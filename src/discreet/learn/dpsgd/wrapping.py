@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd.engine.autocast import refuse_autocast
+from discreet.learn.dpsgd.padding import PaddingWatch
 
 __all__ = [
     "ForwardGuard",
@@ -239,6 +240,7 @@ class ForwardGuard:
     ) -> None:
         self._rows_of = rows_of
         self._axes = axes
+        self.padding: PaddingWatch | None = None
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._rows_of is None or not module.training or not torch.is_grad_enabled():
@@ -253,6 +255,9 @@ class ForwardGuard:
             )
         refuse_autocast()
         self._check_rows(rows, args, kwargs)
+        if self.padding is not None:
+            self.padding.judge(module, args, kwargs)
+            self.padding = None
 
     def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (

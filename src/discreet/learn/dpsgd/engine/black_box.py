@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, final
 
@@ -23,9 +23,10 @@ from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
 from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
+from discreet.learn.dpsgd.engine.sources import own_leaf
 from discreet.learn.dpsgd.engine.stack import Stack
 from discreet.learn.dpsgd.engine.stack_pass import StackPass
-from discreet.learn.dpsgd.isolation.parts import tensors
+from discreet.learn.dpsgd.isolation.parts import leaves_behind
 
 __all__ = ["BlackBoxes"]
 
@@ -229,7 +230,7 @@ class BlackBoxes:
         if rows == 0:
             empty = {name: copy.new_empty(copy.shape[1:]) for name, copy in copies.items()}
             for value in empty.values():
-                value.requires_grad_()
+                own_leaf(value)
             return torch.func.functional_call(bare, empty, args, kwargs), 0
         flat, spec = pytree.tree_flatten((args, kwargs))
         flat = [self._shared_row(value) for value in flat]
@@ -288,7 +289,7 @@ class BlackBoxes:
         for name, parameter in module.named_parameters():
             source = self._recorder.source_of(parameter)
             if source is not None:
-                copy = parameter.detach().expand(rows, *parameter.shape).requires_grad_()
+                copy = own_leaf(parameter.detach().expand(rows, *parameter.shape))
                 self._recorder.hear(copy, _keep)
                 source.leaves.append((copy, 0))
                 source.used("torch.func")
@@ -330,21 +331,6 @@ class BlackBoxes:
 
 def _keep(_: Tensor) -> None:
     """What arrives at a leaf is kept by autograd itself."""
-
-
-def leaves_behind(result: Any) -> Iterator[Tensor]:
-    """All leaves to which plain autograd would carry gradients of a result."""
-    waiting = [value.grad_fn for value in tensors(result) if value.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, Tensor):
-            yield leaf
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
 
 
 def one_by_one(

@@ -27,7 +27,7 @@ from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
 from discreet.learn.dpsgd.engine.pooling import FASTER
 from discreet.learn.dpsgd.engine.row_axes import KEEPING, REORDERED, SEQUENCES
 from discreet.learn.dpsgd.engine.scratch import Scratch
-from discreet.learn.dpsgd.engine.sources import Site, Source
+from discreet.learn.dpsgd.engine.sources import Site, Source, own_leaf
 from discreet.learn.dpsgd.isolation.parts import tensors
 
 __all__ = ["NoRule", "Recorder", "Rule"]
@@ -82,7 +82,7 @@ class Recorder(TorchFunctionMode):
         self.generation = 0
         self.watching = False
         self.follows = True
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = own_leaf(torch.zeros(()))
 
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
@@ -271,7 +271,7 @@ class Recorder(TorchFunctionMode):
         if only is not None and func in REPEATS:
             base = only.repeats or only
             repeats = base if is_broadcast(result, base.tensor) else None
-        tensor = result.detach().requires_grad_()
+        tensor = own_leaf(result.detach())
         source = Source(
             tensor, origin=result, parents=parents, transposes=transposes, repeats=repeats
         )

@@ -15,6 +15,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder, Rule
+from discreet.learn.dpsgd.engine.sources import own_leaf
 
 __all__ = ["RULES"]
 
@@ -33,14 +34,14 @@ def copies(recorder: Recorder, tensor: Tensor, data: Tensor, func: Any) -> Tenso
     at = axis + depth - data.ndim
     if base.looked_up is not None and at == 0 and value.shape[0] == rows == data.shape[0]:
         # Rows of a table looked up for every example: each acts on its own example only.
-        aligned = value.requires_grad_()
+        aligned = own_leaf(value)
         base.aligned.append(aligned)
         return aligned
     if axis < 0 or value.shape[at] != 1:
         raise NoRule(func, source.root_names())
     sizes = [-1] * depth
     sizes[at] = rows
-    leaf = value.expand(sizes).requires_grad_()
+    leaf = own_leaf(value.expand(sizes))
     base.leaves.append((leaf, at))
     terms = data.shape[axis] // rows if rows else 1
     if terms == 1:

@@ -16,7 +16,7 @@ from discreet.learn.dpsgd.engine.contributions import (
     PerExample,
 )
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder, Rule
-from discreet.learn.dpsgd.engine.sources import Source
+from discreet.learn.dpsgd.engine.sources import Source, own_leaf
 
 __all__ = ["RULES", "Kept", "linear"]
 
@@ -81,7 +81,7 @@ def linear(
         else:
             # A graph of torch's own is made faster than one of ours; it gets as far as a copy
             # of the bias.
-            result = func(rows, weight.detach(), bias.detach().requires_grad_())
+            result = func(rows, weight.detach(), own_leaf(bias.detach()))
             recorder.hear(result, receive)
     else:
         result = func(

@@ -15,7 +15,7 @@ from discreet.learn.dpsgd.engine.contributions import (
     merged,
 )
 
-__all__ = ["Site", "Source"]
+__all__ = ["Site", "Source", "own_leaf"]
 
 
 @final
@@ -135,6 +135,12 @@ class Source:
         for parent, values in zip(self.parents, gradients, strict=True):
             if values is not None:
                 parent.contributions.append(PerExample(values))
+
+
+def own_leaf(tensor: Tensor) -> Tensor:
+    """Have a tensor collect gradients, as one of the engine's own leaves of the graph."""
+    tensor.of_engine = True  # type: ignore[attr-defined]
+    return tensor.requires_grad_()
 
 
 def rows_looked_up(ids: Tensor, whole: Contribution, shape: torch.Size) -> Lookup:

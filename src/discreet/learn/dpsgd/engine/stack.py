@@ -33,7 +33,7 @@ from discreet.learn.dpsgd.engine.contributions import Outer, OuterBias, PerExamp
 from discreet.learn.dpsgd.engine.recorder import Recorder
 from discreet.learn.dpsgd.engine.rounding import lost
 from discreet.learn.dpsgd.engine.rule_linear import unchanged
-from discreet.learn.dpsgd.engine.sources import Source
+from discreet.learn.dpsgd.engine.sources import Source, own_leaf
 from discreet.learn.dpsgd.engine.stack_pass import StackPass
 
 __all__ = ["Stack"]
@@ -156,7 +156,7 @@ class Stack:
         self._last = LinearLayer(weight, bias) if narrow and bias is not None else None
         self._widest = max(layer.weight.shape[0] for layer in layers)
         self._noted = False
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = own_leaf(torch.zeros(()))
 
     @staticmethod
     def of(model: nn.Module, recorder: Recorder) -> Stack | None:

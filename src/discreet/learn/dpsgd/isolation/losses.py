@@ -16,13 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import NotApplicable
-from discreet.learn.dpsgd.isolation.parts import Reading, exchanged, tensors
+from discreet.learn.dpsgd.isolation.parts import Reading, exchanged, leaves_behind, tensors
 
 __all__ = ["LossWatch", "require_losses_apart", "require_total_apart"]
 
 _MESSAGE = (
     "the loss of one example depends on the model's output for other examples, so clipping does "
     "not bound the influence of one of them: compute the losses of the examples one by one"
+)
+
+_UNSEEN = (
+    "the loss uses tensors of the model that are not in what the model returned, or in an object "
+    "that cannot be opened, so whether it keeps the examples apart cannot be seen: return them "
+    "from forward() in tuples, dicts or dataclasses, or vouch for the loss by isolation='vouched'"
 )
 
 
@@ -158,7 +164,14 @@ class LossWatch:
 
     def judge(self, loss: Tensor, *, rows: int) -> None:
         """Raise if the losses of ``rows`` examples, or their total, mix them."""
-        if self._handle is None or rows < 2 or not self._outputs:
+        if self._handle is None:
+            return
+        nodes = [one.grad_fn for one in self._outputs]
+        if loss.grad_fn not in nodes:
+            for leaf in leaves_behind(loss, until=nodes):
+                if hasattr(leaf, "of_engine"):
+                    raise NotApplicable(_UNSEEN)
+        if rows < 2 or not self._outputs:
             return
         if not self._chained:
             if loss.dim() == 0:

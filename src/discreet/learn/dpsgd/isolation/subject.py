@@ -8,10 +8,10 @@ of an adapter) would hide a module that mixes examples as soon as training moves
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.isolation.made_up import Batch, Description, draw
-from discreet.learn.dpsgd.isolation.parts import close, size_of, tensors
+from discreet.learn.dpsgd.isolation.parts import close, exchanged, size_of, tensors
 
-__all__ = ["Outcome", "Subject", "prepared"]
+__all__ = ["Outcome", "Shaken", "Subject", "prepared", "shaken_copies", "still"]
 
 _SEED = 20_240_229
 _PLAIN = frozenset(vars(nn.Module()))
@@ -76,11 +76,7 @@ class Subject:
         """
         model = self.fresh() if model is None else model
         positional, named, targets = _cloned(batch)
-        with ExitStack() as stack:
-            stack.enter_context(torch.random.fork_rng(devices=[]))
-            stack.enter_context(torch.set_grad_enabled(graph))
-            torch.manual_seed(_SEED)
-            stack.enter_context(_StillRandomness())  # type: ignore[no-untyped-call]
+        with still(), torch.set_grad_enabled(graph):
             output = model(*positional, **named)
             loss = None if self.loss is None else self.loss(output, *targets)
         if loss is not None and not isinstance(loss, torch.Tensor):
@@ -108,6 +104,40 @@ class Subject:
         inside; a dependence on the batch size or order is of relative size 1/batch.
         """
         return 1e-5 if self.double else 1e-3
+
+
+@contextmanager
+def still() -> Iterator[None]:
+    """Inside, torch draws constants, and its generators are as they were afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        with _StillRandomness():  # type: ignore[no-untyped-call]
+            yield
+
+
+class Shaken(NamedTuple):
+    """A copy of a model with parameters that were moved, in training mode."""
+
+    model: nn.Module
+    tolerance: float
+
+    def cast(self, batch: Any) -> Any:
+        """A batch in the precision of the copy."""
+        kind = next(self.model.parameters()).dtype
+
+        def moved(one: torch.Tensor) -> torch.Tensor:
+            return one.to("cpu", kind) if one.is_floating_point() else one.cpu()
+
+        return exchanged(batch, moved)
+
+
+def shaken_copies(model: nn.Module, *, double: bool, copies: int = 3) -> Iterator[Shaken]:
+    """Copies of a model, each with its parameters moved otherwise."""
+    for seed in range(copies):
+        copied = copy.deepcopy(model).cpu().train()
+        copied = copied.double() if double else copied
+        _shake(copied, seed=seed)
+        yield Shaken(copied, 1e-5 if double else 1e-3)
 
 
 def prepared(model: nn.Module, *, loss: Loss | None, description: Description) -> Subject:
@@ -141,8 +171,8 @@ def _copied(loss: Loss | None, double: bool) -> Loss | None:
     return copied.double() if double else copied
 
 
-def _shake(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(_SEED)
+def _shake(model: nn.Module, *, seed: int = 0) -> None:
+    generator = torch.Generator().manual_seed(_SEED + seed)
     with torch.no_grad():
         for one in model.parameters():
             if one.is_floating_point() and one.numel():

@@ -76,11 +76,11 @@ def first_in_line(table: Any, cap: int, *, filtered: bool) -> Any:
     if not filtered:
         return table.filter(table[RANK].cast("int64") <= integer(cap))
     owned = table.group_by(PERSON).aggregate(owned=table.count())
-    many = owned.filter(owned.owned > integer(cap))[PERSON]
-    few = table.filter(table[PERSON].notin(many))
-    line = table.filter(table[PERSON].isin(many))
+    many = owned.filter(owned.owned > integer(cap))
+    line = table.semi_join(many, PERSON)
     line = line.mutate(place=_place(line, line[RANK]))
-    return few.union(line.filter(line.place <= integer(cap)).drop("place"))
+    first = line.filter(line.place <= integer(cap)).drop("place")
+    return table.anti_join(many, PERSON).union(first)
 
 
 def _place(table: Any, order: Any) -> Any:

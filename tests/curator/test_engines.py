@@ -32,6 +32,7 @@ from discreet.curator.expressions import (
 )
 from discreet.curator.grids import stored_columns
 from discreet.curator.measures import aggregated
+from discreet.curator.plans import make_plan
 from discreet.curator.queries import (
     QUERIES,
     Count,
@@ -44,6 +45,7 @@ from discreet.curator.queries import (
     Variance,
 )
 from discreet.data import Categorical, Schema, read_table
+from discreet.errors import NotApplicable
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +77,12 @@ def spark() -> Iterator[None]:
 
 
 def kept_rows(found: CuratedDataset) -> list[Any]:
+    """The rows that a query without a filter uses; only DuckDB has all rows, with their persons."""
     backend = found.engine()._backend
-    return sorted(tuple(row) for row in backend.rows(backend.compile(backend.bounded())))
+    kept = backend.bounded()
+    if "person" in kept.columns:
+        kept = kept.filter(kept["rank"] <= found.cap).drop("person")
+    return sorted(tuple(row) for row in backend.rows(backend.compile(kept)))
 
 
 def test_duckdb_keeps_what_the_schema_reads(nasty: Path) -> None:
@@ -176,9 +182,12 @@ def test_spark_answers_every_kind_of_query_as_duckdb(spark: None) -> None:
     source = table(rows)
     duck = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, threads=1)
     other = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, engine="spark")
-    seen: set[str] = set()
+    seen = {"count_persons"}
     for query in queries():
-        if query.tag not in seen or query.tag == "sum":
+        if query.where is not None or query.tag == "count_persons":
+            with pytest.raises(NotApplicable, match="open it with engine='duckdb'"):
+                make_plan(query, PEOPLE).check(other.engine())
+        elif query.tag not in seen or query.tag == "sum":
             seen.add(query.tag)
             one, two = exact(query, duck)[1], exact(query, other)[1]
             assert sorted(map(plain, one)) == sorted(map(plain, two)), query

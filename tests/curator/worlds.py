@@ -33,6 +33,7 @@ from discreet.curator.expressions import (
 from discreet.curator.plans import make_plan
 from discreet.curator.queries import (
     Count,
+    CountPersons,
     GroupBy,
     Histogram,
     Mean,
@@ -82,6 +83,8 @@ def queries() -> list[Query]:
         Count(epsilon=E),
         Count(epsilon=E, where=FILTER),
         Count(epsilon=E, rows_per_person=1),
+        CountPersons(epsilon=E, where=FILTER),
+        CountPersons(epsilon=E, more_than=1),
         Sum(of=INCOME, epsilon=E),
         Sum(of=DERIVED, epsilon=E, where=FILTER),
         Sum(of=PRODUCT, epsilon=E, upper=10**9),
@@ -155,7 +158,7 @@ def change(plan: Any, one: Any, other: Any) -> list[tuple[float, float]]:
     """What separates the aggregates of two tables, each L1 distance with what is claimed for it."""
     query, cap = plan.query, plan.facts.cap
     match query:
-        case Count():
+        case Count() | CountPersons():
             return [(abs(one[0][0] - other[0][0]), plan.noise.loss.sensitivity)]
         case Sum():
             apart = abs(plan.total(one[0]) - plan.total(other[0]))

@@ -160,7 +160,7 @@ def _print_quote(quote: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(quote)
         return
-    print_lines([f"costs epsilon {quote['epsilon']}, delta {quote['delta']}"])
+    print_lines([f"costs epsilon {quote['epsilon']}, delta {quote['delta']}; {quote['about']}"])
     print_lines(
         f"{error['label']}: within {error['half_width']:.6g} at {100 * error['confidence']:g} %"
         for error in quote["expected_error"]
@@ -176,7 +176,8 @@ def _print_answer(answer: dict[str, Any], *, as_json: bool) -> None:
         print_lines([_told(one)])
     rows = [(bar["label"], _end(bar["low"]), _end(bar["high"])) for bar in answer["errors"]]
     confidence = max((bar["confidence"] for bar in answer["errors"]), default=0)
-    print_lines(["", f"error bars, which hold together at {100 * confidence:g} %:", ""])
+    print_lines(["", answer["about"]])
+    print_lines([f"error bars, which hold together at {100 * confidence:g} %:", ""])
     print_table(("of", "from", "to"), rows, numeric=(False, True, True))
     entry = answer["receipt"]["entry"]["seq"]
     free = "asked before, at no cost" if answer["answered_before"] else "charged"

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from discreet.curator.plans import Quote, quote
     from discreet.curator.queries import (
         Count,
+        CountPersons,
         GroupBy,
         Histogram,
         Mean,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Answer",
     "Count",
+    "CountPersons",
     "CuratedDataset",
     "Curator",
     "GroupBy",
@@ -55,6 +57,7 @@ _HOMES = {
     "plans": ("Quote", "quote"),
     "queries": (
         "Count",
+        "CountPersons",
         "GroupBy",
         "Histogram",
         "Mean",

@@ -28,7 +28,10 @@ __all__ = ["Answer", "AnswerStore", "SqliteAnswers", "open_answers"]
 @final
 @dataclass(frozen=True)
 class Answer:
-    """A released answer: value, error bars, what it cost, and the receipt of the charge."""
+    """A released answer: value, error bars, what it cost, and the receipt of the charge.
+
+    ``about`` says of what value and error bars speak: all rows, persons, or the rows kept.
+    """
 
     dataset: str
     query: Query
@@ -38,6 +41,7 @@ class Answer:
     receipt: Mapping[str, Any]
     answered_before: bool
     at: str
+    about: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -50,6 +54,7 @@ class Answer:
             "receipt": dict(self.receipt),
             "answered_before": self.answered_before,
             "at": self.at,
+            "about": self.about,
         }
 
     @classmethod
@@ -64,6 +69,7 @@ class Answer:
             receipt=document["receipt"],
             answered_before=document["answered_before"],
             at=document["at"],
+            about=document.get("about", ""),  # version 0.1 wrote none
         )
 
     def again(self) -> Answer:

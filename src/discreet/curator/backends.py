@@ -28,6 +28,9 @@ MOST_ROWS = 2**32
 class Backend(Protocol):
     """One bounded table."""
 
+    # Whether queries can tell persons apart: the table then has all their rows, numbered.
+    counts_persons: bool
+
     def read_parquet(self, place: str) -> Any:
         """The table of a Parquet file or directory, as Ibis sees it."""
 
@@ -56,6 +59,8 @@ class Backend(Protocol):
 @final
 class DuckBackend:
     """DuckDB in memory, spilling to a private directory; one cursor for each thread."""
+
+    counts_persons = True
 
     def __init__(self, *, threads: int = 2, memory: str | None = None) -> None:
         self._spill = tempfile.mkdtemp(prefix="discreet-curator-")
@@ -119,6 +124,8 @@ class DuckBackend:
 @final
 class SparkBackend:
     """Spark at a master URL, ``local[1]`` or a cluster; the table is persisted there."""
+
+    counts_persons = False
 
     def __init__(self, *, master: str = "local[1]") -> None:
         try:

@@ -1,16 +1,18 @@
-"""At most so many rows of each person: a random choice that every engine makes alike.
+"""At most ``cap`` rows of each person in every query: a random choice, the same on every engine.
 
-**Guarantee.** Which rows of a person are kept is a function of that person's own rows and of a
-secret key. So for every key, adding or removing a person adds or removes at most ``cap`` rows
-of the bounded table and leaves all others as they were. Privacy rests on nothing else: a
-poor hash or a key that leaked would make the choice less random, never less capped.
+**Guarantee.** The rows of each person stand in a line, by that person's own rows and a secret key
+alone. A query keeps the rows that satisfy ``where``, and of those the first ``cap`` in line of each
+person; then it makes groups, bins or counts of what is left. So for every key, adding or removing
+a person adds or removes at most ``cap`` of the rows that a query uses, over all its groups
+and questions together, and leaves all others as they were. Privacy rests on nothing else: a poor
+hash or a key that leaked would make the choice less random, never less capped.
 
-**The choice.** A row is identified by its content and its occurrence: the n-th of a person's
+**The line.** A row is identified by its content and its occurrence: the n-th of a person's
 rows that are equal after reading has the number n, and as they are equal it does not matter which
 one is called the n-th. Its place in line is SHA-256 of key, person, content and number, so the
-``cap`` first in line are a random subset, uniform as far as SHA-256 under a secret 256-bit key
-looks random. It depends neither on the order of rows nor on the engine. The rank is kept beside the
-row: the rows of rank at most m are a random subset of m, which is how a query lowers the cap.
+first m in line of any rows that a filter leaves are a random subset of them, uniform as far as
+SHA-256 under a secret 256-bit key looks random. It depends neither on the order of rows nor on the
+engine. The place (``rank``) and a number for the person are stored beside the row.
 
 A row that names no person belongs to nobody who could be protected and is left out.
 """
@@ -23,45 +25,68 @@ from typing import Any
 
 import ibis  # type: ignore[import-untyped]
 
-from discreet.curator.grids import StoredColumn
+from discreet.curator.grids import PERSON, StoredColumn
 from discreet.curator.ibis_algebra import integer
 
-__all__ = ["RANK", "bounded"]
+__all__ = ["RANK", "first_in_line", "ranked", "without_persons"]
 
 RANK = "rank"
-_PERSON = "person"
 
 
-def bounded(kept: Any, columns: Mapping[str, StoredColumn], *, cap: int | None, key: bytes) -> Any:
-    """The bounded table: kept columns, and the rank of each row among those of its person.
+def without_persons(kept: Any, columns: Mapping[str, StoredColumn]) -> Any:
+    """The table of a schema that names no persons: the kept columns."""
+    return kept.select(**_narrowed(kept, columns))
 
-    ``kept`` has the kept columns and, where there is a cap, a column ``person``.
+
+def ranked(kept: Any, columns: Mapping[str, StoredColumn], *, key: bytes, cap: int | None) -> Any:
+    """The kept columns, a number for the person, and the place of the row in that person's line.
+
+    ``kept`` has the kept columns and a column ``person`` of names. With a ``cap`` only the first
+    rows in line are stored, without the person: all that an engine needs which filters no rows.
     """
     names = [stored.kept_as for stored in columns.values()]
-    if cap is None:
-        return kept.select(**_narrowed(kept, columns))
-    known = kept.filter(kept[_PERSON].notnull())
-    content = _joined([known[_PERSON], *(known[name] for name in names)])
+    known = kept.filter(kept[PERSON].notnull())
+    content = _joined([known[PERSON], *(known[name] for name in names)])
     hashed = known.mutate(place=_hash(content, key))
     # Rows of one person with the same content have the same place so far: number them.
     numbered = hashed.mutate(
         occurrence=ibis.row_number().over(
-            group_by=[hashed[_PERSON], hashed.place], order_by=[hashed.place]
+            group_by=[hashed[PERSON], hashed.place], order_by=[hashed.place]
         )
     )
     placed = numbered.mutate(
         line=_hash(_joined([numbered.place, numbered.occurrence.cast("int64")]), key)
     )
-    ranked = placed.mutate(
-        **{
-            RANK: ibis.row_number()
-            .over(group_by=[placed[_PERSON]], order_by=[placed.line])
-            .cast("int64")
-            + integer(1)
-        }
+    line = placed.mutate(**{RANK: _place(placed, placed.line)})
+    if cap is not None:
+        line = line.filter(line[RANK] <= integer(cap))
+        return line.select(**_narrowed(line, columns), **{RANK: line[RANK].cast("int32")})
+    number = ibis.dense_rank().over(order_by=[line[PERSON]])
+    return line.select(
+        **_narrowed(line, columns), **{RANK: line[RANK].cast("int32"), PERSON: number.cast("int64")}
     )
-    chosen = ranked.filter(ranked[RANK] <= integer(cap))
-    return chosen.select(**_narrowed(chosen, columns), **{RANK: chosen[RANK].cast("int32")})
+
+
+def first_in_line(table: Any, cap: int, *, filtered: bool) -> Any:
+    """The first ``cap`` rows of each person among the rows of a table, over all of them at once.
+
+    ``filtered`` says that the table is not whole, so that places have to be counted anew; that is
+    done for those persons only who have more than ``cap`` rows in it.
+    """
+    if not filtered:
+        return table.filter(table[RANK].cast("int64") <= integer(cap))
+    owned = table.group_by(PERSON).aggregate(owned=table.count())
+    many = owned.filter(owned.owned > integer(cap))
+    line = table.semi_join(many, PERSON)
+    line = line.mutate(place=_place(line, line[RANK]))
+    first = line.filter(line.place <= integer(cap)).drop("place")
+    return table.anti_join(many, PERSON).union(first)
+
+
+def _place(table: Any, order: Any) -> Any:
+    """The places of a person's rows, from 1."""
+    number = ibis.row_number().over(group_by=[table[PERSON]], order_by=[order])
+    return number.cast("int64") + integer(1)
 
 
 def _narrowed(table: Any, columns: Mapping[str, StoredColumn]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class Curator:
             stored = self._answers.find(dataset, name)
             if stored is not None:
                 self._answers.note(dataset, name, analyst=analyst, key=idempotency_key)
-                return stored.again()
+                return replace(stored.again(), about=plan.about)
             # Faults of the source and limits of the engine show before anything is charged.
             plan.check(found.engine())
             charge = self._ledger.charge(
@@ -163,6 +163,7 @@ class Curator:
                     receipt=charge.receipt(),
                     answered_before=False,
                     at=at,
+                    about=plan.about,
                 )
                 kept = self._answers.keep(found.name, name, answer, analyst=analyst, key=key)
         if kept is None:
@@ -213,8 +214,14 @@ def _released(plan: Plan, found: CuratedDataset) -> Released | None:
 
 
 def _name(found: CuratedDataset, query: Query, chain: str) -> str:
-    """Names a question to a dataset of a ledger: the schema decides what it means."""
+    """Names a question to a dataset of a ledger: the schema decides what it means.
+
+    Version 0.1 capped the rows of a person before ``where``, so its answers to such questions mean
+    something else and have other names: they are not handed out for the question of today.
+    """
     text = f"{found.schema.content_hash}|{query.digest()}|{chain}"
+    if found.schema.person is not None and query.where is not None:
+        text += "|capped after where"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -12,19 +12,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, final
 
 from discreet.curator.backends import Backend
-from discreet.curator.bounding import RANK, bounded
+from discreet.curator.bounding import RANK, first_in_line, ranked, without_persons
 from discreet.curator.expressions import Condition
-from discreet.curator.grids import StoredColumn
-from discreet.curator.ibis_algebra import IbisAlgebra, integer
+from discreet.curator.grids import PERSON, StoredColumn
+from discreet.curator.ibis_algebra import IbisAlgebra
 from discreet.curator.ingestion import kept_column, person_text
 from discreet.curator.lowering import Lowering
-from discreet.curator.sources import PERSON, raw_name
+from discreet.curator.sources import raw_name
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 
 __all__ = ["Engine", "build_bounded"]
 
 _REMEMBERED = 1024
+_DUCKDB_ONLY = (
+    "on Spark, a dataset of persons answers no query with `where` and no count_persons yet: "
+    "open it with engine='duckdb'"
+)
 Build = Callable[[Any, Callable[[Any], Lowering]], Any]
 
 
@@ -37,7 +41,7 @@ def build_bounded(
     coded: bool,
     key: bytes,
 ) -> None:
-    """Read, cap and keep a table; ``coded`` says that it was staged by the schema's rules."""
+    """Read, rank and keep a table; ``coded`` says that it was staged by the schema's rules."""
     kept: dict[str, Any] = {}
     for name, column in schema.columns.items():
         stored = columns[name]
@@ -46,7 +50,12 @@ def build_bounded(
     if schema.person is not None:
         cells = raw[PERSON] if coded else _file_column(raw, schema.person)
         kept[PERSON] = cells if coded else person_text(cells, schema.person)
-    backend.keep(bounded(raw.select(**kept), columns, cap=schema.rows_per_person, key=key))
+    table = raw.select(**kept)
+    if schema.person is None:
+        backend.keep(without_persons(table, columns))
+    else:
+        cap = None if backend.counts_persons else schema.rows_per_person
+        backend.keep(ranked(table, columns, key=key, cap=cap))
 
 
 def _file_column(raw: Any, name: str) -> Any:
@@ -81,7 +90,8 @@ class Engine:
         """Run a question: ``build`` turns the bounded table into the aggregates asked for.
 
         ``question`` names it, with everything that it depends on, for the memory of compiled texts.
-        ``cap`` keeps at most so many rows of each person, then ``where`` keeps some of those.
+        ``where`` keeps some rows, then ``cap`` at most that many of each person's; without ``cap``
+        all of them.
         """
         return self._backend.rows(self.compiled(question, build, where=where, cap=cap))
 
@@ -102,6 +112,9 @@ class Engine:
             if known is not None:
                 self._compiled.move_to_end(question)
                 return known
+        has_cap, has_persons = (name in self._table.columns for name in (RANK, PERSON))
+        if has_cap and not has_persons and (where is not None or cap is None):
+            raise NotApplicable(_DUCKDB_ONLY)
         try:
             text = self._backend.compile(self._built(build, where, cap))
         except Exception as error:  # noqa: BLE001 - whatever it is, it comes from the query alone
@@ -116,10 +129,10 @@ class Engine:
 
     def _built(self, build: Build, where: Condition | None, cap: int | None) -> Any:
         table = self._table
-        if cap is not None and RANK in table.columns:
-            table = table.filter(table[RANK].cast("int64") <= integer(cap))
         if where is not None:
             table = table.filter(self._lower(table).condition(where))
+        if cap is not None:
+            table = first_in_line(table, cap, filtered=where is not None)
         return build(table, self._lower)
 
     def _lower(self, table: Any) -> Lowering:

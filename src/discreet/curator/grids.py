@@ -23,6 +23,7 @@ from discreet.errors import InvalidValue, NotApplicable
 __all__ = [
     "LARGEST",
     "LONGEST_KEPT_TEXT",
+    "PERSON",
     "Grid",
     "StoredColumn",
     "grid_between",
@@ -32,6 +33,7 @@ __all__ = [
 
 LARGEST = 2**53
 LONGEST_KEPT_TEXT = 100
+PERSON = "person"  # the column that tells persons apart
 _STEPS = 30
 _EXTREME = 900
 _LARGEST_STEP = Fraction(2) ** 800

@@ -190,20 +190,29 @@ class Plan(ABC):
         return tuple(dict.fromkeys(mentioned(self.query)))
 
     @property
-    def _kept(self) -> int | None:
-        """The cap to apply in the query, None where the table has it already."""
-        most = self.facts.schema.rows_per_person or 1
-        return self.facts.cap if self.facts.cap < most else None
+    def about(self) -> str:
+        """Of what the answer and its error bars speak: rows may have been dropped."""
+        asked = " that satisfy the condition" if self.query.where is not None else ""
+        if self.cap is None:
+            return f"of all rows{asked}"
+        return (
+            f"of the rows kept: at most {self.cap} of each person's rows{asked}, chosen at random"
+        )
+
+    @property
+    def cap(self) -> int | None:
+        """How many rows of each person the query uses; None for all."""
+        return None if self.facts.schema.person is None else self.facts.cap
 
     def check(self, engine: Engine) -> None:
         """Raise ``NotApplicable`` if the engine cannot run the query; no data are read."""
         query = self.query
-        engine.compiled(query.question, self.build, where=query.where, cap=self._kept)
+        engine.compiled(query.question, self.build, where=query.where, cap=self.cap)
 
     def rows(self, engine: Engine) -> list[tuple[Any, ...]]:
         """The exact aggregates, before any noise; private."""
         query = self.query
-        return engine.ask(query.question, self.build, where=query.where, cap=self._kept)
+        return engine.ask(query.question, self.build, where=query.where, cap=self.cap)
 
     @abstractmethod
     def build(self, table: Any, lower: Callable[[Any], Lowering]) -> Any:

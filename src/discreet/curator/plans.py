@@ -17,6 +17,7 @@ from discreet.curator.ordered import QuantilePlan, ThresholdStreamPlan
 from discreet.curator.planning import ExpectedError, Facts, Plan
 from discreet.curator.queries import (
     Count,
+    CountPersons,
     GroupBy,
     Histogram,
     Mean,
@@ -29,7 +30,7 @@ from discreet.curator.queries import (
     Workload,
 )
 from discreet.curator.sizes import check_size
-from discreet.curator.statistics import CountPlan, MeanPlan, SumPlan, VariancePlan
+from discreet.curator.statistics import CountPersonsPlan, CountPlan, MeanPlan, SumPlan, VariancePlan
 from discreet.curator.workloads import WorkloadPlan
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
@@ -47,6 +48,7 @@ class Quote:
     epsilon: Fraction
     delta: Fraction
     expected_error: tuple[ExpectedError, ...]
+    about: str
     columns: tuple[str, ...]
     answered_before: bool = False
 
@@ -57,6 +59,7 @@ class Quote:
             "epsilon": str(self.epsilon),
             "delta": str(self.delta),
             "expected_error": [error.to_json() for error in self.expected_error],
+            "about": self.about,
             "columns": list(self.columns),
             "answered_before": self.answered_before,
         }
@@ -64,6 +67,7 @@ class Quote:
 
 _PLANS: dict[type[Query], Any] = {
     Count: CountPlan,
+    CountPersons: CountPersonsPlan,
     Sum: SumPlan,
     Mean: MeanPlan,
     Variance: VariancePlan,
@@ -90,6 +94,7 @@ def quote(query: Query, schema: Schema) -> Quote:
         epsilon=query.epsilon,
         delta=getattr(query, "delta", None) or Fraction(0),
         expected_error=plan.expected,
+        about=plan.about,
         columns=plan.columns,
     )
 

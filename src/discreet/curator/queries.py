@@ -1,7 +1,8 @@
 """The questions that a curator answers: small frozen objects, the same in Python and in JSON.
 
-Every query states its privacy parameter exactly. ``where`` keeps some rows and
-``rows_per_person`` lowers the schema's cap for this query. The *canonical* JSON of a query leaves
+Every query states its privacy parameter exactly. ``where`` keeps some rows. Of those, at most the
+schema's cap of each person are used, over the whole query; ``rows_per_person`` lowers that cap for
+this query. The *canonical* JSON of a query leaves
 out what is at its default, and its digest names the query: the same digest is the same question
 and gets the same answer.
 
@@ -51,6 +52,7 @@ __all__ = [
     "Column",
     "Compare",
     "Count",
+    "CountPersons",
     "GroupBy",
     "Histogram",
     "Mean",
@@ -78,7 +80,7 @@ class Query(Form):
     key: ClassVar[str] = "kind"
     epsilon: Fraction
     where: Condition | None
-    rows_per_person: int | None
+    rows_per_person: int | None = None
 
     @cached_property
     def canonical(self) -> str:
@@ -109,6 +111,21 @@ class Count(Query):
     epsilon: Annotated[Fraction, _epsilon]
     where: Annotated[Condition | None, _filter] = None
     rows_per_person: Annotated[int | None, _cap] = None
+
+
+@final
+@dataclass(frozen=True)
+class CountPersons(Query):
+    """How many persons have more than ``more_than`` rows that satisfy ``where``.
+
+    A person counts once and no row is left out, so the noise is that of one person, whatever the
+    cap. With the cap as ``more_than`` it tells of how many persons other queries drop rows.
+    """
+
+    tag: ClassVar[str] = "count_persons"
+    epsilon: Annotated[Fraction, _epsilon]
+    more_than: Annotated[int, integer(at_least=0, at_most=2**31)] = 0
+    where: Annotated[Condition | None, _filter] = None
 
 
 @dataclass(frozen=True)
@@ -309,6 +326,7 @@ QUERIES: dict[str, type[Form]] = {
     one.tag: one
     for one in (
         Count,
+        CountPersons,
         Sum,
         Mean,
         Variance,

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from discreet.curator.grids import PERSON
 from discreet.data.arrays import RawBatch
 from discreet.data.columns import Categorical, Labelled
 from discreet.data.inputs import open_table
 from discreet.data.schema import Schema
 
-__all__ = ["PERSON", "raw_name", "write_parquet"]
+__all__ = ["raw_name", "write_parquet"]
 
-PERSON = "person"
 _BATCH_ROWS = 1 << 16
 
 

@@ -1,10 +1,11 @@
-"""Plans of count, sum, mean and variance: integer aggregates, then discrete Laplace noise.
+"""Plans of counts, sum, mean and variance: integer aggregates, then discrete Laplace noise.
 
-**Sensitivity.** A unit of privacy owns at most k rows of the bounded table (its cap). Adding or
-removing it changes a count by at most k; a sum of numbers n * step with low <= n <= high by
-at most k max(|low|, |high|) steps. A mean is the noisy sum of distances from the middle of the
-range divided by the noisy count, a variance uses squares of those distances as well; each of the
-two or three parts gets an equal share of epsilon, and the rest is post-processing.
+**Sensitivity.** A unit of privacy owns at most k of the rows that a query uses (its cap). Adding or
+removing it changes a count by at most k; a count of persons, for which no row is dropped, by one;
+a sum of numbers n * step with low <= n <= high by at most k max(|low|, |high|) steps. A mean is
+the noisy sum of distances from the middle of the range divided by the noisy count, a variance
+uses squares of those distances as well; each of the two or three parts gets an equal share of
+epsilon, and the rest is post-processing.
 
 **No overflow.** Engines add up n - low >= 0 in limbs of at most 2**30. With at most 2**32 rows
 no sum of limbs passes 2**62.
@@ -21,7 +22,7 @@ from typing import Any, final
 
 from discreet.curator import measures
 from discreet.curator.expressions import Number
-from discreet.curator.grids import Grid
+from discreet.curator.grids import PERSON, Grid
 from discreet.curator.lowering import Lowered, Lowering
 from discreet.curator.planning import (
     CONFIDENCE,
@@ -33,11 +34,13 @@ from discreet.curator.planning import (
     Released,
     shown,
 )
-from discreet.curator.queries import Count, Mean, Sum, Variance
+from discreet.curator.queries import Count, CountPersons, Mean, Query, Sum, Variance
+from discreet.errors import InvalidValue
 from discreet.privacy import Loss
 from discreet.randomness import Source
 
 __all__ = [
+    "CountPersonsPlan",
     "CountPlan",
     "MeanPlan",
     "SumPlan",
@@ -79,23 +82,55 @@ def middle_of(grid: Grid) -> int:
     return (grid.low + grid.high) // 2
 
 
-@final
-class CountPlan(Plan):
-    """The number of rows, with noise of scale k / epsilon."""
+class _Counting(Plan):
+    """A number of rows or persons, with noise of scale sensitivity / epsilon."""
 
-    def __init__(self, query: Count, facts: Facts) -> None:
+    def __init__(self, query: Query, facts: Facts, *, what: str, sensitivity: int) -> None:
         super().__init__(query, facts)
-        self.noise = Noise(sensitivity=facts.cap, epsilon=query.epsilon)
+        self._what = what
+        self.noise = Noise(sensitivity=sensitivity, epsilon=query.epsilon)
         self.loss: Loss = self.noise.loss
-        self.expected = (ExpectedError("count", self.noise.reach()),)
-
-    def build(self, table: Any, lower: Lower) -> Any:
-        return measures.aggregated(table, keys={}, sums={})
+        self.expected = (ExpectedError(what, self.noise.reach()),)
 
     def release(self, rows: Sequence[tuple[Any, ...]], source: Source) -> Released:
         noisy = int(rows[0][0]) + self.noise.draws(1, source)[0]
         reach = self.noise.reach()
-        return Released(noisy, (Bar("count", noisy - reach, noisy + reach),))
+        return Released(noisy, (Bar(self._what, noisy - reach, noisy + reach),))
+
+
+@final
+class CountPlan(_Counting):
+    """The number of rows, with noise of scale k / epsilon."""
+
+    def __init__(self, query: Count, facts: Facts) -> None:
+        super().__init__(query, facts, what="count", sensitivity=facts.cap)
+
+    def build(self, table: Any, lower: Lower) -> Any:
+        return measures.aggregated(table, keys={}, sums={})
+
+
+@final
+class CountPersonsPlan(_Counting):
+    """The number of persons with enough rows, with noise of scale 1 / epsilon."""
+
+    def __init__(self, query: CountPersons, facts: Facts) -> None:
+        if facts.schema.person is None:
+            raise InvalidValue("kind", query.tag, "count: the schema of this dataset has no person")
+        super().__init__(query, facts, what="persons", sensitivity=1)
+        self._more_than = query.more_than
+
+    @property
+    def cap(self) -> None:
+        return None
+
+    @property
+    def about(self) -> str:
+        return "of all persons"
+
+    def build(self, table: Any, lower: Lower) -> Any:
+        owned = table.group_by(PERSON).aggregate(owned=table.count())
+        many = owned.filter(owned.owned > self._more_than)
+        return many.aggregate(rows=many.count())
 
 
 @final

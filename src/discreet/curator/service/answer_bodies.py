@@ -26,6 +26,7 @@ class QuoteBody(BaseModel):
     epsilon: str
     delta: str
     expected_error: list[ExpectedErrorBody]
+    about: str
     columns: list[str]
     answered_before: bool
 
@@ -50,3 +51,4 @@ class AnswerBody(BaseModel):
     receipt: ReceiptBody
     answered_before: bool
     at: str
+    about: str

@@ -24,16 +24,26 @@ GroupValue = Text | int | float
 class _QueryModel(Form):
     epsilon: Exact
     where: ConditionModel | None = None
+
+
+class _CappedModel(_QueryModel):
     rows_per_person: Cap | None = None
 
 
-class CountModel(_QueryModel):
+class CountModel(_CappedModel):
     """How many rows there are."""
 
     kind: Literal["count"]
 
 
-class MeasuredModel(_QueryModel):
+class CountPersonsModel(_QueryModel):
+    """How many persons have a row, or more rows than a number; no row is left out."""
+
+    kind: Literal["count_persons"]
+    more_than: Annotated[int, Field(ge=0, le=2**31)] = 0
+
+
+class MeasuredModel(_CappedModel):
     """The sum, mean or variance of a number over the rows."""
 
     kind: Literal["sum", "mean", "variance"]
@@ -42,7 +52,7 @@ class MeasuredModel(_QueryModel):
     upper: Exact | None = None
 
 
-class HistogramModel(_QueryModel):
+class HistogramModel(_CappedModel):
     """How many rows lie below the first edge, between edges, and beyond."""
 
     kind: Literal["histogram"]
@@ -50,7 +60,7 @@ class HistogramModel(_QueryModel):
     edges: Annotated[list[Exact], Field(min_length=1, max_length=2000)]
 
 
-class QuantileModel(_QueryModel):
+class QuantileModel(_CappedModel):
     """The value below which a share of the rows lies."""
 
     kind: Literal["quantile"]
@@ -61,7 +71,7 @@ class QuantileModel(_QueryModel):
     upper: Exact | None = None
 
 
-class GroupByModel(_QueryModel):
+class GroupByModel(_CappedModel):
     """A statistic for each group: listed groups, all labels, or groups selected privately."""
 
     kind: Literal["group_by"]
@@ -80,7 +90,7 @@ class GroupByModel(_QueryModel):
     delta: Exact | None = None
 
 
-class TopKModel(_QueryModel):
+class TopKModel(_CappedModel):
     """The most frequent values of a column."""
 
     kind: Literal["top_k"]
@@ -89,7 +99,7 @@ class TopKModel(_QueryModel):
     candidates: Annotated[list[GroupValue], Field(min_length=1, max_length=10_000)] | None = None
 
 
-class ThresholdStreamModel(_QueryModel):
+class ThresholdStreamModel(_CappedModel):
     """Which of a stream of counts pass a threshold; a declared number of them is paid for."""
 
     kind: Literal["threshold_stream"]
@@ -98,7 +108,7 @@ class ThresholdStreamModel(_QueryModel):
     answers: Annotated[int, Field(ge=1, le=100)] = 1
 
 
-class WorkloadModel(_QueryModel):
+class WorkloadModel(_CappedModel):
     """Many counts at once."""
 
     kind: Literal["workload"]
@@ -109,6 +119,7 @@ class WorkloadModel(_QueryModel):
 
 QUERY_MODELS: tuple[type[_QueryModel], ...] = (
     CountModel,
+    CountPersonsModel,
     MeasuredModel,
     HistogramModel,
     QuantileModel,
@@ -119,6 +130,7 @@ QUERY_MODELS: tuple[type[_QueryModel], ...] = (
 )
 QueryModel = Annotated[
     CountModel
+    | CountPersonsModel
     | MeasuredModel
     | HistogramModel
     | QuantileModel

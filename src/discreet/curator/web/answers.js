@@ -6,7 +6,7 @@ import { byId, make, saveFile, table } from "./dom.js";
 import { short } from "./numbers.js";
 
 const NAMES = {
-  count: "Count of rows", sum: "Sum", mean: "Mean", variance: "Variance", histogram: "Histogram",
+  count: "Count of rows", count_persons: "Count of persons", sum: "Sum", mean: "Mean", variance: "Variance", histogram: "Histogram",
   quantile: "Quantile", group_by: "Groups", top_k: "Most frequent values",
   threshold_stream: "Threshold stream", workload: "Workload",
 };
@@ -72,6 +72,7 @@ export function showAnswer(text) {
       ? make("p", { class: "value" }, plain(answer.value),
         range ? make("small", { text: range }) : null)
       : null,
+    make("p", { class: "about", text: `${answer.about[0].toUpperCase()}${answer.about.slice(1)}.` }),
     cells ? errorBars(cells, single
       ? `The answer and its error bar at ${confidence} %.`
       : `Answers and error bars that hold together at ${confidence} %.`) : null,

@@ -57,7 +57,9 @@ async function choose(name, fresh) {
   state.facts = state.datasets.find((facts) => facts.name === name);
   showGauges(state.facts);
   showColumns(state.facts);
-  if (fresh && state.who.role === "analyst") builder.show(state.facts.facts.columns);
+  if (fresh && state.who.role === "analyst") {
+    builder.show(state.facts.facts.columns, state.facts.unit);
+  }
   if (byId("history-details").open) await showHistory(state.facts);
 }
 
@@ -115,7 +117,7 @@ function showQuote(quote) {
     ? "You were given this answer before: it is free and will be the same."
     : `This costs epsilon ${quote.epsilon}${delta}. It cannot be undone.`;
   refill(byId("quote"), make("p", {}, make("strong", { text: cost })),
-    make("p", { text: "Expected error:" }), lines);
+    make("p", { text: `Expected error, ${quote.about}:` }), lines);
   showGauges(state.facts, quote.answered_before ? 0 : decimal(quote.epsilon));
   const button = byId("ask-button");
   button.disabled = false;

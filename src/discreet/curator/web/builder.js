@@ -4,7 +4,7 @@ import { field, make, refill, select } from "./dom.js";
 import { ticks } from "./charts.js";
 
 const KINDS = [
-  ["count", "Count of rows"], ["sum", "Sum"], ["mean", "Mean"], ["variance", "Variance"],
+  ["count", "Count of rows"], ["count_persons", "Count of persons"], ["sum", "Sum"], ["mean", "Mean"], ["variance", "Variance"],
   ["histogram", "Histogram"], ["quantile", "Quantile"], ["group_by", "Groups"],
   ["top_k", "Most frequent values"], ["json", "Any query, as JSON"],
 ];
@@ -18,11 +18,11 @@ export class Builder {
     this.columns = {};
   }
 
-  // columns: {name: {type, bounds, labels}}
-  show(columns) {
+  // columns: {name: {type, bounds, labels}}; unit: "person" or "row"
+  show(columns, unit) {
     this.columns = columns;
     this.conditions = [];
-    this.kind = select(KINDS);
+    this.kind = select(KINDS.filter(([kind]) => unit === "person" || kind !== "count_persons"));
     this.epsilon = make("input", { inputmode: "decimal", value: "1/10", required: true,
       spellcheck: "false" });
     this.special = make("div", { class: "fields" });
@@ -76,6 +76,8 @@ export class Builder {
     this.epsilon.closest("div").hidden = kind === "json";
     const layouts = {
       count: () => [],
+      count_persons: () => [put("more_than", "With more rows than", text("0", { inputmode: "numeric" }),
+        "0 counts everybody with such a row; the cap counts those of whom rows are dropped elsewhere.")],
       sum: () => [of(), ...limits()],
       mean: () => [of(), ...limits()],
       variance: () => [of(), ...limits()],
@@ -181,6 +183,7 @@ export class Builder {
     } else if (parts.of) {
       query.of = column(parts.of);
     }
+    if (parts.more_than) query.more_than = Number(parts.more_than.value);
     if (parts.edges) query.edges = parts.edges.value.split(",").map(exact).filter((part) => part);
     const conditions = this.conditions.map((entry) => this.condition(entry)).filter(Boolean);
     if (conditions.length === 1) query.where = conditions[0];

@@ -39,7 +39,7 @@ from discreet.privacy import (
     SampledWithoutReplacement,
     from_pair,
 )
-from discreet.privacy.serial import from_json, to_json
+from discreet.privacy.serial import from_json, read_old, to_json
 
 # --- every loss that can be built -----------------------------------------------------
 
@@ -444,11 +444,122 @@ def test_curves_and_pairs_are_canonical():
         lambda: SampledWithoutReplacement(PureDP(1), 1, 2),
         lambda: Grouped(PureDP(1), 0, Relation.ADD_REMOVE),
         lambda: Grouped(PureDP(1, "replace"), 2, Relation.ADD_REMOVE),
+        lambda: Composition(((PureDP(1), 1),)),
+        lambda: Composition(((PureDP(1), 2.0),)),
+        lambda: Composition((("PureDP", 2),)),
+        lambda: PoissonSampled(Gaussian(1.0), 1.0),
+        lambda: PoissonSampled(Laplace(1.0), 0.1, 5),
+        lambda: PoissonSampled(PoissonSampled(Gaussian(1.0), 0.5), 0.1),
+        lambda: PoissonSampled(PoissonSampled(Gaussian(1.0), 0.5), 0.1, 5),
+        lambda: PoissonSampled(ZCDP(0.1), 0.1),
+        lambda: PoissonSampled(RenyiDP((2.0,), (0.1,)), 0.1),
+        lambda: PoissonSampled(2 * Gaussian(1.0), 0.1),
+        lambda: PoissonSampled(ApproxDP(1, 0.1).group(2), 0.1),
+        lambda: PoissonSampled("Gaussian", 0.1),
+        lambda: SampledWithoutReplacement(PureDP(1, "replace"), 5, 5),
+        lambda: SampledWithoutReplacement(0.5, 1, 2),
+        lambda: Grouped(Gaussian(1.0), 1, Relation.REPLACE),
+        lambda: Grouped(Gaussian(1.0), 3, Relation.REPLACE),
+        lambda: Grouped(ApproxDP(1, 0.1), 1, Relation.ADD_REMOVE),
+        lambda: Grouped(ApproxDP(1, 0.1), 2, "both"),
+        lambda: Grouped(None, 2, Relation.REPLACE),
+        lambda: FinitePair((0.5, 0.5), (0.25, 0.75), oriented=1),
     ],
 )
 def test_combinators_cannot_be_built_around_their_checks(build):
-    with pytest.raises((InvalidValue, RelationMismatch)):
+    with pytest.raises((InvalidValue, RelationMismatch, NotApplicable)):
         build()
+
+
+def test_constructors_bring_what_they_take_into_one_form():
+    sampled = PoissonSampled(GDP(0.5), Fraction(1, 4), np.int64(2))
+    assert sampled == Gaussian(2.0).poisson(rate=0.25).group(2)
+    assert type(sampled.rate) is float
+    assert type(sampled.records) is int
+    nested = Composition(((Composition(((PureDP(1), 2),)), 2), (Gaussian(1.0), 1), (PureDP(1), 1)))
+    assert nested == Gaussian(1.0) + 5 * PureDP(1)
+    assert Grouped(ApproxDP(1, 0.1), 2, "replace") == ApproxDP(1, 0.1).group(2, relation="replace")
+    # A group whose exact loss is known may still be asked for by the generic bound.
+    generic = Grouped(Gaussian(1.0), 4, Relation.ADD_REMOVE)
+    assert generic.epsilon(delta=1e-6) >= Gaussian(0.25).epsilon(delta=1e-6)
+    for loss in (sampled, nested, generic, from_pair([0.6, 0.4], [0.5, 0.5], oriented=True)):
+        assert from_json(json.dumps(to_json(loss))) == loss
+
+
+def test_the_honest_cost_of_what_version_0_1_could_build():
+    """Figures of losses that cannot be built any more, as 0.1 read them and as they are."""
+    tenfold = Laplace(1.0).poisson(rate=0.1).group(5)
+    assert tenfold.epsilon(delta=0) == pytest.approx(0.793, abs=1e-3)  # 0.159
+    twice = Gaussian(1.0).group(2, relation="replace")
+    assert twice.epsilon(delta=1e-6) == pytest.approx(10.997, abs=1e-3)  # 4.887
+    nested = Gaussian(1.0).poisson(rate=0.5).poisson(rate=0.1).group(5)
+    assert nested.epsilon(delta=1e-6) == pytest.approx(7.675, abs=1e-3)  # 1.465
+
+
+def old(kind, **fields):
+    return {"schema": "discreet.loss", "version": 1, "loss": {"kind": kind, **fields}}
+
+
+GAUSSIAN = to_json(Gaussian(1.0))["loss"]
+PAIR = {"kind": "FinitePair", "p": [0.01, 0.99], "q": [0.2, 0.8]}
+
+
+@pytest.mark.parametrize(
+    ("document", "loss", "reason"),
+    [
+        (
+            old("PoissonSampled", base=to_json(Laplace(1.0))["loss"], rate=0.1, records=5),
+            Laplace(1.0).poisson(rate=0.1).group(5),
+            "counted as one",
+        ),
+        (
+            old("PoissonSampled", base=to_json(ZCDP(0.1))["loss"], rate=0.1, records=1),
+            ZCDP(0.1),
+            "no theorem",
+        ),
+        (
+            old(
+                "PoissonSampled",
+                base=to_json(Gaussian(1.0).poisson(rate=0.5))["loss"],
+                rate=0.1,
+                records=5,
+            ),
+            Gaussian(1.0).poisson(rate=0.05).group(5),
+            "counted as one",
+        ),
+        (
+            old("Grouped", base=GAUSSIAN, size=1, target="replace"),
+            Grouped(Gaussian(1.0), 2, Relation.REPLACE),
+            "a removal and an addition",
+        ),
+        (old("PoissonSampled", base=GAUSSIAN, rate=1.0, records=3), Gaussian(1.0).group(3), None),
+        (old("PoissonSampled", base=GAUSSIAN, rate=0.5, records=3), None, None),
+        (old(**PAIR, relation="add_remove"), None, None),
+        (old(**PAIR, relation="replace"), None, "one order"),
+        (
+            old("Composition", parts=[{"count": 2, "loss": {**PAIR, "relation": "add_remove"}}]),
+            None,
+            "one order",
+        ),
+        (
+            old(
+                "Composition",
+                parts=[{"count": 2, "loss": {**PAIR, "relation": "add_remove", "oriented": False}}],
+            ),
+            None,
+            None,
+        ),
+        (to_json(3 * Gaussian(1.0) + PureDP(1)), None, None),
+    ],
+)
+def test_losses_of_version_0_1_are_read_with_the_reason_why_they_cost_more(document, loss, reason):
+    found = read_old(document)
+    assert found.loss == (from_json(document) if loss is None else loss)
+    if reason is None:
+        assert found.reason is None
+    else:
+        assert found.reason is not None
+        assert reason in found.reason
 
 
 # --- JSON -----------------------------------------------------------------------------
@@ -545,10 +656,10 @@ _SAMPLED = {"kind": "PoissonSampled", "base": _NOISE, "rate": 0.5, "records": 1}
             ),
             "cannot combine",
         ),
-        (_document(_SAMPLED | {"rate": 1.5}), "0 < rate <= 1"),
-        (_document(_SAMPLED | {"rate": 1.0}), "another kind"),
+        (_document(_SAMPLED | {"rate": 1.5}), "0 < rate < 1"),
+        (_document(_SAMPLED | {"rate": 1.0}), "0 < rate < 1"),
         (_document(_SAMPLED | {"records": 0}), "records: 0"),
-        (_document(_SAMPLED | {"base": _PURE, "records": 2}), "another kind"),
+        (_document(_SAMPLED | {"base": _PURE, "records": 2}), "for a Gaussian only"),
         (_document(_SAMPLED | {"base": [1]}), "expected an object"),
         (_document({"kind": "Grouped", "base": _PURE, "size": 3, "target": "replace"}), "even"),
         ("[1, 2]", "expected an object"),

@@ -26,7 +26,6 @@ from discreet.privacy import (
     Gaussian,
     Laplace,
     Loss,
-    PoissonSampled,
     PureDP,
     RandomizedResponse,
     Relation,
@@ -210,8 +209,6 @@ def test_zcdp_epsilon_is_the_least_over_orders():
         ApproxDP(1, "1e-6").poisson(rate=0.1),
         ApproxDP(1, "1e-6", REPLACE).sample_without_replacement(sample=1, population=9),
         Grouped(ApproxDP(1, "1e-6"), 2, Relation.ADD_REMOVE),
-        PoissonSampled(Laplace(1.0), 0.1, 2),
-        PoissonSampled(ZCDP(0.1), 0.1),
     ],
 )
 @pytest.mark.parametrize("delta", [0.0, 1e-5])

@@ -33,7 +33,6 @@ __all__ = [
 ]
 
 DATASET = "dataset"
-_SURELY_READABLE = 4000  # characters in which no number is too long
 SCOPES = ("analyst", "project", "purpose")
 
 
@@ -69,6 +68,7 @@ class Request:
         """Check every argument of a charge before anything happens."""
         if not isinstance(loss, Loss):
             raise InvalidValue("loss", printable(loss), "a loss from discreet.privacy")
+        _check_readable(loss)
         exact = None if delta is None else _validate.fraction("delta", delta, above=0, below=1)
         for scope, name in names.items():
             if name is not None:
@@ -83,30 +83,31 @@ class Request:
     def as_json(self) -> dict[str, Any]:
         """The fields that an entry keeps; two requests are the same if these are."""
         return {
-            "loss": self._loss_as_json(),
+            "loss": to_json(self.loss),
             "delta": None if self.delta is None else write_fraction(self.delta),
             "key": self.key,
             **self.names,
         }
 
-    def _loss_as_json(self) -> dict[str, Any]:
-        """The loss, refused if its numbers are too long to be written or to be read again."""
-        try:
-            document = to_json(self.loss)
-            if len(canonical(document)) > _SURELY_READABLE:
-                from_json(document)
-        except ValueError:
-            raise InvalidValue(
-                "loss",
-                f"a {type(self.loss).__name__} with a number of thousands of digits",
-                "exact numbers that can be written down",
-            ) from None
-        return document
-
     def same_as(self, content: Mapping[str, Any]) -> bool:
         """Whether an entry answers this very request."""
         mine = self.as_json()
         return canonical(mine) == canonical({name: content.get(name) for name in mine})
+
+
+def _check_readable(loss: Loss) -> None:
+    """Refuse a loss that an entry cannot hold, so that ``verify`` reads what was charged.
+
+    Its numbers may have thousands of digits, or it is no loss of this library.
+    """
+    reason = "it comes back as another loss"
+    try:
+        same = from_json(canonical(to_json(loss))) == loss
+    except ValueError as error:  # SchemaError, or more digits than Python writes
+        same, reason = False, str(error)
+    if not same:
+        expected = f"a loss that can be written as JSON and read again: {reason}"
+        raise InvalidValue("loss", f"a {type(loss).__name__}", expected)
 
 
 def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss, claim: ApproxDP | None) -> None:

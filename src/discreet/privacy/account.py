@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from discreet import _validate
-from discreet.errors import NotApplicable
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import distribution, moments
 from discreet.privacy.atoms import ApproxDP, PureDP
 from discreet.privacy.largest import basic_epsilon, largest_loss
@@ -95,9 +95,14 @@ def tradeoff(loss: Loss, fpr: float | np.ndarray) -> Any:
     The best power at level a is min over eps of e^eps a + delta(eps) and of
     1 - e^-eps (1 - a - delta(eps)); every eps is valid, so a finite set of them is.
     """
-    level = np.asarray(fpr, dtype=float)
-    if level.size == 0 or not np.all((level >= 0.0) & (level <= 1.0)):
-        _validate.real("fpr", float("nan"), at_least=0, at_most=1)
+    try:
+        level = np.asarray(fpr, dtype=float)
+    except (TypeError, ValueError):
+        raise InvalidValue("fpr", fpr, "numbers with 0 <= fpr <= 1") from None
+    wrong = level[~((level >= 0.0) & (level <= 1.0))]
+    if wrong.size or not level.size:
+        shown = float(wrong.flat[0]) if wrong.size else fpr
+        raise InvalidValue("fpr", shown, "at least one number, each with 0 <= fpr <= 1")
     points, deltas = _profile(loss)
     flat = level.reshape(-1, 1)
     steep = np.exp(np.minimum(points, 700.0)) * flat + deltas

@@ -31,7 +31,15 @@ from discreet.privacy.spectrum import (
 )
 from discreet.privacy.steps import View, has_two_orders, is_symmetric, stacked_gaussians, step
 
-__all__ = ["NO_TIGHT_PAIR", "Plan", "delta_bounds", "delta_curve", "delta_upper", "epsilon_bounds"]
+__all__ = [
+    "NO_TIGHT_PAIR",
+    "Plan",
+    "delta_bounds",
+    "delta_curve",
+    "delta_upper",
+    "epsilon_bounds",
+    "promise",
+]
 
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-6
@@ -129,6 +137,15 @@ class Plan:
             for swapped in ((False,) if self.symmetric else (False, True))
         ]
 
+    @property
+    def rounds(self) -> int:
+        """How often a bracket is refined at most.
+
+        Very many distinct steps are dear: they are seen once. The two orders of a finite pair
+        leave a gap that no refinement closes.
+        """
+        return 1 if self.atoms >= MANY else 2 if self.two_orders else MOST_ROUNDS
+
     def cells(self, tilt: Tilt) -> int:
         """How many cells each distinct step gets at first."""
         if self.atoms >= MANY:
@@ -197,7 +214,7 @@ def epsilon_bounds(plan: Plan, delta: float, tolerance: float | None) -> Bounds:
         found.append(bounds)
         tilt = fresh if tilt is None else tilt
     worst = _worst(found)
-    return _explained(worst, _promise(worst.upper, tolerance), plan)
+    return _explained(worst, promise(worst.upper, tolerance), plan)
 
 
 def _epsilon_one_way(
@@ -249,8 +266,7 @@ def _epsilon_one_way(
         return Bounds(0.0, below), tilt
     result = Bounds(0.0, math.inf)
     last = math.inf
-    # Very many distinct steps are dear: they are seen once.
-    for turn in range(MOST_ROUNDS if plan.atoms < MANY else 1):
+    for turn in range(plan.rounds):
         if turn > 0 or tilt.heavy or not good or first_look.cells != cells:
             view = replace(first_look, tau=tilt.steep, cells=cells, focus=tilt.epsilon)
             tilt, lower, upper = _focused(plan, view, tilt, focus)
@@ -263,7 +279,7 @@ def _epsilon_one_way(
         if result.width <= aim or found.width > 0.8 * last:
             # Narrow enough, or at the limit of the frequencies: more cells do not help.
             break
-        if tilt.heavy and result.width <= _promise(result.upper, tolerance):
+        if tilt.heavy and result.width <= promise(result.upper, tolerance):
             # Rare large losses make further rounds dear; what was promised is enough.
             break
         last = found.width
@@ -273,7 +289,7 @@ def _epsilon_one_way(
         if rest > 0.5 * aim:
             growth = min(4.0, max(1.2, math.sqrt(2.5 * min(rest / aim, 1e6))))
             cells = min(MOST_CELLS, MOST_NODES // plan.atoms, math.ceil(cells * growth))
-    promised = _promise(result.upper, tolerance)
+    promised = promise(result.upper, tolerance)
     if result.width <= promised:
         return result, tilt
     note = f"the bracket is {result.width:.3g} wide where {promised:.3g} was asked for"
@@ -389,7 +405,7 @@ def _delta_one_way(
         return _tilt_for_epsilon(parts, epsilon, near)
 
     result = Bounds(0.0, 1.0)
-    for _ in range(rounds if plan.atoms < MANY else min(rounds, 2)):
+    for _ in range(min(rounds, 2) if plan.atoms >= MANY or plan.two_orders else rounds):
         view = replace(first_look, tau=tilt.steep, cells=cells, tail=tail, focus=tilt.epsilon)
         tilt, lower, upper = _focused(plan, view, tilt, focus)
         high = _delta_of(upper, epsilon, tilt, whisper, is_upper=True)
@@ -578,7 +594,8 @@ def _resolution(plan: Plan, tilt: Tilt, aim: float, tolerance: float | None) -> 
     return min(cells, MOST_CELLS, MOST_NODES // plan.atoms), whisper
 
 
-def _promise(epsilon: float, tolerance: float | None) -> float:
+def promise(epsilon: float, tolerance: float | None) -> float:
+    """How wide a bracket of epsilon may be."""
     relative = RELATIVE_TOLERANCE if tolerance is None else tolerance
     absolute = ABSOLUTE_TOLERANCE if tolerance is None else 1e-3 * tolerance
     return max(relative * epsilon, absolute) if math.isfinite(epsilon) else absolute
@@ -587,7 +604,7 @@ def _promise(epsilon: float, tolerance: float | None) -> float:
 def _aim(epsilon: float, tolerance: float | None, plan: Plan) -> float:
     """The width to try for: by default well below the promise, where that is cheap."""
     share = 1.0 if tolerance is not None else DEFAULT_AIM if plan.atoms < MANY else 0.5
-    return share * _promise(epsilon, tolerance)
+    return share * promise(epsilon, tolerance)
 
 
 def _upper_only(upper: float) -> Bounds:

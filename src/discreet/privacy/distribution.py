@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, TypeGuard
 
 import numpy as np
@@ -28,7 +29,7 @@ from discreet.privacy.atoms import (
     RenyiDP,
 )
 from discreet.privacy.bracket import NO_TIGHT_PAIR, Plan
-from discreet.privacy.largest import largest_loss
+from discreet.privacy.largest import largest_loss, sampled_mass
 from discreet.privacy.loss import (
     Bounds,
     Composition,
@@ -36,6 +37,7 @@ from discreet.privacy.loss import (
     Loss,
     PoissonSampled,
     SampledWithoutReplacement,
+    compose,
 )
 from discreet.privacy.pairs import Measure
 from discreet.privacy.relation import Relation
@@ -47,6 +49,8 @@ SMALLEST_MU = 1e-9
 SMALLEST_RATE = 1e-12
 LARGEST_SAMPLED_MU = 40.0
 LARGEST_MU = 1e9
+# What is tried where the first bracket is wider than was asked for.
+FINER_TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
 OUT_OF_RANGE = "the numbers leave the range of floating point, so nothing is certified"
 
 
@@ -56,20 +60,62 @@ class _SampledGaussian(Protocol):
 
 
 def epsilon_bracket(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
-    """Lower and upper epsilon at ``delta`` (0 <= delta < 1)."""
-    return _or_nothing(lambda: _epsilon_bracket(loss, delta, tolerance), math.inf)
+    """Lower and upper epsilon at ``delta`` (0 <= delta < 1).
+
+    With a tolerance the search goes on from the bracket without one, through finer and finer
+    searches that do not depend on the tolerance, until it is met: so a tighter tolerance
+    never gives a wider bracket.
+    """
+    if sampled_mass(loss) <= delta:
+        return Bounds(0.0, 0.0)
+    found = _or_nothing(lambda: _epsilon_bracket(loss, delta, None), math.inf)
+    if not found.tolerance_met:
+        found = _looking_away(loss, delta, found)
+    if tolerance is None:
+        return found
+    for finer in FINER_TOLERANCES:
+        if found.width <= bracket.promise(found.upper, tolerance):
+            break
+        again = _or_nothing(partial(_epsilon_bracket, loss, delta, finer), math.inf)
+        lower, upper = max(found.lower, again.lower), min(found.upper, again.upper)
+        limit = not upper - lower < 0.8 * found.width
+        found = replace(found, lower=min(lower, upper), upper=upper)
+        if limit or finer <= tolerance:
+            break
+    asked = bracket.promise(found.upper, tolerance)
+    if found.width <= asked:
+        return Bounds(found.lower, found.upper)
+    note = f"the bracket is {found.width:.3g} wide where {asked:.3g} was asked for"
+    return Bounds(found.lower, found.upper, False, found.note or note)
+
+
+def _looking_away(loss: Loss, delta: float, found: Bounds) -> Bounds:
+    """The bracket, or with probability ``mass`` no guarantee from the parts that sample (S6).
+
+    Unless one of them draws the unit, only the other parts look at it. Hockey-stick divergences
+    are convex, so delta is at most mass + (1 - mass) times theirs.
+    """
+    parts = loss.parts if isinstance(loss, Composition) else ()
+    sampled = [(part, n) for part, n in parts if sampled_mass(part) < 1.0]
+    mass = sampled_mass(compose(sampled)) if sampled else 1.0
+    if len(sampled) == len(parts) or mass >= delta:
+        return found
+    rest = compose((part, n) for part, n in parts if sampled_mass(part) == 1.0)
+    upper = epsilon_bracket(rest, (delta - mass) / (1.0 - mass) * (1.0 - 1e-14)).upper
+    return replace(found, lower=min(found.lower, upper), upper=min(found.upper, upper))
 
 
 def delta_bracket(loss: Loss, epsilon: float) -> Bounds:
     """Lower and upper delta at ``epsilon`` >= 0."""
-    return _or_nothing(lambda: _delta_bracket(loss, epsilon), 1.0)
+    found, mass = _or_nothing(lambda: _delta_bracket(loss, epsilon), 1.0), sampled_mass(loss)
+    return replace(found, lower=min(found.lower, mass), upper=min(found.upper, mass))
 
 
 def delta_curve(loss: Loss, epsilons: np.ndarray) -> np.ndarray:
     """Upper bounds on delta at increasing epsilons >= 0: the privacy profile."""
     try:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            curve: np.ndarray = np.clip(_delta_curve(loss, epsilons), 0.0, 1.0)
+            curve: np.ndarray = np.clip(_delta_curve(loss, epsilons), 0.0, sampled_mass(loss))
             return curve
     except (OverflowError, ZeroDivisionError, ValueError):
         # The curve as a whole leaves the range of floats; single points of it may not.
@@ -272,7 +318,7 @@ def _delta_upper(loss: Loss, epsilon: float) -> float:
     if isinstance(loss, Grouped):
         return _grouped_delta(loss, epsilon)
     plan = make_plan(loss, 1e-12)
-    return bracket.delta_upper(plan, epsilon) if plan.atoms else 0.0
+    return min(sampled_mass(loss), bracket.delta_upper(plan, epsilon)) if plan.atoms else 0.0
 
 
 def _grouped_delta(loss: Grouped, epsilon: float) -> float:

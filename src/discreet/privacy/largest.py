@@ -28,7 +28,7 @@ from discreet.privacy.loss import (
 )
 from discreet.privacy.pairs import log_ratio
 
-__all__ = ["basic_epsilon", "largest_loss"]
+__all__ = ["basic_epsilon", "largest_loss", "sampled_mass"]
 
 
 def largest_loss(loss: Loss) -> float:
@@ -69,6 +69,31 @@ def basic_epsilon(loss: Loss, delta: float) -> float:
             for part, n in parts
         )
     )
+
+
+def sampled_mass(loss: Loss) -> float:
+    """The probability that a unit is looked at, which bounds delta at every epsilon (S6).
+
+    Unless a sample contains the unit, both data sets give the same answer. 1 where some part
+    looks at everybody.
+
+    >>> from discreet.privacy import Gaussian
+    >>> 0.0099 < sampled_mass(10 * Gaussian(1.0).poisson(rate=1e-3)) < 0.01
+    True
+    """
+    if isinstance(loss, PoissonSampled):
+        mass = -math.expm1(loss.records * math.log1p(-loss.rate))
+        return loss.rate if loss.records == 1 else min(1.0, mass * (1.0 + 1e-14))
+    if isinstance(loss, SampledWithoutReplacement):
+        return loss.rate
+    if isinstance(loss, Grouped):
+        return min(1.0, loss.size * sampled_mass(loss.base))
+    if isinstance(loss, Composition):
+        masses = [(sampled_mass(part), n) for part, n in loss.parts]
+        if all(mass < 1.0 for mass, _ in masses):
+            none = math.fsum(n * math.log1p(-mass) for mass, n in masses)
+            return min(1.0, -math.expm1(none) * (1.0 + 1e-14))
+    return 1.0
 
 
 @singledispatch

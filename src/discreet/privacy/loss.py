@@ -25,7 +25,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from operator import index
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -130,17 +129,8 @@ class Loss(ABC):
         ``relation="replace"`` with ``size=2`` (or any even size) to turn an add_remove
         loss into a replace one: k removals and k additions replace k records.
         """
-        count = _validate.integer("size", size, at_least=1)
-        target = self.relation if relation is None else Relation.parse(relation)
-        if target is not self.relation:
-            if target is Relation.ADD_REMOVE:
-                raise RelationMismatch(
-                    "there is no way from a loss under 'replace' to one under 'add_remove': "
-                    "a guarantee for changed records says nothing about their number"
-                )
-            if count % 2:
-                raise InvalidValue("size", size, "an even number when add_remove becomes replace")
-        elif count == 1:
+        count, target = _check_group(self, size, self.relation if relation is None else relation)
+        if count == 1:
             return self
         exact = self._exact_group(count, target)
         return Grouped(self, count, target) if exact is None else exact
@@ -220,13 +210,11 @@ class Composition(Loss):
     parts: tuple[tuple[Loss, int], ...]
 
     def __post_init__(self) -> None:
-        if not self.parts:
-            raise InvalidValue("parts", self.parts, "at least one loss")
-        relation = self.relation
-        for loss, count in self.parts:
-            if index(count) < 1:
-                raise InvalidValue("count", count, "an integer with 1 <= count")
-            require_same(relation, loss.relation)
+        counts = _merged(self.parts)
+        if sum(counts.values()) == 1:
+            raise InvalidValue("parts", self.parts, "several releases; one loss stands for itself")
+        ordered = sorted(counts.items(), key=lambda item: _order(item[0]))
+        object.__setattr__(self, "parts", tuple(ordered))
 
     @property
     def relation(self) -> Relation:
@@ -243,17 +231,26 @@ class Composition(Loss):
 
 def compose(parts: Iterable[tuple[Loss, int]]) -> Loss:
     """Flatten, merge and order losses into one; a single loss stays itself."""
+    counts = _merged(parts)
+    if sum(counts.values()) == 1:
+        return next(iter(counts))
+    return Composition(tuple(counts.items()))
+
+
+def _merged(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
+    """Each distinct loss of one relation, with its count."""
     counts: dict[Loss, int] = {}
-    for loss, n in parts:
-        inner = loss.parts if isinstance(loss, Composition) else ((loss, 1),)
+    for loss, times in parts:
+        n = _validate.integer("count", times, at_least=1)
+        inner = loss.parts if isinstance(loss, Composition) else ((_a_loss("parts", loss), 1),)
         for part, m in inner:
             counts[part] = counts.get(part, 0) + n * m
+    if not counts:
+        raise InvalidValue("parts", (), "at least one loss")
     first = next(iter(counts))
     for part in counts:
         require_same(first.relation, part.relation)
-    if len(counts) == 1 and counts[first] == 1:
-        return first
-    return Composition(tuple(sorted(counts.items(), key=lambda item: _order(item[0]))))
+    return counts
 
 
 @lru_cache(maxsize=4096)
@@ -276,9 +273,14 @@ class PoissonSampled(Loss):
     records: int = 1
 
     def __post_init__(self) -> None:
-        _validate.real("rate", self.rate, above=0, at_most=1)
-        _validate.integer("records", self.records, at_least=1)
-        require_same(self.base.relation, Relation.ADD_REMOVE)
+        from discreet.privacy.atoms import GDP
+
+        rate = _validate.real("rate", self.rate, above=0, below=1)
+        records = _validate.integer("records", self.records, at_least=1)
+        base = self.base.as_gaussian() if isinstance(self.base, GDP) else self.base
+        _check_sampling(base, records)
+        for name, value in (("base", base), ("rate", rate), ("records", records)):
+            object.__setattr__(self, name, value)
 
     @property
     def relation(self) -> Relation:
@@ -296,14 +298,11 @@ class PoissonSampled(Loss):
         return None
 
 
-def poisson_sample(base: Loss, rate: float) -> Loss:
-    """See :meth:`Loss.poisson`."""
-    from discreet.privacy.atoms import GDP, ZCDP, Gaussian, RenyiDP
+def _check_sampling(base: Loss, records: int) -> None:
+    """Refuse what no theorem gives (S6): each record of a unit is drawn on its own."""
+    from discreet.privacy.atoms import ZCDP, Atom, Gaussian, RenyiDP
 
-    probability = _validate.real("rate", rate, above=0, at_most=1)
-    if probability == 1.0:
-        return base
-    if base.relation is not Relation.ADD_REMOVE:
+    if _a_loss("base", base).relation is not Relation.ADD_REMOVE:
         raise RelationMismatch(
             f"Poisson amplification needs a loss under 'add_remove', got {base!r} under "
             f"{base.relation.value!r} (S6); sample without replacement, or state the loss "
@@ -314,19 +313,35 @@ def poisson_sample(base: Loss, rate: float) -> Loss:
             f"{base!r} does not determine what Poisson sampling does to it (S8): give the "
             "mechanism's own loss, such as Gaussian(noise_multiplier=...)"
         )
-    if isinstance(base, PoissonSampled) and base.records == 1:
-        return PoissonSampled(base.base, _product_rounded_up(base.rate, probability))
-    if isinstance(base, Composition) and all(isinstance(a, Gaussian | GDP) for a, _ in base.parts):
-        # Gaussian releases on one common sample are one Gaussian release.
-        square = math.fsum(n * a.mu**2 for a, n in base.parts if isinstance(a, Gaussian | GDP))
-        return PoissonSampled(Gaussian(1.0 / (math.sqrt(square) * (1.0 + 1e-15))), probability)
-    if isinstance(base, (Composition, Grouped, PoissonSampled)):
+    if not isinstance(base, Atom):
         raise NotApplicable(
             f"the pair of {base!r} on one common Poisson sample is not available; sample "
             "each atom, or describe the joint release by one atom"
         )
-    if isinstance(base, GDP):
-        base = base.as_gaussian()
+    if records > 1 and not isinstance(base, Gaussian):
+        raise NotApplicable(
+            f"{records} sampled records of one unit have a known pair for a Gaussian only, not "
+            f"for {base!r}; write .poisson(rate=...).group({records}), which bounds it"
+        )
+
+
+def poisson_sample(base: Loss, rate: float) -> Loss:
+    """See :meth:`Loss.poisson`."""
+    from discreet.privacy.atoms import GDP, Gaussian
+
+    probability = _validate.real("rate", rate, above=0, at_most=1)
+    if probability == 1.0:
+        return base
+    if isinstance(base, PoissonSampled) and base.records == 1:
+        return PoissonSampled(base.base, _product_rounded_up(base.rate, probability))
+    if (
+        isinstance(base, Composition)
+        and base.relation is Relation.ADD_REMOVE
+        and all(isinstance(a, Gaussian | GDP) for a, _ in base.parts)
+    ):
+        # Gaussian releases on one common sample are one Gaussian release.
+        square = math.fsum(n * a.mu**2 for a, n in base.parts if isinstance(a, Gaussian | GDP))
+        return PoissonSampled(Gaussian(1.0 / (math.sqrt(square) * (1.0 + 1e-15))), probability)
     return PoissonSampled(base, probability)
 
 
@@ -348,13 +363,15 @@ class SampledWithoutReplacement(Loss):
 
     def __post_init__(self) -> None:
         size = _validate.integer("sample", self.sample, at_least=1)
-        _validate.integer("population", self.population, at_least=size)
-        if self.base.relation is not Relation.REPLACE:
+        total = _validate.integer("population", self.population, at_least=size + 1)
+        if _a_loss("base", self.base).relation is not Relation.REPLACE:
             raise RelationMismatch(
                 "sampling without replacement amplifies a loss under 'replace' (S6), got "
                 f"{self.base!r} under {self.base.relation.value!r}; state the loss of one "
                 "replaced record"
             )
+        object.__setattr__(self, "sample", size)
+        object.__setattr__(self, "population", total)
 
     @property
     def relation(self) -> Relation:
@@ -382,9 +399,11 @@ class Grouped(Loss):
     target: Relation
 
     def __post_init__(self) -> None:
-        _validate.integer("size", self.size, at_least=1)
-        if self.target is not Relation.REPLACE:
-            require_same(self.base.relation, self.target)
+        count, target = _check_group(_a_loss("base", self.base), self.size, self.target)
+        if count == 1:
+            raise InvalidValue("size", self.size, "an integer with 2 <= size")
+        object.__setattr__(self, "size", count)
+        object.__setattr__(self, "target", target)
 
     @property
     def relation(self) -> Relation:
@@ -396,6 +415,26 @@ class Grouped(Loss):
 
     def _exact_group(self, size: int, relation: Relation) -> Loss | None:
         return Grouped(self.base, self.size * size, relation)
+
+
+def _check_group(base: Loss, size: object, relation: object) -> tuple[int, Relation]:
+    """The size and the relation of a group of records, or an error if there is no such group."""
+    count, target = _validate.integer("size", size, at_least=1), Relation.parse(relation)
+    if target is not base.relation:
+        if target is Relation.ADD_REMOVE:
+            raise RelationMismatch(
+                "there is no way from a loss under 'replace' to one under 'add_remove': "
+                "a guarantee for changed records says nothing about their number"
+            )
+        if count % 2:
+            raise InvalidValue("size", size, "an even number when add_remove becomes replace")
+    return count, target
+
+
+def _a_loss(argument: str, value: object) -> Loss:
+    if not isinstance(value, Loss):
+        raise InvalidValue(argument, value, "a loss from discreet.privacy")
+    return value
 
 
 def _wrapped(loss: Loss) -> str:

@@ -160,19 +160,13 @@ def _(loss: Composition, orders: Array) -> Array:
 
 @_bound.register
 def _(loss: PoissonSampled, orders: Array) -> Array:
-    base = loss.base.as_gaussian() if isinstance(loss.base, GDP) else loss.base
-    if loss.records > 1 and not isinstance(base, Gaussian):
-        raise NotApplicable(f"no Renyi bound is known for {loss!r}: its base is not a Gaussian")
+    base = loss.base
     if isinstance(base, Gaussian):
-        if loss.rate == 1.0:
-            return orders * (np.float64(base.mu * loss.records) ** 2 / 2.0)
         if loss.records > 1:
             return renyi_gaussian.binomial_gaussian_divergence(
                 orders, base.mu, loss.rate, loss.records
             )
         return renyi_gaussian.poisson_gaussian_divergence(orders, base.mu, loss.rate)
-    if loss.rate == 1.0:
-        return _curve(base, orders)
     if isinstance(base, DiscreteGaussian):
         return renyi_gaussian.poisson_lattice_divergence(
             orders, base.sensitivity / base.stddev, loss.rate, base.stddev

@@ -38,6 +38,7 @@ __all__ = [
     "gaussian_outcomes",
     "laplace_cells",
     "log_ratio",
+    "many_shifts_outcomes",
     "oriented",
     "point_cells",
 ]
@@ -223,6 +224,33 @@ def gaussian_outcomes(weights: Array, shifts: Array, *, edge: Array) -> Outcomes
     return Outcomes(weights, shifts, edge, boundary, null, present, average, relative, slack, grown)
 
 
+def many_shifts_outcomes(weights: Array, shifts: Array, *, edge: Array) -> Outcomes:
+    """As :func:`gaussian_outcomes` for one pair whose shift 0 has little weight, or none.
+
+    Most of P has moved, so its own masses are summed: nothing cancels. The weights may sum to
+    less than 1.
+    """
+    null = _normal_mass(edge)
+    total, wrong = np.zeros_like(null), np.zeros_like(null)
+    for weight, shift in zip(weights[0], shifts[0], strict=True):
+        mass = _normal_mass(edge - shift)
+        total += weight * mass
+        # Errors of the distribution function are relative to it, and they add up.
+        inner = np.minimum(np.abs(edge[:, 1:] - shift), np.abs(edge[:, :-1] - shift))
+        wrong += 1e-15 * weight * (mass + 2.0 * special.ndtr(-inner))
+    boundary = _mixture_loss(edge, weights, shifts)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        average = np.log(total) - np.log(null)
+        relative = np.where(total > 0, wrong / total, 1.0) + _relative_error(edge, null)
+        slack = relative + 4e-16 * (np.abs(np.log(total)) + np.abs(np.log(null)))
+    unknown = ~np.isfinite(average) | (relative >= 1e-3)
+    average = np.where(unknown, boundary[:, :-1], average)
+    slack = np.where(unknown, boundary[:, 1:] - boundary[:, :-1], slack)
+    average = np.clip(average, boundary[:, :-1], boundary[:, 1:])
+    relative, none = np.minimum(relative, 1.0), np.zeros_like(null)
+    return Outcomes(weights, shifts, edge, boundary, null, total, average, relative, slack, none)
+
+
 def gaussian_edges(
     weights: Array,
     shifts: Array,
@@ -289,23 +317,26 @@ def _relative_error(edge: Array, mass: Array) -> Array:
 
 
 def _mixture_loss(x: Array, weights: Array, shifts: Array) -> Array:
-    """log sum_j w_j exp(s_j x - s_j^2 / 2), without cancellation near 0."""
+    """log sum_j w_j exp(s_j x - s_j^2 / 2), without cancellation near 0 or far below."""
     if shifts.shape[1] == 1:
         return np.asarray(shifts * x - 0.5 * shifts**2)
     gain = np.zeros_like(x)
-    largest = np.zeros_like(x)
-    for j in range(1, shifts.shape[1]):
+    largest = np.full_like(x, -np.inf if shifts[0, 0] > 0.0 else 0.0)
+    moved = range(0 if shifts[0, 0] > 0.0 else 1, shifts.shape[1])
+    for j in moved:
         shift = shifts[:, j : j + 1]
         exponent = shift * x - 0.5 * shift**2
         largest = np.maximum(largest, exponent)
         gain += weights[:, j : j + 1] * np.expm1(np.minimum(exponent, 30.0))
-    loss = np.log1p(gain)
-    if np.any(largest > 30.0):
-        scaled = weights[:, :1] * np.exp(-largest)
-        for j in range(1, shifts.shape[1]):
+    far = (largest > 30.0) | (gain < -0.5)
+    loss = np.log1p(np.where(far, 0.0, gain))
+    if np.any(far):
+        scaled = weights[:, :1] * np.exp(-largest) if moved.start else np.zeros_like(x)
+        for j in moved:
             shift = shifts[:, j : j + 1]
             scaled = scaled + weights[:, j : j + 1] * np.exp(shift * x - 0.5 * shift**2 - largest)
-        loss = np.where(largest > 30.0, largest + np.log(scaled), loss)
+        with np.errstate(divide="ignore"):
+            loss = np.where(far, largest + np.log(scaled), loss)
     return np.asarray(loss)
 
 

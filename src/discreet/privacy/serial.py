@@ -21,9 +21,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from discreet.errors import DiscreetError, SchemaError
+from discreet.errors import DiscreetError, NotApplicable, SchemaError
 from discreet.privacy.atoms import (
     GDP,
     ZCDP,
@@ -39,6 +39,7 @@ from discreet.privacy.atoms import (
     RandomizedResponse,
     RenyiDP,
 )
+from discreet.privacy.curves import worst_order
 from discreet.privacy.loss import (
     Composition,
     Grouped,
@@ -47,8 +48,12 @@ from discreet.privacy.loss import (
     SampledWithoutReplacement,
     compose,
 )
+from discreet.privacy.relation import Relation
 
-__all__ = ["from_json", "read_fraction", "to_json", "write_fraction"]
+__all__ = ["OldLoss", "from_json", "read_fraction", "read_old", "to_json", "write_fraction"]
+
+# What version 0.1 counted wrong, where that is wanted.
+Reasons = list[str] | None
 
 SCHEMA = "discreet.loss"
 VERSION = 1
@@ -85,8 +90,13 @@ def to_json(loss: Loss) -> dict[str, Any]:
 def from_json(document: Mapping[str, Any] | str) -> Loss:
     """The loss that :func:`to_json` wrote, given as the object or as its text.
 
-    Compositions come back in canonical form, so ``from_json(to_json(a)) == a``.
+    Every loss checks itself when it is made, so what can be read could also be written:
+    ``from_json(to_json(a)) == a``.
     """
+    return _read(_body(document), "loss", 0, None)
+
+
+def _body(document: Mapping[str, Any] | str) -> object:
     top = _parse(document) if isinstance(document, str) else document
     body = _fields(top, "document", ("schema", "version", "loss"))
     if body["schema"] != SCHEMA:
@@ -95,7 +105,34 @@ def from_json(document: Mapping[str, Any] | str) -> Loss:
         raise SchemaError(
             f"version {body['version']!r} of schema {SCHEMA!r}: this library reads {VERSION}"
         )
-    return _read(body["loss"], "loss", 0)
+    return body["loss"]
+
+
+class OldLoss(NamedTuple):
+    """A loss that version 0.1 wrote: what the release costs, and why 0.1 charged too little.
+
+    ``reason`` is ``None`` where version 0.1 counted right.
+    """
+
+    loss: Loss
+    reason: str | None
+
+
+def read_old(document: Mapping[str, Any] | str) -> OldLoss:
+    """Read a loss that version 0.1 may have written, also one that is refused today.
+
+    Version 0.1 could build losses that no theorem gives, and read finite pairs in one order
+    only. Such a loss comes back as one that bounds what the release costs, with the reason.
+    What 0.1 could not have written raises ``SchemaError``, as in :func:`from_json`.
+
+    >>> base = {"kind": "Laplace", "scale": 1.0, "sensitivity": 1.0, "relation": "add_remove"}
+    >>> body = {"kind": "PoissonSampled", "base": base, "rate": 0.1, "records": 5}
+    >>> read_old({"schema": "discreet.loss", "version": 1, "loss": body}).loss
+    Laplace(scale=1.0).poisson(rate=0.1).group(5)
+    """
+    reasons: list[str] = []
+    loss = _read(_body(document), "loss", 0, reasons)
+    return OldLoss(loss, "; ".join(dict.fromkeys(reasons)) or None)
 
 
 def write_fraction(value: Fraction) -> str:
@@ -206,7 +243,8 @@ def _fields(node: object, where: str, names: tuple[str, ...]) -> Mapping[str, An
     return node
 
 
-def _read(node: object, where: str, depth: int) -> Loss:
+def _read(node: object, where: str, depth: int, old: Reasons) -> Loss:
+    """Read one loss; ``old`` collects what version 0.1 counted wrong, ``None`` refuses it."""
     if depth > _DEEPEST:
         raise SchemaError(f"{where}: losses are nested more than {_DEEPEST} deep")
     if not isinstance(node, Mapping):
@@ -218,18 +256,19 @@ def _read(node: object, where: str, depth: int) -> Loss:
     if reader is None:
         raise SchemaError(f"{where}: unknown kind {_short(kind)}")
     try:
-        return reader(node, f"{where}.{kind}", depth)
+        return reader(node, f"{where}.{kind}", depth, old)
     except SchemaError:
         raise
     except DiscreetError as error:
         raise SchemaError(f"{where}.{kind}: {error}") from error
 
 
-def _read_atom(node: Mapping[str, Any], where: str, _depth: int) -> Loss:
-    atom = _ATOMS[node["kind"]]
+def _read_atom(node: Mapping[str, Any], where: str, _depth: int, old: Reasons) -> Loss:
+    atom, given = _ATOMS[node["kind"]], node
     names = tuple(argument for _, argument in _arguments(atom))
     if atom is FinitePair and "oriented" not in node:
-        node = {**node, "oriented": False}  # version 0.1 had no such field
+        # Version 0.1 had no such field: it took the order as given.
+        node = {**node, "oriented": False}
     values = _fields(node, where, ("kind", *names))
     exact = atom in (PureDP, ApproxDP)
     arguments: dict[str, Any] = {}
@@ -246,10 +285,19 @@ def _read_atom(node: Mapping[str, Any], where: str, _depth: int) -> Loss:
         atom in (RenyiDP, FinitePair)
     ):
         raise SchemaError(f"{where}: expected numbers, and lists only where the kind has them")
-    return atom(**arguments)
+    loss = atom(**arguments)
+    if old is not None and "oriented" not in given and loss.relation is Relation.REPLACE:
+        _note_order(loss, old)
+    return loss
 
 
-def _read_composition(node: Mapping[str, Any], where: str, depth: int) -> Loss:
+def _note_order(loss: Loss, old: list[str]) -> None:
+    """Note a finite pair whose two orders differ."""
+    if isinstance(loss, FinitePair) and not worst_order(loss.p, loss.q).both_ways:
+        old.append("a finite pair was read in one order only; the other one may cost more")
+
+
+def _read_composition(node: Mapping[str, Any], where: str, depth: int, old: Reasons) -> Loss:
     parts = _fields(node, where, ("kind", "parts"))["parts"]
     if not isinstance(parts, list) or not parts:
         raise SchemaError(f"{where}.parts: {_short(parts)}: expected a list that is not empty")
@@ -258,34 +306,61 @@ def _read_composition(node: Mapping[str, Any], where: str, depth: int) -> Loss:
         here = f"{where}.parts[{index}]"
         body = _fields(part, here, ("loss", "count"))
         count = _integer(body["count"], f"{here}.count")
-        read.append((_read(body["loss"], f"{here}.loss", depth + 1), count))
+        read.append((_read(body["loss"], f"{here}.loss", depth + 1, old), count))
+        if old is not None and count > 1 and "oriented" not in body["loss"]:
+            _note_order(read[-1][0], old)
     return compose(read)
 
 
-def _read_poisson(node: Mapping[str, Any], where: str, depth: int) -> Loss:
+def _read_poisson(node: Mapping[str, Any], where: str, depth: int, old: Reasons) -> Loss:
     body = _fields(node, where, ("kind", "base", "rate", "records"))
-    base = _read(body["base"], f"{where}.base", depth + 1)
+    base = _read(body["base"], f"{where}.base", depth + 1, old)
     records = _integer(body["records"], f"{where}.records")
-    return _same(base.poisson(rate=body["rate"]).group(records), PoissonSampled, where)
+    if old is not None:
+        return _old_poisson(base, body["rate"], records, old)
+    return PoissonSampled(base, body["rate"], records)
 
 
-def _read_without_replacement(node: Mapping[str, Any], where: str, depth: int) -> Loss:
+def _old_poisson(base: Loss, rate: float, records: int, old: list[str]) -> Loss:
+    """The sample that 0.1 described, or a bound where 0.1 had none.
+
+    Sampling never raises a hockey-stick divergence, which is convex: a group of records that is
+    always there bounds any sample of it.
+    """
+    if rate == 1:
+        return base.group(records)
+    try:
+        return PoissonSampled(base, rate, records)
+    except NotApplicable:
+        pass
+    if records > 1:
+        old.append(f"{records} sampled records of one unit were counted as one")
+    try:
+        return base.poisson(rate=rate).group(records)
+    except NotApplicable:
+        old.append("a sample was counted that no theorem gives; it is counted without sampling")
+        return base.group(records)
+
+
+def _read_subset(node: Mapping[str, Any], where: str, depth: int, old: Reasons) -> Loss:
     body = _fields(node, where, ("kind", "base", "sample", "population"))
-    base = _read(body["base"], f"{where}.base", depth + 1)
-    return base.sample_without_replacement(sample=body["sample"], population=body["population"])
+    base = _read(body["base"], f"{where}.base", depth + 1, old)
+    sample, population = body["sample"], body["population"]
+    if old is not None and sample == population:
+        return base
+    return SampledWithoutReplacement(base, sample, population)
 
 
-def _read_grouped(node: Mapping[str, Any], where: str, depth: int) -> Loss:
+def _read_grouped(node: Mapping[str, Any], where: str, depth: int, old: Reasons) -> Loss:
     body = _fields(node, where, ("kind", "base", "size", "target"))
-    base = _read(body["base"], f"{where}.base", depth + 1)
-    return base.group(_integer(body["size"], f"{where}.size"), relation=body["target"])
-
-
-def _same(loss: Loss, kind: type[Loss], where: str) -> Loss:
-    """Refuse fields that do not go together instead of reading another loss from them."""
-    if not isinstance(loss, kind):
-        raise SchemaError(f"{where}: the fields describe {loss!r}, which is of another kind")
-    return loss
+    base = _read(body["base"], f"{where}.base", depth + 1, old)
+    size, target = _integer(body["size"], f"{where}.size"), body["target"]
+    if old is not None and target == base.relation and size == 1:
+        return base
+    if old is not None and target != base.relation and size % 2:
+        old.append("a replaced record was counted as one change; it is a removal and an addition")
+        size *= 2
+    return Grouped(base, size, target)
 
 
 def _integer(value: object, where: str) -> int:
@@ -299,10 +374,10 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any], str, int], Loss]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any], str, int, Reasons], Loss]] = {
     **dict.fromkeys(_ATOMS, _read_atom),
     "Composition": _read_composition,
     "PoissonSampled": _read_poisson,
-    "SampledWithoutReplacement": _read_without_replacement,
+    "SampledWithoutReplacement": _read_subset,
     "Grouped": _read_grouped,
 }

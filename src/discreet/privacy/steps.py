@@ -36,6 +36,7 @@ from discreet.privacy.pairs import (
     gaussian_edges,
     gaussian_outcomes,
     laplace_cells,
+    many_shifts_outcomes,
     oriented,
     point_cells,
 )
@@ -107,7 +108,10 @@ def _exact(cells: Cells) -> Step:
 
 @step.register
 def _(loss: PoissonSampled, view: View) -> Step:
-    return step(loss.base, replace(view, rate=view.rate * loss.rate, records=loss.records))
+    inside = replace(view, rate=view.rate * loss.rate, records=loss.records)
+    if loss.records > 1 and isinstance(loss.base, Gaussian):
+        return _sampled_group(loss.base.mu, inside)
+    return step(loss.base, inside)
 
 
 @step.register
@@ -178,22 +182,79 @@ def _(loss: GDP, view: View) -> Cells:
 
 
 def _gaussian(mu: float, view: View, *, lattice: float | None = None) -> Cells:
-    weights, shifts, dropped = _binomial_shifts(mu, view)
-    outcomes = _normal_outcomes(weights[None, :], shifts[None, :], view, lattice=lattice)
+    weights, shifts = np.array([[1.0]]), np.array([[mu]])
+    if view.rate < 1.0:
+        weights, shifts = np.array([[1.0 - view.rate, view.rate]]), np.array([[0.0, mu]])
+    return _normal_outcomes(weights, shifts, view, lattice=lattice).cells(swapped=view.swapped)
+
+
+def _sampled_group(mu: float, view: View) -> Step:
+    """Each of ``records`` is drawn with ``rate``: a binomial mixture of shifts (Ganesh 2024).
+
+    Shifts that hardly ever happen are moved: away from 0 every hockey stick grows, towards 0 it
+    falls. For the upper measure the largest go to infinity and the smallest up to the first that
+    stays; for the lower one the largest go down to the last that stays and the smallest to 0.
+    """
+    n, k = view.records, np.arange(view.records + 1)
+    log_weight = (
+        special.gammaln(n + 1)
+        - special.gammaln(k + 1)
+        - special.gammaln(n - k + 1)
+        + k * math.log(view.rate)
+        + (n - k) * math.log1p(-view.rate)
+    )
+    beyond = special.bdtrc(k, n, view.rate)
+    last = int(np.argmax(beyond <= view.tail))
+    # At the left end of the outcomes small shifts count most.
+    left = log_weight - mu * k * (0.5 * mu * k - float(special.ndtri(view.tail)))
+    first = min(int(np.argmax(left > left.max() - 40.0)), last)
+    weights, shifts = np.exp(log_weight[first : last + 1]), mu * k[first : last + 1]
+    above = float(beyond[last])
+    raised, lowered, low_shifts = weights.copy(), weights.copy(), shifts
+    lowered[-1] += above
+    if first:
+        below = float(special.bdtr(first - 1, n, view.rate))
+        raised[0] += below
+        lowered, low_shifts = np.append(below, lowered), np.append(0.0, shifts)
+    # What the logarithms of the weights, and of their sum at an outcome, may lose.
+    error = 4e-16 * (
+        3.0 * float(special.gammaln(n + 1)) + 100.0 + float(np.abs(left[first:]).max())
+    )
+    # A sum of gains has the mass that went to infinity at 0 too, where P weighs at least 0.1.
+    upper = _mixture_cells(raised, shifts, view, error + 10.0 * above)
+    if not view.swapped:
+        upper = replace(upper, high_tail=upper.high_tail + above)
+    return Step(_mixture_cells(lowered, low_shifts, view, error).lower(), upper.upper())
+
+
+def _mixture_cells(weights: Array, shifts: Array, view: View, error: float) -> Cells:
+    if shifts[0] == 0.0 and weights[0] > 0.1:
+        outcomes = _normal_outcomes(weights[None, :], shifts[None, :], view)
+    else:
+        edge = _edges(weights[None, :], shifts[None, :], view)
+        outcomes = many_shifts_outcomes(weights[None, :], shifts[None, :], edge=edge)
     cells = outcomes.cells(swapped=view.swapped)
-    if dropped == 0.0:
-        return cells
-    # The dropped shifts' mass stands at shift 0; in the role of P it is also counted at
-    # infinity, in the role of Q it changes the density by a factor close to 1.
-    if view.swapped:
-        return replace(cells, average_slack=cells.average_slack + dropped / float(weights[0]))
-    return replace(cells, high_tail=cells.high_tail + dropped)
+    return replace(
+        cells,
+        low=cells.low + error,
+        high=cells.high + error,
+        mass_slack=cells.mass_slack + error,
+        average_slack=cells.average_slack + error,
+    )
 
 
 def _normal_outcomes(
     weights: Array, shifts: Array, view: View, *, lattice: float | None = None
 ) -> Outcomes:
-    edge = gaussian_edges(
+    edge = _edges(weights, shifts, view)
+    if lattice is not None:
+        # Cells of integers end halfway between two of them.
+        edge = (np.floor(edge * lattice) + 0.5) / lattice
+    return gaussian_outcomes(weights, shifts, edge=edge)
+
+
+def _edges(weights: Array, shifts: Array, view: View) -> Array:
+    return gaussian_edges(
         weights,
         shifts,
         tau=view.tau,
@@ -202,10 +263,6 @@ def _normal_outcomes(
         focus=view.focus,
         swapped=view.swapped,
     )
-    if lattice is not None:
-        # Cells of integers end halfway between two of them.
-        edge = (np.floor(edge * lattice) + 0.5) / lattice
-    return gaussian_outcomes(weights, shifts, edge=edge)
 
 
 def stacked_gaussians(rates: Array, mus: Array, view: View) -> Outcomes:
@@ -213,26 +270,6 @@ def stacked_gaussians(rates: Array, mus: Array, view: View) -> Outcomes:
     weights = np.stack([1.0 - rates, rates], axis=1)
     shifts = np.stack([np.zeros_like(mus), mus], axis=1)
     return _normal_outcomes(weights, shifts, view)
-
-
-def _binomial_shifts(mu: float, view: View) -> tuple[Array, Array, float]:
-    """Weights and shifts when each of ``records`` is drawn with ``rate``; the mass left out."""
-    if view.rate == 1.0:
-        return np.array([1.0]), np.array([mu * view.records]), 0.0
-    if view.records == 1:
-        return np.array([1.0 - view.rate, view.rate]), np.array([0.0, mu]), 0.0
-    k = np.arange(view.records + 1)
-    beyond = special.bdtrc(k, view.records, view.rate)
-    last = int(np.argmax(beyond <= view.tail))
-    k = k[: last + 1]
-    log_weight = (
-        special.gammaln(view.records + 1)
-        - special.gammaln(k + 1)
-        - special.gammaln(view.records - k + 1)
-        + k * math.log(view.rate)
-        + (view.records - k) * math.log1p(-view.rate)
-    )
-    return np.exp(log_weight), mu * k, float(beyond[last])
 
 
 @_cells.register

@@ -63,10 +63,23 @@ class TestHalves:
         assert abs(together.mean() / 400 - 29 / 118) < 1e-12
         assert np.abs(together - 400 * 29 / 118).max() < 7 * np.sqrt(400 * 0.25 * 0.75)
         # More models are added behind; the first stay what they are.
-        fewer = ShadowPool(X, Y, train, models=7, seed=5)
+        fewer = ShadowPool(X, Y, train, models=7, seed=5, pairs=False)
         np.testing.assert_array_equal(fewer.inclusion, pool.inclusion[:7])
         other = ShadowPool(X, Y, train, models=7, seed=6)
         assert (other.inclusion != fewer.inclusion).any()
+
+    def test_few_models_come_in_pairs_so_that_none_misses_a_record(self) -> None:
+        for models in (2, 4, 8):
+            pool = ShadowPool(X, Y, train, models=models, seed=5)
+            assert (pool.inclusion.sum(axis=0) == models // 2).all()
+            np.testing.assert_array_equal(pool.inclusion[1::2], ~pool.inclusion[::2])
+        odd = ShadowPool(X, Y, train, models=5, seed=5).inclusion
+        np.testing.assert_array_equal(odd[:4], pool.inclusion[:4])
+        # Many models, and records too few to tell a twin by, have independent halves.
+        for many in (ShadowPool(X, Y, train, models=40), ShadowPool(X[:30], Y[:30], train)):
+            assert not (many.inclusion[1] == ~many.inclusion[0]).all()
+        paired = ShadowPool(X, Y, train, models=40, pairs=True).inclusion
+        assert (paired.sum(axis=0) == 20).all()
 
     def test_given_ones(self) -> None:
         given = np.arange(60) % 2 == np.arange(3)[:, None] % 2
@@ -93,7 +106,7 @@ class TestScores:
             )
 
     def test_leave_one_out(self) -> None:
-        pool = ShadowPool(X, Y, train, models=5, seed=2)
+        pool = ShadowPool(X, Y, train, models=5, seed=2, pairs=False)
         pool.run()
         seen, others = pool.leave_out(1)
         assert len(others) == len(pool.without(1)) == 4
@@ -133,7 +146,7 @@ class TestScores:
             )
             return make_pipeline(columns, LogisticRegression()).fit(frame.iloc[indices], Y[indices])
 
-        scores = ShadowPool(frame, Y, fit, models=3, seed=0).run()
+        scores = ShadowPool(frame, Y, fit, models=3, seed=0, pairs=False).run()
         seen, others = scores.leave_out(0)
         assert len(others) == 2
         assert len(seen.part(np.arange(5)).records) == 5
@@ -287,7 +300,7 @@ class TestCache:
 class TestTwins:
     def test_copies_of_records_do_not_hide_a_twin(self) -> None:
         x, y = np.concatenate([X, X]), np.concatenate([Y, Y])
-        scores = ShadowPool(x, y, seeded, models=6, seed=0).run()
+        scores = ShadowPool(x, y, seeded, models=6, seed=0, pairs=False).run()
         seen, _ = scores.leave_out(2)
         mixed = seen.part(np.random.default_rng(1).permutation(120))
         for one in (seen, mixed, replace(mixed, members=~mixed.members)):
@@ -316,7 +329,7 @@ class TestTwins:
     def test_a_twin_is_seen_where_one_side_is_foreign(self, common: str, complement: bool) -> None:
         draw = np.random.default_rng(3)
         x, y = draw.normal(size=(120, 2)), np.arange(120) % 2
-        scores = ShadowPool(x, y, seeded, models=6, seed=0).run()
+        scores = ShadowPool(x, y, seeded, models=6, seed=0, pairs=False).run()
         side = scores.inclusion[2] ^ complement
         own, foreign = (x[side], y[side]), (draw.normal(size=(50, 2)), np.arange(50) % 2)
         pair = (own, foreign) if common == "members" else (foreign, own)
@@ -355,7 +368,7 @@ class TestTwins:
             scores.apart_from(seen.part(np.arange(45)))
 
     def test_a_twin_is_seen_in_another_precision(self) -> None:
-        pool = ShadowPool(X.astype(np.float32), Y, seeded, models=6, seed=0)
+        pool = ShadowPool(X.astype(np.float32), Y, seeded, models=6, seed=0, pairs=False)
         scores = pool.run()
         seen = observe(seeded(np.arange(3), 1), X, Y, members=pool.inclusion[4])
         assert len(scores.apart_from(seen)) == 5

@@ -93,7 +93,12 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     annex = json.loads((out / "internal" / "annex.json").read_text(encoding="utf-8"))
     auc = repr(annex["attacks"][0]["result"]["auc"]["value"])
     accuracy = annex["utility"][0]["accuracy"]
-    assert {one["result"]["attack"] for one in annex["attacks"]} == {"yeom", "lira online"}
+    results = [one["result"] for one in annex["attacks"]]
+    assert [one["attack"] for one in results] == ["yeom", "lira online", "rmia offline"]
+    chosen = [one["attack"] for one in results if "strongest_on" in one["metadata"]]
+    assert len(chosen) == 1
+    page = (out / "internal" / "annex.html").read_text(encoding="utf-8")
+    assert f"{chosen[0]} was chosen as the strongest on shadow models" in page
     for path in (out / "public").rglob("*.*"):
         text = path.read_bytes()
         assert auc.encode() not in text

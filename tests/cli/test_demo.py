@@ -11,7 +11,6 @@ from threadpoolctl import threadpool_limits
 from cli.conftest import Run
 from cli.test_certify import SCHEMA, write_rows
 from discreet.cli import demo_data, demo_methods
-from discreet.cli.halves import halves
 from discreet.ledger import Ledger
 from discreet.report import verify_certificate
 from oracles.browser import visible_text
@@ -154,14 +153,6 @@ def test_ten_classes_become_two_for_projected_sgd() -> None:
     assert data.classes == ("0 to 4", "5 to 9")
     assert set(np.unique(data.labels).tolist()) == {0, 1}
     assert data.in_two_classes() is data
-
-
-def test_halves_hold_every_record_as_often_inside_as_outside() -> None:
-    drawn = halves(11, 6)
-    assert drawn.shape == (6, 11)
-    assert (drawn.sum(axis=0) == 3).all()
-    assert (halves(11, 6, seed=2) == halves(11, 6, seed=2)).all()
-    assert (drawn[0] != drawn[1]).all()
 
 
 @pytest.mark.parametrize(

@@ -191,3 +191,43 @@ def test_a_student_that_was_tampered_with_is_refused(place, cli):
     path.write_text(text, encoding="utf-8")
     Path("student/model.npz").write_bytes(b"nothing")
     assert "student" in cli("predict", "student", "public.csv", "--output", "x.csv", code=2)
+
+
+def test_a_student_is_certified_and_attacked(place, cli):
+    cli(*COMMAND.split(), "--out", "student")
+    write_rows("members.csv", 200, 1, heading="age,ward,outcome")
+    write_rows("others.csv", 200, 5, heading="age,ward,outcome")
+    files = ["--members", "members.csv", "--nonmembers", "others.csv"]
+    overlap = ["--overlap", "allow"]  # in a table of two columns many people share a row
+    found = json.loads(
+        cli("attack", "membership", "--model", "student", *files, *overlap, "--json")
+    )
+    assert [one["attack"] for one in found["results"]] == ["yeom"]
+    said = json.loads(cli("certify", "student", *files, "--json"))
+    assert said["internal"] is True
+    assert said["epsilon"] <= 2
+    # Neither teachers nor public rows are in the directory: no shadow student can be trained.
+    refused = cli("certify", "student", *files, "--shadows", "4", "--out", "x", code=2)
+    assert "shadows" in refused
+    assert "trained again" in refused
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("train nowhere.csv --schema schema.toml --epsilon 1 --out m", "FILE = nowhere.csv"),
+        ("train patients.txt --schema schema.toml --epsilon 1 --out m", "FILE = patients.txt"),
+        ("predict student nowhere.csv --output p.csv", "FILE = nowhere.csv"),
+        (COMMAND.replace("patients.csv", "nowhere.csv") + " --out m", "FILE = nowhere.csv"),
+        (COMMAND.replace("public.csv", "nowhere.csv") + " --out m", "PUBLIC = nowhere.csv"),
+        ("certify nowhere", "MODEL = nowhere"),
+        ("demo --data nowhere.csv --out m", "--data = nowhere.csv"),
+    ],
+)
+def test_errors_name_what_the_command_has(place, cli, command, words):
+    if command.startswith("predict"):
+        cli(*COMMAND.split(), "--out", "student")
+    said = cli(*command.split(), code=2)
+    assert words in said
+    assert "--data" not in said or command.startswith("demo")

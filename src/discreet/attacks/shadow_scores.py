@@ -31,7 +31,7 @@ __all__ = ["AlignedScores", "ShadowScores"]
 # looks like one would tell the truth. For random halves 40 records in common suffice: two in
 # C(40, 20) ways to halve them is less than this, and to halve more records with these is less.
 _TWIN_CHANCE = 2.0**-36
-_TWIN_RECORDS = 40
+TWIN_RECORDS = 40
 
 
 @final
@@ -90,9 +90,9 @@ class ShadowScores:
 
     def scaled_logits(self, *, limit: float = signals.RESOLUTION) -> NDArray[np.float64]:
         """Return log(p / (1 - p)) of the true class, (models, n)."""
-        if limit == signals.RESOLUTION:
-            return self._scaled_logits
-        return self._logits(limit)
+        if limit > signals.RESOLUTION:
+            return self._logits(limit)
+        return np.clip(self._scaled_logits, -limit, limit)
 
     @cached_property
     def _scaled_logits(self) -> NDArray[np.float64]:
@@ -243,7 +243,7 @@ class ShadowScores:
                 raise InvalidValue(
                     "shadows",
                     f"a model that divides all {len(here)} records in common as the target does",
-                    f"more records in common ({_TWIN_RECORDS} where models have halves), to tell a "
+                    f"more records in common ({TWIN_RECORDS} where models have halves), to tell a "
                     "twin of the target from chance, or models that divide them otherwise",
                 )
         return np.asarray(twins)
@@ -268,7 +268,7 @@ def _log_choose(count: Any, chosen: Any) -> Any:
 
 def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which rows divide the records as ``members`` does, or exactly the other way round."""
-    if inclusion.shape[1] < _TWIN_RECORDS or members.all() or not members.any():
+    if inclusion.shape[1] < TWIN_RECORDS or members.all() or not members.any():
         return np.zeros(len(inclusion), dtype=bool)
     agreement = (inclusion == members).sum(axis=1)
     return np.asarray((agreement == 0) | (agreement == inclusion.shape[1]))

@@ -2,9 +2,10 @@
 
 Every shadow attack needs the same thing, the scores of many models with each record inside
 and outside of their training data, so one pool serves them all. Halves are drawn
-independently of one another. (Designs in which every record is inside *exactly* half of the
-models are not used: the other models would then reveal on which side the record lies in the
-model that plays the target.)
+independently of one another, or, where there are few models, in complementary pairs, so that every
+record is inside of one model of a pair and outside of the other. (Other designs in which every
+record is inside *exactly* half of the models are not used: where a model plays the target, the
+others would reveal on which side the record lies. Pairs do not: the twin is left out.)
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from discreet.attacks.observations import Observation, observe
 from discreet.attacks.record_identity import record_digests
 from discreet.attacks.seeded_training import SeededTraining
 from discreet.attacks.shadow_identity import data_digest, shadow_name, train_key
-from discreet.attacks.shadow_scores import ShadowScores
+from discreet.attacks.shadow_scores import TWIN_RECORDS, ShadowScores
 from discreet.attacks.shadow_storage import kept_seed, read_scores, write_scores
 from discreet.attacks.targets import as_target, checked_labels
 from discreet.errors import InvalidValue, NotApplicable
@@ -39,6 +40,8 @@ __all__ = ["ShadowPool"]
 BACKENDS = ("loky", "threading", "multiprocessing", "ray")
 # Streams of one seed: what is drawn for model j does not depend on how many models there are.
 _HALF, _TRAINING = 0, 1
+# Independent halves if they leave fewer records than this, on average, on one side of all models.
+_UNCOVERED = 1e-3
 
 
 @final
@@ -113,7 +116,10 @@ class ShadowPool:
     ``n_jobs`` processes train at the same time (-1: one for each processor) by joblib;
     ``backend`` is one of ``"loky"``, ``"threading"``, ``"multiprocessing"``, or ``"ray"``,
     which sends the work to the machines of the Ray cluster that is connected, or to a local
-    one. ``inclusion`` replaces the random halves by given ones, (models, n).
+    one. ``inclusion`` replaces the random halves by given ones, (models, n). With ``pairs``
+    every second half is the complement of the one before, so that two models have every record
+    inside and outside; by default where so few models would otherwise miss a record, unless
+    there are so few records that a twin could not be told from chance.
 
     >>> x, y = np.arange(40.0)[:, None], np.arange(40) % 2
     >>> def train(indices):
@@ -139,6 +145,7 @@ class ShadowPool:
         backend: str | None = None,
         group: int = 16,
         inclusion: NDArray[np.bool_] | None = None,
+        pairs: bool | None = None,
         progress: bool = False,
     ) -> None:
         if not callable(train):
@@ -179,15 +186,20 @@ class ShadowPool:
             seed = kept_seed(self.directory, data, chance.fresh_seed()) if seed is None else seed
         self._data = data
         self.seed = chance.fresh_seed() if seed is None else seed
-        self.inclusion = self._halves() if inclusion is None else self._given(inclusion)
+        if pairs is None:
+            few = len(self.labels) * 2.0 ** (1 - self.models) > _UNCOVERED
+            pairs = few and len(self.labels) >= TWIN_RECORDS
+        self.inclusion = self._halves(pairs=pairs) if inclusion is None else self._given(inclusion)
         self._scores: list[NDArray[np.float32] | None] = [None] * self.models
 
-    def _halves(self) -> NDArray[np.bool_]:
+    def _halves(self, *, pairs: bool) -> NDArray[np.bool_]:
         count = len(self.labels)
         inclusion = np.zeros((self.models, count), dtype=bool)
         for row in range(self.models):
             half = chance.generator(self.seed, _HALF, row).permutation(count)[: count // 2]
             inclusion[row, half] = True
+        if pairs:
+            inclusion[1::2] = ~inclusion[: self.models - 1 : 2]
         return inclusion
 
     def _given(self, inclusion: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -36,8 +36,8 @@ from discreet.errors import DiscreetError, InvalidValue
 
 __all__ = ["app", "main"]
 
-# What the calculus calls an argument, where the option has another name.
-_OPTION_OF_ARGUMENT = {"scale": "laplace_scale"}
+# What the library calls an argument, where commands have another name for it.
+_NAME_OF_ARGUMENT = {"scale": "laplace_scale", "data": "file"}
 
 # Older releases of typer use click, newer ones a copy of it: the base class is found, not named.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -62,18 +62,23 @@ class OneLineErrors(TyperGroup):
             sys.exit(1)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words of the command line, by which an error finds its command."""
+        self._words = list(args)
+        return super().parse_args(ctx, args)
+
     def _option_message(self, error: InvalidValue) -> str:
-        name = _OPTION_OF_ARGUMENT.get(error.argument, error.argument)
-        option = "--" + name.replace("_", "-")
-        inner = (getattr(group, "commands", {}) for group in self.commands.values())
-        every = [*self.commands.values(), *(c for commands in inner for c in commands.values())]
-        known = {
-            spelling
-            for command in every
-            for parameter in command.params
-            for spelling in parameter.opts
-        }
-        title = option if option in known else name
+        """Name the option, or the metavar of the argument, that the command that ran has."""
+        command: Any = self
+        for word in self._words:
+            command = getattr(command, "commands", {}).get(word, command)
+        titles = {}
+        for parameter in command.params:
+            for one in parameter.opts:
+                titles[one.lstrip("-")] = one if one[0] == "-" else parameter.metavar or one
+        names = (error.argument, _NAME_OF_ARGUMENT.get(error.argument, error.argument))
+        found = [title for name in names if (title := titles.get(name.replace("_", "-")))]
+        title = found[0] if found else names[0]
         return f"{title} = {shown(error.value)}: expected {error.expected}"
 
 

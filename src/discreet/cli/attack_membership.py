@@ -221,6 +221,7 @@ class _Order:
     def run(self) -> list[MembershipResult]:
         """Ask the target once, train shadow models once, and run every attack."""
         from discreet import attacks
+        from discreet.attacks.membership.strongest import mark_strongest
 
         if self.attacks == ("label-only",):
             return [self._label_only()]
@@ -236,6 +237,7 @@ class _Order:
             # Equal answers do not make equal records, here either: discrete models repeat theirs.
             observed, public = _all_different(observed, public)
         scores = self._scores(observed) if set(self.attacks) & set(_SHADOWED) else None
+        tried = {"yeom", "lira", "lira-offline", "rmia"} & set(self.attacks)
         results = []
         for name in self.attacks:
             if name == "yeom":
@@ -248,7 +250,9 @@ class _Order:
             else:
                 assert scores is not None
                 results.append(_shadowed(name, observed, scores, self.seed))
-        return results
+        return (
+            results if scores is None or not tried else [*mark_strongest(results, observed, scores)]
+        )
 
     def _public(self) -> Observation | None:
         from discreet import attacks
@@ -261,13 +265,14 @@ class _Order:
 
     def _scores(self, observed: Observation) -> ShadowScores:
         from discreet import attacks
+        from discreet.attacks.membership import lira, rmia
         from discreet.attacks.shadow_identity import train_key
 
         assert self.train is not None
         output = self.subject.output
         maker = _ReadAs(OnIndices(self.train, observed.records, observed.labels), output)
         told = "" if output is None else f" {output}"
-        return attacks.ShadowPool(
+        pool = attacks.ShadowPool(
             observed.records,
             observed.labels,
             maker,
@@ -278,7 +283,13 @@ class _Order:
             seed=self.seed,
             n_jobs=self.jobs,
             progress=sys.stderr.isatty(),
-        ).run()
+        )
+        for name in self.attacks:  # too few models are refused before any is trained
+            if name.startswith("lira"):
+                lira.check_models(pool.inclusion, mode=name.partition("-")[2] or "online")
+            elif name == "rmia":
+                rmia.check_models(pool.inclusion)
+        return pool.run()
 
     def _label_only(self) -> MembershipResult:
         import numpy as np

@@ -178,8 +178,10 @@ def _imported_model(model: str, label: str, output: str | None) -> Subject:
 def _trained(model: str) -> Subject:
     from discreet.attacks.targets import as_target
     from discreet.learn.model_directory import read_model_directory
+    from discreet.pate.student_directory import holds_student, read_student_directory
 
-    learner = read_model_directory(model)
+    student = holds_student(model)
+    learner = read_student_directory(model) if student else read_model_directory(model)
     schema = learner.schema
     if schema.task != "classification":
         raise NotApplicable("these attacks need a model of classes; this one predicts a number")
@@ -199,7 +201,7 @@ def _trained(model: str) -> Subject:
         model,
         model=learner.estimator,
         class_names=tuple(schema.classes),
-        learner=learner,
+        learner=None if student else learner,  # teachers and public rows are not in the directory
         loss=certificate.loss,
         about={
             "learner": learner.learner,

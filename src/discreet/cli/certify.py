@@ -55,7 +55,10 @@ def certify(
     ] = "label",
     shadows: Annotated[
         str,
-        typer.Option(metavar="INTEGER", help="Shadow models to train, for the strongest attack."),
+        typer.Option(
+            metavar="INTEGER",
+            help="Shadow models to train, in pairs, for the strongest of LiRA, RMIA and Yeom.",
+        ),
     ] = "0",
     audit: Annotated[
         list[str] | None,
@@ -176,24 +179,25 @@ def _internal(model: str, label: str, members: str, nonmembers: str, shadows: in
 
 def _attacks(asked: Subject, seen: Observation, shadows: int) -> tuple[MembershipResult, ...]:
     from discreet import attacks
+    from discreet.attacks.membership.strongest import strongest_of_three
     from discreet.cli.attack_membership import OnIndices
     from discreet.cli.attack_subjects import SameLearner
-    from discreet.cli.halves import halves
 
-    found = [attacks.yeom(seen)]
     if shadows:
         if asked.learner is None:
-            raise InvalidValue("shadows", shadows, "0, or a model of discreet train")
+            expected = "0: only a model of discreet train can be trained again from its directory"
+            raise InvalidValue("shadows", shadows, expected)
         maker = OnIndices(SameLearner(asked.learner), seen.records, seen.labels)
         pool = attacks.ShadowPool(
             seen.records,
             seen.labels,
             maker,
-            inclusion=halves(len(seen), shadows),
+            models=shadows + shadows % 2,
+            pairs=True,
             classes=seen.classes,
         )
-        found.append(attacks.lira(seen, pool.run()))
-    return tuple(found)
+        return strongest_of_three(seen, pool)
+    return (attacks.yeom(seen),)
 
 
 def _report(

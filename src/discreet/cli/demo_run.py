@@ -162,7 +162,7 @@ def _paid_accuracy(data: DemoData, target: Any, ledger: Any) -> Any:
 
 def _attacks(data: DemoData, target: Any, train: Any, shadows: int) -> tuple[MembershipResult, ...]:
     from discreet import attacks
-    from discreet.cli.halves import halves
+    from discreet.attacks.membership.strongest import strongest_of_three
 
     seen = attacks.observe_split(
         target, members=data.inside, nonmembers=data.outside, overlap="allow"
@@ -172,12 +172,12 @@ def _attacks(data: DemoData, target: Any, train: Any, shadows: int) -> tuple[Mem
         records,
         labels,
         train,
-        inclusion=halves(len(labels), shadows, seed=_SEED),
+        models=shadows + shadows % 2,
+        pairs=True,
         classes=len(data.classes),
         seed=_SEED,
     )
-    scores = pool.run()
-    return attacks.yeom(seen), attacks.lira(seen, scores)
+    return strongest_of_three(seen, pool)
 
 
 def _internal(data: DemoData, targets: dict[str, Any], attacked: dict[str, Any]) -> InternalFacts:

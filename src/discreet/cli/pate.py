@@ -248,8 +248,12 @@ def _trained(
     schema = order.schema
     check_columns(file, schema)
     asked = schema.for_prediction()
-    check_columns(public, asked)
-    rows = Encoding(asked).features(read_table(public, asked))
+    try:
+        check_columns(public, asked)
+        rows = Encoding(asked).features(read_table(public, asked))
+    except InvalidValue as error:
+        argument = "public" if error.argument == "data" else error.argument
+        raise InvalidValue(argument, error.value, error.expected) from None
     model = PATEClassifier(**order.parameters)
     # Whatever is public is checked first: parameters, public rows, teachers, the cache.
     loss, delta = model.rehearse(rows, cache=cache), model._delta()

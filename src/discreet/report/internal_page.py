@@ -14,7 +14,7 @@ from discreet.privacy import Loss, from_json
 from discreet.report.annex import NOTICE, within_guarantee
 from discreet.report.figures import Bar, bars, roc
 from discreet.report.internal_facts import Attacked, InternalFacts
-from discreet.report.membership import strongest
+from discreet.report.membership import how_chosen, quoted_confidence, strongest
 from discreet.report.page import Page
 from discreet.report.words import between, level, plain, shown, with_interval
 
@@ -71,14 +71,15 @@ def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
 
 
 def _found(attacked: Attacked) -> str:
-    best = strongest(attacked.results)
-    low, high = best.auc_interval()
+    best, sure = strongest(attacked.results), quoted_confidence(attacked.results, 0.95)
+    low, high = best.auc_interval(confidence=sure)
     text = f"{attacked.model}: area under the curve {best.auc:.3f} ({low:.3f} to {high:.3f})"
-    there = best.operating_points()
+    there = best.operating_points(confidence=sure)
     if there:
         point = there[-1]
         text += f", {with_interval(point.tpr)} of members found at {level(point.asked_fpr)} FPR"
-    return f"{text}, by {best.attack}; chance is 0.5 and the FPR itself."
+    text += f", by {best.attack}; chance is 0.5 and the FPR itself."
+    return f"{text} {how_chosen(attacked.results, 0.95)}"
 
 
 def _utility(page: Page, facts: InternalFacts) -> None:

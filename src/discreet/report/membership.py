@@ -75,7 +75,7 @@ def membership_page(
         notice=_LISTED if exposed else _DECLARED if public_members else _REAL,
     )
     best = strongest(every)
-    page.finding(*_findings(best, sure))
+    page.finding(*_findings(best, quoted_confidence(every, sure)), how_chosen(every, sure))
     _about(page, every, about)
     _curve(page, every, sure, loss)
     _figures(page, every, sure)
@@ -98,13 +98,46 @@ def membership_page(
 
 
 def strongest(results: Sequence[MembershipResult]) -> MembershipResult:
-    """Return the attack that finds most members at the smallest supported reported rate."""
+    """Return the attack that was strongest on shadow models, or else on the target, in hindsight.
+
+    In hindsight it is the one that finds most members at the smallest supported reported rate.
+    """
+    marked = _marked(results)
+    if marked is not None:
+        return marked
 
     def strength(result: MembershipResult) -> tuple[float, float]:
         there = result.operating_points()
         return (there[-1].tpr.share if there else 0.0, result.auc)
 
     return max(results, key=strength)
+
+
+def quoted_confidence(results: Sequence[MembershipResult], confidence: float) -> float:
+    """Return the confidence at which to compute the interval of the strongest attack.
+
+    An attack that was picked in hindsight is one of several whose intervals must all hold.
+    """
+    if _marked(results) is not None:
+        return confidence
+    return 1 - (1 - confidence) / len(results)
+
+
+def how_chosen(results: Sequence[MembershipResult], confidence: float) -> str:
+    """Say by what the quoted attack was chosen."""
+    marked, best = _marked(results), strongest(results).attack
+    if marked is not None:
+        return f"{best} was chosen as the strongest on {marked.metadata['strongest_on']}."
+    if len(results) == 1:
+        return f"{best} is the only attack that was run."
+    return (
+        f"{best} was picked in hindsight as the best of {len(results)} attacks, so these intervals "
+        f"are wider: all {len(results)} of that width hold together at {level(confidence)}."
+    )
+
+
+def _marked(results: Sequence[MembershipResult]) -> MembershipResult | None:
+    return next((one for one in results if "strongest_on" in one.metadata), None)
 
 
 def _origins(results: Sequence[MembershipResult]) -> list[str]:

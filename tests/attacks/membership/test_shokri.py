@@ -98,7 +98,7 @@ def test_the_target_among_its_shadows_is_caught(
     leaking: ShadowScores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, others = leaking.leave_out(0)
-    assert shokri(seen, leaking, seed=1).metadata["shadows"] == len(others) == 5
+    assert shokri(seen, leaking, seed=1).metadata["shadows"] == len(others)
     forget_twins(monkeypatch)
     with pytest.raises(AssertionError):
         assert shokri(seen, leaking, seed=1).metadata["shadows"] == len(others)

@@ -265,6 +265,35 @@ def test_a_saved_model_predicts_the_same(make, targets, region, tmp_path):
         type(other()).load(path)
 
 
+def test_a_given_projection_comes_back_as_one_and_trains_nothing_until_its_function_is_there(
+    tmp_path,
+):
+    region = GivenProjection(L2Ball(0.7).project, radius=0.7, name="small ball")
+    model = classifier(projection=region).fit(TABLE, LABELS)
+    model.save(tmp_path / "model.npz")
+    loaded = type(model).load(tmp_path / "model.npz")
+    assert isinstance(loaded.projection, GivenProjection)
+    assert loaded.projection.describe() == region.describe()
+    loaded.save(tmp_path / "again.npz")
+    assert type(model).load(tmp_path / "again.npz").projection.describe() == region.describe()
+    with Ledger.create(tmp_path / "study.ledger") as ledger:
+        ledger.create_dataset("patients", epsilon=9, delta=1e-2, relation="replace")
+        with pytest.raises(InvalidValue, match="a function that was not saved with the model"):
+            loaded.fit(TABLE, LABELS, ledger=ledger, dataset="patients")
+        assert not list(ledger.history("patients"))
+    again = loaded.set_params(projection=region).fit(TABLE, LABELS)
+    assert np.linalg.norm(again.theta_) <= 0.7 * (1 + 1e-9)
+
+
+def test_a_projection_that_does_not_work_costs_nothing(tmp_path):
+    broken = GivenProjection(lambda point: point[:1], radius=1.0)
+    with Ledger.create(tmp_path / "study.ledger") as ledger:
+        ledger.create_dataset("patients", epsilon=9, delta=1e-2, relation="replace")
+        with pytest.raises(InvalidValue, match="function"):
+            classifier(projection=broken).fit(TABLE, LABELS, ledger=ledger, dataset="patients")
+        assert not list(ledger.history("patients"))
+
+
 def test_parameters_survive_a_clone():
     model = classifier(projection=L2Ball(3.0), clip_norm=0.5)
     assert clone(model).get_params() == model.get_params()

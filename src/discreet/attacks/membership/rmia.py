@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet.attacks.membership.trials import strength, trials
 from discreet.attacks.results import MembershipResult
 from discreet.errors import InvalidValue
 
@@ -25,11 +26,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from discreet.attacks.observations import Observation
-    from discreet.attacks.shadow_scores import ShadowScores
+    from discreet.attacks.shadow_scores import AlignedScores, ShadowScores
 
-__all__ = ["rmia"]
+__all__ = ["check_models", "rmia", "scores_of"]
 
 MODES = ("online", "offline")
+# Values of a to choose from; the first, the paper's, is taken where nothing can be tried.
+OFFLINE_A = (0.3, 0.0, 0.6, 1.0)
 # Confidences of 0 have no logarithm; this is the smallest normal number.
 _FLOOR = float(np.finfo(np.float64).tiny)
 
@@ -40,7 +43,7 @@ def rmia(
     *,
     mode: str = "offline",
     gamma: float = 1.0,
-    offline_a: float = 0.3,
+    offline_a: float | None = None,
     population: Observation | None = None,
     false_positive_rate: float = 0.05,
 ) -> MembershipResult:
@@ -48,7 +51,9 @@ def rmia(
 
     Works with very few reference models. ``mode="offline"`` uses only models without the
     record and estimates those with it as p_in = a p_out + (1 - a), so p(x) is
-    ((1 + a) p_out + (1 - a)) / 2 with ``a = offline_a`` (section 3.3 of the paper).
+    ((1 + a) p_out + (1 - a)) / 2 with ``a = offline_a`` (section 3.3 of the paper). If it is not
+    given, it is the one of 0, 0.3, 0.6 and 1 that finds most members at 1 % of false
+    positives where shadow models take the place of the target, which is not asked for this.
     ``population`` are records of the shadow pool, apart from the evaluated ones and no
     members, that serve as z; without it, the evaluated records serve, which ranks records
     alike but makes the threshold cautious.
@@ -61,15 +66,21 @@ def rmia(
     """
     _validate.one_of("mode", mode, MODES)
     ratio = _validate.real("gamma", gamma, at_least=1)
-    share = _validate.real("offline_a", offline_a, at_least=0, at_most=1)
+    if offline_a is not None:
+        _validate.real("offline_a", offline_a, at_least=0, at_most=1)
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
     references = shadows.apart_from(observation)
-    own = _log_ratios(observation, references, mode, share)
+    both = references.aligned(observation, signal="confidence")
+    share, chosen_on = OFFLINE_A[0] if offline_a is None else float(offline_a), "given"
+    if mode == "offline" and offline_a is None:
+        share, chosen_on = _strongest(both)
+    own = scores_of(both, mode, share)
     if population is None:
         others = own
     else:
         observation.check_reference(population, "population")
-        others = _log_ratios(population, references, mode, share)
+        beside = references.aligned(population, signal="confidence")
+        others = scores_of(beside, mode, share)
     ranked = np.sort(others)
     last = ranked[_last_rank(len(others), rate, apart=population is not None) - 1]
 
@@ -97,7 +108,7 @@ def rmia(
                 else f"the share {rate:g} of the population"
             ),
             "threshold_saw_evaluated": population is None,
-            **({"offline_a": share} if mode == "offline" else {}),
+            **({"offline_a": share, "settings_chosen_on": chosen_on} if mode == "offline" else {}),
         },
     )
 
@@ -118,11 +129,28 @@ def _last_rank(count: int, rate: float, *, apart: bool) -> int:
     return rank
 
 
-def _log_ratios(
-    observation: Observation, shadows: ShadowScores, mode: str, share: float
-) -> NDArray[np.float64]:
-    """log p(x | target) - log p(x) for every record."""
-    both = shadows.aligned(observation, signal="confidence")
+def check_models(inclusion: NDArray[np.bool_], *, mode: str = "offline") -> None:
+    """Raise unless models with these training records are enough: to be asked before training."""
+    _counted("without", ~inclusion)
+    if mode == "online":
+        _counted("with", inclusion)
+
+
+def _strongest(both: AlignedScores) -> tuple[float, str]:
+    """Return the ``a`` that finds most members of shadow models, and on what it was chosen."""
+    tried = trials(both, fewest=1)
+    if not tried:
+        return OFFLINE_A[0], "nothing: too few shadow models to try settings on"
+    found = {
+        share: strength(lambda one, a=share: scores_of(one, "offline", a), tried)  # type: ignore[misc]
+        for share in OFFLINE_A
+    }
+    best = max(found, key=lambda share: found[share])
+    return best, f"{len(tried)} shadow models in the place of the target"
+
+
+def scores_of(both: AlignedScores, mode: str, share: float) -> NDArray[np.float64]:
+    """log p(x | target) - log p(x) for every record, from confidences of target and references."""
     outside = _average("without", both.shadow, ~both.inclusion)
     if mode == "online":
         prior = (outside + _average("with", both.shadow, both.inclusion)) / 2
@@ -134,11 +162,16 @@ def _log_ratios(
 def _average(
     kind: str, values: NDArray[np.float64], used: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
+    count = _counted(kind, used)
+    return np.asarray(np.where(used, values, 0.0).sum(axis=0) / count)
+
+
+def _counted(kind: str, used: NDArray[np.bool_]) -> NDArray[np.int64]:
     count = used.sum(axis=0)
     if int(count.min()) < 1:
         raise InvalidValue(
             "shadows",
-            f"{len(values)} models, of which a record has none {kind} it",
+            f"{len(used)} models, of which a record has none {kind} it",
             f"at least one model {kind} each record: train more shadow models",
         )
-    return np.asarray(np.where(used, values, 0.0).sum(axis=0) / count)
+    return np.asarray(count)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
@@ -31,7 +32,13 @@ from discreet.learn.declared import (
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
 from discreet.learn.projected_sgd.plan import SgdPlan
-from discreet.learn.projected_sgd.projections import Box, L2Ball, Projection, Simplex
+from discreet.learn.projected_sgd.projections import (
+    Box,
+    GivenProjection,
+    L2Ball,
+    Projection,
+    Simplex,
+)
 from discreet.learn.projected_sgd.risk import ExcessRisk, excess_risk_without_privacy
 from discreet.learn.projected_sgd.training import engine_for, train
 from discreet.learn.saving import (
@@ -57,7 +64,12 @@ __all__ = ["PrivateProjectedSGDClassifier", "PrivateProjectedSGDRegressor"]
 _LARGEST = 1e100
 # Rows are made this much shorter than declared, so that rounding cannot make them longer.
 _SHORTER = 1.0 - 2.0**-40
-_SETS: dict[str, type[Projection]] = {"L2Ball": L2Ball, "Box": Box, "Simplex": Simplex}
+_SETS: dict[str, Callable[..., Projection]] = {
+    "L2Ball": L2Ball,
+    "Box": Box,
+    "Simplex": Simplex,
+    "given": GivenProjection.without_function,
+}
 
 
 class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
@@ -165,6 +177,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         dimension = features + bool(self.fit_intercept)
         length = _validate.real("feature_norm", self.feature_norm, above=1e-50, at_most=1e50)
         region = self._set()
+        region.start(dimension)  # a function that does not work is found before the charge
         length *= math.sqrt(2.0) if self.fit_intercept else 1.0
         if self.lipschitz is not None and self.clip_norm is not None:
             raise InvalidValue("clip_norm", self.clip_norm, "None where lipschitz is stated")
@@ -246,7 +259,8 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file of arrays and JSON, atomically and without pickle.
 
-        A projection that was given as a function is not saved; the model predicts without it.
+        The function of a given projection is not saved: the model predicts without it, and to
+        train again it must be given once more.
         """
         check_is_fitted(self, "certificate_")
         head, arrays = self._contents()
@@ -265,8 +279,10 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         """Read a model that :meth:`save` wrote."""
         head, arrays = read_model(path, kind=cls.__name__)
         region = dict(head["parameters"].pop("projection"))
-        kind = _SETS.get(region.pop("set"))
-        model = cls(**head["parameters"], projection=None if kind is None else kind(**region))
+        make = _SETS.get(region.pop("set"))
+        if make is None:
+            raise SchemaError("a saved model has a projection that is not known here")
+        model = cls(**head["parameters"], projection=make(**region))
         model._declare()
         set_features(model, head)
         model.plan_ = SgdPlan(**head["plan"])

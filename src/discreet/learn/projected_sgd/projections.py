@@ -225,3 +225,16 @@ class GivenProjection(Projection):
 
     def describe(self) -> dict[str, Any]:
         return {"set": "given", "name": self.name, "radius": self.radius}
+
+    @classmethod
+    def without_function(cls, *, name: str, radius: float) -> GivenProjection:
+        """Return what is left of a projection on the disk: it can be shown, and not used."""
+        return cls(_not_saved, radius, name)
+
+
+def _not_saved(_: NDArray[np.float64]) -> NDArray[np.float64]:
+    raise InvalidValue(
+        "projection",
+        "a function that was not saved with the model",
+        "the function once more, to train again: set_params(projection=GivenProjection(...))",
+    )

@@ -32,7 +32,7 @@ from discreet.certificate._schema import content_hash, digest_of, parse, require
 from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, from_json, to_json
+from discreet.privacy import Loss, from_json, serial, to_json
 from discreet.privacy.loss import compose
 from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
@@ -304,17 +304,20 @@ def _facts_alone(document: Mapping[str, Any]) -> Certificate:
 
 def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     """What 0.1 may have got wrong; docs/pitfalls.md tells what to compute again."""
-    what = "0.1 was right about it"
+    what = "what 0.1 got wrong does not affect it"
     checks = [Check("no warning was left out", None, _OF_0_1)]
-    loss, said = document["loss"], document["epsilon"]
+    said = document["epsilon"]
     try:
-        costs = from_json(loss).epsilon(delta=document["delta"])
+        loss, reason = _loss_of_0_1(document["loss"])
+        costs = loss.epsilon(delta=document["delta"])
     except DiscreetError as error:
         text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
         return [*checks, Check(what, False, text)]
     if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
-        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}: charge the difference"
-        checks.append(Check(what, False, f"{text} (discreet ledger correct) and certify again"))
+        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}"
+        text += "" if reason is None else f" ({reason})"
+        cure = "charge the difference (discreet ledger correct) and certify again"
+        checks.append(Check(what, False, f"{text}: {cure}"))
     elif document["learner"] == "DP-SGD":
         text = (
             "0.1 did not see padding that lets examples influence one another, parameters outside "
@@ -324,6 +327,12 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     else:
         checks.append(Check(what, True))
     return checks
+
+
+def _loss_of_0_1(document: Mapping[str, Any]) -> tuple[Loss, str | None]:
+    """What a release of 0.1 costs, also where its loss is refused today, and why it was wrong."""
+    read = getattr(serial, "read_old", None)
+    return (from_json(document), None) if read is None else read(document)
 
 
 # --- what the ledger says --------------------------------------------------------------------

@@ -129,6 +129,26 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     assert not sheet.exists()
 
 
+def test_what_train_writes_is_verified(trained: Path, run: Run) -> None:
+    """Before, the answer was: WRONG it follows the schema: part is None."""
+    path = str(trained / "model" / "certificate.json")
+    book = str(trained / "study.ledger")
+    done = run("certificate", "verify", path, "--ledger", book)
+    assert done.exit_code == 0, done.stdout
+    assert "ok           the ledger recorded this run" in done.stdout
+    alone = run("certificate", "verify", path)
+    assert alone.exit_code == 6
+    assert "not checked  the ledger recorded this run: no ledger was given" in alone.stdout
+    said = json.loads(Path(path).read_text(encoding="utf-8"))
+    said["plan"]["chosen_because"] = "it is the best"
+    said["hash"] = content_hash(said)
+    Path(path).write_text(json.dumps(said), encoding="utf-8")
+    done = run("certificate", "verify", path, "--ledger", book, "--json")
+    assert done.exit_code == 1
+    wrong = [one["what"] for one in json.loads(done.stdout)["checks"] if one["ok"] is False]
+    assert wrong == ["the ledger recorded this run"]
+
+
 def test_without_records_there_is_no_annex(trained: Path, run: Run) -> None:
     out = trained / "paper"
     sheet = trained / "audit.json"

@@ -116,6 +116,10 @@ def test_persons_a_ledger_and_json(place, cli):
     assert answer["unit"] == "person"
     assert answer["charged"] is True
     assert answer["epsilon"] <= 2.0
+    cli("certificate", "verify", "student/certificate.json", "--ledger", "study.ledger")
+    cli("certify", "student", "--ledger", "study.ledger")
+    public = "student-certificate/public/certificate.json"
+    cli("certificate", "verify", public, "--ledger", "study.ledger")
     message = cli(*command, "--out", "again", *charged, code=2)
     assert "budget" in message
     assert not Path("again").exists()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from discreet.errors import LedgerCorrupt, SchemaError
+from discreet.errors import InvalidValue, LedgerCorrupt, SchemaError
 from discreet.ledger import Ledger, check_receipt
 from discreet.ledger.entries import EMPTY_ROLL, Entry, Head, Roll, canonical, hash_of, parse_entry
 from discreet.privacy import Filter, Gaussian, PureDP
@@ -372,3 +372,57 @@ def test_the_tables_refuse_to_change_entries(busy: Ledger, place: str) -> None:
         with pytest.raises(Exception, match="append-only"):
             query(place, statement)
     assert busy.verify().ok
+
+
+# --- publications --------------------------------------------------------------------------
+
+
+def test_a_publication_is_an_entry_that_costs_nothing(busy: Ledger) -> None:
+    spent, charges = busy.show("census").budget.spent, busy.history("census")
+    receipt = busy.receipt("census", 2)
+    for digest in ("0" * 64, "1" * 64, "0" * 64):  # the same model may be published again
+        busy.record_publication(receipt, digest)
+    assert busy.verify().ok
+    assert busy.show("census").budget.spent == spent
+    assert busy.history("census") == charges
+    exported = busy.export("census")
+    assert check_receipt(exported) == []
+    last = exported["chain"][-1]["entry"]
+    assert (last["kind"], last["content"]) == (
+        "publication",
+        {"charge": 2, "certificate": "0" * 64},
+    )
+    busy.charge("census", TENTH)
+    assert busy.verify(receipts=[receipt]).ok
+
+
+def test_only_a_digest_for_a_charge_of_this_ledger_is_published(busy: Ledger) -> None:
+    receipt, entries = busy.receipt("census", 2), busy.show("census").entries
+    for digest in ("x", "0" * 63, "A" * 64):
+        with pytest.raises(InvalidValue, match="SHA-256"):
+            busy.record_publication(receipt, digest)
+    with pytest.raises(InvalidValue, match="receipt of an entry of this ledger"):
+        busy.record_publication({**receipt, "hash": "0" * 64}, "0" * 64)
+    for other in ({}, busy.receipt("census", 0), busy.receipt("census", 3)):
+        with pytest.raises(InvalidValue, match="receipt of a charge"):
+            busy.record_publication(other, "0" * 64)
+    assert busy.show("census").entries == entries
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"charge": 3, "certificate": "0" * 64}, "no charge"),
+        ({"charge": 2, "certificate": "0"}, "digest of a certificate"),
+        ({"charge": 2}, "does not make sense"),
+    ],
+)
+def test_a_publication_that_makes_no_sense_is_found(
+    content: dict[str, Any], words: str, busy: Ledger
+) -> None:
+    busy.record_publication(busy.receipt("census", 2), "0" * 64)
+    exported = copy.deepcopy(busy.export("census"))
+    link = exported["chain"][-1]
+    link["entry"]["content"] = content
+    link["hash"] = hash_of(canonical(link["entry"]))
+    assert words in "; ".join(map(str, check_receipt(exported)))

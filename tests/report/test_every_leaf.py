@@ -308,19 +308,3 @@ def test_a_charge_of_ones_own_cannot_be_checked(book: Ledger, tmp_path: Path) ->
     checks = {one.what: one for one in verify_certificate(path, ledger=book)}
     assert checks["the ledger recorded this run"].ok is None
     assert not any(one.ok is False for one in checks.values())
-
-
-@pytest.mark.parametrize("digest", ["x", "0" * 63, "A" * 64])
-def test_only_digests_are_published(digest: str, book: Ledger) -> None:
-    from discreet.errors import InvalidValue
-
-    with book.charge("people", PureDP(0.5)) as charge:
-        receipt = charge.receipt()
-    with pytest.raises(InvalidValue, match="SHA-256"):
-        book.record_publication(receipt, digest)
-    with pytest.raises(InvalidValue, match="receipt of an entry of this ledger"):
-        book.record_publication({**receipt, "hash": "0" * 64}, "0" * 64)
-    book.record_publication(receipt, "0" * 64)
-    book.record_publication(receipt, "0" * 64)
-    assert book.verify().ok
-    assert len(book.history("people")) == 1

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from discreet.audit.verdicts import TrainingAudit
 from discreet.certificate import Certificate, read_certificate, schema
+from discreet.certificate._old_formats import is_of_0_1
 from discreet.certificate._schema import faults
 from discreet.errors import InvalidValue, SchemaError
 
@@ -38,15 +39,15 @@ def model_certificate(directory: str | Path) -> Certificate:
     if not isinstance(known, dict) or not {"schema", "kind"} & set(known):
         raise InvalidValue("model", str(directory), _NOT_ONE)
     certificate = read_certificate(place)
-    for problem in disagreements(place, certificate):
+    for problem in disagreements(place, certificate, old=is_of_0_1(known)):
         raise SchemaError(problem)
     return certificate
 
 
-def disagreements(place: Path, certificate: Certificate) -> Iterator[str]:
-    """How the files of a model do not fit to its certificate."""
+def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterator[str]:
+    """How the files of a model do not fit to its certificate; learners of 0.1 wrote no digest."""
     digest = digest_on_disk(place)
-    if certificate.model_digest is None and (place / "model.npz").exists():
+    if old and certificate.model_digest is None and (place / "model.npz").exists():
         yield from _model_of_0_1(place)
     elif certificate.model_digest is None:
         yield "certificate.json names no model; save it together with the model"

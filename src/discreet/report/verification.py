@@ -32,10 +32,11 @@ from discreet.certificate._schema import content_hash, digest_of, parse, require
 from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, from_json, to_json
+from discreet.privacy import Loss, from_json, serial, to_json
 from discreet.privacy.loss import compose
 from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
+from discreet.report.model_facts import disagreements
 from discreet.report.page import EMBEDDED
 
 if TYPE_CHECKING:
@@ -76,17 +77,17 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     checks = [_run_check("it follows the schema", lambda: _schema(found))]
     if checks[0].ok is False:
         return checks
-    document = as_version_2(found)
+    document, old = as_version_2(found), is_of_0_1(found)
     checks.append(_hash(found))
     checks.append(_run_check("epsilon is that of the loss", lambda: _epsilon(document)))
     if "title" in document:
         checks += [
             _run_check("the losses add up to the guarantee", lambda: _losses(document)),
-            _run_check("every accountant says so", lambda: _guarantee(document)),
+            _run_check("every accountant says so", lambda: _guarantee(document, old=old)),
             _run_check("the meaning follows from the loss", lambda: _meaning(document)),
             _run_check("the audits say what their counts say", lambda: audit_faults(document)),
         ]
-    if is_of_0_1(found):
+    if old:
         checks += _written_by_0_1(document)
     else:
         checks.append(_run_check("no warning was left out", lambda: _warnings(document)))
@@ -94,7 +95,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     checks += _receipts(document, ledger)
     checks += _recorded(document, ledger)
     checks += _files(document, place.parent)
-    checks += _model(document, place.parent)
+    checks += _model(document, place.parent, old=old)
     if place.suffix.lower() in {".html", ".htm"}:
         checks.append(_page(found, text))
     return checks
@@ -191,7 +192,7 @@ def _dataset(receipt: Mapping[str, Any] | None) -> str | None:
     return None if receipt is None else str(receipt["entry"].get("dataset"))
 
 
-def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
+def _guarantee(document: Mapping[str, Any], *, old: bool) -> Iterator[str]:
     said = document["guarantee"]
     right = _right_guarantee(from_json(said["loss"]), said["delta"])
     if said["delta"] != document["delta"]:
@@ -202,9 +203,8 @@ def _guarantee(document: Mapping[str, Any]) -> Iterator[str]:
         yield "epsilon_lower is above epsilon"
     if lower is not None and lower > (right["epsilon_lower"] or 0.0) * (1.0 + _VERSIONS_AGREE):
         yield f"epsilon_lower is stated as {lower:g} and is {right['epsilon_lower']}"
-    if document["written_by"] == _HERE and not _alike(
-        {**said, "unit": None}, {**json.loads(json.dumps(right)), "unit": None}
-    ):
+    here = document["written_by"] == _HERE and not old
+    if here and not _alike({**said, "unit": None}, {**json.loads(json.dumps(right)), "unit": None}):
         yield "the numbers are not those that this version writes"
     for name in ("relation", "description"):
         if said[name] != right[name]:
@@ -304,17 +304,20 @@ def _facts_alone(document: Mapping[str, Any]) -> Certificate:
 
 def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     """What 0.1 may have got wrong; docs/pitfalls.md tells what to compute again."""
-    what = "0.1 was right about it"
+    what = "what 0.1 got wrong does not affect it"
     checks = [Check("no warning was left out", None, _OF_0_1)]
-    loss, said = document["loss"], document["epsilon"]
+    said = document["epsilon"]
     try:
-        costs = from_json(loss).epsilon(delta=document["delta"])
+        loss, reason = _loss_of_0_1(document["loss"])
+        costs = loss.epsilon(delta=document["delta"])
     except DiscreetError as error:
         text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
         return [*checks, Check(what, False, text)]
     if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
-        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}: charge the difference"
-        checks.append(Check(what, False, f"{text} (discreet ledger correct) and certify again"))
+        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}"
+        text += "" if reason is None else f" ({reason})"
+        cure = "charge the difference (discreet ledger correct) and certify again"
+        checks.append(Check(what, False, f"{text}: {cure}"))
     elif document["learner"] == "DP-SGD":
         text = (
             "0.1 did not see padding that lets examples influence one another, parameters outside "
@@ -324,6 +327,12 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     else:
         checks.append(Check(what, True))
     return checks
+
+
+def _loss_of_0_1(document: Mapping[str, Any]) -> tuple[Loss, str | None]:
+    """What a release of 0.1 costs, also where its loss is refused today, and why it was wrong."""
+    read = getattr(serial, "read_old", None)
+    return (from_json(document), None) if read is None else read(document)
 
 
 # --- what the ledger says --------------------------------------------------------------------
@@ -479,7 +488,7 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
     return checks
 
 
-def _model(document: Mapping[str, Any], directory: Path) -> list[Check]:
+def _model(document: Mapping[str, Any], directory: Path, *, old: bool) -> list[Check]:
     """Hold the certificate against the model and, once published, what its learner wrote."""
     what = "the model is the one of the certificate"
     names = [Path(name) for name in document.get("files", {}) if Path(name).name in _MODELS]
@@ -492,25 +501,20 @@ def _model(document: Mapping[str, Any], directory: Path) -> list[Check]:
     place = directory / names[0].parent
     if names[0].is_absolute() or ".." in names[0].parts or not (directory / names[0]).is_file():
         return [Check(what, None, "is not here")]
-    checks = [_run_check(what, partial(_same_model, document, place))]
+    checks = [_run_check(what, partial(_same_model, document, place, old=old))]
     if "title" in document and (place / "certificate.json").is_file():
         what = "the learner's own certificate says the same"
-        checks.append(_run_check(what, partial(_same_as_learner, document, place)))
+        checks.append(_run_check(what, partial(_same_as_learner, document, place, old=old)))
     return checks
 
 
-def _same_model(document: Mapping[str, Any], place: Path) -> Iterator[str]:
-    from discreet.report.model_facts import disagreements
-
-    yield from disagreements(place, _facts_alone(document))
+def _same_model(document: Mapping[str, Any], place: Path, *, old: bool) -> Iterator[str]:
+    yield from disagreements(place, _facts_alone(document), old=old)
 
 
-def _same_as_learner(document: Mapping[str, Any], place: Path) -> Iterator[str]:
-    from discreet.report.model_facts import model_certificate
-
-    right = model_certificate(place).to_json()
+def _same_as_learner(document: Mapping[str, Any], place: Path, *, old: bool) -> Iterator[str]:
+    right = as_version_2(read_certificate(place / "certificate.json"))
     # What 0.1 published states the epsilon of model and answers together, and not all of the run.
-    old = document["written_by"].startswith("discreet 0.1")
     free = {"schema", "version", "warnings", "hash"} | ({"epsilon", "run"} if old else set())
     for name in sorted(set(right) - free):
         if document[name] != right[name]:

@@ -130,7 +130,7 @@ def test_a_run_with_all_its_steps_has_none_left(tmp_path):
     train(model, sgd(model), plan(), checkpoint=tmp_path)
     again = network(seed=5)
     private = make_private(again, sgd(again), plan(), isolation="vouched", checkpoint=tmp_path)
-    assert private.certificate().steps_taken == 4
+    assert private.certificate().run["steps_taken"] == 4
     assert all(map(torch.equal, model.parameters(), again.parameters()))
     with pytest.raises(PlanViolation, match="all 4 steps"):
         private.batches(data(64))

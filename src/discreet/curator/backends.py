@@ -7,8 +7,6 @@ persons in it and no NULL, double or user-chosen column name, and runs compiled 
 from __future__ import annotations
 
 import secrets
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -17,6 +15,7 @@ import duckdb
 import ibis  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet.curator.scratch import PrivateFolder
 from discreet.errors import InvalidValue, NotApplicable
 
 __all__ = ["MOST_ROWS", "Backend", "DuckBackend", "SparkBackend", "open_backend"]
@@ -63,10 +62,10 @@ class DuckBackend:
     counts_persons = True
 
     def __init__(self, *, threads: int = 2, memory: str | None = None) -> None:
-        self._spill = tempfile.mkdtemp(prefix="discreet-curator-")
+        self._spill = PrivateFolder()
         settings: dict[str, Any] = {
             "threads": _validate.integer("threads", threads, at_least=1, at_most=1024),
-            "temp_directory": self._spill,
+            "temp_directory": str(self._spill.path),
             "preserve_insertion_order": False,
             # The statistics of a Parquet file leave NaN out, and DuckDB 2.0 believes them: without
             # this, isnan() is false for a NaN among numbers.
@@ -118,7 +117,7 @@ class DuckBackend:
 
     def close(self) -> None:
         self._connection.close()
-        shutil.rmtree(self._spill, ignore_errors=True)
+        self._spill.close()
 
 
 @final

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 from discreet import _validate
 from discreet.curator.forms import checked_text
 from discreet.curator.grids import stored_columns
+from discreet.curator.scratch import PrivateFolder
 from discreet.data.columns import Bounded, Labelled
 from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
 from discreet.data.schema import Schema
@@ -136,7 +135,7 @@ class CuratedDataset:
         from discreet.curator.sources import write_parquet
 
         key = SystemSource().read(32) if self._key is None else self._key
-        staging = Path(tempfile.mkdtemp(prefix="discreet-curator-"))
+        staging = PrivateFolder()
         backend = open_backend(self.engine_name, threads=self._threads, master=self._master)
         try:
             place = os.fspath(self._source) if isinstance(self._source, str | os.PathLike) else None
@@ -149,8 +148,9 @@ class CuratedDataset:
                 )
             else:
                 coded = True
-                write_parquet(self._source, self.schema, staging / "rows.parquet")
-                raw = backend.read_parquet(str(staging / "rows.parquet"))
+                rows = staging.path / "rows.parquet"
+                write_parquet(self._source, self.schema, rows)
+                raw = backend.read_parquet(str(rows))
             build_bounded(
                 backend, raw, schema=self.schema, columns=self.columns, coded=coded, key=key
             )
@@ -158,7 +158,7 @@ class CuratedDataset:
             backend.close()
             raise
         finally:
-            shutil.rmtree(staging, ignore_errors=True)
+            staging.close()
         return Engine(backend, self.columns)
 
     def _read_by_engine(self, place: str) -> bool:

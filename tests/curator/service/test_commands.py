@@ -144,6 +144,7 @@ def test_questions_are_asked_at_the_terminal(study: Study, service: Local, tmp_p
     assert "analyst:ann" in overview.stdout
     cost = run("query", service.url, "people", query, "--cost", token=token)
     assert "epsilon 1/5" in cost.stdout
+    assert "of the rows kept: at most 1 of each person's rows" in " ".join(cost.stdout.split())
     receipt = tmp_path / "receipt.json"
     asked = ("people", query, "--json", "--receipt", str(receipt), "--key", "one")
     answer = json.loads(run("query", service.url, *asked, token=token).stdout)
@@ -156,6 +157,7 @@ def test_questions_are_asked_at_the_terminal(study: Study, service: Local, tmp_p
     assert str(answer["value"]) in again.stdout.replace(",", "")
     groups = '{"kind": "group_by", "epsilon": "1", "by": [{"op": "column", "name": "city"}]}'
     told = run("query", service.url, "people", groups, token=token).stdout
+    assert "of the rows kept: at most 1 of each person's rows" in " ".join(told.split())
     assert "Bergen: 1" in told or "Bergen: 9" in told  # a hundred, more or less
     assert "hold together at 95 %" in told
     assert "charged: entry" in told

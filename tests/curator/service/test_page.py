@@ -92,12 +92,14 @@ def test_cost_and_error_come_before_the_answer(page: Page, study: Study, tmp_pat
     button = ready(page)
     expect(page.locator("#quote")).to_contain_text("costs epsilon 1/2")
     expect(page.locator("#quote")).to_contain_text("count of each group: ±")
+    expect(page.locator("#quote")).to_contain_text("of the rows kept: at most 1 of each person")
     with Ledger.open(study.place, read_only=True) as ledger:
         assert ledger.show("people").budget.charges == before
     button.click()
     answer = page.locator(".answer").first
     expect(answer.locator("svg .error")).to_have_count(3, timeout=PATIENCE)
     expect(answer.locator("tbody tr")).to_have_count(3)
+    expect(answer.locator(".about")).to_contain_text("Of the rows kept: at most 1 of each person")
     assert "Oslo" in (answer.locator("svg").get_attribute("aria-label") or "")
     with page.expect_download() as waiting:
         answer.get_by_role("button", name="Download the receipt of entry").click()
@@ -120,7 +122,8 @@ def test_cost_and_error_come_before_the_answer(page: Page, study: Study, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "kind", ["count", "sum", "mean", "variance", "histogram", "quantile", "top_k", "json"]
+    "kind",
+    ["count", "count_persons", "sum", "mean", "variance", "histogram", "quantile", "top_k", "json"],
 )
 def test_every_question_of_the_builder_is_answered(page: Page, study: Study, kind: str) -> None:
     enter(page, study.tokens["ann"])

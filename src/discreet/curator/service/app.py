@@ -19,6 +19,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from discreet import __version__
+from discreet.curator.scratch import Scratch
 from discreet.curator.service.analyst_routes import PROBLEMS, analyst_router
 from discreet.curator.service.bodies import HealthBody
 from discreet.curator.service.gate import Gate
@@ -28,7 +29,6 @@ from discreet.curator.service.pages import page_router
 from discreet.curator.service.problems import FAILED, Problem
 from discreet.curator.service.registry import Holder, Registry
 from discreet.curator.service.runner import Runner, Unanswered
-from discreet.curator.service.scratch import Scratch, remove_stale
 from discreet.curator.service.settings import Settings
 
 __all__ = ["SETTINGS_VARIABLE", "app_of_worker", "create_app"]
@@ -114,7 +114,6 @@ def _authenticating(
 def app_of_worker() -> FastAPI:
     """The application of one of several workers, which find their settings in the environment."""
     settings = Settings.from_json(os.environ[SETTINGS_VARIABLE])
-    remove_stale()
     scratch = Scratch()
     try:
         app = create_app(settings, scratch=scratch)

@@ -1,5 +1,6 @@
 """Temporary directories: private, gone at the end, and removed after a kill by the next start."""
 
+import gc
 import os
 import stat
 import subprocess
@@ -9,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from discreet.curator.service.scratch import Scratch, remove_stale
+from discreet.curator import CuratedDataset
+from discreet.curator.scratch import PrivateFolder, Scratch, remove_stale
+from discreet.data import Integer, Schema
 
 HOLDER = (
     "import sys, tempfile\n"
-    "from discreet.curator.service.scratch import Scratch\n"
+    "from discreet.curator.scratch import Scratch\n"
     "scratch = Scratch()\n"
     "open(tempfile.mkdtemp(prefix='discreet-curator-') + '/rows.parquet', 'w').close()\n"
     "print(scratch.folder, flush=True)\n"
@@ -83,3 +86,69 @@ def test_directories_of_other_users_stay(parent: Path, monkeypatch: pytest.Monke
     assert remove_stale() == []
     monkeypatch.undo()
     assert remove_stale(str(parent)) == [left]
+
+
+AGES = Schema({"age": Integer(0, 120)})
+OPENED = (
+    "import os, sys\n"
+    "from discreet.curator import CuratedDataset\n"
+    "from discreet.data import Integer, Schema\n"
+    "schema = Schema({'age': Integer(0, 120)})\n"
+    "people = CuratedDataset('people', schema=schema, source={'age': [1, 2]})\n"
+    "people.prepare()\n"
+    "print('open', flush=True)\n"
+    "sys.stdin.readline()\n"
+)
+
+
+def people() -> CuratedDataset:
+    found = CuratedDataset("people", schema=AGES, source={"age": [1, 2]})
+    found.prepare()
+    return found
+
+
+def test_the_directory_of_a_dataset_is_private_and_goes_when_it_is_closed_or_forgotten(
+    parent: Path,
+) -> None:
+    closed, forgotten = people(), people()
+    folders = list(parent.iterdir())  # what was staged is gone, what may be spilled to is here
+    assert len(folders) == 2
+    assert all(stat.S_IMODE(one.stat().st_mode) == 0o700 for one in folders)
+    closed.close()
+    assert len(list(parent.iterdir())) == 1
+    del forgotten
+    gc.collect()
+    assert list(parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["kill", "end"])
+def test_a_process_that_is_killed_or_ends_leaves_nothing_for_long(parent: Path, how: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OPENED],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "TMPDIR": str(parent)},
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        (theirs,) = parent.iterdir()
+        mine = people()  # while the other lives, its directory stays
+        assert theirs.exists()
+        mine.close()
+        if how == "kill":
+            process.kill()
+        else:
+            process.communicate("\n")
+    assert theirs.exists() == (how == "kill")
+    people().close()
+    assert list(parent.iterdir()) == []
+
+
+def test_a_forked_child_removes_nothing(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = PrivateFolder()
+    process = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: process + 1)
+    folder.close()
+    assert (folder.path / "pid").exists()
+    assert remove_stale() == [folder.path]

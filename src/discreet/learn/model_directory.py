@@ -24,7 +24,7 @@ import numpy as np
 from discreet.certificate import Certificate, read_certificate
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn.choosing import LEARNERS, TableLearner
 from discreet.learn.declared import declared_bounds
 
@@ -141,6 +141,8 @@ def _loaded(learner: str, schema: Schema, place: Path) -> TableLearner:
         raise InvalidValue("model", str(place.parent), "a directory with a model.npz") from None
     except SchemaError:
         raise
+    except ImportError as error:
+        raise NotApplicable(f"{place} needs {error.name}, which is not installed here") from None
     except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
         raise SchemaError(f"{place} is damaged ({type(error).__name__})") from None
     return model

@@ -12,7 +12,7 @@ from pathlib import Path
 from discreet.certificate import read_certificate
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
-from discreet.errors import SchemaError
+from discreet.errors import NotApplicable, SchemaError
 from discreet.learn.choosing import TableLearner
 from discreet.pate.classifier import PATEClassifier
 
@@ -55,6 +55,8 @@ def read_student_directory(place: str | Path) -> TableLearner:
         learner.predicted(read_table({name: [None] for name in asked.columns}, asked))
     except SchemaError:
         raise
+    except ImportError as error:
+        raise NotApplicable(f"{path} needs {error.name}, which is not installed here") from None
     except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
         raise SchemaError(f"{path} is damaged ({type(error).__name__})") from None
     if (head.get("format"), head.get("version")) != (_FORMAT, _VERSION):

@@ -66,6 +66,7 @@ def train(place, sampler):
         optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
         scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 50),
         average=0.9,
+        inputs=dpsgd.TensorSpec((6,)),
         isolation="vouched",
     )
     with Ledger.open(place / "study.ledger") as ledger:

@@ -403,7 +403,7 @@ def test_a_copy_that_ends_first_leaves_the_other_without_a_model(tmp_path, noted
             return [self[place] for place in places]
 
     with pytest.raises((ResumeRefused, AlreadyCharged)):
-        trainer().fit(
+        trainer(inputs=dpsgd.TensorSpec((6,))).fit(
             Waiting(*data(64).tensors),
             checkpoint=tmp_path / "run",
             checkpoint_every=every,

@@ -49,6 +49,10 @@ class Watched(Dataset):
         return self.base[index]
 
 
+def fail():
+    raise AssertionError("read before it was charged")
+
+
 def test_the_whole_plan_is_charged_once_and_before_the_first_read(ledger):
     charges_at_reads = []
 
@@ -57,7 +61,7 @@ def test_the_whole_plan_is_charged_once_and_before_the_first_read(ledger):
 
     made = plan()
     dataset = Watched(data(64), note)
-    out = trainer(made=made).fit(
+    out = trainer(made=made, inputs=dpsgd.TensorSpec((6,))).fit(
         dataset, ledger=ledger, dataset_name="patients", purpose="triage", analyst=None
     )
     assert charges_at_reads
@@ -77,7 +81,9 @@ def test_a_budget_that_is_short_stops_everything_before_the_first_read(ledger):
     before = [p.detach().clone() for p in model.parameters()]
     made = plan(noise_multiplier=0.05)
     with pytest.raises(BudgetExceeded):
-        trainer(model, made).fit(dataset, ledger=ledger, dataset_name="patients")
+        trainer(model, made, inputs=dpsgd.TensorSpec((6,))).fit(
+            dataset, ledger=ledger, dataset_name="patients"
+        )
     assert reads == []
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert ledger.history("patients") == []
@@ -101,13 +107,14 @@ def test_a_budget_for_another_unit_is_refused_before_the_charge(
     reads = []
     dataset = Watched(data(64), lambda: reads.append(1))
     options = {"ledger": ledger, "dataset_name": "people", "checkpoint": tmp_path / "run"}
+    known = {"inputs": dpsgd.TensorSpec((6,))}
     with pytest.raises(InvalidValue, match=f"one {budgeted}, the plan for one {planned}") as caught:
-        trainer(made=plan(unit=planned)).fit(dataset, **options)
+        trainer(made=plan(unit=planned), **known).fit(dataset, **options)
     assert caught.value.argument == "dataset_name"
     assert (reads, ledger.history("people")) == ([], [])
     # What the error advises works, in the same directory.
     said = caught.value.expected.split("unit=")[1].split(")")[0].strip("'")
-    out = trainer(made=plan(unit=said)).fit(dataset, **options)
+    out = trainer(made=plan(unit=said), **known).fit(dataset, **options)
     assert out.certificate.unit == budgeted
     assert len(ledger.history("people")) == 1
 
@@ -179,8 +186,10 @@ def with_a_second_optimizer():
         (lambda: with_a_second_optimizer(), {}, PlanViolation),
         (lambda: trainer(batch_axis=2), {}, InvalidValue),
         (lambda: trainer(source=3), {}, InvalidValue),
-        (lambda: trainer(network(features=5)), {}, RuntimeError),
-        (lambda: trainer(network().double()), {}, RuntimeError),
+        (lambda: trainer(network(features=5)), {}, InvalidValue),
+        (lambda: trainer(network().double()), {}, InvalidValue),
+        (lambda: trainer(), {"dataset": Watched(data(64), fail)}, InvalidValue),
+        (lambda: trainer(targets=dpsgd.TensorSpec(())), {}, InvalidValue),
         (lambda: trainer(), {"max_physical": 0}, InvalidValue),
         (lambda: trainer(), {"workers": -1}, InvalidValue),
         (lambda: trainer(), {"collate": "default"}, InvalidValue),

@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
 from discreet import __version__
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
@@ -48,6 +46,8 @@ def certify_run(
     the run says about itself, as JSON; what they call for is in
     :mod:`discreet.certificate._findings`.
     """
+    import torch  # not above: plans and certificates are read without it
+
     if earlier_plans:
         statements["earlier_plans"] = [_without_head(one) for one in earlier_plans]
     return Certificate.of(

@@ -18,6 +18,7 @@ from discreet.learn.dpsgd.plan import Plan
 from discreet.learn.dpsgd.private import Private
 from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.run_directory import RunDirectory
+from discreet.learn.dpsgd.run_frame import enter
 from discreet.learn.dpsgd.team import Team
 from discreet.learn.dpsgd.wrapping import check_pair
 from discreet.randomness import Source
@@ -114,7 +115,7 @@ def _in_directory(
         _ATTEMPTS[run.run_id] = run.attempt
         # A seeded stream, which exists for experiments, must not be read twice either.
         private = make(source=source and source.derive("attempt", run.attempt))
-        private._enter(run)
+        enter(private, run)
     except BaseException:
         if private is not None:
             private.detach()

@@ -15,6 +15,7 @@ from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.randomness.arguments import withheld
 
 __all__ = [
+    "are_classes",
     "is_plain_cross_entropy",
     "is_plainly_trained",
     "losses_of",
@@ -38,6 +39,9 @@ def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) ->
     Traceback (most recent call last):
     discreet.errors.InvalidValue: targets = 'withheld': expected classes from 0 to 2
     """
+    device = getattr(targets, "device", None)
+    if device is not None and device.type != "cpu" and not are_classes(loss, outputs, targets):
+        raise _no_class(outputs)
     try:
         return loss(outputs, targets)
     except (IndexError, RuntimeError, ValueError) as error:
@@ -49,6 +53,16 @@ def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) ->
         else:
             raise
     raise refusal  # out here, where it has no other error behind it
+
+
+def are_classes(loss: object, outputs: Any, targets: Any) -> bool:
+    """Whether a loss over classes would take the targets; other devices than the CPU do not ask."""
+    known = isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss | nn.MultiMarginLoss)
+    if not known or not isinstance(outputs, Tensor) or targets.is_floating_point():
+        return True
+    classes = outputs.shape[1] if outputs.ndim > 1 else outputs.shape[0]
+    right = (targets >= 0) & (targets < classes)
+    return bool((right | (targets == getattr(loss, "ignore_index", 0))).all())
 
 
 def outputs_of(model: nn.Module, inputs: Sequence[Any]) -> Any:

@@ -25,7 +25,7 @@ import operator
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import chain
 from typing import Any, NoReturn, final
 
@@ -64,9 +64,10 @@ from discreet.learn.dpsgd.probing import inputs_like, probe
 from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
 from discreet.learn.dpsgd.roster import Roster
 from discreet.learn.dpsgd.run_directory import RunDirectory
-from discreet.learn.dpsgd.run_frame import continue_from, state_of
+from discreet.learn.dpsgd.run_frame import leave, state_of
 from discreet.learn.dpsgd.sampling import draws
 from discreet.learn.dpsgd.team import Team
+from discreet.learn.dpsgd.unfit import Compute, blanked
 from discreet.learn.dpsgd.wrapping import (
     ForwardGuard,
     claim,
@@ -101,6 +102,7 @@ class Private:
         "_broken",
         "_chunk",
         "_clip",
+        "_counters",
         "_depth",
         "_drawn",
         "_earlier",
@@ -196,6 +198,7 @@ class Private:
         self._noisy: list[Tensor] | None = None
         self._chunk: Chunk | None = None
         self._rows = 0
+        self._counters: list[tuple[Tensor, Tensor]] = []
         self._running = False
         self._given: list[Tensor] | None = None
         self._depth = 0
@@ -463,6 +466,12 @@ class Private:
             look_at=self._look_at,
         )
         _, self._bank, self._watch, self._loss_watch, self._state_watch = made
+        # Buffers that a pass may change: of a pass that is taken again they must not tell.
+        self._counters = [
+            (buffer, buffer)
+            for name, buffer in self._model.named_buffers()
+            if self._isolation == "vouched" or name in self._writes
+        ]
         self._form = made.engine.backward_form
         self._engine = made.engine  # last: it says that all is there
 
@@ -479,6 +488,8 @@ class Private:
         self._rows = rows = chunk.units * self._plan.augmentations
         self._scale = float(rows) if self._reduction == "mean" else 1.0
         # Losses are looked at in the first step and, because the data may differ, in steps 2^k.
+        if self._counters:
+            self._counters = [(buffer, buffer.clone()) for buffer, _ in self._counters]
         if self._watch is not None and (not step & (step - 1) or self._state_watch is not None):
             self._watch.start()
         if self._state_watch is not None:
@@ -537,14 +548,51 @@ class Private:
 
         The batch is ``(*inputs, targets)``, and ``loss(model(*inputs), targets)`` gives one loss
         for each row (``reduction="none"``). The same as the four lines, and the fastest form:
-        plain stacks of linear layers under ``nn.CrossEntropyLoss`` take it without autograd.
+        plain stacks of linear layers under ``nn.CrossEntropyLoss`` take it without autograd. An
+        example that the model or the loss cannot take, such as one whose target is no class,
+        adds nothing (:mod:`~discreet.learn.dpsgd.unfit`).
         """
         if len(batch) < 2:
             raise InvalidValue("batch", f"{len(batch)} parts", "the inputs and then the targets")
         *inputs, targets = batch
-        if not self._passed_at_once(loss, tuple(inputs), targets):
-            self.backward(losses_of(loss, outputs_of(self._model, inputs), targets))
+
+        def compute(model: nn.Module, parts: Any) -> Tensor:
+            *given, sought = parts
+            return losses_of(loss, outputs_of(model, given), sought)
+
+        losses = self._losses_of_fit(
+            compute, batch, partial(self._passed_at_once, loss, tuple(inputs), targets)
+        )
+        if losses is not None:
+            self.backward(losses)
         self._optimizer.step()
+
+    def _losses_of_fit(
+        self, compute: Compute, batch: Any, at_once: Callable[[], bool] = lambda: False
+    ) -> Tensor | None:
+        """The losses of a batch, without those of examples that the model or the loss refuses.
+
+        Nothing if ``at_once`` has taken both passes.
+        """
+        try:
+            return None if at_once() else compute(self._model, batch)
+        except (PlanViolation, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if self._chunk is None or self._engine is None:
+                raise
+            failure = error
+        self._engine.forget()  # the model is itself again
+        with torch.no_grad():
+            for buffer, value in self._counters:
+                buffer.copy_(value)
+        axis = self._batch_axis or 0
+        found = blanked(compute, self._model, batch, rows=self._rows, axis=axis)
+        self._open(self._chunk)
+        if found is None:
+            raise failure  # out here, where it has no other error behind it
+        losses = compute(self._model, found[0])
+        return losses.masked_fill(found[1].to(losses.device), 0.0)
 
     def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
         """Whether both passes were taken without autograd, with nobody there to notice."""
@@ -701,27 +749,6 @@ class Private:
             raise InvalidValue("notes", type(notes).__name__, f"plain values ({error})") from None
         self._run.save_state(*state_of(self))
 
-    def _enter(self, run: RunDirectory) -> None:
-        """Have the run in a directory: go on from its state, or keep the first one."""
-        found = run.load_state()
-        self._run_id = run.run_id
-        if found is not None:
-            continue_from(self, found, run.reserved)
-        self._run = run
-        self._reserve = run.reserve
-        if found is None:
-            self.save()
-
-    def _leave(self) -> None:
-        """Let the directory of the run go, which knows all that happened."""
-        run, self._run = self._run, None
-        if run is not None and self._pid == os.getpid():
-            try:
-                run.save_state(*state_of(self))
-                run.give_back(self._step)
-            finally:
-                run.close()
-
     def detach(self) -> None:
         """End the plan: the model and the optimizer are as they were before, but trained.
 
@@ -742,7 +769,7 @@ class Private:
         self._handles = []
         self._bank = None  # lets its thread and its buffers go
         release(self)
-        self._leave()
+        leave(self)
 
     def _continue_at(self, step: int, *, clip_norms: Sequence[float]) -> None:
         """Resume a run whose first ``step`` steps were taken or given up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -40,7 +41,9 @@ __all__ = [
     "charged_once",
     "class_of",
     "continue_from",
+    "enter",
     "kept",
+    "leave",
     "require_unit",
     "state_of",
 ]
@@ -94,6 +97,28 @@ def continue_from(private: Private, state: State, reserved: int) -> None:
     # All that the model and the optimizer held before was replaced.
     private._earlier, private._notes = before, notes.get("notes", {})
     private._continue_at(start, clip_norms=notes["clip_norms"])
+
+
+def enter(private: Private, run: RunDirectory) -> None:
+    """Have a run in a directory: go on from its state, or keep the first one."""
+    found = run.load_state()
+    private._run_id = run.run_id
+    if found is not None:
+        continue_from(private, found, run.reserved)
+    private._run, private._reserve = run, run.reserve
+    if found is None:
+        private.save()
+
+
+def leave(private: Private) -> None:
+    """Let the directory of a run go, which knows all that happened."""
+    run, private._run = private._run, None
+    if run is not None and private._pid == os.getpid():
+        try:
+            run.save_state(*state_of(private))
+            run.give_back(private.steps_taken)
+        finally:
+            run.close()
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
@@ -16,10 +16,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from discreet import _validate
-from discreet.errors import InvalidValue, ResumeRefused
+from discreet.errors import DiscreetError, InvalidValue, ResumeRefused
 from discreet.learn.dpsgd.averaging import ParameterAverage
 from discreet.learn.dpsgd.checkpoint import prefixed, without_prefix
 from discreet.learn.dpsgd.earlier import GROUP_ENTRY
+from discreet.learn.dpsgd.isolation.made_up import describe
 from discreet.learn.dpsgd.isolation.parts import exchanged
 from discreet.learn.dpsgd.loading import (
     Collate,
@@ -68,6 +69,8 @@ class Trainer:
     ``loss(outputs, targets)`` gives one loss for each example: a torch loss with
     ``reduction="none"``, or any function. Batches are taken as ``(inputs..., targets)``; for
     others give ``losses(model, batch)`` instead, which returns one loss for each row.
+    ``inputs`` and ``targets`` describe an example (:class:`TensorSpec`): with them the run is
+    rehearsed before it is charged, and batches get the declared types.
     ``optimizer`` is an optimizer of the model or a function that makes one from its parameters,
     ``scheduler`` likewise from the optimizer; it moves once a step. With ``average`` the
     trained model is the exponential moving average with that decay.
@@ -93,6 +96,7 @@ class Trainer:
         scheduler: LRScheduler | Callable[[Optimizer], LRScheduler] | None = None,
         average: float | None = None,
         inputs: Any = None,
+        targets: Any = None,
         isolation: str = "check",
         batch_axis: int | None = None,
         source: Source | None = None,
@@ -121,10 +125,15 @@ class Trainer:
         self._losses: Losses = losses or self._default_losses
         self._average = None if average is None else ParameterAverage(model, decay=average)
         self._inputs = inputs
+        self._targets = targets
+        if targets is not None and inputs is None:
+            raise InvalidValue("targets", targets, "None, or a description beside that of inputs")
         self._isolation = isolation
         self._batch_axis = batch_axis
         self._source = source
         self._team = team
+        self._types: list[torch.dtype] | None = None
+        self._is_whole = True
 
     def fit(
         self,
@@ -153,10 +162,13 @@ class Trainer:
         no step twice (:mod:`~discreet.learn.dpsgd.run_directory`), and refuses a changed plan. At
         the end the model and its certificate are in that directory too.
 
-        The isolation check runs before the charge if the shapes are known: from ``inputs``,
-        from ``validation``, or from ``dataset`` if it is a ``TensorDataset`` (nothing of it is
-        read). Otherwise it runs at the first batch, which is after the charge. With the last
-        two the loss is tried out as well, on public examples or on zeros.
+        The run is rehearsed before the charge, on public or made-up examples: isolation, shapes
+        and types. What an example looks like is known from ``inputs``, from ``validation``, or from
+        ``dataset`` if it is a ``TensorDataset`` (nothing of it is read). With a ledger one of them
+        is required; without one the isolation check may wait for the first batch. Real examples
+        are read after the charge, and none of them makes the run fail: one that the model or
+        the loss cannot take, such as one whose label is no class, adds nothing
+        (:mod:`~discreet.learn.dpsgd.unfit`).
 
         ``validation`` is *public* data: figures on it are shown and kept. ``show_private_loss``
         shows the training loss as well, marked as not for release; it is not part of what was
@@ -193,6 +205,8 @@ class Trainer:
             members.begin(self.model)
             with members.together():
                 shapes = self._shapes(dataset, validation, collate)
+                if ledger is not None:
+                    self._require_known(shapes, validation)
                 private = self._wrapped(shapes, source)
                 stack.callback(private.detach)
                 self._try_out(shapes, validation, collate)
@@ -223,7 +237,8 @@ class Trainer:
                     if self._loss is not None and not show_private_loss:
                         private.step(self._loss, *batch)
                     else:
-                        losses = self._losses(self.model, batch)
+                        losses = private._losses_of_fit(self._losses, batch)
+                        assert losses is not None
                         private.backward(losses)
                         self.optimizer.step()
                     if not private.stepped:
@@ -346,7 +361,13 @@ class Trainer:
         return losses_of(self._loss, model(*inputs), targets)
 
     def _moved(self, batch: Any) -> Any:
-        """The batch where the model is."""
+        """The batch where the model is, in the types that were declared for it."""
+        if self._types is not None and isinstance(batch, list | tuple):
+            # Not of single examples: one of another type may have changed that of all.
+            batch = [
+                part.to(kind) if kind is not None and isinstance(part, Tensor) else part
+                for part, kind in zip(batch, [*self._types, *[None] * len(batch)], strict=False)
+            ]
         device = next(self.model.parameters()).device
         if device.type == "cpu":
             return batch
@@ -361,39 +382,100 @@ class Trainer:
     def _shapes(
         self, dataset: Any, validation: Any, collate: Collate | None
     ) -> list[Tensor] | None:
-        """The shapes of a batch, from public data or from a table of which nothing is read."""
-        if validation is None:
-            return template_of_table(dataset, collate)
-        return template_of(next(iter(_loader(validation, 1, collate))))
+        """What a batch looks like, by declaration, public data or a table of which nothing is read.
+
+        The types are kept, because batches get them.
+        """
+        self._types = None
+        known = table = template_of_table(dataset, collate)
+        if validation is not None:
+            known = template_of(next(iter(_loader(validation, 1, collate))))
+        declared = self._declared_shapes()
+        if declared is not None:
+            given = [] if known is None else known
+            if table is not None:  # of which the shapes are public as well
+                pairs = zip(declared, table, strict=False)
+                declared = [has.to(says.dtype) for says, has in pairs]
+            known = [*declared, *given[len(declared) :]]
+            if len(known) == len(declared) and self._targets is None:
+                known += self._sought(known)
+            self._is_whole = len(known) > len(declared) or self._targets is not None
+        if known is not None and (self._is_whole or self._loss is not None):
+            self._types = [part.dtype for part in known]
+        return known
+
+    def _declared_shapes(self) -> list[Tensor] | None:
+        if self._inputs is None:
+            return None
+        declared = describe(self._inputs, self._targets)
+        specs = [*declared.positional, *declared.targets]
+        if not declared.positional or any(spec.batch_dim for spec in specs):
+            return None
+        return [torch.empty(1, *spec.shape, dtype=spec.dtype, device="meta") for spec in specs]
+
+    def _sought(self, inputs: list[Tensor]) -> list[Tensor]:
+        """The targets of a loss over classes: one for each output, as torch has it."""
+        if type(self._loss) not in (nn.CrossEntropyLoss, nn.NLLLoss):
+            return []
+        with torch.no_grad(), _quiet(self.model):
+            outputs = self._run_on_zeros(lambda batch: self.model(*batch), inputs)
+        if not isinstance(outputs, Tensor) or outputs.ndim < 2:
+            return []
+        return [torch.empty(1, *outputs.shape[2:], dtype=torch.int64, device="meta")]
+
+    def _require_known(self, shapes: list[Tensor] | None, validation: Any) -> None:
+        """Refuse to charge what cannot be rehearsed."""
+        if self._inputs is not None or shapes is not None:
+            return
+        if validation is None or self._isolation == "check":
+            raise InvalidValue(
+                "inputs",
+                None,
+                "a TensorSpec of what the model takes (and targets=), or validation= of plain "
+                "tensors: with a ledger the run is rehearsed on made-up examples before it is "
+                "charged, and what they look like is not known without reading private ones. "
+                "Nothing was charged",
+            )
+
+    def _run_on_zeros(self, call: Callable[[Any], Any], shapes: list[Tensor]) -> Any:
+        """What a call gives for made-up examples: zeros, as in a step that draws nobody."""
+        batch = [torch.zeros(2, *part.shape[1:], dtype=part.dtype) for part in shapes]
+        try:
+            return call(self._moved(batch))
+        except DiscreetError:
+            raise
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            described = ", ".join(f"{tuple(part.shape[1:])} {part.dtype}" for part in shapes)
+            raise InvalidValue(
+                "inputs",
+                described,
+                f"examples that the model and the loss take; on zeros they raised "
+                f"{type(error).__name__}: {error}. Nothing was charged",
+            ) from error
 
     def _try_out(
         self, shapes: list[Tensor] | None, validation: Any, collate: Collate | None
     ) -> None:
-        """Compute losses once before anything is charged, of public or of made-up examples.
+        """Compute losses once before anything is charged, of public or of made-up examples."""
+        with torch.no_grad(), _quiet(self.model):
+            if validation is not None:
+                count = min(2, length_of(validation))
+                batch = next(iter(_loader(validation, count, collate)))
+                self._check_losses(self._losses(self.model, self._moved(batch)), count)
+                if collate is not None and self._isolation != "vouched":
+                    examples = [validation[at] for at in range(min(MOST, length_of(validation)))]
+                    pair = padded_pair(examples, collate)
+                    if pair is not None:
+                        require_padding_ignored(self.model, pair, self._losses)
+                self._validated(validation, collate)  # all of it: what is public costs nothing
+            if shapes is not None and self._is_whole:
+                self._check_losses(
+                    self._run_on_zeros(lambda batch: self._losses(self.model, batch), shapes), 2
+                )
+            elif shapes is not None:
+                self._run_on_zeros(lambda batch: self.model(*batch), shapes)
 
-        The made-up ones are zeros, as in a step that draws nobody.
-        """
-        rows = 2
-        if validation is not None:
-            rows = min(rows, length_of(validation))
-            batch = next(iter(_loader(validation, rows, collate)))
-            if collate is not None and self._isolation != "vouched":
-                examples = [validation[at] for at in range(min(MOST, length_of(validation)))]
-                pair = padded_pair(examples, collate)
-                if pair is not None:
-                    require_padding_ignored(self.model, pair, self._losses)
-        elif shapes is not None:
-            batch = [torch.zeros(rows, *part.shape[1:], dtype=part.dtype) for part in shapes]
-        else:
-            return
-        modes = [(module, module.training) for module in self.model.modules()]
-        self.model.eval()
-        try:
-            with torch.no_grad():
-                losses: object = self._losses(self.model, self._moved(batch))
-        finally:
-            for module, mode in modes:
-                module.training = mode
+    def _check_losses(self, losses: object, rows: int) -> None:
         if not isinstance(losses, Tensor) or losses.shape != (rows,):
             found = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
             name = "losses" if self._loss is None else "loss"
@@ -405,13 +487,13 @@ class Trainer:
         """Look for mixing before anything is charged, if the shapes are known."""
         if self._isolation != "check" or self._inputs is not None:
             return None
-        if parts is None or self._loss is None or len(parts) < 2:
+        if parts is None or (self._loss is not None and len(parts) < 2):
             return None
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
         return probe(
             self.model,
-            tuple(parts[:-1]),
-            targets=parts[-1],
+            parts[0] if self._loss is None else tuple(parts[:-1]),
+            targets=None if self._loss is None else parts[-1],
             loss=self._loss,
             groups=self.plan.clipping.groups(names),
             batch_axis=self._batch_axis,
@@ -512,6 +594,18 @@ def _scheduler_of(optimizer: Optimizer, given: Any) -> LRScheduler | None:
             "scheduler", given, "a scheduler of torch, or a function from the optimizer to one"
         )
     return made
+
+
+@contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation, and then as it was."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def _loader(dataset: Any, rows: int, collate: Collate | None) -> DataLoader[Any]:

@@ -79,10 +79,10 @@ class NetworkPlan:
         whom the guarantee protects: a row, or a person where there are several contributions.
         """
         try:
-            from discreet.learn.dpsgd import Plan
+            from discreet.learn.dpsgd import Plan, make_private  # noqa: F401 - what fit needs
         except ImportError as error:
             raise NotApplicable(
-                f"networks need torch: pip install 'discreet[torch]' ({error})"
+                f"networks need torch to be trained: pip install 'discreet[torch]' ({error})"
             ) from None
 
         cap = _validate.integer("rows_per_person", contributions, at_least=1, at_most=MOST_ROWS)

@@ -1,0 +1,90 @@
+"""Networks are trained with torch; what was saved is read and predicts without it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from discreet.data.tables import read_table
+from discreet.errors import NotApplicable, SchemaError
+from discreet.learn.choosing import TableLearner
+from discreet.learn.model_directory import read_model_directory
+
+SAVED = Path(__file__).parents[1] / "recorded" / "v0_1" / "train-mlp"
+STUDENT = SAVED.with_name("student")
+
+CHILD = """
+import sys
+from pathlib import Path
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "safetensors"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Absent())
+from discreet.data.tables import read_table
+from discreet.errors import NotApplicable
+from discreet.certificate import read_certificate
+from discreet.learn.dpsgd import Plan
+from discreet.learn.model_directory import read_model_directory
+from discreet.learn.tabular import PrivateMLPClassifier
+
+model = read_model_directory(sys.argv[1])
+asked = model.schema.for_prediction()
+record = read_table({name: [None] for name in asked.columns}, asked)
+print(model.estimator.certificate_.loss)
+print(model.estimator.predict_proba(model.features(record)).tolist())
+read_certificate(Path(sys.argv[2]))
+try:
+    PrivateMLPClassifier(classes=[0, 1], bounds=(0.0, 1.0), expected_rows=9).fit([[0.1]], [0])
+except NotApplicable as error:
+    print(error)
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_saved_network_is_loaded_and_predicts_without_torch():
+    paper = SAVED.with_name("dpsgd-trainer") / "certificate.json"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CHILD, str(SAVED), str(paper)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    loss, scores, refused = done.stdout.splitlines()
+    model = read_model_directory(SAVED)
+    asked = model.schema.for_prediction()
+    record = read_table({name: [None] for name in asked.columns}, asked)
+    assert loss == str(model.estimator.certificate_.loss)
+    expected = model.estimator.predict_proba(model.features(record)).tolist()
+    assert np.allclose(json.loads(scores), expected)
+    assert "networks need torch to be trained" in refused
+
+
+def test_a_missing_package_is_not_called_damage(monkeypatch):
+    from discreet.pate import student_directory
+
+    def load(*_):
+        raise ModuleNotFoundError("No module named 'numba'", name="numba")
+
+    monkeypatch.setattr(TableLearner, "load", load)
+    monkeypatch.setattr(student_directory.PATEClassifier, "load", load)
+    with pytest.raises(NotApplicable, match="needs numba, which is not installed"):
+        read_model_directory(SAVED)
+    with pytest.raises(NotApplicable, match="needs numba, which is not installed"):
+        student_directory.read_student_directory(STUDENT)
+
+
+def test_damage_is_still_called_damage(monkeypatch):
+    def load(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TableLearner, "load", load)
+    with pytest.raises(SchemaError, match="damaged"):
+        read_model_directory(SAVED)

@@ -1,8 +1,6 @@
 """Ledgers, certificates and models that version 0.1 wrote are still read."""
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,10 @@ from discreet.learn.tabular import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
-from discreet.ledger import Ledger
 from discreet.pate.student_directory import read_student_directory
 from discreet.privacy import from_json, to_json
+from recorded.version_0_1 import HERE, LOSSES, open_ledger
 
-HERE = Path(__file__).parent / "v0_1"
-LOSSES: list[dict[str, Any]] = json.loads((HERE / "losses.json").read_text(encoding="utf-8"))
 SOUND = [one for one in LOSSES if one["item"] is None]
 SAVED = {
     "logistic": PrivateLogisticRegression,
@@ -39,14 +35,6 @@ SAVED = {
     "projected-classifier": PrivateProjectedSGDClassifier,
     "projected-regressor": PrivateProjectedSGDRegressor,
 }
-
-
-def open_ledger(name: str, place: Path) -> Ledger:
-    """The recorded ledger as a file of its own."""
-    file = place / name
-    with contextlib.closing(sqlite3.connect(file)) as connection:
-        connection.executescript((HERE / f"{name}.sql").read_text(encoding="utf-8"))
-    return Ledger.open(file)
 
 
 @pytest.mark.parametrize("one", SOUND, ids=lambda one: str(one["name"]))

@@ -29,6 +29,7 @@ from discreet.cli.options import shown
 from discreet.cli.pate import pate
 from discreet.cli.predict import predict
 from discreet.cli.query import query
+from discreet.cli.recheck import recheck
 from discreet.cli.release import release
 from discreet.cli.serve import serve
 from discreet.cli.train import train
@@ -151,6 +152,7 @@ app.command(short_help="A student of private teachers, with its certificate.")(p
 app.command(short_help="What a trained model says about a file.")(predict)
 app.command(short_help="The certificate of a model, with attacks on it.")(certify)
 app.add_typer(certificate, name="certificate", short_help="Check a certificate.")
+app.command(short_help="Which files of version 0.1 claim too small an epsilon.")(recheck)
 app.add_typer(attack, name="attack", short_help="What an adversary really gets.")
 app.add_typer(ledger, name="ledger", short_help="Budgets that survive crashes and races.")
 app.add_typer(curator, name="curator", short_help="Datasets, analysts and tokens of a service.")

@@ -269,6 +269,48 @@ def verify(
         raise typer.Exit(1)
 
 
+@ledger.command(short_help="Charge what version 0.1 charged too little.")
+def correct(
+    place: Place,
+    dataset: Annotated[
+        str | None, typer.Argument(metavar="[DATASET]", help="One dataset instead of all.")
+    ] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    r"""Charge what version 0.1 charged too little.
+
+    Appends an entry for each charge that verify reports as undercharged. It charges the
+    difference; a budget that is exceeded then is closed and refuses every further charge.
+
+    \b
+    Example:
+      discreet ledger correct study.ledger
+    """
+    from discreet.ledger import Ledger
+
+    with Ledger.open(place) as book:
+        names = book.datasets() if dataset is None else [dataset]
+        corrected = [problem for name in names for problem in book.correct(name)]
+        views = [book.show(name) for name in names]
+    closed = [
+        f"{view.name}, {budget.label}" for view in views for budget in view.budgets if budget.closed
+    ]
+    if as_json:
+        print_json({"ledger": place, "corrected": _listed(corrected), "closed": closed})
+        return
+    print_lines([f"{shown(place)}: {_counted(len(corrected), 'charge')} corrected"])
+    print_lines(f"  {problem}" for problem in corrected)
+    print_lines(f"  closed: {label}" for label in closed)
+
+
+def _listed(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+    return [
+        {"dataset": p.dataset, "entry": p.seq, "what": p.what, "undercharged": p.undercharged}
+        for p in problems
+    ]
+
+
 def _print_verdict(
     place: str,
     entries: int,
@@ -278,12 +320,8 @@ def _print_verdict(
     as_json: bool,
 ) -> None:
     if as_json:
-        found = {"problems": problems, "notes": notes}
-        listed = {
-            name: [{"dataset": p.dataset, "entry": p.seq, "what": p.what} for p in some]
-            for name, some in found.items()
-        }
-        print_json({"ledger": place, "ok": not problems, "entries": entries, **listed})
+        found = {"problems": _listed(problems), "notes": _listed(notes)}
+        print_json({"ledger": place, "ok": not problems, "entries": entries, **found})
         return
     verdict = "everything fits" if not problems else _counted(len(problems), "problem")
     print_lines(
@@ -293,6 +331,8 @@ def _print_verdict(
         ]
     )
     print_lines(f"  note: {note}" for note in notes)
+    if any(problem.undercharged for problem in problems):
+        print_lines([f"  to mend: discreet ledger correct {shown(place)}"])
 
 
 def _counted(count: int, one: str, many: str | None = None) -> str:

@@ -27,6 +27,9 @@ def budget_rows(view: DatasetView) -> list[tuple[str, ...]]:
             at_least(_down(budget.delta)),
             str(budget.charges),
         )
+        if budget.closed:
+            rows.append((*head, "closed", "", "0"))
+            continue
         for name, spent in budget.spent.items():
             if name == "delta" and budget.delta == 0:
                 continue
@@ -38,11 +41,11 @@ def budget_rows(view: DatasetView) -> list[tuple[str, ...]]:
 
 def history_rows(view: DatasetView, rows: list[HistoryRow]) -> list[tuple[str, ...]]:
     """One row for each charge; ``used`` is the share of the dataset's budget after it."""
-    from discreet.privacy.serial import from_json
+    from discreet.privacy.serial import read_old
 
     shown: list[tuple[str, ...]] = []
     for row in rows:
-        loss = repr(from_json(row.loss))
+        loss = repr(read_old(row.loss).loss)
         short = loss if len(loss) <= _LONGEST_LOSS else loss[: _LONGEST_LOSS - 3] + "..."
         names = [name for name in (row.purpose, row.analyst, row.project) if name is not None]
         used = f"{100 * share_used(view.budget, row.spent['dataset']):.1f} %"

@@ -27,6 +27,7 @@ __all__ = [
     "Request",
     "charge_all",
     "label_of",
+    "parse_label",
     "scope_of",
     "spent_of",
     "state_of",
@@ -39,6 +40,12 @@ SCOPES = ("analyst", "project", "purpose")
 def label_of(scope: str, name: str) -> str:
     """How a budget is called: ``dataset``, ``analyst:ann``."""
     return DATASET if scope == DATASET else f"{scope}:{name}"
+
+
+def parse_label(label: str) -> tuple[str, str]:
+    """Scope and name of the budget that :func:`label_of` calls so."""
+    scope, _, name = label.partition(":")
+    return scope, name
 
 
 def scope_of(**names: str | None) -> tuple[str, str]:

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
-KINDS = ("genesis", "budget", "charge", "outcome", "publication")
+KINDS = ("genesis", "budget", "charge", "outcome", "publication", "correction")
 NO_HASH = ""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 2

@@ -28,12 +28,14 @@ from discreet.ledger.budgets import (
     Request,
     charge_all,
     label_of,
+    parse_label,
     scope_of,
     spent_of,
 )
 from discreet.ledger.charge import Charge
 from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Head, Roll, name_of, printable
 from discreet.ledger.receipts import export_of, receipt_of
+from discreet.ledger.replay import Problem, Replay
 from discreet.ledger.store import Session, Store
 from discreet.ledger.verification import Verification, verify_store
 from discreet.ledger.views import (
@@ -512,6 +514,46 @@ class Ledger:
             return [(row.text, row.hash) for row in records.entry_rows(session, number)]
 
     # --- proving -----------------------------------------------------------------------
+
+    def correct(self, dataset: str) -> list[Problem]:
+        """Charge what earlier versions charged too little, and return what was corrected.
+
+        One entry is appended for each charge that :meth:`verify` reports as undercharged; it
+        raises the sums of every budget that the charge touched. A budget that is exceeded then
+        is closed: it refuses every further charge. A chain with any other problem is refused.
+        """
+        name_of("dataset", dataset)
+        corrected: list[Problem] = []
+        while (problem := self._correct_one(dataset)) is not None:
+            corrected.append(problem)
+        return corrected
+
+    def _correct_one(self, dataset: str) -> Problem | None:
+        """Correct the first undercharged entry; every entry is a transaction of its own."""
+        with self._store.writing() as session:
+            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            replay = Replay(dataset)
+            for row in records.entry_rows(session, found.number):
+                replay.feed(row.text, row.hash, position=row.seq)
+            others = [problem for problem in replay.problems if not problem.undercharged]
+            if others:
+                raise LedgerCorrupt(f"{others[0]}; nothing was corrected, run verify")
+            if not replay.undercharged:
+                return None
+            wrong = next(iter(replay.undercharged.values()))
+            budgets = self._budgets(session, found, [parse_label(at) for at in wrong.missing])
+            for label, budget in budgets.items():
+                budget.raise_sums(wrong.missing[label_of(*label)])
+            content = {
+                "charge": wrong.seq,
+                "reason": str(wrong),
+                "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
+            }
+            entry = self._entry(found.head, "correction", content, found.roll)
+            records.append(session, found.number, entry)
+            for label, budget in budgets.items():
+                records.save_budget(session, found.number, label, budget)
+        return replay.problems[0]
 
     def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
         """Replay every chain with fresh budgets and report whatever does not fit.

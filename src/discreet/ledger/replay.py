@@ -6,37 +6,66 @@ from the settings on the chain and spends every charge again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from discreet.errors import BudgetExceeded, DiscreetError, SchemaError
+from discreet.errors import BudgetExceeded, DiscreetError, NotApplicable, SchemaError
 from discreet.ledger.budgets import DATASET, SCOPES, label_of
 from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Roll, hash_of, parse_entry
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
+from discreet.privacy.charges import plan_claim
 from discreet.privacy.loss import Loss
-from discreet.privacy.serial import from_json, read_fraction
+from discreet.privacy.serial import from_json, read_fraction, read_old
 
-__all__ = ["Problem", "Replay"]
+__all__ = ["Problem", "Replay", "Undercharge"]
 
 _LONGEST_GAP = 1_000_000
+# Another version may read the same loss a little differently.
+_AGREE = Fraction(1, 10**6)
 _NONSENSE = (DiscreetError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is wrong, and where; ``seq`` is ``None`` where no single entry is to blame."""
+    """What is wrong, and where; ``seq`` is ``None`` where no single entry is to blame.
+
+    ``undercharged`` marks an entry that an earlier version charged less than its loss costs;
+    :meth:`discreet.ledger.Ledger.correct` mends it.
+    """
 
     dataset: str
     seq: int | None
     what: str
+    undercharged: bool = False
 
     def __str__(self) -> str:
         where = "" if self.seq is None else f", entry {self.seq}"
         return f"{self.dataset}{where}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Undercharge:
+    """A charge of an earlier version that cost more than it was charged.
+
+    ``missing`` has the amount that each open sum of each budget lacks; a sum that is not named
+    cannot read the loss. ``costs`` is infinite where no theorem bounds the loss.
+    """
+
+    seq: int
+    sum: str
+    charged: float
+    costs: float
+    reason: str
+    missing: Mapping[str, Mapping[str, Fraction]]
+
+    def __str__(self) -> str:
+        costs = f"costs {self.costs:.6g}" if math.isfinite(self.costs) else "has no proved cost"
+        return f"was charged {self.sum} {self.charged:.6g} by 0.1, {costs}: {self.reason}"
 
 
 class Replay:
@@ -52,6 +81,7 @@ class Replay:
         self.spent: dict[str, dict[str, str]] = {}
         self.rolls: dict[Roll, int] = {}
         self.keys: dict[str, int] = {}
+        self.undercharged: dict[int, Undercharge] = {}
         self._filters: dict[str, Filter] = {}
         self._open_charges: set[int] = set()
         self._charges: set[int] = set()
@@ -138,18 +168,20 @@ class Replay:
                 self._problem(entry.seq, f"the key {key!r} was charged before")
             self.keys[key] = entry.seq
         self._check_required(entry)
-        loss, claim = from_json(content["loss"]), None
-        if content["delta"] is not None:
-            claim = self._claim(entry, loss, read_fraction(content["delta"], "delta"))
-            if content.get("by_lane") is not True:
-                # Version 0.1 charged every sum with the claim alone.
-                loss, claim = claim, None
         labels = [DATASET] + [
             label_of(scope, content[scope]) for scope in SCOPES if content[scope] is not None
         ]
         touched = [label for label in labels if label in self._filters]
         if sorted(content["spent"]) != sorted(touched):
             self._problem(entry.seq, "does not name the budgets that it had to charge")
+        if self._take_old(entry, touched):
+            return
+        loss, claim = from_json(content["loss"]), None
+        if content["delta"] is not None:
+            claim = self._claim(entry, loss, read_fraction(content["delta"], "delta"))
+            if content.get("by_lane") is not True:
+                # Version 0.1 charged every sum with the claim alone.
+                loss, claim = claim, None
         for label in touched:
             try:
                 self._filters[label].charge(loss, claim=claim)
@@ -157,6 +189,69 @@ class Replay:
                 self._problem(entry.seq, f"the budget {label!r} was exceeded: {error}")
             self._compare(entry, label, content["spent"].get(label, {}))
         self.spent.update(content["spent"])
+
+    def _take_old(self, entry: Entry, touched: Sequence[str]) -> bool:
+        """Take a charge that 0.1 read too low, with the sums that it noted; false for others."""
+        content = entry.content
+        old = read_old(content["loss"])
+        if old.reason is None:
+            return False
+        delta = None if content["delta"] is None else read_fraction(content["delta"], "delta")
+        right = _cost_now(old.loss, delta)
+        grown = {label: self._growth(label, content["spent"].get(label, {})) for label in touched}
+        missing = {label: self._missing(label, right, grown[label]) for label in touched}
+        short = [
+            (name, float(grown[label][name]), float(grown[label][name] + amount))
+            for label in touched
+            for name, amount in missing[label].items()
+            if amount > grown[label][name] * _AGREE
+        ]
+        if right is None:
+            label, name = next((at, sum_) for at in touched for sum_ in grown[at])
+            short = [(name, float(grown[label][name]), math.inf)]
+        if not short:
+            return False
+        for label in touched:
+            amounts = dict(grown[label])
+            if min(amounts.values()) < 0:
+                self._problem(entry.seq, f"the sums of {label!r} are below what was spent")
+            delta_spent = amounts.pop("delta", Fraction(0))
+            self._filters[label].raise_sums(amounts, delta=delta_spent, charges=1)
+            self._compare(entry, label, content["spent"].get(label, {}))
+        self.spent.update(content["spent"])
+        name, charged, costs = short[0]
+        words = "epsilon" if name == "basic" else name
+        found = Undercharge(entry.seq, words, charged, costs, old.reason, missing)
+        self.undercharged[entry.seq] = found
+        self.problems.append(Problem(self.dataset, entry.seq, str(found), undercharged=True))
+        return True
+
+    def _growth(self, label: str, noted: Mapping[str, str]) -> dict[str, Fraction]:
+        """What a charge added to the sums of a budget, by its own note."""
+        now = self._filters[label].spent
+        return {
+            name: read_fraction(noted[name], label) - now[name] for name in now if name in noted
+        }
+
+    def _missing(
+        self, label: str, right: Loss | None, grown: Mapping[str, Fraction]
+    ) -> dict[str, Fraction]:
+        """What a charge should have added to the sums of a budget besides."""
+        costs = {} if right is None else self._filters[label].costs(right)
+        return {n: max(costs[n] - grown[n], Fraction(0)) for n in costs if n in grown}
+
+    def _take_correction(self, entry: Entry) -> None:
+        found = self.undercharged.pop(entry.content["charge"], None)
+        if found is None:
+            self._problem(entry.seq, "corrects an entry that needs no correction")
+            return
+        for label, amounts in found.missing.items():
+            self._filters[label].raise_sums(amounts)
+            self._compare(entry, label, entry.content["spent"].get(label, {}))
+        self.spent.update(entry.content["spent"])
+        told = Problem(self.dataset, found.seq, str(found), undercharged=True)
+        self.problems.remove(told)
+        self.notes.append(replace(told, what=f"{told.what}; corrected by entry {entry.seq}"))
 
     def _take_outcome(self, entry: Entry) -> None:
         charge = entry.content["charge"]
@@ -213,6 +308,15 @@ class Replay:
     def budgets(self) -> dict[str, Filter]:
         """The replayed budgets, by label, which is one for each (scope, name) on the chain."""
         return self._filters
+
+
+@lru_cache(maxsize=256)
+def _cost_now(loss: Loss, delta: Fraction | None) -> Loss | None:
+    """What a loss of 0.1 is charged as today, or None if it has no finite cost at its delta."""
+    try:
+        return loss if delta is None else plan_claim(loss, delta)
+    except NotApplicable:
+        return None
 
 
 @lru_cache(maxsize=256)

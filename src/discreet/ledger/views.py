@@ -12,7 +12,7 @@ from discreet.ledger.budgets import DATASET, SCOPES
 from discreet.ledger.entries import Entry, parse_entry
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.relation import Relation
-from discreet.privacy.serial import from_json, read_fraction
+from discreet.privacy.serial import read_fraction, read_old
 
 __all__ = [
     "BudgetView",
@@ -41,6 +41,11 @@ class BudgetView:
     remaining: Mapping[str, Fraction]
 
     @property
+    def closed(self) -> bool:
+        """Whether no sum is open: a correction exceeded the budget, and it pays for nothing."""
+        return set(self.remaining) <= {"delta"}
+
+    @property
     def used(self) -> float:
         """The share of the budget that is gone, by the sum that has the most room left."""
         shares = []
@@ -48,7 +53,7 @@ class BudgetView:
             if name != "delta":
                 cap = spent + self.remaining[name]
                 shares.append(float(spent / cap) if cap else 1.0)
-        return min(shares)
+        return min(shares, default=1.0)  # no open sum: the budget was closed by a correction
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def history_row(entry: Entry, outcome: Mapping[str, Any] | None) -> HistoryRow:
 
 def _row(entry: Entry, outcome: str) -> HistoryRow:
     content = entry.content
-    from_json(content["loss"])
+    read_old(content["loss"])  # losses that only 0.1 could build are shown as they are
     for sums in (content["spent"][DATASET], *content["spent"].values()):
         for name, text in sums.items():
             read_fraction(text, name)

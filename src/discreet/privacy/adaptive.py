@@ -35,9 +35,11 @@ Losses that state a delta spend it from ``reserved``, see :mod:`discreet.privacy
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, final
 
@@ -250,6 +252,32 @@ class Filter:
         total = bounded(self._delta_spent + sum(good.delta for good in taken))
         return [step.lane for step in steps], total
 
+    def costs(self, loss: Loss) -> dict[str, Fraction]:
+        """What a loss adds to each open lane that can read it; nothing is spent."""
+        good = charges.split(loss, relation=self._relation)
+        found = {}
+        for lane in self._lanes:
+            if lane.open:
+                with contextlib.suppress(NotApplicable):
+                    found[lane.name] = lane.cost(good)
+        return found
+
+    def raise_sums(
+        self, amounts: Mapping[str, Fraction], *, delta: Fraction = Fraction(0), charges: int = 0
+    ) -> None:
+        """Add what earlier charges cost, where the ledger knows the amounts.
+
+        A lane that is not named, or has no room for its amount, is closed. A filter without an
+        open lane refuses every further charge.
+        """
+        with _CHARGING:
+            self._lanes = [_raised(lane, amounts.get(lane.name)) for lane in self._lanes]
+            self._delta_spent = bounded(self._delta_spent + delta)
+            if self._delta_spent > self._reserved:
+                self._delta_spent = self._reserved
+                self._lanes = [replace(lane, open=False) for lane in self._lanes]
+            self._charges += charges
+
     # --- persistence -----------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
@@ -302,6 +330,15 @@ class Filter:
         if filter_._delta_spent > filter_._reserved:
             raise SchemaError("discreet.filter: delta_spent is more than was reserved")
         return filter_
+
+
+def _raised(lane: Lane, amount: Fraction | None) -> Lane:
+    if not lane.open:
+        return lane
+    full = lane.budget is not None and amount is not None and lane.spent + amount > lane.budget
+    if amount is None or full:
+        return replace(lane, open=False)
+    return replace(lane, spent=bounded(lane.spent + amount))
 
 
 @final

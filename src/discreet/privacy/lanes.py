@@ -201,8 +201,6 @@ def read_lanes(states: object, fresh: Sequence[Lane]) -> list[Lane]:
         elif body["budget"] is not None:
             raise SchemaError(f"lanes.{lane.name}: this lane has no budget")
         lanes.append(replace(lane, budget=budget, spent=spent, open=body["open"]))
-    if not any(lane.open for lane in lanes):
-        raise SchemaError("lanes: at least one must be open")
     return lanes
 
 

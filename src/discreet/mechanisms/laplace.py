@@ -49,6 +49,7 @@ from discreet.mechanisms.error_bars import (
     saturated,
 )
 from discreet.mechanisms.parameters import (
+    drawn_scale,
     either,
     few_enough_steps,
     grid_for,
@@ -82,7 +83,7 @@ __all__ = [
 @final
 @dataclass(frozen=True)
 class IntegerLaplace:
-    """Laplace noise in whole steps: the double ``scale`` that is drawn with and charged for."""
+    """Laplace noise in whole steps: the double ``scale`` that is charged for."""
 
     scale: float
     sensitivity: int
@@ -101,8 +102,8 @@ class IntegerLaplace:
 
     @property
     def exact_scale(self) -> Fraction:
-        """The scale as the rational number that the sampler gets."""
-        return Fraction(self.scale)
+        """The rational number that the sampler gets: never less than is charged for."""
+        return drawn_scale(self.scale)
 
     def loss(self) -> DiscreteLaplace:
         """The loss of the release, exact."""

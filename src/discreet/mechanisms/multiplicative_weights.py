@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.mechanisms.parameters import rounded_up
+from discreet.mechanisms.parameters import drawn_scale, rounded_up
 from discreet.mechanisms.release import Release
 from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.small_database import public_total, read_histogram, read_queries
@@ -112,7 +112,7 @@ def multiplicative_weights(
         synthetic = np.rint(matrix @ weights * total * _PARTS).astype(np.int64)
         scores = np.abs(_PARTS * true - synthetic)
         picked = select(scores, rate=step / (2 * _PARTS), source=bits)
-        noisy = int(true[picked]) + discrete_laplace(Fraction(_scale(step)), source=bits)
+        noisy = int(true[picked]) + discrete_laplace(drawn_scale(_scale(step)), source=bits)
         measured.append((picked, noisy))
         weights = _moved(weights, matrix, measured, total, again)
         average += weights / rounds
@@ -154,5 +154,5 @@ def _step(rounds: int, epsilon: object) -> Fraction:
 
 
 def _scale(step: Fraction) -> float:
-    """Return the noise scale 1 / step as a double, not below it; it is drawn with exactly."""
+    """Return the noise scale 1 / step as a double, not below it."""
     return rounded_up("epsilon", str(step), 1 / step)

@@ -1,8 +1,9 @@
 """Public parameters of a mechanism: exact numbers, and one way to set the noise.
 
-The noise that is drawn and the noise that the loss speaks of are the same number:
-a scale is turned into a double first (upwards, so never less noise than was asked
-for), and the sampler gets that double exactly.
+The noise that is drawn is never less than the noise that the loss speaks of. A scale is turned
+into a double first (upwards, so never less noise than was asked for). Readings take that double
+as the binary number that it is or, as a budget does, as the decimal that it prints as:
+the sampler gets the larger of the two (:func:`drawn_scale`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from discreet.randomness.arguments import rational
 from discreet.randomness.grid import granularity_checked
 
 __all__ = [
+    "drawn_scale",
     "either",
     "few_enough_steps",
     "flag",
@@ -54,7 +56,9 @@ def flag(argument: str, value: object) -> bool:
 
 
 def rounded_up(argument: str, value: object, exact: Fraction) -> float:
-    """Return the least double that is at least ``exact``; ``value`` is what the caller wrote.
+    """Return the least double that is at least ``exact``, also as the decimal that it prints as.
+
+    ``value`` is what the caller wrote.
 
     >>> rounded_up("scale", "10/3", Fraction(10, 3)) >= Fraction(10, 3)
     True
@@ -63,11 +67,22 @@ def rounded_up(argument: str, value: object, exact: Fraction) -> float:
         nearest = float(exact)
     except OverflowError:
         nearest = math.inf
-    if nearest < exact:
+    while nearest < math.inf and min(nearest, Fraction(repr(nearest))) < exact:
         nearest = math.nextafter(nearest, math.inf)
     if not 0.0 < nearest < math.inf:
         raise InvalidValue(argument, value, "a value whose noise is a positive double")
     return nearest
+
+
+def drawn_scale(scale: float) -> Fraction:
+    """Return the scale to draw with: at least what the double is, and what it prints as.
+
+    >>> drawn_scale(0.3) == Fraction(3, 10) > Fraction(0.3)
+    True
+    >>> drawn_scale(0.1) == Fraction(0.1) > Fraction(1, 10)
+    True
+    """
+    return max(Fraction(scale), Fraction(repr(scale)))
 
 
 def stated_epsilon(epsilon: object) -> tuple[Fraction, float]:

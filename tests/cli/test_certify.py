@@ -115,6 +115,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
     assert own in {one["what"] for one in checks}
     # What the learner wrote cannot be told otherwise, not even with a fresh hash.
     lies = [("randomness", {"noise": "sun spots"}), ("plan", {}), ("learner", "magic")]
+    lies += [("unit", "person")]
     for field, lie in lies:
         told = copy.deepcopy(document)
         told[field] = lie
@@ -122,7 +123,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
         told["hash"] = content_hash(told)
         (out / "public" / "lie.json").write_text(json.dumps(told), encoding="utf-8")
         found = verify_certificate(out / "public" / "lie.json")
-        assert [one.what for one in found if one.ok is False] == [own], field
+        assert own in {one.what for one in found if one.ok is False}, field
     again = run("certify", str(trained / "model"), "--out", str(out))
     assert again.exit_code == 2
     assert "--out" in again.stderr

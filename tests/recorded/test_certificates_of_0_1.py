@@ -10,7 +10,7 @@ from discreet.certificate import read_certificate
 from discreet.ledger import Ledger
 from discreet.report import model_certificate, verify_certificate
 from discreet.report.verification import Check
-from recorded.test_version_0_1 import HERE, open_ledger
+from recorded.version_0_1 import HERE, open_ledger
 
 AFFECTED = "affected.certificate.json"
 SOUND = sorted(

@@ -32,8 +32,9 @@ from discreet.certificate._schema import content_hash, digest_of, parse, require
 from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, from_json, serial, to_json
+from discreet.privacy import Loss, from_json, to_json
 from discreet.privacy.loss import compose
+from discreet.privacy.serial import read_old
 from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
 from discreet.report.model_facts import disagreements
@@ -308,7 +309,7 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     checks = [Check("no warning was left out", None, _OF_0_1)]
     said = document["epsilon"]
     try:
-        loss, reason = _loss_of_0_1(document["loss"])
+        loss, reason = read_old(document["loss"])
         costs = loss.epsilon(delta=document["delta"])
     except DiscreetError as error:
         text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
@@ -327,12 +328,6 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     else:
         checks.append(Check(what, True))
     return checks
-
-
-def _loss_of_0_1(document: Mapping[str, Any]) -> tuple[Loss, str | None]:
-    """What a release of 0.1 costs, also where its loss is refused today, and why it was wrong."""
-    read = getattr(serial, "read_old", None)
-    return (from_json(document), None) if read is None else read(document)
 
 
 # --- what the ledger says --------------------------------------------------------------------

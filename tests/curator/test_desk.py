@@ -317,6 +317,7 @@ def test_a_description_tells_public_facts_only(people: CuratedDataset) -> None:
     assert "60" not in json.dumps({**facts, "schema": "", "columns": ""})
 
 
+@pytest.mark.slow
 def test_answers_are_kept_in_postgresql_too(
     ledger: Ledger, people: CuratedDataset, tmp_path: Path
 ) -> None:
@@ -353,6 +354,7 @@ def test_no_ledger_shares_a_schema_with_answers() -> None:
             Ledger.create(f"postgresql://nobody@nowhere/db?ledger={name}")
 
 
+@pytest.mark.slow
 def test_answers_do_not_enter_the_schema_of_a_ledger_of_0_1() -> None:
     import psycopg
 

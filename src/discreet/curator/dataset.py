@@ -29,11 +29,11 @@ _REMOTE = ("file", "hdfs", "https", "http", "s3", "s3a", "gs", "abfss")
 
 @final
 class CuratedDataset:
-    """Records of a schema, bounded once when the dataset is first used.
+    """Records of a schema, read and put in line once, when the dataset is first used.
 
     ``source`` is a CSV or Parquet file, a directory or URL of Parquet files, a DuckDB file (with
     ``table``), or a table in memory. ``engine`` is ``"duckdb"``, with ``threads``, or ``"spark"``
-    at the URL ``master``. ``key`` (32 bytes) chooses which rows of a person are kept; without it
+    at the URL ``master``. ``key`` (32 bytes) chooses which rows of a person are used; without it
     each opening draws a fresh one. Workers that share a key see the same rows.
 
     Making one costs nothing. :meth:`prepare` reads the source and builds the bounded table; faults

@@ -47,7 +47,7 @@ from discreet.randomness import SystemSource
 RESULTS = Path(__file__).resolve().parent / "results"
 IMAGE = RESULTS.parents[1] / "docs" / "images" / "curator-engine.png"
 TARGET = 1.15
-FILTERED_TARGET = 30.0
+FILTERED_TARGET = 20.0
 CAP = 8
 REGIONS = [f"region {at}" for at in range(50)]
 SCHEMA = Schema(

@@ -17,6 +17,7 @@ from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
+    LedgerError,
     NotApplicable,
 )
 from discreet.ledger import Ledger, check_receipt
@@ -316,6 +317,7 @@ def test_a_description_tells_public_facts_only(people: CuratedDataset) -> None:
     assert "60" not in json.dumps({**facts, "schema": "", "columns": ""})
 
 
+@pytest.mark.slow
 def test_answers_are_kept_in_postgresql_too(
     ledger: Ledger, people: CuratedDataset, tmp_path: Path
 ) -> None:
@@ -344,3 +346,23 @@ def test_answers_are_kept_in_postgresql_too(
             assert book.verify().ok
     with pytest.raises(InvalidValue, match="ledger"):
         open_answers("postgresql://host/db?ledger=No;Name")
+
+
+def test_no_ledger_shares_a_schema_with_answers() -> None:
+    for name in ("answers", "answers_study"):
+        with pytest.raises(InvalidValue, match="another name: discreet_answers"):
+            Ledger.create(f"postgresql://nobody@nowhere/db?ledger={name}")
+
+
+@pytest.mark.slow
+def test_answers_do_not_enter_the_schema_of_a_ledger_of_0_1() -> None:
+    import psycopg
+
+    with running_server() as url:
+        Ledger.create(f"{url}&ledger=old").close()
+        with psycopg.connect(url) as connection:
+            connection.execute("ALTER SCHEMA discreet_old RENAME TO discreet_answers")
+        with pytest.raises(LedgerError, match="is that of a ledger"):
+            open_answers(url)
+        with Ledger.open(f"{url}&ledger=answers") as book:
+            assert book.verify().ok

@@ -44,8 +44,8 @@ from discreet.curator.queries import (
     ThresholdStream,
     Variance,
 )
-from discreet.data import Categorical, Schema, read_table
-from discreet.errors import NotApplicable
+from discreet.data import Categorical, Date, Schema, read_table
+from discreet.errors import InvalidValue, NotApplicable
 
 
 @pytest.fixture(scope="module")
@@ -251,3 +251,83 @@ def test_days_are_days_everywhere() -> None:
     assert not math.isnan(column.bounds[1])
     assert isinstance(Column("day"), Number)
     assert Value(1).value == 1
+
+
+NORTH = Schema(
+    {
+        "day": Date(dt.date(2019, 1, 1), dt.date(2021, 12, 31)),
+        "plain": Date(dt.date(2019, 1, 1), dt.date(2021, 12, 31)),
+    }
+)
+
+
+def zoned_times() -> Any:
+    """Moments that are another day in their zone than in UTC."""
+    import pyarrow as pa
+
+    moments = [dt.datetime(2020, 1, 1, hour, tzinfo=dt.UTC) for hour in (3, 12)]
+    bare = [moment.replace(tzinfo=None) for moment in moments]
+    return pa.table(
+        {
+            "day": pa.array(moments, type=pa.timestamp("us", tz="America/Los_Angeles")),
+            "plain": pa.array(bare, type=pa.timestamp("us")),
+        }
+    )
+
+
+def test_a_time_of_a_zone_is_the_day_that_it_was_there(tmp_path: Path) -> None:
+    import duckdb
+    import pyarrow.parquet as pq
+
+    pq.write_table(zoned_times(), tmp_path / "times.parquet")
+    sources = (zoned_times(), tmp_path / "times.parquet")
+    one, other = (kept_rows(CuratedDataset("t", schema=NORTH, source=s)) for s in sources)
+    first = (dt.date(2020, 1, 1) - dt.date(1970, 1, 1)).days
+    assert one == other == [(first - 1, first), (first, first)]
+    (tmp_path / "folder").mkdir()
+    pq.write_table(zoned_times(), tmp_path / "folder" / "times.parquet")
+    with duckdb.connect(str(tmp_path / "times.duckdb")) as connection:
+        connection.execute(f"CREATE TABLE t AS FROM '{tmp_path}/times.parquet'")
+    for source, name in ((tmp_path / "folder", None), (tmp_path / "times.duckdb", "t")):
+        with pytest.raises(InvalidValue, match="times without a zone"):
+            CuratedDataset("t", schema=NORTH, source=source, table=name).prepare()
+
+
+def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
+    """As pyarrow writes them; what else lies in it is refused or, by its name, left out."""
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    rows = pa.table({"age": [1, 2, 3, 4], "city": ["Oslo", "Oslo", "Bergen", "3"]})
+    ds.write_dataset(
+        rows,
+        tmp_path / "parts",
+        format="parquet",
+        partitioning=["city"],
+        partitioning_flavor="hive",
+    )
+    (tmp_path / "parts" / "_SUCCESS").touch()
+    (tmp_path / "parts" / ".crc").touch()
+    schema = Schema({"age": PEOPLE.columns["age"], "city": PEOPLE.columns["city"]})
+    found = CuratedDataset("p", schema=schema, source=tmp_path / "parts")
+    in_memory = CuratedDataset("p", schema=schema, source=rows)
+    assert kept_rows(found) == kept_rows(in_memory)
+    assert len(kept_rows(found)) == 4
+    (tmp_path / "parts" / "city=Oslo" / "part-1.csv").touch()
+    with pytest.raises(InvalidValue, match=r"Parquet files only, and not 'part-1\.csv'"):
+        CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InvalidValue, match="a directory with Parquet files"):
+        CuratedDataset("p", schema=schema, source=tmp_path / "empty").prepare()
+
+
+def test_one_process_runs_spark_at_one_master(spark: None) -> None:
+    found = CuratedDataset(
+        "p",
+        schema=Schema({"text": Categorical()}),
+        source={"text": ["x"]},
+        engine="spark",
+        master="local[2]",
+    )
+    with pytest.raises(InvalidValue, match=r"local\[1\], where this process runs Spark"):
+        found.prepare()

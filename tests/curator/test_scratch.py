@@ -121,7 +121,7 @@ def test_the_directory_of_a_dataset_is_private_and_goes_when_it_is_closed_or_for
     assert list(parent.iterdir()) == []
 
 
-@pytest.mark.parametrize("how", ["kill", "end"])
+@pytest.mark.parametrize("how", ["kill", pytest.param("end", marks=pytest.mark.slow)])
 def test_a_process_that_is_killed_or_ends_leaves_nothing_for_long(parent: Path, how: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", OPENED],

@@ -79,9 +79,7 @@ class DuckBackend:
         self._compiling = threading.Lock()
 
     def read_parquet(self, place: str) -> Any:
-        path = Path(place)
-        files = sorted(str(one) for one in path.glob("*.parquet")) if path.is_dir() else place
-        return self._ibis.read_parquet(files)
+        return self._ibis.read_parquet(_files_in(Path(place)) if Path(place).is_dir() else place)
 
     def read_database(self, place: str, table: str) -> Any:
         self._ibis.attach(place, name="source", read_only=True)
@@ -136,7 +134,11 @@ class SparkBackend:
         builder = SparkSession.builder.master(master).appName("discreet curator")
         builder = builder.config("spark.ui.enabled", "false")
         builder = builder.config("spark.ui.showConsoleProgress", "false")
-        self._session = builder.getOrCreate().newSession()
+        session = builder.getOrCreate()
+        found = session.sparkContext.master  # that of the first session of this process
+        if found != master:
+            raise InvalidValue("master", master, f"{found}, where this process runs Spark already")
+        self._session = session.newSession()
         # Times of the day must not depend on where a worker stands, and nothing may wrap around.
         self._session.conf.set("spark.sql.session.timeZone", "UTC")
         self._session.conf.set("spark.sql.ansi.enabled", "true")
@@ -190,6 +192,23 @@ def open_backend(engine: str, *, threads: int, master: str) -> Backend:
     if _validate.one_of("engine", engine, ("duckdb", "spark")) == "spark":
         return SparkBackend(master=master)
     return DuckBackend(threads=threads)
+
+
+def _files_in(folder: Path) -> list[str]:
+    """The Parquet files of a directory and of the partitions in it, at every level.
+
+    Names that begin with _ or . are notes of whoever wrote it, as Spark has them too.
+    """
+    files = []
+    for one in sorted(folder.rglob("*")):
+        if one.is_dir() or any(part[0] in "_." for part in one.relative_to(folder).parts):
+            continue
+        if one.suffix.lower() not in {".parquet", ".pq"}:
+            raise InvalidValue("source", str(folder), f"Parquet files only, and not {one.name!r}")
+        files.append(str(one))
+    if not files:
+        raise InvalidValue("source", str(folder), "a directory with Parquet files")
+    return files
 
 
 def _few_enough(counted: list[tuple[Any, ...]]) -> None:

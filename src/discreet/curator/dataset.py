@@ -11,7 +11,7 @@ from discreet import _validate
 from discreet.curator.forms import checked_text
 from discreet.curator.grids import stored_columns
 from discreet.curator.scratch import PrivateFolder
-from discreet.data.columns import Bounded, Labelled
+from discreet.data.columns import Bounded, Date, Labelled
 from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
@@ -29,11 +29,11 @@ _REMOTE = ("file", "hdfs", "https", "http", "s3", "s3a", "gs", "abfss")
 
 @final
 class CuratedDataset:
-    """Records of a schema, bounded once when the dataset is first used.
+    """Records of a schema, read and put in line once, when the dataset is first used.
 
     ``source`` is a CSV or Parquet file, a directory or URL of Parquet files, a DuckDB file (with
     ``table``), or a table in memory. ``engine`` is ``"duckdb"``, with ``threads``, or ``"spark"``
-    at the URL ``master``. ``key`` (32 bytes) chooses which rows of a person are kept; without it
+    at the URL ``master``. ``key`` (32 bytes) chooses which rows of a person are used; without it
     each opening draws a fresh one. Workers that share a key see the same rows.
 
     Making one costs nothing. :meth:`prepare` reads the source and builds the bounded table; faults
@@ -139,15 +139,20 @@ class CuratedDataset:
         backend = open_backend(self.engine_name, threads=self._threads, master=self._master)
         try:
             place = os.fspath(self._source) if isinstance(self._source, str | os.PathLike) else None
+            raw: Any = None
             if place is not None and self._read_by_engine(place):
-                coded = False
                 raw = (
                     backend.read_parquet(place)
                     if self._table is None
                     else backend.read_database(place, self._table)
                 )
-            else:
-                coded = True
+                if self._has_zoned_days(raw):
+                    if self._table is not None or not Path(place).is_file():
+                        expected = "days, times without a zone, or a single Parquet file"
+                        raise InvalidValue("source", "times of a zone", expected)
+                    raw = None  # an engine has the moment, and not the day that it was there
+            coded = raw is None
+            if coded:
                 rows = staging.path / "rows.parquet"
                 write_parquet(self._source, self.schema, rows)
                 raw = backend.read_parquet(str(rows))
@@ -160,6 +165,14 @@ class CuratedDataset:
         finally:
             staging.close()
         return Engine(backend, self.columns)
+
+    def _has_zoned_days(self, raw: Any) -> bool:
+        kinds = (
+            raw[name].type()
+            for name, column in self.schema.columns.items()
+            if isinstance(column, Date) and name in raw.columns
+        )
+        return any(kind.is_timestamp() and kind.timezone is not None for kind in kinds)
 
     def _read_by_engine(self, place: str) -> bool:
         """Whether the engine reads the source itself; CSV is read by the rules of the schema."""

@@ -48,6 +48,12 @@ class PostgresAnswers:
             session.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATION,))
             # The name is checked letter by letter by _parse.
             session.execute(f"CREATE SCHEMA IF NOT EXISTS {self._schema}")
+            ledger = session.execute("SELECT to_regclass(%s)", (f"{self._schema}.meta",)).fetchone()
+            if ledger[0] is not None:  # version 0.1 let a ledger have such a name
+                raise LedgerError(
+                    f"the schema {self._schema} is that of a ledger: answers cannot be stored "
+                    "there; use a ledger of another name, or answers= elsewhere"
+                )
             session.execute(_TABLES)
             session.execute(
                 "INSERT INTO stores VALUES (1, %s) ON CONFLICT DO NOTHING", (secrets.token_hex(16),)

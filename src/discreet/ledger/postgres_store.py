@@ -61,6 +61,11 @@ class PostgresStore:
     @classmethod
     def create(cls, url: str, *, timeout: float, ledger: str) -> PostgresStore:
         """Make the schema and its tables; an existing one is refused."""
+        name = _parse(url)[1].removeprefix("discreet_")
+        if name == "answers" or name.startswith("answers_"):
+            raise InvalidValue(
+                "ledger", name, "another name: discreet_answers... are schemas of stored answers"
+            )
         store = cls(url, timeout=timeout, read_only=False)
         with store._closing_on_error(), store._link() as link, store._transaction(link):
             link.rows("SELECT pg_advisory_xact_lock(?)", (_CREATION,))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         fashion_mnist,
         mnist,
     )
+    from discreet.data.noisy_cells import CellPlan, NoisyCells, plan_cells
     from discreet.data.private_schema import SchemaPlan, complete_schema, plan_schema
     from discreet.data.records import (
         Census,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Boolean",
     "Categorical",
+    "CellPlan",
     "Census",
     "Column",
     "CsvFormat",
@@ -46,6 +48,7 @@ __all__ = [
     "Integer",
     "LabelledImages",
     "LabelledRecords",
+    "NoisyCells",
     "Real",
     "Schema",
     "SchemaPlan",
@@ -62,6 +65,7 @@ __all__ = [
     "fashion_mnist",
     "location30",
     "mnist",
+    "plan_cells",
     "plan_schema",
     "read_table",
     "sst2",
@@ -80,6 +84,7 @@ _HOMES = {
         "fashion_mnist",
         "mnist",
     ),
+    "noisy_cells": ("CellPlan", "NoisyCells", "plan_cells"),
     "private_schema": ("SchemaPlan", "complete_schema", "plan_schema"),
     "records": ("Census", "LabelledRecords", "Sentences", "adult", "location30", "sst2"),
     "schema": ("CsvFormat", "Schema"),

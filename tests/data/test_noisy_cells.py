@@ -2,7 +2,9 @@
 
 import datetime as dt
 import itertools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +166,18 @@ def test_ten_times_too_many_or_too_few_declared_rows_change_no_bound():
             constants += outside > (0.15 if name.startswith("zeros") else 0.1)
     assert absurd <= 5
     assert constants == 0
+
+
+def test_the_page_quotes_the_record():
+    root = Path(__file__).parents[2]
+    record = json.loads((root / "benchmarks/results/schema_bounds.json").read_text())
+    page = (root / "docs/schema.md").read_text(encoding="utf-8")
+    assert {line["declared_times"] for line in record["lines"]} == {0.1, 1.0, 10.0}
+    for line in record["lines"]:
+        shares = f"{line['absurd']:.1%} | {line['cut_off']:.1%} |".replace("%", " %")
+        assert f"| {line['rows']:,} | {line['epsilon']:g} | {shares}" in page
+        if line["rows"] * line["epsilon"] >= 1000:
+            assert line["absurd"] <= 0.015
 
 
 def test_grids():

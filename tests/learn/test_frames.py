@@ -358,6 +358,27 @@ def test_without_a_schema_no_record_decides_either(name, where, book):
     assert spent(book) == 5
 
 
+@pytest.mark.parametrize("name", [name for name in DECLARED if name not in ("values", "pate")])
+@pytest.mark.parametrize("told", [False, True])
+def test_a_rehearsal_costs_nothing_and_knows_the_cost(name, told, book):
+    if told and name in MODELS:
+        schema, make = MODELS[name]
+        model, arguments = make(schema), (pd.DataFrame(columns(40)),)
+    else:
+        targets = [0.0, 1.0] * 10 if name == "linear" else ["ill", "well"] * 10
+        model, arguments = DECLARED[name](), (np.ones((20, 2)), targets)
+    rehearsal = model.rehearse(*arguments)
+    assert not hasattr(model, "n_features_in_")
+    assert spent(book) == 0
+    assert any(
+        "declared" in mistake or "bounds" in mistake for mistake in str(rehearsal).split("-")
+    )
+    model.fit(*arguments, **paid(name, book))
+    assert model.certificate_.loss == rehearsal.loss
+    with pytest.raises(InvalidValue):
+        model.rehearse(arguments[0], [1, 2])
+
+
 class Noting(float):
     """A number that notes how much had been charged when it was read."""
 

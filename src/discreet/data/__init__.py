@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         location30,
         sst2,
     )
+    from discreet.data.repairs import RepairPlan, plan_repairs, possible_mistakes
     from discreet.data.schema import CsvFormat, Schema
     from discreet.data.sources import DataCorrupt, DataUnavailable, cache_directory
     from discreet.data.tables import Table, check_columns, read_table, table_batches
@@ -50,6 +51,7 @@ __all__ = [
     "LabelledRecords",
     "NoisyCells",
     "Real",
+    "RepairPlan",
     "Schema",
     "SchemaPlan",
     "Sentences",
@@ -66,7 +68,9 @@ __all__ = [
     "location30",
     "mnist",
     "plan_cells",
+    "plan_repairs",
     "plan_schema",
+    "possible_mistakes",
     "read_table",
     "sst2",
     "table_batches",
@@ -87,6 +91,7 @@ _HOMES = {
     "noisy_cells": ("CellPlan", "NoisyCells", "plan_cells"),
     "private_schema": ("SchemaPlan", "complete_schema", "plan_schema"),
     "records": ("Census", "LabelledRecords", "Sentences", "adult", "location30", "sst2"),
+    "repairs": ("RepairPlan", "plan_repairs", "possible_mistakes"),
     "schema": ("CsvFormat", "Schema"),
     "sources": ("DataCorrupt", "DataUnavailable", "cache_directory"),
     "tables": ("Table", "check_columns", "read_table", "table_batches"),

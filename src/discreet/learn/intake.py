@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
-from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
+from sklearn.base import ClassifierMixin, RegressorMixin, clone  # type: ignore[import-untyped]
 
 from discreet.data.arrays import column_array
 from discreet.data.columns import Boolean, Labelled
 from discreet.data.encoding import Encoding
 from discreet.data.inputs import named_columns
+from discreet.data.repairs import possible_mistakes
 from discreet.data.schema import Schema
 from discreet.data.tables import Table, check_columns, read_table
 from discreet.errors import InvalidValue
 from discreet.learn.declared import labels_apart
 from discreet.learn.inputs import number_table, raw_features, read_numbers, targets_of
-from discreet.privacy import Relation
+from discreet.privacy import Loss, Relation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OpenedRows",
+    "Rehearsal",
+    "RehearsedEstimator",
     "SchemaClassifier",
     "SchemaEstimator",
     "SchemaRegressor",
@@ -55,6 +58,19 @@ class OpenedRows:
     width: int
     owned: bool
     read: Callable[[Source], tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]]
+
+
+@final
+@dataclass(frozen=True)
+class Rehearsal:
+    """What a fit would cost, and what could be wrong that no error will tell."""
+
+    loss: Loss
+    possible_mistakes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = [f"a fit costs {self.loss!r}", "nothing was charged; no cell was read; possible:"]
+        return "\n".join([*lines, *(f"- {mistake}" for mistake in self.possible_mistakes)])
 
 
 def schema_words(schema: Schema, **facts: Any) -> dict[str, Any]:
@@ -155,6 +171,41 @@ class SchemaEstimator:
             table = data if isinstance(data, Table) else read_table(data, rows)
             y = _answers(table)
         return float(super().score(X, y, sample_weight))  # type: ignore[misc]
+
+
+class RehearsedEstimator(SchemaEstimator):
+    """Such an estimator that can be tried out on public facts, for free."""
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        """Check what ``fit`` checks before its charge, and return what it would charge."""
+        raise NotImplementedError
+
+    def rehearse(self, X: Any, y: Any = None, *, persons: Any = None) -> Rehearsal:
+        """Try out a fit on public facts: nothing is charged, and no cell is read.
+
+        What ``fit`` would refuse is refused here. The result says what a fit costs, and which of
+        the usual mistakes could be there without any error: undeclared labels, cells that are
+        all repaired. How many cells are repaired is a private fact, for
+        :func:`discreet.data.plan_repairs`.
+        """
+        tried: Any = clone(self)
+        loss = tried._planned_loss(X, y, persons)
+        found: list[str] = []
+        if self.schema is not None:
+            data = _training_table(self.schema, X, y, persons)
+            if not isinstance(data, Table):
+                found += map(str, possible_mistakes(data, self.schema))
+        else:
+            found.append(
+                "features: cells that are no number (texts, another separator) would be repaired, "
+                "all of them if need be; numbers out of the declared bounds would be clipped"
+            )
+            if self._for_classes:
+                known = ", ".join(map(str, tried.classes_.tolist()[:8]))
+                found.append(
+                    f"targets: labels that were not declared count for nothing; declared: {known}"
+                )
+        return Rehearsal(loss, tuple(found))
 
 
 class SchemaClassifier(SchemaEstimator, ClassifierMixin):  # type: ignore[misc]

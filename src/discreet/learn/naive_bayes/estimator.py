@@ -25,7 +25,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_classes, label_codes
 from discreet.learn.inputs import number_features, raw_features
-from discreet.learn.intake import SchemaClassifier
+from discreet.learn.intake import RehearsedEstimator, SchemaClassifier
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
 from discreet.learn.saving import (
@@ -66,7 +66,7 @@ class _Collection:
     delta: float
 
 
-class TableNaiveBayes(SchemaClassifier, BaseEstimator):  # type: ignore[misc]
+class TableNaiveBayes(SchemaClassifier, RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base of the two estimators; see :class:`PrivateCategoricalNB`."""
 
     epsilon: float
@@ -189,6 +189,12 @@ class TableNaiveBayes(SchemaClassifier, BaseEstimator):  # type: ignore[misc]
             )
             conclude(self, certificate, collection.charge)
         return self
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        self.classes_ = declared_classes(self.classes)
+        relation = Relation.parse(self.relation)
+        opened = self._open_rows(X, y, persons, relation=relation, raw=self._has_values())
+        return self.loss_for(opened.width)
 
     def loss_for(self, features: int) -> Loss:
         """Return what a model of so many features costs; nothing is read."""

@@ -26,7 +26,12 @@ from discreet.learn.declared import (
     label_codes,
 )
 from discreet.learn.inputs import number_features
-from discreet.learn.intake import SchemaClassifier, SchemaEstimator, SchemaRegressor, schema_words
+from discreet.learn.intake import (
+    RehearsedEstimator,
+    SchemaClassifier,
+    SchemaRegressor,
+    schema_words,
+)
 from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
 from discreet.learn.projected_sgd.plan import SgdPlan
 from discreet.learn.projected_sgd.projections import (
@@ -47,7 +52,7 @@ from discreet.learn.saving import (
     write_model,
 )
 from discreet.learn.schema_facts import linear_facts
-from discreet.privacy import Relation
+from discreet.privacy import Loss, Relation
 from discreet.randomness import source
 
 if TYPE_CHECKING:
@@ -69,7 +74,7 @@ _SETS: dict[str, Callable[..., Projection]] = {
 }
 
 
-class _ProjectedSGD(SchemaEstimator, BaseEstimator):  # type: ignore[misc]
+class _ProjectedSGD(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base of the two estimators."""
 
     epsilon: float
@@ -167,6 +172,11 @@ class _ProjectedSGD(SchemaEstimator, BaseEstimator):  # type: ignore[misc]
             )
             conclude(self, certificate, charge)
         return self
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        self._declare()
+        opened = self._open_rows(X, y, persons, relation=Relation.REPLACE)
+        return self._make_plan(opened.rows, opened.width).loss
 
     def _make_plan(self, records: int, features: int) -> SgdPlan:
         if not isinstance(self.fit_intercept, bool | np.bool_):

@@ -30,7 +30,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_bounds
 from discreet.learn.inputs import number_features
-from discreet.learn.intake import SchemaEstimator, schema_words
+from discreet.learn.intake import OpenedRows, RehearsedEstimator, schema_words
 from discreet.learn.saving import (
     conclude,
     feature_head,
@@ -82,7 +82,7 @@ def table_facts(schema: Schema, *, classification: bool) -> dict[str, Any]:
     return {**facts, "target_bounds": list(target.bounds)}
 
 
-class TabularEstimator(SchemaEstimator, BaseEstimator):  # type: ignore[misc]
+class TabularEstimator(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base; see :class:`~discreet.learn.tabular.PrivateLogisticRegression`."""
 
     epsilon: float
@@ -171,14 +171,7 @@ class TabularEstimator(SchemaEstimator, BaseEstimator):  # type: ignore[misc]
         or person. If it is not "person" and there are no persons, it is the caller's promise that
         nobody owns two rows, and the certificate repeats it.
         """
-        self._declare()
-        relation = Relation.parse(self.relation)
-        opened = self._open_rows(X, y, persons, relation=relation, keep_single=True)
-        declared_bounds(self.bounds, opened.width)
-        self._check_persons(owned=opened.owned)
-        whose = stated_unit(unit, persons=opened.owned or self.rows_per_person > 1)
-        plan = self._make_plan(self._planned_rows(opened.rows), opened.width, whose)
-        self._check_count(plan, opened.rows)
+        opened, plan, whose = self._plan_fit(X, y, persons, unit)
         loss: Loss = plan.loss
         bits = source(insecure_seed=self.insecure_seed)
         purpose = type(self).__name__
@@ -218,6 +211,24 @@ class TabularEstimator(SchemaEstimator, BaseEstimator):  # type: ignore[misc]
             )
             conclude(self, certificate, charge)
         return self
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        loss: Loss = self._plan_fit(X, y, persons, None)[1].loss
+        return loss
+
+    def _plan_fit(
+        self, X: Any, y: Any, persons: Any, unit: str | None
+    ) -> tuple[OpenedRows, Any, str]:
+        """Check what was handed over, without reading a cell, and plan the run."""
+        self._declare()
+        relation = Relation.parse(self.relation)
+        opened = self._open_rows(X, y, persons, relation=relation, keep_single=True)
+        declared_bounds(self.bounds, opened.width)
+        self._check_persons(owned=opened.owned)
+        whose = stated_unit(unit, persons=opened.owned or self.rows_per_person > 1)
+        plan = self._make_plan(self._planned_rows(opened.rows), opened.width, whose)
+        self._check_count(plan, opened.rows)
+        return opened, plan, whose
 
     def loss_for(self, features: int, *, rows: int | None = None) -> Loss:
         """Return what :meth:`fit` will charge for tables of so many features; nothing is read.

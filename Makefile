@@ -17,7 +17,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow lint bench bench-accounting bench-curator bench-learners bench-noise \
-        bench-training stress-curator \
+        bench-schema bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
 
@@ -31,6 +31,7 @@ help:
 	@echo "make bench-noise        speed of the exact samplers"
 	@echo "make bench-learners     learners for tables beside scikit-learn and diffprivlib"
 	@echo "make bench-curator      the curator's queries beside plain ones, and its service"
+	@echo "make bench-schema       how often learned bounds of columns are absurd"
 	@echo "make bench-training     a DP-SGD step beside a plain one and Opacus"
 	@echo "make reproduce-attacks  what attacks find, beside papers, ART and certificates"
 	@echo "make reproduce-dpsgd    accuracy of DP-SGD on MNIST and Fashion-MNIST"
@@ -81,7 +82,7 @@ test-slow: $(VENV)/installed-test
 	$(call stage,pytest -m slow)
 	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
 
-bench: bench-accounting bench-curator bench-learners bench-noise bench-training
+bench: bench-accounting bench-curator bench-learners bench-noise bench-schema bench-training
 
 # What the auditor finds in the zoo of broken mechanisms; writes the table into the docs.
 reproduce-detection: $(VENV)/installed-test
@@ -135,6 +136,10 @@ bench-noise: $(VENV)/installed-judges
 bench-learners: $(VENV)/installed-judges
 	$(call stage,benchmarks/learners.py)
 	$(BIN)/python benchmarks/learners.py
+
+bench-schema: $(VENV)/installed-test
+	$(call stage,benchmarks/schema_bounds.py)
+	$(BIN)/python benchmarks/schema_bounds.py
 
 bench-training: $(VENV)/installed-judges
 	$(call stage,benchmarks/training.py)

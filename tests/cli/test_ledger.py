@@ -58,7 +58,7 @@ def test_create_and_show(run: Any, place: str) -> None:
     assert (dataset["name"], dataset["unit"], dataset["entries"]) == ("census", "person", 2)
     labels = {budget["label"]: budget for budget in dataset["budgets"]}
     assert labels["dataset"]["epsilon"] == "1"
-    assert labels["dataset"]["kind"] == "basic+zcdp"
+    assert labels["dataset"]["kind"] == "auto"
     assert labels["analyst:ann"]["remaining"] == {"basic": "3/10", "delta": "0"}
     table = run("ledger", "show", place, "census").stdout
     assert "unit person, relation add_remove" in table

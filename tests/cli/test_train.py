@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_what_is_printed_does_not_depend_on_the_records(run, place):
 
 def test_the_ledger_is_charged_and_receipted(run, place):
     with Ledger.create("study.ledger") as book:
-        book.create_dataset("patients", epsilon=3, delta="1e-4")
+        book.create_dataset("patients", epsilon="2.5", delta="1e-4")
     before = entries()
     charged = ["--epsilon", "2", "--ledger", "study.ledger", "--dataset", "patients"]
     done = run(*TRAIN, *charged)
@@ -151,10 +152,57 @@ def test_the_ledger_is_charged_and_receipted(run, place):
     after = entries()
     assert after > before
     done = run(*TRAIN[:-1], "second", *charged)
-    assert done.exit_code == 2, "two times epsilon 2 do not fit into 3"
+    assert done.exit_code == 2, "two times epsilon 2 do not fit into 2.5"
     assert entries() == after
     assert not Path("second").exists()
     assert not list(Path().glob(".second*"))
+
+
+def test_a_dry_run_reads_no_record_and_charges_nothing(run, place):
+    with Ledger.create("study.ledger") as book:
+        book.create_dataset("patients", epsilon=3, delta="1e-4")
+    paid = ["--ledger", "study.ledger", "--dataset", "patients"]
+    outputs = []
+    for rows in (patients(600), [["x", "?", ""]] * 3, []):
+        write_csv(Path("patients.csv"), rows)
+        done = run(*TRAIN, "--epsilon", "2", "--dry-run", *paid, "--json")
+        assert done.exit_code == 0, done.stderr
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1] == outputs[2]
+    told = json.loads(outputs[0])
+    assert 1.99 < told["epsilon"] <= 2.0
+    assert any("outcome: labels that were not declared" in one for one in told["possible_mistakes"])
+    assert entries() == 0
+    assert not Path("model").exists()
+    done = run(*TRAIN, "--epsilon", "2", "--dry-run")
+    assert "nothing was charged" in done.stdout
+    # What does not fit is refused as it would be without it.
+    write_csv(Path("patients.csv"), [], heading="age;ward;outcome")
+    assert run(*TRAIN, "--epsilon", "2", "--dry-run").exit_code == 2
+
+
+def test_the_share_of_repaired_cells_is_paid_for(run, place):
+    with Ledger.create("study.ledger") as book:
+        book.create_dataset("patients", epsilon=1)
+    rows = [[f"{row[0]} years", *row[1:]] for row in patients(600)]
+    write_csv(Path("patients.csv"), rows)
+    paid = ["--ledger", "study.ledger", "--dataset", "patients", "--insecure-seed", "1"]
+    ask = [*TRAIN, "--epsilon", "2", "--dry-run", "--repaired", "0.75", *paid]
+    done = run(*ask, "--json")
+    assert done.exit_code == 0, done.stderr
+    shares = json.loads(done.stdout)["repaired_shares"]
+    assert shares["age"] > 0.9
+    assert max(shares["ward"], shares["outcome"]) < 0.1
+    with Ledger.open("study.ledger") as book:
+        assert book.show("patients").budget.spent["basic"] == pytest.approx(Fraction(3, 4))
+        assert book.verify().ok
+    assert run(*ask).exit_code != 0  # the rest does not pay for a second time
+    assert entries() == 1
+    assert run(*TRAIN, "--epsilon", "2", "--repaired", "0.1").exit_code == 2
+    write_csv(Path("patients.csv"), patients(600))
+    done = run(*TRAIN, "--epsilon", "2", "--dry-run", "--repaired", "0.5", "--insecure-seed", "1")
+    assert "- age: " in done.stdout
+    assert "epsilon 0.5 is spent" in done.stdout
 
 
 def test_numbers_as_targets(run, place):
@@ -199,7 +247,7 @@ def test_the_schema_can_be_learned_for_a_share(run, place):
     assert set(learned.columns["ward"].categories) == {"north", "south"}
     paper = Certificate.from_json(json.loads(Path("model/certificate.json").read_text()))
     assert paper.epsilon <= 2.0
-    assert "Exponential" in repr(paper.loss)
+    assert "DiscreteLaplace" in repr(paper.loss)
 
 
 OPEN = SCHEMA.replace("bounds = [0, 100]\n", "").replace(

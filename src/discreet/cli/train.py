@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,6 +77,20 @@ def train(
             help="The share of epsilon for bounds and categories that the schema leaves open.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check and plan everything, say what could be wrong, and charge nothing.",
+        ),
+    ] = False,
+    repaired: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EPSILON",
+            help="With --dry-run: spend this to tell the noisy share of repaired cells by column.",
+        ),
+    ] = None,
     relation: RelationName = None,
     ledger: ChargedLedger = None,
     dataset: ChargedDataset = None,
@@ -94,6 +109,7 @@ def train(
       discreet train patients.csv --schema schema.toml --target outcome --epsilon 2 --out model
       discreet train patients.csv --schema schema.toml --epsilon 1 --out model \
         --ledger study.ledger --dataset patients
+      discreet train patients.csv --schema schema.toml --epsilon 1 --out model --dry-run
     """
     check_installed(learner)
     from discreet.cli.train_summary import write_summary
@@ -113,6 +129,11 @@ def train(
     )
     if (ledger is None) != (dataset is None):
         raise InvalidValue("dataset", dataset, "a name if and only if with --ledger")
+    if repaired is not None and not dry_run:
+        raise InvalidValue("repaired", repaired, "an epsilon with --dry-run only")
+    if dry_run:
+        _rehearse(order, repaired, ledger, dataset, as_json=as_json)
+        return
     with new_directory(out) as draft:
         if ledger is None:
             done = _trained(order, None, None)
@@ -125,6 +146,56 @@ def train(
     # The model is in its place: what fails from here on takes nothing of it away.
     unwritten = write_summary(Path(out), done.model, done.certificate, done.reason)
     _report(out, done, unwritten, as_json=as_json)
+
+
+def _rehearse(
+    order: _Order, repaired: str | None, ledger: str | None, dataset: str | None, *, as_json: bool
+) -> None:
+    """Say what a run costs and what could be wrong, from public facts; pay only if asked to."""
+    from contextlib import ExitStack
+
+    from discreet.data import plan_repairs, possible_mistakes
+    from discreet.learn.charging import charged
+    from discreet.ledger import Ledger
+
+    whole = _whole_plan(order)[0]
+    doubts = [str(mistake) for mistake in possible_mistakes(order.file, order.schema)]
+    shares: dict[str, float] | None = None
+    spent = 0.0 if repaired is None else real("repaired", repaired, above=0)
+    if repaired is not None:
+        plan = plan_repairs(order.schema, epsilon=repaired, relation=order.relation)
+        with ExitStack() as opened:
+            book = None if ledger is None else opened.enter_context(Ledger.open(ledger))
+            purpose = "discreet train: the share of repaired cells"
+            with charged(
+                book, dataset, loss=plan.loss, delta=0.0, purpose=purpose, unit=order.schema.unit
+            ):
+                shares = plan.run(order.file, insecure_seed=order.seed).value
+    cost = whole.epsilon(delta=order.delta)
+    if as_json:
+        print_json(
+            {
+                "epsilon": cost,
+                "delta": order.delta,
+                "possible_mistakes": doubts,
+                "repaired_shares": shares,
+                "epsilon_spent": spent,
+            }
+        )
+        return
+    lines = [
+        f"a run would cost epsilon {at_most(cost)}, delta {at_most(order.delta)}",
+        "no record was read for what follows; any of it could be there without an error:",
+        *(f"- {doubt}" for doubt in doubts),
+    ]
+    if shares is None:
+        lines.append("nothing was charged; --repaired EPSILON tells the noisy share of such cells")
+    else:
+        lines.append(f"repaired cells, with noise; epsilon {at_most(spent)} is spent for it:")
+        lines += [f"- {name}: {share:.1%}" for name, share in shares.items()]
+    from discreet.cli.train_summary import printable
+
+    print_lines(map(printable, lines))
 
 
 @dataclass(frozen=True)
@@ -243,27 +314,12 @@ def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
     before, that nothing that was asked for is impossible.
     """
     from discreet.learn.charging import charged
-    from discreet.privacy import ApproxDP
 
     purpose = f"discreet train: {_PURPOSES.get(order.learner, 'a model')}"
     unit = order.schema.unit
-    if order.share is None:
-        planned = _planned(order, order.schema, order.epsilon, order.delta)
-        whole = planned.loss
-
-        def plan() -> _Run:
-            return planned
-    else:
-        first = _schema_plan(order)
-        rest = order.epsilon * (1.0 - order.share), order.delta / 2.0
-
-        def plan() -> _Run:
-            return _planned(order, first.run(order.file, insecure_seed=order.seed).value, *rest)
-
-        check_completions(order.schema, lambda schema: _possible(order, schema, *rest))
-        whole = first.loss + ApproxDP(*rest, order.relation)
+    whole, plan = _whole_plan(order)
+    if order.share is not None:
         purpose += ", with bounds and categories"
-    _check_whole(order, whole)
     with charged(
         book, dataset, loss=whole, delta=order.delta, purpose=purpose, unit=unit
     ) as charge:
@@ -277,6 +333,26 @@ def _trained(order: _Order, book: Ledger | None, dataset: str | None) -> _Done:
                 "memory ran out while learning; what was charged is spent (fewer categories, or "
                 "naive Bayes, which keeps no rows, need less)"
             ) from None
+
+
+def _whole_plan(order: _Order) -> tuple[Loss, Callable[[], _Run]]:
+    """Return what everything costs together, and what plans the run inside the charge."""
+    from discreet.privacy import ApproxDP
+
+    if order.share is None:
+        planned = _planned(order, order.schema, order.epsilon, order.delta)
+        _check_whole(order, planned.loss)
+        return planned.loss, lambda: planned
+    first = _schema_plan(order)
+    rest = order.epsilon * (1.0 - order.share), order.delta / 2.0
+
+    def plan() -> _Run:
+        return _planned(order, first.run(order.file, insecure_seed=order.seed).value, *rest)
+
+    check_completions(order.schema, lambda schema: _possible(order, schema, *rest))
+    whole = first.loss + ApproxDP(*rest, order.relation)
+    _check_whole(order, whole)
+    return whole, plan
 
 
 def _check_whole(order: _Order, whole: Loss) -> None:

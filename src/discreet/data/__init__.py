@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         fashion_mnist,
         mnist,
     )
+    from discreet.data.noisy_cells import CellPlan, NoisyCells, plan_cells
     from discreet.data.private_schema import SchemaPlan, complete_schema, plan_schema
     from discreet.data.records import (
         Census,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         location30,
         sst2,
     )
+    from discreet.data.repairs import RepairPlan, plan_repairs, possible_mistakes
     from discreet.data.schema import CsvFormat, Schema
     from discreet.data.sources import DataCorrupt, DataUnavailable, cache_directory
     from discreet.data.tables import Table, check_columns, read_table, table_batches
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Boolean",
     "Categorical",
+    "CellPlan",
     "Census",
     "Column",
     "CsvFormat",
@@ -46,7 +49,9 @@ __all__ = [
     "Integer",
     "LabelledImages",
     "LabelledRecords",
+    "NoisyCells",
     "Real",
+    "RepairPlan",
     "Schema",
     "SchemaPlan",
     "Sentences",
@@ -62,7 +67,10 @@ __all__ = [
     "fashion_mnist",
     "location30",
     "mnist",
+    "plan_cells",
+    "plan_repairs",
     "plan_schema",
+    "possible_mistakes",
     "read_table",
     "sst2",
     "table_batches",
@@ -80,8 +88,10 @@ _HOMES = {
         "fashion_mnist",
         "mnist",
     ),
+    "noisy_cells": ("CellPlan", "NoisyCells", "plan_cells"),
     "private_schema": ("SchemaPlan", "complete_schema", "plan_schema"),
     "records": ("Census", "LabelledRecords", "Sentences", "adult", "location30", "sst2"),
+    "repairs": ("RepairPlan", "plan_repairs", "possible_mistakes"),
     "schema": ("CsvFormat", "Schema"),
     "sources": ("DataCorrupt", "DataUnavailable", "cache_directory"),
     "tables": ("Table", "check_columns", "read_table", "table_batches"),

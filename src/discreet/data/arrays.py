@@ -78,7 +78,17 @@ def column_array(name: str, values: object) -> NDArray[Any]:
     What is neither numbers, truth values, dates nor fixed-width text is kept as objects, which
     are read one by one.
     """
-    if hasattr(values, "to_numpy"):
+    home = type(values).__module__.partition(".")[0]
+    if home == "pyarrow":
+        from discreet.data.arrow_cells import cells_of
+
+        values = cells_of(values)
+    elif home == "polars":
+        series: Any = values
+        # Wall-clock time of the column's own zone, as for Arrow.
+        zoned = getattr(series.dtype, "time_zone", None) is not None
+        values = (series.dt.replace_time_zone(None) if zoned else series).to_numpy()
+    elif hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if not isinstance(values, np.ndarray):
         if isinstance(values, str | bytes) or not isinstance(values, Sequence):

@@ -20,7 +20,7 @@ from discreet.errors import NotApplicable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ArrowBatch", "load", "numbers_from_text"]
+__all__ = ["ArrowBatch", "arrow_kind", "cells_of", "load", "numbers_from_text"]
 
 # Up to fifteen digits on both sides: no exponent, no leading plus, no bare point.
 _COMMON_NUMBER = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"
@@ -128,6 +128,28 @@ def _flattened(array: Any) -> Any:
         except (ValueError, ArithmeticError, ImportError):
             objects[at] = None  # Python has no such value
     return objects
+
+
+def cells_of(array: Any) -> NDArray[Any]:
+    """Return the cells of an Arrow array as a numpy array, texts as objects."""
+    flat = _flattened(array)
+    return flat if isinstance(flat, np.ndarray) else flat.to_numpy(zero_copy_only=False)
+
+
+def arrow_kind(type_: Any) -> str | None:
+    """Return what a type of Arrow holds (:func:`discreet.data.inputs.declared_kind`)."""
+    types = load("pyarrow").types
+    if types.is_dictionary(type_):
+        type_ = type_.value_type
+    if types.is_boolean(type_):
+        return "truth values"
+    if types.is_integer(type_) or types.is_floating(type_) or types.is_decimal(type_):
+        return "numbers"
+    if types.is_date(type_) or types.is_timestamp(type_):
+        return "times"
+    if types.is_duration(type_) or types.is_time(type_) or types.is_interval(type_):
+        return "durations"
+    return None
 
 
 def _zone_is_known(kind: Any) -> bool:

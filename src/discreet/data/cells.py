@@ -165,8 +165,13 @@ def _plain(cell: object) -> object:
     if isinstance(cell, np.datetime64):
         day = cell.astype("datetime64[D]")
         return None if np.isnat(day) else day.item()
+    if isinstance(cell, np.timedelta64):
+        return None  # an item of it may be a plain number
     if isinstance(cell, np.generic):
-        return cell.item()
+        cell = cell.item()
+    if isinstance(cell, complex) and cell.imag == 0.0:
+        # One complex cell makes pandas write the whole column so: the others stay what they are.
+        return cell.real
     return cell
 
 

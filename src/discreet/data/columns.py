@@ -312,10 +312,18 @@ class Categorical(Labelled):
         text = text.strip(cells.BLANKS)
         if not text:
             return cells.MISSING
+        code = self._code(text)
+        return self._code_of_other if code is None else float(code)
+
+    def declares(self, text: bytes) -> bool:
+        """Whether a text is one of the labels, so that it is not repaired."""
+        return self._code(text.strip(cells.BLANKS)) is not None
+
+    def _code(self, text: bytes) -> int | None:
         code = self._codes.get(text)
         if code is None and (whole := _WHOLE_WITH_POINT.fullmatch(text)):
             code = self._codes.get(whole[1])
-        return self._code_of_other if code is None else float(code)
+        return code
 
     def read_object(self, cell: object) -> float:
         return self.read_text(cells.text_of(cell))

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet.data import cells
 from discreet.data.arrays import ArrayBatch, RawBatch, column_array
-from discreet.data.arrow_cells import ArrowBatch, load
+from discreet.data.arrow_cells import ArrowBatch, arrow_kind, load
+from discreet.data.columns import Boolean, Bounded, Categorical, Column, Date
 from discreet.data.csv_records import (
     BLOCK_BYTES,
     Readable,
@@ -35,7 +37,14 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["CSV_ENDINGS", "PARQUET_ENDINGS", "TableInput", "open_table"]
+__all__ = [
+    "CSV_ENDINGS",
+    "PARQUET_ENDINGS",
+    "TableInput",
+    "declared_kind",
+    "named_columns",
+    "open_table",
+]
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz", ".txt", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -74,6 +83,18 @@ class TableInput(ABC):
     def _check_form(self, names: Sequence[str]) -> None:
         """Raise unless these columns hold one single value for each row."""
 
+    @final
+    def check_types(self, schema: Schema) -> None:
+        """Raise where a declared type can hold nothing that a column of the schema means."""
+        for name, kind in self._kinds(list(schema.columns)).items():
+            if kind is not None and not _can_hold(schema.columns[name], kind):
+                expected = f"a column {name!r} that fits {schema.columns[name]!r}; it holds {kind}"
+                raise InvalidValue("data", self.title, expected)
+
+    def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
+        """Return what columns hold by their declared types, which no cell decides."""
+        return {}
+
     @abstractmethod
     def check_whole(self, names: Sequence[str]) -> None:
         """Raise where the bytes of these columns are damaged; what they say is not looked at."""
@@ -91,6 +112,8 @@ def open_table(data: object, schema: Schema) -> TableInput:
     """
     table = _open(data, schema)
     table.check(schema.file_columns)
+    if table.names() is not None:
+        table.check_types(schema)
     return table
 
 
@@ -137,6 +160,9 @@ class MemoryInput(TableInput):
             if array.size != self._arrays[names[0]].size:
                 raise InvalidValue(f"data[{name!r}]", "another length", "columns of one length")
 
+    def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
+        return {name: declared_kind(self._columns[name]) for name in names}
+
     def check_whole(self, names: Sequence[str]) -> None:
         """Nothing to check: memory is not damaged."""
 
@@ -165,6 +191,9 @@ class ArrowInput(TableInput):
 
     def _check_form(self, names: Sequence[str]) -> None:
         _refuse_nested(self.title, self._table.schema, names)
+
+    def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
+        return {name: arrow_kind(self._table.schema.field(name).type) for name in names}
 
     def check_whole(self, names: Sequence[str]) -> None:
         """Nothing to check, as above."""
@@ -296,6 +325,10 @@ class ParquetInput(FileInput):
         with self._file() as file:
             _refuse_nested(self.title, file.schema_arrow, names)
 
+    def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
+        with self._file() as file:
+            return {name: arrow_kind(file.schema_arrow.field(name).type) for name in names}
+
     def check_whole(self, names: Sequence[str]) -> None:
         with self._file() as file:
             for _ in file.iter_batches(
@@ -342,6 +375,73 @@ def _refuse_nested(title: str, schema: Any, names: Sequence[str]) -> None:
         if types.is_nested(schema.field(name).type):
             expected = f"a table whose column {name!r} holds single values, not {{}}"
             raise InvalidValue("data", title, expected.format(schema.field(name).type))
+
+
+def declared_kind(values: object) -> str | None:
+    """Return what a column holds by its type alone, or None where its cells may be anything.
+
+    Arrow, polars and numpy declare a type; pandas may have read it off the cells, and one cell
+    must not decide whether a table is refused.
+    """
+    home = type(values).__module__.partition(".")[0]
+    if home == "pyarrow" and hasattr(values, "type"):
+        return arrow_kind(values.type)
+    if home == "polars" and hasattr(values, "dtype"):
+        return _POLARS_KINDS.get(type(values.dtype).__name__) or _POLARS_KINDS.get(
+            str(values.dtype)
+        )
+    if isinstance(values, np.ndarray) and not isinstance(values, np.ma.MaskedArray):
+        return _NUMPY_KINDS.get(values.dtype.kind)
+    return None
+
+
+_NUMPY_KINDS = {
+    **dict.fromkeys("iuf", "numbers"),
+    "b": "truth values",
+    "M": "times",
+    "m": "durations",
+    "c": "complex numbers",
+    "V": "records",
+}
+_POLARS_KINDS = {
+    **{f"{sign}Int{bits}": "numbers" for sign in ("", "U") for bits in (8, 16, 32, 64, 128)},
+    **dict.fromkeys(("Float16", "Float32", "Float64", "Decimal"), "numbers"),
+    "Boolean": "truth values",
+    **dict.fromkeys(("Date", "Datetime"), "times"),
+    **dict.fromkeys(("Duration", "Time"), "durations"),
+    **dict.fromkeys(("List", "Array", "Struct"), "lists or records"),
+}
+
+
+def _can_hold(column: Column, kind: str) -> bool:
+    """Whether cells of a kind can be something else than missing or other in a column."""
+    if isinstance(column, Date):
+        return kind == "times"
+    if isinstance(column, Bounded | Boolean):
+        return kind in ("numbers", "truth values")
+    if not isinstance(column, Categorical) or column.categories is None:
+        return kind in ("numbers", "truth values", "times")
+    names = [str(name).encode() for name in column.categories]
+    if kind == "truth values":
+        return b"True" in names or b"False" in names
+    if kind == "numbers":
+        return any(not np.isnan(cells.number_in_text(name)) for name in names)
+    return kind == "times" and any(not np.isnan(cells.date_in_text(name)) for name in names)
+
+
+def named_columns(data: object) -> Mapping[str, Any] | None:
+    """Return the columns of a data frame, an Arrow table or a mapping by name; None: it is none.
+
+    A name that is there twice has the columns side by side, which nothing accepts.
+    """
+    if isinstance(data, Mapping):
+        return data
+    home, kind = type(data).__module__.partition(".")[0], type(data).__name__
+    if home == "pyarrow" and hasattr(data, "schema"):
+        return {name: data.column(name) for name in dict.fromkeys(data.schema.names)}  # type: ignore[attr-defined]
+    if home in ("pandas", "polars") and kind == "DataFrame":
+        return {name: data[name] for name in dict.fromkeys(data.columns)}  # type: ignore[index, attr-defined]
+    return None
 
 
 def _matrix(data: NDArray[Any], names: Sequence[str]) -> TableInput:

@@ -1,7 +1,7 @@
 """What a schema leaves open, learned privately for a share of the budget.
 
-Bounds that nobody knows come from two private quantiles on a public grid
-(:mod:`discreet.data.private_quantiles`), unknown categories from a stable histogram
+Bounds that nobody knows come from noisy counts of cells on a public grid
+(:mod:`discreet.data.noisy_cells`), unknown categories from a stable histogram
 (:mod:`discreet.data.private_categories`). The plan states its loss before any record is read, so
 that it can be charged first::
 
@@ -9,15 +9,16 @@ that it can be charged first::
     with ledger.charge("patients", plan.loss, purpose="schema"):
         completed = plan.run("patients.csv").value
 
-Every column gets the same share of epsilon, every column of categories the same share
-of delta. One row of each unit is looked at: where the schema has persons, one row of each person,
-chosen at random, so that a person changes no more than a row does.
+Every column gets the same share of epsilon. Half of delta is for the counts, if their noise is
+Gaussian, and every column of categories gets the same share of the rest. One row of each unit is
+looked at: where the schema has persons, one row of each person, chosen at random, so that a
+person changes no more than a row does.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
@@ -29,8 +30,8 @@ import numpy as np
 
 from discreet.data.columns import Bounded, Categorical, Column
 from discreet.data.inputs import open_table
+from discreet.data.noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
 from discreet.data.private_categories import StableCategories, TextCounts
-from discreet.data.private_quantiles import CellCounts, QuantilePair, bounded_by, grid_of
 from discreet.data.schema import Schema
 from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
@@ -59,13 +60,13 @@ class SchemaPlan:
 
     schema: Schema
     relation: Relation
-    quantiles: Mapping[str, QuantilePair]
+    cells: CellPlan | None
     categories: Mapping[str, StableCategories]
 
     @property
     def loss(self) -> Loss:
         """The loss of the whole plan, for the unit of privacy of the schema."""
-        losses = [pair.loss for pair in self.quantiles.values()]
+        losses = [] if self.cells is None else [self.cells.loss]
         losses += [step.loss for step in self.categories.values()]
         return reduce(add, losses)
 
@@ -74,18 +75,15 @@ class SchemaPlan:
     ) -> Release[Schema]:
         """Read the data once, or twice with persons, and release the completed schema."""
         bits = choose_source(source, insecure_seed)
-        ranks = {name: step.counts() for name, step in self.quantiles.items()}
+        numbers = {} if self.cells is None else self.cells.counts()
         texts = {name: TextCounts() for name in self.categories}
-        self._count(data, ranks, texts, bits)
+        self._count(data, numbers, texts, bits)
         learned: dict[str, Column] = {}
         told: dict[str, Any] = {}
-        for name, pair in self.quantiles.items():
-            bounds, choices = pair.choose(ranks[name], bits)
-            learned[name] = bounded_by(_bounded(self.schema, name), bounds)
-            told[name] = [
-                {**choice.provenance, "share": str(share)}
-                for choice, share in zip(choices, (pair.tail, 1 - pair.tail), strict=True)
-            ]
+        noisy = {} if self.cells is None else self.cells.release(numbers, bits)
+        for name, cells in noisy.items():
+            learned[name] = bounded_by(_bounded(self.schema, name), cells.bounds())
+            told[name] = [{"noise": cells.kind, "scale": cells.scale, "noisy_rows": cells.rows}]
         for name, step in self.categories.items():
             release = step.choose(texts[name].counts, bits)
             learned[name] = learned_categories(self.schema, name, tuple(release.value))
@@ -102,7 +100,7 @@ class SchemaPlan:
     def _count(
         self,
         data: object,
-        ranks: Mapping[str, CellCounts],
+        numbers: Mapping[str, CellCounts],
         texts: Mapping[str, TextCounts],
         bits: Source,
     ) -> None:
@@ -114,11 +112,11 @@ class SchemaPlan:
             cap=cap,
             choose="random",
             source=bits,
-            names=[*ranks, *texts],
+            names=[*numbers, *texts],
         )
         for batch, used in parts:
             rows = np.arange(batch.rows) if used is None else used.rows
-            for name, counts in ranks.items():
+            for name, counts in numbers.items():
                 counts.add(batch.numbers(name, self.schema.columns[name])[rows])
             for name, occurring in texts.items():
                 codes, distinct = batch.texts(name)
@@ -135,12 +133,13 @@ def plan_schema(
 ) -> SchemaPlan:
     """Plan to learn all bounds and categories that ``schema`` leaves open.
 
-    ``delta`` is needed where categories are missing. ``grids`` gives public candidates for the
-    bounds of some columns; the others use a wide default grid.
+    ``delta`` is needed where categories are missing, and sharpens the bounds of many columns.
+    ``grids`` gives public candidates for the bounds of some columns; the others use a wide default
+    grid. The declared number of rows is not used: its order of magnitude may be wrong.
 
     >>> from discreet.data.columns import Real
     >>> plan_schema(Schema({"height": Real()}), epsilon=0.5).loss
-    2 * Exponential(epsilon=0.25)
+    2 * DiscreteLaplace(scale=4.0)
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
@@ -152,24 +151,28 @@ def plan_schema(
     labelled = [name for name in names if isinstance(schema.columns[name], Categorical)]
     bounded = [name for name in names if isinstance(schema.columns[name], Bounded)]
     _known_grids(grids, bounded)
-    return SchemaPlan(
-        schema,
-        neighbours,
-        MappingProxyType(
-            {
-                name: QuantilePair.planned(
-                    grid_of(name, _bounded(schema, name), (grids or {}).get(name)),
-                    epsilon=_share("epsilon", epsilon, budget, 2 * len(names)),
-                    relation=neighbours,
-                    expected_units=_expected_units(schema),
-                )
-                for name in bounded
-            }
-        ),
-        MappingProxyType(
-            dict(_category_steps(labelled, epsilon, budget, names, delta, neighbours))
-        ),
-    )
+    chosen = {
+        name: grid_of(name, _bounded(schema, name), (grids or {}).get(name)) for name in bounded
+    }
+    one = _share("epsilon", epsilon, budget, len(names))
+    slack = Fraction(0) if delta is None else rational("delta", delta, above=0, below=1)
+    if labelled and not slack:
+        expected = f"a delta, as the categories of {labelled[0]!r} are to be learned"
+        raise InvalidValue("delta", delta, expected)
+    cells = None
+    if bounded:
+        part = slack / 2 if labelled else slack
+        cells = plan_cells(
+            chosen, epsilon=one * len(bounded), delta=part or None, relation=neighbours
+        )
+        slack -= part if cells.kind == "gaussian" else 0
+    categories = {
+        name: StableCategories.planned(
+            epsilon=one, delta=slack / len(labelled), relation=neighbours
+        )
+        for name in labelled
+    }
+    return SchemaPlan(schema, neighbours, cells, MappingProxyType(categories))
 
 
 def complete_schema(
@@ -200,23 +203,6 @@ def complete_schema(
     return plan.run(data, source=source, insecure_seed=insecure_seed)
 
 
-def _category_steps(
-    labelled: Sequence[str],
-    epsilon: object,
-    budget: Fraction,
-    names: Sequence[str],
-    delta: object,
-    relation: Relation,
-) -> Iterator[tuple[str, StableCategories]]:
-    if labelled and delta is None:
-        expected = f"a delta, as the categories of {labelled[0]!r} are to be learned"
-        raise InvalidValue("delta", delta, expected)
-    for name in labelled:
-        slack = rational("delta", delta, above=0, below=1) / len(labelled)
-        share = _share("epsilon", epsilon, budget, len(names))
-        yield name, StableCategories.planned(epsilon=share, delta=slack, relation=relation)
-
-
 def _share(argument: str, value: object, budget: Fraction, parts: int) -> Fraction:
     """Return the largest double that fits ``parts`` times into the budget, exactly."""
     share = float(budget / parts)
@@ -225,12 +211,6 @@ def _share(argument: str, value: object, budget: Fraction, parts: int) -> Fracti
     if share <= 0.0:
         raise InvalidValue(argument, value, "a budget large enough to be shared")
     return Fraction(share)
-
-
-def _expected_units(schema: Schema) -> int | None:
-    if schema.expected_rows is None:
-        return None
-    return max(1, schema.expected_rows // (schema.rows_per_person or 1))
 
 
 def _known_grids(grids: object, bounded: Sequence[str]) -> None:

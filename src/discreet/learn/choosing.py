@@ -86,7 +86,7 @@ class TableLearner:
         made = _estimator_class(kind, schema)
         if kind == "naive-bayes":
             parameters = {"bins": BINS, **parameters}
-        return cls(kind, schema, made.from_schema(schema, **parameters))
+        return cls(kind, schema, made.from_codes(schema, **parameters))
 
     def features(self, table: Table) -> NDArray[Any]:
         """Return the features of a table, with or without a target."""

@@ -166,7 +166,10 @@ def as_numbers(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _number(value: Any) -> float:
-    if _has_parts(value) or isinstance(value, complex | np.complexfloating):
+    if isinstance(value, complex | np.complexfloating):
+        # One complex cell makes pandas write the whole column so: the others stay what they are.
+        return float(value.real) if value.imag == 0.0 else math.nan
+    if _has_parts(value):
         return math.nan
     try:
         return float(value)

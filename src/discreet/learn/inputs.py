@@ -26,7 +26,7 @@ from discreet.privacy import Relation
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["number_features", "raw_features", "targets_of"]
+__all__ = ["number_features", "number_table", "raw_features", "read_numbers", "targets_of"]
 
 _NUMBERS = "biuf"
 _READ_ONE_BY_ONE = "OSU"
@@ -40,18 +40,25 @@ def number_features(
     ``reset`` says that the estimator learns its number of features from this table. With
     ``keep_single``, single precision stays as it is.
     """
+    table = number_table(estimator, X, reset=reset, relation=relation)
+    return read_numbers(table, keep_single=keep_single)
+
+
+def number_table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArray[Any]:
+    """Return a table whose declared type may hold numbers; its cells are not read."""
     table = _table(estimator, X, reset=reset, relation=relation)
-    if table.dtype.kind in _NUMBERS:
-        if keep_single and table.dtype == np.float32:
-            return table
-        # A long double may lie beyond every double: it becomes infinite, and is clipped later.
-        with np.errstate(over="ignore"):
-            return np.asarray(table, dtype=np.float64)
-    if table.dtype.kind in _READ_ONE_BY_ONE:
-        return as_numbers(table.ravel()).reshape(table.shape)
     if table.dtype.kind == "c":
         raise InvalidValue("X", "complex numbers", "real numbers. Complex data not supported")
-    raise InvalidValue("X", f"an array of {table.dtype}", "numbers")
+    if table.dtype.kind not in _NUMBERS + _READ_ONE_BY_ONE:
+        raise InvalidValue("X", f"an array of {table.dtype}", "numbers")
+    return table
+
+
+def read_numbers(table: NDArray[Any], *, keep_single: bool = False) -> NDArray[Any]:
+    """Return the cells of such a table as doubles, NaN where one is no number."""
+    if keep_single and table.dtype == np.float32:
+        return table
+    return as_numbers(table.ravel()).reshape(table.shape)
 
 
 def raw_features(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArray[Any]:
@@ -66,7 +73,7 @@ def _table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArra
     if issparse(X):
         # scikit-learn's own words, which its users look for.
         validate_data(estimator, X, reset=reset, ensure_min_samples=0)
-    listed = rows_apart(_unmasked(X))
+    listed = rows_apart(_plain_cells(X))
     try:
         table = np.asarray(listed)
     except (TypeError, ValueError):
@@ -96,10 +103,18 @@ def _table(estimator: Any, X: Any, *, reset: bool, relation: Relation) -> NDArra
     return table
 
 
-def _unmasked(values: Any) -> Any:
-    """Return a masked array with nothing where it is masked; anything else as it is."""
-    masked = isinstance(values, np.ma.MaskedArray)
-    return values.astype(object).filled(None) if masked else values
+def _plain_cells(values: Any) -> Any:
+    """Return a masked array with nothing where it is masked; anything else as it is.
+
+    A type that pandas read off the cells (complex numbers, times) makes objects of them: it is no
+    declaration, and one cell must not have the table refused.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        return np.ma.filled(values.astype(object), None)
+    if type(values).__module__.partition(".")[0] == "pandas" and hasattr(values, "to_numpy"):
+        array = values.to_numpy()
+        return values.astype(object).to_numpy() if array.dtype.kind in "cmM" else array
+    return values
 
 
 def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
@@ -109,7 +124,7 @@ def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:
             "y", y, "targets; learning requires y to be passed, but the target y is None"
         )
     try:
-        answers = np.asarray(labels_apart(_unmasked(y)))
+        answers = np.asarray(labels_apart(_plain_cells(y)))
     except (TypeError, ValueError):
         answers = np.empty(())
     if answers.dtype.kind == "c":

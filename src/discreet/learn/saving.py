@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet.certificate import Certificate
+from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, SchemaError
 from discreet.ledger import Charge
 
@@ -88,6 +89,9 @@ def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str
     if not isinstance(head, dict) or head.get("kind") != kind or head.get("format") != _FORMAT:
         found = head.get("kind") if isinstance(head, dict) else None
         raise SchemaError(f"{path} holds {found!r}, not a {kind} of format {_FORMAT}")
+    parameters = head.get("parameters")
+    if isinstance(parameters, dict) and isinstance(parameters.get("schema"), str):
+        parameters["schema"] = Schema.from_toml(parameters["schema"])
     for name, array in arrays.items():
         if array.dtype.kind not in "biufU" or (
             array.dtype.kind == "f" and not np.all(np.isfinite(array))
@@ -170,7 +174,9 @@ def same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A numpy scalar or array as JSON values; anything else is refused."""
+    """A numpy scalar or array as JSON values, a schema as its text; anything else is refused."""
+    if isinstance(value, Schema):
+        return value.to_toml()
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise InvalidValue("parameters", value, "values that JSON can hold")

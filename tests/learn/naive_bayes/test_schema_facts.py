@@ -29,7 +29,7 @@ TABLE = read_table(ROWS, SCHEMA)
 
 
 def test_a_gaussian_model_from_a_schema():
-    model = PrivateGaussianNB.from_schema(SCHEMA, epsilon=5.0, insecure_seed=1)
+    model = PrivateGaussianNB.from_codes(SCHEMA, epsilon=5.0, insecure_seed=1)
     assert model.bounds == [[20.0, 0.0], [80.0, 1.0]]
     features = feature_columns(TABLE, SCHEMA)
     codes = Encoding(SCHEMA).target(TABLE)
@@ -38,7 +38,7 @@ def test_a_gaussian_model_from_a_schema():
 
 
 def test_a_categorical_model_from_a_schema_with_bins():
-    model = PrivateCategoricalNB.from_schema(SCHEMA, bins=6, epsilon=5.0, insecure_seed=1)
+    model = PrivateCategoricalNB.from_codes(SCHEMA, bins=6, epsilon=5.0, insecure_seed=1)
     assert model.categories == [6, 2]
     features = feature_columns(TABLE, SCHEMA, bins=6)
     assert sorted(set(features[:, 0])) == [0, 1, 2, 3, 4, 5]
@@ -50,7 +50,7 @@ def test_a_categorical_model_from_a_schema_with_bins():
 
 def test_linear_models_from_a_schema():
     rows = Encoding(SCHEMA).features(TABLE)
-    model = PrivateProjectedSGDClassifier.from_schema(
+    model = PrivateProjectedSGDClassifier.from_codes(
         SCHEMA, epsilon=5.0, steps=5000, insecure_seed=1
     )
     assert model.feature_norm == pytest.approx(np.sqrt(2.0))

@@ -415,13 +415,13 @@ def test_from_a_schema():
     table["name"] = np.array([f"p{i // 2}" for i in range(400)])
     rows = read_table(table, schema, insecure_seed=1)
     encoding = Encoding(schema)
-    model = PrivateLogisticRegression.from_schema(schema, epsilon=5.0, insecure_seed=1)
+    model = PrivateLogisticRegression.from_codes(schema, epsilon=5.0, insecure_seed=1)
     model.fit(encoding.features(rows), encoding.target(rows))
     assert model.score(encoding.features(rows), encoding.target(rows)) > 0.8
     assert model.certificate_.plan["schema_hash"] == schema.content_hash
     assert model.certificate_.plan["rows_per_person"] == 2
     assert np.bincount(rows.persons).max() == 2
-    network = PrivateMLPClassifier.from_schema(
+    network = PrivateMLPClassifier.from_codes(
         schema, epsilon=5.0, insecure_seed=1, max_iter=20, hidden_layer_sizes=(8,)
     )
     network.fit(encoding.features(rows), encoding.target(rows), persons=rows.persons)

@@ -1,7 +1,5 @@
 """S20: naive Bayes over declared categories from noisy joint counts."""
 
-# ruff: noqa: N803 (scikit-learn calls the features X)
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self, final
@@ -11,7 +9,7 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.declared import as_numbers, declared_classes, label_codes
-from discreet.learn.inputs import number_features, raw_features
+from discreet.learn.intake import schema_words
 from discreet.learn.naive_bayes.estimation import (
     category_log_probabilities,
     class_log_priors,
@@ -21,13 +19,14 @@ from discreet.learn.naive_bayes.estimation import (
 from discreet.learn.naive_bayes.estimator import TableNaiveBayes
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts
-from discreet.learn.schema_facts import labelled_facts
+from discreet.learn.schema_facts import feature_columns, labelled_facts
 from discreet.privacy import Relation
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from discreet.data.schema import Schema
+    from discreet.data.tables import Table
 
 __all__ = ["PrivateCategoricalNB"]
 
@@ -67,6 +66,8 @@ class PrivateCategoricalNB(TableNaiveBayes):
         relation: Relation | str = "add_remove",
         noise: str = "auto",
         alpha: float = 1.0,
+        bins: int | None = None,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -77,6 +78,8 @@ class PrivateCategoricalNB(TableNaiveBayes):
         self.relation = relation
         self.noise = noise
         self.alpha = alpha
+        self.bins = bins
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
@@ -84,10 +87,14 @@ class PrivateCategoricalNB(TableNaiveBayes):
     def from_schema(cls, schema: Schema, *, bins: int | None = None, **parameters: Any) -> Self:
         """Return an estimator that is told what the schema declares.
 
-        It takes :func:`~discreet.learn.schema_facts.feature_columns` of a table, with the same
-        ``bins`` for columns of numbers, and the codes of its target.
+        It reads data frames, mappings of columns and tables of :func:`discreet.data.read_table`
+        by itself, and cuts the interval of a column of numbers into ``bins`` equal parts.
         """
-        return cls(**{**labelled_facts(schema, bins=bins), **parameters})
+        facts = labelled_facts(schema, bins=bins)
+        return cls(**{**schema_words(schema, **facts), "bins": bins, **parameters})
+
+    def _encoded(self, table: Table) -> NDArray[Any]:
+        return feature_columns(table, table.schema, bins=self.bins)
 
     def _open_statistics(self, classes: int) -> tuple[CategoryCounts, TableNoise]:
         _validate.real("alpha", self.alpha, at_least=0)
@@ -101,10 +108,6 @@ class PrivateCategoricalNB(TableNaiveBayes):
             noise=self.noise,
         )
         return CategoryCounts(classes, sizes), noise
-
-    def _read_features(self, X: Any, *, first: bool = False) -> NDArray[Any]:
-        read = raw_features if self._has_values() else number_features
-        return read(self, X, reset=first, relation=Relation.parse(self.relation))
 
     def _has_values(self) -> bool:
         try:

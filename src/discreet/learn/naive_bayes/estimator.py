@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, clone  # type: ignore[import-untyped]
+from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
@@ -24,7 +24,8 @@ from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_classes, label_codes
-from discreet.learn.inputs import targets_of
+from discreet.learn.inputs import number_features, raw_features
+from discreet.learn.intake import RehearsedEstimator, SchemaClassifier
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins
 from discreet.learn.saving import (
@@ -35,12 +36,15 @@ from discreet.learn.saving import (
     set_features,
     write_model,
 )
+from discreet.learn.schema_facts import feature_columns
 from discreet.privacy import Loss, Relation
 from discreet.randomness import source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.data.schema import Schema
+    from discreet.data.tables import Table
     from discreet.ledger import Charge, Ledger
     from discreet.randomness import Source
 
@@ -62,7 +66,7 @@ class _Collection:
     delta: float
 
 
-class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class TableNaiveBayes(SchemaClassifier, RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base of the two estimators; see :class:`PrivateCategoricalNB`."""
 
     epsilon: float
@@ -70,6 +74,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes: Any
     relation: Relation | str
     noise: str
+    schema: Schema | None
     schema_hash: str | None
     insecure_seed: int | None
 
@@ -79,9 +84,15 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _open_statistics(self, classes: int) -> tuple[CategoryCounts | SoftBins, TableNoise]:
         """Check the declarations and return empty sums with the noise that they will get."""
 
-    @abstractmethod
-    def _read_features(self, X: Any, *, first: bool = False) -> NDArray[Any]:
-        """Return the feature array, checked by type and shape only."""
+    def _has_values(self) -> bool:
+        """Whether features are categories by value, and not numbers."""
+        return False
+
+    def _encoded(self, table: Table) -> NDArray[Any]:
+        return feature_columns(table, table.schema)
+
+    def _encoded_width(self, schema: Schema) -> int:
+        return len(schema.features)
 
     @abstractmethod
     def _batch(self, features: NDArray[Any]) -> Any:
@@ -104,7 +115,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         ledger: Ledger | None = None,
         dataset: str | None = None,
@@ -122,7 +133,7 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def partial_fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         classes: Any = None,
         *,
         ledger: Ledger | None = None,
@@ -179,6 +190,12 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             conclude(self, certificate, collection.charge)
         return self
 
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        self.classes_ = declared_classes(self.classes)
+        relation = Relation.parse(self.relation)
+        opened = self._open_rows(X, y, persons, relation=relation, raw=self._has_values())
+        return self.loss_for(opened.width)
+
     def loss_for(self, features: int) -> Loss:
         """Return what a model of so many features costs; nothing is read."""
         planned = clone(self)
@@ -200,12 +217,18 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if collection is not None and (ledger is not None or dataset is not None):
             raise InvalidValue("ledger", ledger, "none after the first batch, which was charged")
         labels = declared_classes(classes) if collection is None else collection.classes
-        features = self._read_features(X, first=collection is None)
-        targets = targets_of(y, features)
+        opened = self._open_rows(
+            X,
+            y,
+            relation=Relation.parse(self.relation),
+            reset=collection is None,
+            raw=self._has_values(),
+        )
         if collection is None:
             collection = self._open(labels, ledger, dataset, stated_unit(unit, persons=False))
             self._collecting = collection
         try:
+            features, targets, _ = opened.read(collection.source)
             codes = label_codes(targets, labels)
             collection.statistics.add(codes, self._batch(features))
         except BaseException as error:
@@ -244,7 +267,11 @@ class TableNaiveBayes(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _joint(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "certificate_")
-        features = self._read_features(X)
+        if self.schema is not None:
+            features = self._table_to_judge(X)
+        else:
+            read = raw_features if self._has_values() else number_features
+            features = read(self, X, reset=False, relation=Relation.parse(self.relation))
         return np.asarray(self._log_likelihoods(features) + self.class_log_prior_)
 
     def predict(self, X: Any) -> NDArray[Any]:

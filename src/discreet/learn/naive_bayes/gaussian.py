@@ -1,7 +1,5 @@
 """S20: naive Bayes with a normal distribution for each class and feature, from noisy moments."""
 
-# ruff: noqa: N803 (scikit-learn calls the features X)
-
 from __future__ import annotations
 
 import math
@@ -11,7 +9,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.learn.declared import declared_bounds
-from discreet.learn.inputs import number_features
+from discreet.learn.intake import schema_words
 from discreet.learn.naive_bayes.estimation import bin_moments, class_log_priors, pooled_counts
 from discreet.learn.naive_bayes.estimator import TableNaiveBayes
 from discreet.learn.naive_bayes.noise import TableNoise
@@ -66,6 +64,7 @@ class PrivateGaussianNB(TableNaiveBayes):
         noise: str = "auto",
         var_smoothing: float = 1e-9,
         var_pooling: float = 0.1,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -77,6 +76,7 @@ class PrivateGaussianNB(TableNaiveBayes):
         self.noise = noise
         self.var_smoothing = var_smoothing
         self.var_pooling = var_pooling
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
@@ -84,10 +84,10 @@ class PrivateGaussianNB(TableNaiveBayes):
     def from_schema(cls, schema: Schema, **parameters: Any) -> Self:
         """Return an estimator that is told what the schema declares.
 
-        It takes :func:`~discreet.learn.schema_facts.feature_columns` of a table and the codes of
-        its target; :mod:`discreet.learn.schema_facts` says for which schemas.
+        It reads data frames, mappings of columns and tables of :func:`discreet.data.read_table`
+        by itself; :mod:`discreet.learn.schema_facts` says for which schemas.
         """
-        return cls(**{**bounded_facts(schema), **parameters})
+        return cls(**{**schema_words(schema, **bounded_facts(schema)), **parameters})
 
     def _open_statistics(self, classes: int) -> tuple[SoftBins, TableNoise]:
         features = int(self.n_features_in_)
@@ -107,9 +107,6 @@ class PrivateGaussianNB(TableNaiveBayes):
             changed_cells=_BINS,
         )
         return SoftBins(classes, lower, upper, bits=bits), noise
-
-    def _read_features(self, X: Any, *, first: bool = False) -> NDArray[Any]:
-        return number_features(self, X, reset=first, relation=Relation.parse(self.relation))
 
     def _batch(self, features: NDArray[Any]) -> NDArray[Any]:
         return features

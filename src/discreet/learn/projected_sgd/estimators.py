@@ -8,14 +8,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
-from sklearn.base import (  # type: ignore[import-untyped]
-    BaseEstimator,
-    ClassifierMixin,
-    RegressorMixin,
-)
+from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.utils.metaestimators import available_if  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
@@ -29,7 +25,13 @@ from discreet.learn.declared import (
     declared_classes,
     label_codes,
 )
-from discreet.learn.inputs import number_features, targets_of
+from discreet.learn.inputs import number_features
+from discreet.learn.intake import (
+    RehearsedEstimator,
+    SchemaClassifier,
+    SchemaRegressor,
+    schema_words,
+)
 from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
 from discreet.learn.projected_sgd.plan import SgdPlan
 from discreet.learn.projected_sgd.projections import (
@@ -50,7 +52,7 @@ from discreet.learn.saving import (
     write_model,
 )
 from discreet.learn.schema_facts import linear_facts
-from discreet.privacy import Relation
+from discreet.privacy import Loss, Relation
 from discreet.randomness import source
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ _SETS: dict[str, Callable[..., Projection]] = {
 }
 
 
-class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
+class _ProjectedSGD(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base of the two estimators."""
 
     epsilon: float
@@ -86,19 +88,19 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
     calibration: str
     output: str
     engine: str
+    schema: Schema | None
     schema_hash: str | None
     insecure_seed: int | None
-    _for_classes: ClassVar[bool]
 
     @classmethod
     def from_schema(cls, schema: Schema, **parameters: Any) -> Self:
         """Return an estimator that is told what the schema declares.
 
-        It takes the rows of :class:`discreet.data.encoding.Encoding`, whose norm is bounded by
-        the schema, and the codes or numbers of the target.
+        It reads data frames, mappings of columns and tables of :func:`discreet.data.read_table`
+        by itself; the schema bounds the norm of their rows.
         """
         facts = linear_facts(schema, classification=cls._for_classes)
-        return cls(**{**facts, **parameters})
+        return cls(**{**schema_words(schema, **facts), **parameters})
 
     @abstractmethod
     def _linear_loss(self) -> LinearLoss:
@@ -117,7 +119,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         ledger: Ledger | None = None,
         dataset: str | None = None,
@@ -130,9 +132,8 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         """
         whose = stated_unit(unit, persons=False)
         self._declare()
-        features = self._features_of(X, training=True)
-        answers = targets_of(y, features)
-        plan = self._make_plan(*features.shape)
+        opened = self._open_rows(X, y, relation=Relation.REPLACE)
+        plan = self._make_plan(opened.rows, opened.width)
         engine = engine_for(self.engine, self._set(), plan.steps)
         bits = source(insecure_seed=self.insecure_seed)
         purpose = f"{type(self).__name__}: projected SGD"
@@ -142,6 +143,7 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
         ) as charge:
             # What was fitted before is another release: its certificate must not outlive it.
             self.__dict__.pop("certificate_", None)
+            features, answers, _ = opened.read(bits)
             run = train(
                 self._rows(features),
                 self._goals(answers),
@@ -170,6 +172,11 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
             )
             conclude(self, certificate, charge)
         return self
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        self._declare()
+        opened = self._open_rows(X, y, persons, relation=Relation.REPLACE)
+        return self._make_plan(opened.rows, opened.width).loss
 
     def _make_plan(self, records: int, features: int) -> SgdPlan:
         if not isinstance(self.fit_intercept, bool | np.bool_):
@@ -210,8 +217,10 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
             raise InvalidValue("projection", region, "L2Ball, Box, Simplex or GivenProjection")
         return region
 
-    def _features_of(self, X: Any, *, training: bool) -> NDArray[np.float64]:
-        return number_features(self, X, reset=training, relation=Relation.REPLACE)
+    def _features_of(self, X: Any) -> NDArray[np.float64]:
+        if self.schema is not None:
+            return self._table_to_judge(X)
+        return number_features(self, X, reset=False, relation=Relation.REPLACE)
 
     def _rows(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Shorten rows to ``feature_norm`` and append the constant; NaN becomes 0."""
@@ -235,20 +244,21 @@ class _ProjectedSGD(BaseEstimator):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "certificate_")
-        return np.asarray(self._rows(self._features_of(X, training=False)) @ self.theta_)
+        return np.asarray(self._rows(self._features_of(X)) @ self.theta_)
 
-    def excess_risk_without_privacy(self, X: Any, y: Any) -> ExcessRisk:
+    def excess_risk_without_privacy(self, X: Any, y: Any = None) -> ExcessRisk:
         """Measure the excess risk on the training records, next to its bound.
 
         It is computed without noise and is therefore as private as the records: not for
         release, except for public data.
         """
         check_is_fitted(self, "certificate_")
-        features = self._features_of(X, training=False)
+        opened = self._open_rows(X, y, relation=Relation.REPLACE, reset=False)
+        features, answers, _ = opened.read(source())
         return excess_risk_without_privacy(
             self.theta_,
             self._rows(features),
-            self._goals(targets_of(y, features)),
+            self._goals(answers),
             loss=self._linear_loss(),
             projection=self._set(),
             bound=self.excess_risk_bound_,
@@ -321,7 +331,7 @@ def _gives_probabilities(estimator: PrivateProjectedSGDClassifier) -> bool:
 
 
 @final
-class PrivateProjectedSGDClassifier(ClassifierMixin, _ProjectedSGD):  # type: ignore[misc]
+class PrivateProjectedSGDClassifier(SchemaClassifier, _ProjectedSGD):
     """Private linear classification of two classes, one record a step (S10, S22).
 
     **Guarantee.** All iterates together are (epsilon, delta)-DP for one replaced row; the number of
@@ -344,8 +354,6 @@ class PrivateProjectedSGDClassifier(ClassifierMixin, _ProjectedSGD):  # type: ig
     (True, 'replace')
     """
 
-    _for_classes = True
-
     def __init__(
         self,
         *,
@@ -362,6 +370,7 @@ class PrivateProjectedSGDClassifier(ClassifierMixin, _ProjectedSGD):  # type: ig
         calibration: str = "calibrated",
         output: str = "average",
         engine: str = "auto",
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -378,6 +387,7 @@ class PrivateProjectedSGDClassifier(ClassifierMixin, _ProjectedSGD):  # type: ig
         self.calibration = calibration
         self.output = output
         self.engine = engine
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
@@ -426,7 +436,7 @@ class PrivateProjectedSGDClassifier(ClassifierMixin, _ProjectedSGD):  # type: ig
 
 
 @final
-class PrivateProjectedSGDRegressor(RegressorMixin, _ProjectedSGD):  # type: ignore[misc]
+class PrivateProjectedSGDRegressor(SchemaRegressor, _ProjectedSGD):
     """Private linear regression, one record a step (S10, S22).
 
     **Guarantee** and parameters as for :class:`PrivateProjectedSGDClassifier`. ``target_bounds``
@@ -440,8 +450,6 @@ class PrivateProjectedSGDRegressor(RegressorMixin, _ProjectedSGD):  # type: igno
     >>> 2.0 < model.fit(X, y).predict([[0.0]])[0] < 8.0
     np.True_
     """
-
-    _for_classes = False
 
     def __init__(
         self,
@@ -460,6 +468,7 @@ class PrivateProjectedSGDRegressor(RegressorMixin, _ProjectedSGD):  # type: igno
         calibration: str = "calibrated",
         output: str = "average",
         engine: str = "auto",
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -477,6 +486,7 @@ class PrivateProjectedSGDRegressor(RegressorMixin, _ProjectedSGD):  # type: igno
         self.calibration = calibration
         self.output = output
         self.engine = engine
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 

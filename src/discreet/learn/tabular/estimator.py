@@ -29,7 +29,8 @@ from discreet.data.schema import MOST_ROWS, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.declared import declared_bounds
-from discreet.learn.inputs import number_features, targets_of
+from discreet.learn.inputs import number_features
+from discreet.learn.intake import OpenedRows, RehearsedEstimator, schema_words
 from discreet.learn.saving import (
     conclude,
     feature_head,
@@ -47,6 +48,7 @@ from discreet.randomness import Source, source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.data.tables import Table
     from discreet.ledger import Ledger
 
 __all__ = ["TabularEstimator", "Track", "table_facts"]
@@ -80,7 +82,7 @@ def table_facts(schema: Schema, *, classification: bool) -> dict[str, Any]:
     return {**facts, "target_bounds": list(target.bounds)}
 
 
-class TabularEstimator(BaseEstimator):  # type: ignore[misc]
+class TabularEstimator(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
     """Abstract base; see :class:`~discreet.learn.tabular.PrivateLogisticRegression`."""
 
     epsilon: float
@@ -90,20 +92,20 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     expected_rows: int | None
     rows_per_person: int
     relation: Relation | str
+    schema: Schema | None
     schema_hash: str | None
     insecure_seed: int | None
-    _for_classes: ClassVar[bool]
     _needs_persons: ClassVar[bool] = False
 
     @classmethod
     def from_schema(cls, schema: Schema, **parameters: Any) -> Self:
         """Return an estimator that is told what the schema declares.
 
-        It takes the rows of :class:`discreet.data.encoding.Encoding` and the codes or numbers of
-        the target. With persons in the schema, the guarantee is for a person, and the rows
-        must be those that :func:`discreet.data.read_table` chose.
+        It reads data frames, mappings of columns and tables of :func:`discreet.data.read_table`
+        by itself. With persons in the schema, the guarantee is for a person.
         """
-        return cls(**{**table_facts(schema, classification=cls._for_classes), **parameters})
+        facts = table_facts(schema, classification=cls._for_classes)
+        return cls(**{**schema_words(schema, **facts), **parameters})
 
     # --- what the kinds define ----------------------------------------------------------
 
@@ -148,7 +150,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     def fit(
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         persons: Any = None,
         ledger: Ledger | None = None,
@@ -158,6 +160,8 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Learn; with a ledger, charge ``dataset`` before records are read.
 
+        With a schema, ``X`` is a data frame, a mapping of columns or a table; ``y`` may be None if
+        the target is among its columns, and so may ``persons``.
         ``persons`` says whose row each one is: the first ``rows_per_person`` of each are used and
         rows without a person are not. Without it the linear models take the promise that nobody
         owns more rows than that. Under ``replace`` there are no persons: how many rows they own
@@ -167,13 +171,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         or person. If it is not "person" and there are no persons, it is the caller's promise that
         nobody owns two rows, and the certificate repeats it.
         """
-        self._declare()
-        features = self._features(X, training=True)
-        answers = targets_of(y, features)
-        owned = self._owned(persons, features.shape[0])
-        whose = stated_unit(unit, persons=owned is not None or self.rows_per_person > 1)
-        plan = self._make_plan(self._planned_rows(features.shape[0]), features.shape[1], whose)
-        self._check_count(plan, features.shape[0])
+        opened, plan, whose = self._plan_fit(X, y, persons, unit)
         loss: Loss = plan.loss
         bits = source(insecure_seed=self.insecure_seed)
         purpose = type(self).__name__
@@ -183,7 +181,10 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
         ) as charge:
             # What was fitted before is another release: its certificate must not outlive it.
             self.__dict__.pop("certificate_", None)
-            if owned is not None:
+            features, answers, persons = opened.read(bits)
+            owned = None
+            if persons is not None:
+                owned = owned_rows(persons, rows=persons.size, cap=self.rows_per_person)
                 features, answers = features[owned.rows], answers[owned.rows]
             told = self._learn(
                 plan,
@@ -210,6 +211,24 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
             )
             conclude(self, certificate, charge)
         return self
+
+    def _planned_loss(self, X: Any, y: Any, persons: Any) -> Loss:
+        loss: Loss = self._plan_fit(X, y, persons, None)[1].loss
+        return loss
+
+    def _plan_fit(
+        self, X: Any, y: Any, persons: Any, unit: str | None
+    ) -> tuple[OpenedRows, Any, str]:
+        """Check what was handed over, without reading a cell, and plan the run."""
+        self._declare()
+        relation = Relation.parse(self.relation)
+        opened = self._open_rows(X, y, persons, relation=relation, keep_single=True)
+        declared_bounds(self.bounds, opened.width)
+        self._check_persons(owned=opened.owned)
+        whose = stated_unit(unit, persons=opened.owned or self.rows_per_person > 1)
+        plan = self._make_plan(self._planned_rows(opened.rows), opened.width, whose)
+        self._check_count(plan, opened.rows)
+        return opened, plan, whose
 
     def loss_for(self, features: int, *, rows: int | None = None) -> Loss:
         """Return what :meth:`fit` will charge for tables of so many features; nothing is read.
@@ -257,26 +276,28 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
             return widest
         return min(_validate.real("feature_norm", self.feature_norm, above=0), widest)
 
-    def _features(self, X: Any, *, training: bool) -> NDArray[Any]:
+    def _encoded(self, table: Table) -> NDArray[Any]:
+        return Encoding(table.schema).features(table, dtype=np.float32)
+
+    def _features(self, X: Any) -> NDArray[Any]:
+        if self.schema is not None:
+            return self._table_to_judge(X)
         relation = Relation.parse(self.relation)
-        features = number_features(self, X, reset=training, relation=relation, keep_single=True)
+        features = number_features(self, X, reset=False, relation=relation, keep_single=True)
         declared_bounds(self.bounds, features.shape[1])
         return features
 
-    def _owned(self, persons: object, rows: int) -> OwnedRows | None:
-        """Return which rows count; None: all of them, as whoever chose them promises."""
+    def _check_persons(self, *, owned: bool) -> None:
+        """Raise unless it may be known, or need not be known, whose row each one is."""
         cap = _validate.integer(
             "rows_per_person", self.rows_per_person, at_least=1, at_most=MOST_ROWS
         )
-        if persons is not None and Relation.parse(self.relation) is Relation.REPLACE:
+        if owned and Relation.parse(self.relation) is Relation.REPLACE:
             raise NotApplicable("replacing a person may change the number of rows: use add_remove")
-        if persons is not None:
-            return owned_rows(persons, rows=rows, cap=cap)
-        if cap > 1 and self._needs_persons:
+        if cap > 1 and self._needs_persons and not owned:
             raise InvalidValue(
                 "persons", None, f"whose row each one is, because a person owns up to {cap} rows"
             )
-        return None
 
     def _rows(self, features: NDArray[Any]) -> NDArray[np.float32]:
         width = features.shape[1]
@@ -290,7 +311,7 @@ class TabularEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _rows_to_judge(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "certificate_")
-        rows = self._rows(self._features(X, training=False))
+        rows = self._rows(self._features(X))
         return rows.astype(np.float64) / RAW_STEPS
 
     # --- keeping ------------------------------------------------------------------------

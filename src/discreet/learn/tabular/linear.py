@@ -23,6 +23,8 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.data.schema import Schema
+
 __all__ = ["PrivateLinearRegression", "PrivateLogisticRegression"]
 
 
@@ -148,6 +150,7 @@ class PrivateLogisticRegression(ClassTargets, _Linear):
         pace: float | None = None,
         clip_ratio: float | None = None,
         moment_share: float | None = None,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -163,6 +166,7 @@ class PrivateLogisticRegression(ClassTargets, _Linear):
         self.pace = pace
         self.clip_ratio = clip_ratio
         self.moment_share = moment_share
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
@@ -224,6 +228,7 @@ class PrivateLinearRegression(NumberTargets, _Linear):
         pace: float | None = None,
         clip_ratio: float | None = None,
         moment_share: float | None = None,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -239,6 +244,7 @@ class PrivateLinearRegression(NumberTargets, _Linear):
         self.pace = pace
         self.clip_ratio = clip_ratio
         self.moment_share = moment_share
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from discreet.data.schema import Schema
+
 __all__ = ["PrivateMLPClassifier", "PrivateMLPRegressor"]
 
 
@@ -157,6 +159,7 @@ class PrivateMLPClassifier(ClassTargets, _Network):
         relation: Relation | str = "add_remove",
         max_iter: int | None = None,
         step_size: float | None = None,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -171,6 +174,7 @@ class PrivateMLPClassifier(ClassTargets, _Network):
         self.relation = relation
         self.max_iter = max_iter
         self.step_size = step_size
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 
@@ -212,6 +216,7 @@ class PrivateMLPRegressor(NumberTargets, _Network):
         relation: Relation | str = "add_remove",
         max_iter: int | None = None,
         step_size: float | None = None,
+        schema: Schema | None = None,
         schema_hash: str | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -226,6 +231,7 @@ class PrivateMLPRegressor(NumberTargets, _Network):
         self.relation = relation
         self.max_iter = max_iter
         self.step_size = step_size
+        self.schema = schema
         self.schema_hash = schema_hash
         self.insecure_seed = insecure_seed
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import log_softmax, softmax
-from sklearn.base import ClassifierMixin, RegressorMixin  # type: ignore[import-untyped]
 
 from discreet.errors import InvalidValue
 from discreet.learn.declared import as_numbers, declared_bounds, declared_classes, label_codes
+from discreet.learn.intake import SchemaClassifier, SchemaRegressor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["ClassTargets", "NumberTargets"]
 
 
-class ClassTargets(ClassifierMixin):  # type: ignore[misc]
+class ClassTargets(SchemaClassifier):
     """Targets that are one of the declared ``classes``; codes, -1 for an undeclared label."""
 
-    _for_classes = True
     classes: Any
 
     def _declare(self) -> None:
@@ -50,10 +49,9 @@ class ClassTargets(ClassifierMixin):  # type: ignore[misc]
         return np.asarray(log_softmax(self._class_scores(X), axis=1))
 
 
-class NumberTargets(RegressorMixin):  # type: ignore[misc]
+class NumberTargets(SchemaRegressor):
     """Targets that are numbers inside the declared ``target_bounds``, as numbers in [-1, 1]."""
 
-    _for_classes = False
     target_bounds: Any
 
     def _declare(self) -> None:

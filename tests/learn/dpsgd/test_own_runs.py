@@ -409,6 +409,7 @@ for batch in private.batches(data(64)):
 """
 
 
+@pytest.mark.slow
 def test_in_another_process(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(tmp_path)],

@@ -47,6 +47,7 @@ from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.isolation.parts import leaves_behind
+from discreet.learn.dpsgd.lineage import FromBatch, Lineage, LoadGuard, OutputMark, plain
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.padding import PaddingWatch, require_padding_ignored, shapes_of
@@ -118,6 +119,8 @@ class Private:
         "_inputs_of",
         "_isolation",
         "_last_factor",
+        "_lineage",
+        "_loads",
         "_loss_watch",
         "_losses_of",
         "_mark",
@@ -161,6 +164,7 @@ class Private:
         batch_axis: int | None,
         source: Source | None,
         team: Team | None,
+        public: Sequence[Any] = (),
     ) -> None:
         self._earlier = earlier.plans_of(model, optimizer)
         earlier.require_alike(plan, self._earlier)
@@ -215,10 +219,17 @@ class Private:
         self._shapes: list[torch.Size] | bool | None = None
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
-        self._guard = ForwardGuard(rows_of, axes)
+        self._lineage = Lineage(model, public, self._refuse_outside_parameters)
+        self._guard = ForwardGuard(rows_of, axes, self._lineage)
+        self._loads = LoadGuard(lambda: self._engine is not None)
         self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
+            model.register_forward_hook(OutputMark(self._lineage, lambda: self._chunk is not None)),
+            *(
+                one.register_load_state_dict_pre_hook(self._loads)  # type: ignore[no-untyped-call]
+                for one in model.modules()
+            ),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
             model.register_state_dict_post_hook(self._remembering),  # type: ignore[no-untyped-call]
@@ -330,6 +341,7 @@ class Private:
             model_digest=digest,
             receipt=receipt,
             earlier_plans=self.earlier_plans,
+            **self._lineage.facts,
         ).paid_by(charge)
 
     def owns(self, parameter: Tensor) -> bool:
@@ -405,12 +417,19 @@ class Private:
                 if not item[0].last and self._isolation == "checked":
                     refuse_several_passes(self._writes)
                 self._open(item[0])
-                yield item[1]
+                yield self._handed_out(item[1])
                 self._check_alive()
                 self._close()
         finally:
             self._running = False
             self._abandon()
+
+    def _handed_out(self, data: Any) -> Any:
+        watched = self._watch is not None and self._watch.is_on
+        marked = self._lineage.hand_out(data, self._step, watched=watched)
+        if self._guard.padding is not None:
+            self._guard.padding.hand_out(marked)
+        return marked
 
     def _read(
         self, loading: Loading, chunks: Iterator[tuple[Chunk, Any]]
@@ -443,7 +462,7 @@ class Private:
         if self._losses_of is not None:
             require_padding_ignored(self._model, pair, self._losses_of)
         else:
-            self._guard.padding = PaddingWatch(pair, data)
+            self._guard.padding = PaddingWatch(pair)
         self._shapes = True
 
     def _prepare(self, data: Any) -> None:
@@ -472,6 +491,7 @@ class Private:
             for name, buffer in self._model.named_buffers()
             if self._isolation == "vouched" or name in self._writes
         ]
+        made.watch.note = self._lineage.note_made
         self._form = made.engine.backward_form
         self._engine = made.engine  # last: it says that all is there
 
@@ -531,6 +551,7 @@ class Private:
 
     def _look_at(self, loss: Tensor) -> None:
         if self._chunk is not None and not self._form.is_ours:
+            loss = plain(loss)
             self._refuse_outside_parameters(loss)
             self._form.require_total()
             check_reduction(loss, declared=self._reduction, rows=self._rows)
@@ -601,13 +622,14 @@ class Private:
             or self._state_watch is not None
             or self._loss_watch.is_on
             or self._form.kind == "total"
-            or not is_plain_cross_entropy(loss, targets, rows=self._rows)
-            or not is_plainly_trained(self._model, before=1, after=1)
+            or not is_plain_cross_entropy(loss, plain(targets), rows=self._rows)
+            or not is_plainly_trained(self._model, before=1, after=2)
         ):
             return False
         if self._watch is not None:
             self._watch.stop()  # one loss for each example: no reduction to look at
-        self._guard(self._model, inputs, {})
+        unmarked = self._guard(self._model, inputs, {})
+        inputs, targets = inputs if unmarked is None else unmarked[0], plain(targets)
         self._form.kind = "each"
         self._scale = 1.0
         assert self._engine is not None  # there is an open batch
@@ -623,6 +645,9 @@ class Private:
         if losses.ndim != 1 or losses.shape[0] != self._rows:
             raise not_one_each(losses)
         self._form.require_each()
+        if isinstance(losses, FromBatch):
+            self._lineage.require_current(losses)
+            losses = plain(losses)
         self._refuse_outside_parameters(losses)
         if self._loss_watch.is_on:
             self._loss_watch.judge(losses, rows=self._rows)
@@ -680,6 +705,7 @@ class Private:
         self._broken = chunk.last
 
     def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
+        self._lineage.end_batch()
         if self._watch is not None:
             self._watch.stop()
         if self._state_watch is not None:

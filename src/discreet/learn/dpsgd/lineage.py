@@ -20,7 +20,7 @@ from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import violations
 from discreet.learn.dpsgd.isolation.parts import exchanged, leaves_of, tensors
 
-__all__ = ["FromBatch", "Lineage", "LoadGuard", "OutputMark", "plain"]
+__all__ = ["FromBatch", "Lineage", "OutputMark", "guard_loading", "plain"]
 
 _READS = {
     Tensor.__array__,
@@ -272,8 +272,17 @@ class OutputMark:
         return OutputMark, (None, bool)
 
 
+def guard_loading(model: nn.Module, is_running: Callable[[], bool]) -> list[Any]:
+    """Refuse ``load_state_dict`` of a model and its parts while it is running; the hooks."""
+    guard = _LoadGuard(is_running)
+    return [
+        one.register_load_state_dict_pre_hook(guard)  # type: ignore[no-untyped-call]
+        for one in model.modules()
+    ]
+
+
 @final
-class LoadGuard:
+class _LoadGuard:
     """Refuses ``load_state_dict`` while ``is_running``; that of a copy does nothing."""
 
     def __init__(self, is_running: Callable[[], bool]) -> None:
@@ -283,11 +292,11 @@ class LoadGuard:
         if self._is_running():
             raise PlanViolation(violations.LOADED)
 
-    def __deepcopy__(self, memo: object) -> LoadGuard:
-        return LoadGuard(bool)
+    def __deepcopy__(self, memo: object) -> _LoadGuard:
+        return _LoadGuard(bool)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return LoadGuard, (bool,)
+        return _LoadGuard, (bool,)
 
 
 def _held(given: Any) -> Iterator[Tensor]:

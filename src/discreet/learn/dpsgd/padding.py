@@ -16,14 +16,22 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from discreet.errors import NotApplicable, PlanViolation
 from discreet.learn.dpsgd.isolation.parts import close, exchanged, leaves_of, readings, size_of
 from discreet.learn.dpsgd.isolation.subject import shaken_copies, still
 from discreet.learn.dpsgd.lineage import plain
 
-__all__ = ["MOST", "PaddingWatch", "Pair", "padded_pair", "require_padding_ignored", "shapes_of"]
+__all__ = [
+    "MOST",
+    "PaddingWatch",
+    "Paddings",
+    "Pair",
+    "padded_pair",
+    "require_padding_ignored",
+    "shapes_of",
+]
 
 # Of the first batch so many examples are looked at.
 MOST = 16
@@ -126,6 +134,30 @@ def _same(alone: Tensor, among: Tensor, row: int, tolerance: float) -> bool:
         )
         for reading in found
     )
+
+
+@final
+class Paddings:
+    """Finds out whether batches are padded: by ``collate``, or because their shapes vary."""
+
+    def __init__(self) -> None:
+        self._shapes: list[torch.Size] | None = None
+        self.settled = False
+
+    def new_pair(self, loading: Any, places: Sequence[int], data: Any) -> Pair | None:
+        """A pair to try out, until it is settled; most batches have the shapes of the last."""
+        is_table = type(loading.dataset) is TensorDataset and loading.collate is None
+        if self.settled or is_table:
+            return None
+        shapes = [shape[1:] for shape in shapes_of(data)]
+        if shapes == self._shapes:
+            return None
+        # Torch's own collate does not pad; a data set may.
+        first = self._shapes is None and loading.collate is None
+        pair: Pair | None = None if first else loading.padded_pair(places)
+        if pair is None:
+            self._shapes = shapes
+        return pair
 
 
 @final

@@ -32,7 +32,6 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import TensorDataset
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
@@ -47,10 +46,10 @@ from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.isolation.parts import leaves_behind
-from discreet.learn.dpsgd.lineage import FromBatch, Lineage, LoadGuard, OutputMark, plain
+from discreet.learn.dpsgd.lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
-from discreet.learn.dpsgd.padding import PaddingWatch, require_padding_ignored, shapes_of
+from discreet.learn.dpsgd.padding import Paddings, PaddingWatch, require_padding_ignored
 from discreet.learn.dpsgd.plain_losses import (
     is_plain_cross_entropy,
     is_plainly_trained,
@@ -120,7 +119,6 @@ class Private:
         "_isolation",
         "_last_factor",
         "_lineage",
-        "_loads",
         "_loss_watch",
         "_losses_of",
         "_mark",
@@ -129,6 +127,7 @@ class Private:
         "_noisy",
         "_notes",
         "_optimizer",
+        "_paddings",
         "_parameters",
         "_pid",
         "_plan",
@@ -140,7 +139,6 @@ class Private:
         "_run_id",
         "_running",
         "_scale",
-        "_shapes",
         "_source",
         "_state_watch",
         "_step",
@@ -216,20 +214,16 @@ class Private:
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
         self._losses_of: Callable[[nn.Module, Any], Any] | None = None
-        self._shapes: list[torch.Size] | bool | None = None
+        self._paddings = Paddings()
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._lineage = Lineage(model, public, self._refuse_outside_parameters)
         self._guard = ForwardGuard(rows_of, axes, self._lineage)
-        self._loads = LoadGuard(lambda: self._engine is not None)
         self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
             model.register_forward_hook(OutputMark(self._lineage, lambda: self._chunk is not None)),
-            *(
-                one.register_load_state_dict_pre_hook(self._loads)  # type: ignore[no-untyped-call]
-                for one in model.modules()
-            ),
+            *guard_loading(model, lambda: self._engine is not None),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
             model.register_state_dict_post_hook(self._remembering),  # type: ignore[no-untyped-call]
@@ -448,22 +442,14 @@ class Private:
 
     def _look_at_padding(self, loading: Loading, chunk: Chunk, data: Any) -> None:
         """Have it tried out once whether padding is felt, if batches are padded."""
-        if self._shapes is True or (type(loading.dataset) is TensorDataset and not loading.collate):
-            return
-        shapes = [shape[1:] for shape in shapes_of(data)]
-        if shapes == self._shapes:
-            return
-        first = self._shapes is None
-        # Torch's own collate does not pad; a data set may.
-        pair = None if first and not loading.collate else loading.padded_pair(chunk.places)
+        pair = self._paddings.new_pair(loading, chunk.places, data)
         if pair is None:
-            self._shapes = shapes
             return
         if self._losses_of is not None:
             require_padding_ignored(self._model, pair, self._losses_of)
         else:
             self._guard.padding = PaddingWatch(pair)
-        self._shapes = True
+        self._paddings.settled = True
 
     def _prepare(self, data: Any) -> None:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
@@ -540,7 +526,7 @@ class Private:
             self._given = None
             self._drop_gradients()
         if self._guard.padding is not None:  # to be tried out at another batch
-            self._guard.padding = self._shapes = None
+            self._guard.padding, self._paddings = None, Paddings()
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.leave()

@@ -189,11 +189,37 @@ def _earlier_plans(plans: Any) -> Iterator[_Warning]:
         )
 
 
+def _numbers_read(steps: Any) -> Iterator[_Warning]:
+    yield (
+        "serious",
+        "undermines",
+        (
+            f"In {steps} steps the loop read numbers off its private batches or losses (item, "
+            "float, tolist, numpy, print). If they were shown, or anything was decided by them, "
+            "epsilon does not cover it."
+        ),
+    )
+
+
+def _outside_tensors(count: Any) -> Iterator[_Warning]:
+    yield (
+        "serious",
+        "undermines",
+        (
+            f"{count} tensor{'s' if count != 1 else ''} entered the loss from outside: neither "
+            "parameters of the model, nor of the batch, nor made in the pass, nor declared public. "
+            "If they depend on private data, epsilon does not cover it."
+        ),
+    )
+
+
 # What a statement under ``run`` calls for, by its name. Statements that are not here call for
 # nothing; they are part of what the ledger records all the same.
 _RUN_STATEMENTS: dict[str, Callable[[Any], Iterator[_Warning]]] = {
     "isolation": _isolation,
     "earlier_plans": _earlier_plans,
+    "steps_with_numbers_read": _numbers_read,
+    "outside_tensors": _outside_tensors,
 }
 
 

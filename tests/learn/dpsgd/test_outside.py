@@ -1,11 +1,19 @@
 """What reaches the loss of a private run from outside of its batch and its model."""
 
+import copy
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from discreet.errors import InvalidValue
+from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
+from discreet.learn.dpsgd.certificate import problems
+from discreet.learn.dpsgd.lineage import plain
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
 
 # --- parameters outside of the model -------------------------------------------------------
@@ -123,12 +131,294 @@ def test_a_penalty_of_two_models_under_plans_of_their_own_is_accepted():
     first, second = network(seed=0), network(seed=1)
     one, optimizer = wrap(first, plan(sampler="full", expected_batch_size=None, steps=1))
     two, other = wrap(second, plan(sampler="full", expected_batch_size=None, steps=1))
-    for (x, y), _ in zip(one.batches(data(64)), two.batches(data(64)), strict=True):
-        apart = functional.mse_loss(first(x), second(x), reduction="none").sum(1)
-        one._refuse_outside_parameters(apart)
+    for (x, y), (z, _) in zip(one.batches(data(64)), two.batches(data(64)), strict=True):
+        apart = functional.mse_loss(first(x), second(z), reduction="none").sum(1)
+        one._refuse_outside_parameters(plain(apart))
         one.backward(each(first(x), y))
         optimizer.step()
-        two.backward(each(second(x), y))
+        two.backward(each(second(z), y))
         other.step()
     one.detach()
     two.detach()
+
+
+# --- rows of other batches, and other models -----------------------------------------------
+
+
+def test_rows_of_another_loader_are_refused():
+    other = data(64, seed=5).tensors[0]
+    private, _ = wrap(network(), plan())
+    with pytest.raises(PlanViolation, match="another loader"):
+        trained(private, lambda model, x, y: each(model(other[: len(x)]), y))
+    private.detach()
+
+
+@pytest.mark.parametrize("first", [2, 3])
+def test_rows_of_another_loader_are_refused_in_later_steps(first):
+    """Whether what is given is of the batch is seen in every step."""
+    other = data(64, seed=5).tensors[0]
+    private, _ = wrap(network(), plan(steps=6))
+
+    def losses(model, x, y):
+        return each(model(other[: len(x)] if private.steps_taken >= first else x), y)
+
+    with pytest.raises(PlanViolation, match="another loader"):
+        trained(private, losses)
+    assert private.steps_taken == first + 1
+    private.detach()
+
+
+@pytest.mark.parametrize("form", ["each", "mean"])
+@pytest.mark.parametrize("use", ["inputs", "mixed", "targets", "losses"])
+def test_rows_of_an_earlier_batch_are_refused(form, use):
+    private, _ = wrap(network(), plan(sampler="full", expected_batch_size=None))
+    kept = []
+
+    def losses(model, x, y):
+        kept.append((x, y, model(x)))
+        x0, y0, scores = kept[0]
+        if use == "inputs":
+            return each(model(x0), y)
+        if use == "mixed":
+            return each(model(0.9 * x + 0.1 * x0), y)
+        if use == "targets":
+            return each(model(x), y0)
+        return each(model(x) + scores.detach(), y)
+
+    with pytest.raises(PlanViolation, match="an earlier batch"):
+        trained(private, losses, form)
+    assert private.steps_taken == 2
+    private.detach()
+
+
+def test_made_up_inputs_are_accepted():
+    """As a discriminator gets them from a generator."""
+    private, _ = wrap(network(), plan())
+    trained(private, lambda model, x, y: each(model(torch.rand(len(x), FEATURES)), y))
+    assert facts(private.certificate()) == {}
+    private.detach()
+
+
+def test_another_model_cannot_be_loaded_during_a_run():
+    model = network()
+    private, optimizer = wrap(model, plan())
+    model.load_state_dict(network(seed=3).state_dict())  # before the first batch: a start
+    for at, (x, y) in enumerate(private.batches(data(64))):
+        private.backward(each(model(x), y))
+        optimizer.step()
+        if at == 1:
+            before = [one.detach().clone() for one in model.parameters()]
+            for part in (model, model[0]):
+                with pytest.raises(PlanViolation, match="load_state_dict"):
+                    part.load_state_dict(part.state_dict())
+            assert all(map(torch.equal, before, model.parameters()))
+    copied = copy.deepcopy(model)
+    copied.load_state_dict(network().state_dict())
+    pickle.loads(pickle.dumps(model)).load_state_dict(network().state_dict())
+    private.detach()
+    model.load_state_dict(network().state_dict())
+    assert not model._load_state_dict_pre_hooks
+    assert not model._forward_hooks
+
+
+# --- numbers that are read, and tensors that are brought in ----------------------------------
+
+
+def run_of(losses, *, after=lambda losses: None, form="each", public=(), **options):
+    private, optimizer = wrap(network(), plan(steps=4), public=public, **options)
+    for x, y in private.batches(data(64)):
+        found = losses(private.model, x, y)
+        private.backward(found) if form == "each" else found.mean().backward()
+        optimizer.step()
+        after(found)
+    certificate = private.certificate()
+    private.detach()
+    return certificate
+
+
+def facts(certificate):
+    """What a certificate states of what was read and brought in."""
+    names = ("steps_with_numbers_read", "outside_tensors")
+    return {name: certificate.run[name] for name in names if name in certificate.run}
+
+
+def honest(model, x, y):
+    return each(model(x), y)
+
+
+READINGS = {
+    "item": lambda losses: losses.mean().item(),
+    "float": lambda losses: float(losses.detach().sum()),
+    "int": lambda losses: int(losses.detach().sum()),
+    "tolist": lambda losses: losses.tolist(),
+    "numpy": lambda losses: losses.detach().numpy(),
+    "asarray": lambda losses: np.asarray(losses.detach()),
+    "if": lambda losses: bool(losses.mean() > 1),
+    "max": lambda losses: max(losses.unbind()),
+    "print": lambda losses: repr(losses),
+    "format": lambda losses: f"{losses.detach().mean():.2f}",
+    "pickle": lambda losses: pickle.dumps(losses.detach()),
+    "equal": lambda losses: torch.equal(losses, losses + 1),
+    "through a copy": lambda losses: float(copy.deepcopy(losses.detach()).sum()),
+    "through a sum": lambda losses: (torch.zeros(()) + losses.detach().sum()).item(),
+    "through a write": lambda losses: written(losses).item(),
+}
+
+
+def written(losses):
+    kept = torch.zeros(3)
+    kept[0] = losses.detach().mean()
+    return kept.sum()
+
+
+@pytest.mark.parametrize("read", READINGS.values(), ids=READINGS)
+def test_numbers_that_are_read_are_stated(read):
+    certificate = run_of(honest, after=read)
+    assert facts(certificate) == {"steps_with_numbers_read": 4}
+    assert "In 4 steps the loop read numbers" in str(certificate)
+    again = type(certificate).from_json(certificate.to_json())
+    assert again == certificate
+    assert problems(again) == []
+
+
+@pytest.mark.parametrize("form", ["each", "mean"])
+def test_a_scheduler_stepped_on_the_training_loss_is_stated(form):
+    model = network()
+    private, optimizer = wrap(model, plan(steps=4))
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    for x, y in private.batches(data(64)):
+        loss = each(model(x), y)
+        private.backward(loss) if form == "each" else loss.mean().backward()
+        optimizer.step()
+        scheduler.step(loss.detach().mean())
+    assert facts(private.certificate()) == {"steps_with_numbers_read": 4}
+    private.detach()
+
+
+def test_how_often_numbers_are_read_in_a_step_is_not_told():
+    """With max_physical it would tell how many examples were drawn."""
+    private, optimizer = wrap(network(), plan(steps=3))
+    for x, y in private.batches(data(64), max_physical=3):
+        losses = each(private.model(x), y)
+        private.backward(losses)
+        optimizer.step()
+        losses.tolist()
+    assert facts(private.certificate()) == {"steps_with_numbers_read": 3}
+    private.detach()
+
+
+def test_numbers_read_after_the_loop_are_stated():
+    losses = []
+    private, optimizer = wrap(network(), plan(steps=2))
+    for x, y in private.batches(data(64)):
+        losses.append(each(private.model(x), y))
+        private.backward(losses[-1])
+        optimizer.step()
+    assert facts(private.certificate()) == {}
+    assert torch.cat(losses).mean().item() > 0
+    assert facts(private.certificate()) == {"steps_with_numbers_read": 1}
+    private.detach()
+
+
+@pytest.mark.parametrize("form", ["each", "mean"])
+def test_the_honest_twin_states_nothing(form):
+    def losses(model, x, y):
+        noise = torch.randn(x.shape[-1]) * 0.1
+        x = (x + noise).to(torch.float32).reshape(len(x), -1)
+        picked = model(x).log_softmax(1)
+        return -(picked * torch.eye(CLASSES)[y]).sum(1) * torch.tensor(1.0)
+
+    certificate = run_of(losses, form=form)
+    assert facts(certificate) == {}
+    plainly = run_of(honest, form=form)
+    assert facts(plainly) == {}
+    assert certificate.warnings == plainly.warnings
+
+
+WEIGHT = torch.tensor([1.0, 2.0, 0.5])
+
+
+def weighted(model, x, y):
+    return functional.cross_entropy(model(x), y, weight=WEIGHT, reduction="none")
+
+
+OUTSIDERS = {
+    "class weights": weighted,
+    "a factor": lambda model, x, y: each(model(x), y) * WEIGHT[0],
+    "weights by class": lambda model, x, y: each(model(x), y) * WEIGHT[y],
+    "a shift of the inputs": lambda model, x, y: each(model(x + WEIGHT.sum()), y),
+    "other targets": lambda model, x, y: each(model(x), WEIGHT.argsort()[y]),
+    "made of it": lambda model, x, y: each(model(x), y) * (2 * WEIGHT)[1],
+}
+
+
+@pytest.mark.parametrize("losses", OUTSIDERS.values(), ids=OUTSIDERS)
+def test_tensors_from_outside_are_stated_unless_declared(losses):
+    certificate = run_of(losses)
+    assert facts(certificate) == {"outside_tensors": 1}
+    assert "1 tensor entered the loss" in str(certificate)
+    assert facts(run_of(losses, public=[WEIGHT])) == {}
+
+
+def test_a_teacher_is_stated_unless_declared():
+    teacher = network(seed=9)
+
+    def losses(model, x, y):
+        with torch.no_grad():
+            soft = teacher.eval()(x).softmax(1)
+        return -(model(x).log_softmax(1) * soft).sum(1)
+
+    assert facts(run_of(losses)) == {"outside_tensors": 4}
+    assert facts(run_of(losses, public=[teacher])) == {}
+
+
+@pytest.mark.parametrize("public", [[3], ["teacher"], [None]])
+def test_what_is_declared_public_is_checked(public):
+    with pytest.raises(InvalidValue, match="public"):
+        wrap(network(), plan(), public=public)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(reduction="none"), each])
+def test_the_trainer_states_the_same(loss):
+    def fitted(loss, **options):
+        return dpsgd.Trainer(
+            network(),
+            plan(steps=3),
+            loss=loss,
+            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+            isolation="vouched",
+            **options,
+        ).fit(data(64), progress=False)
+
+    assert facts(fitted(loss).certificate) == {}
+
+    def reads(outputs, targets):
+        assert torch.isfinite(outputs).all()
+        return functional.cross_entropy(outputs, targets, weight=WEIGHT, reduction="none")
+
+    assert facts(fitted(reads).certificate) == {"steps_with_numbers_read": 3, "outside_tensors": 1}
+    stated = facts(fitted(reads, public=[WEIGHT]).certificate)
+    assert stated == {"steps_with_numbers_read": 3}
+
+
+def test_facts_survive_a_resumed_run(tmp_path):
+    def part(steps):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        private = dpsgd.make_private(
+            model, optimizer, plan(steps=4), isolation="vouched", checkpoint=tmp_path
+        )
+        for x, y in private.batches(data(64)):
+            losses = each(model(x), y)
+            private.backward(losses)
+            optimizer.step()
+            if steps == 2:
+                losses.tolist()
+            if private.steps_taken == steps:
+                break
+        certificate = private.certificate()
+        private.detach()
+        return facts(certificate)
+
+    assert part(2) == {"steps_with_numbers_read": 2}
+    assert part(4) == {"steps_with_numbers_read": 2}

@@ -42,6 +42,7 @@ def make_private(
     source: Source | None = None,
     team: Team | None = None,
     checkpoint: str | Path | None = None,
+    public: Sequence[Any] = (),
 ) -> Private:
     """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd.private`.
 
@@ -60,6 +61,10 @@ def make_private(
     same call resumes it, after ``detach()`` or after a crash: the model and the optimizer get their
     saved state, all steps that may have been taken count, and none of them is taken again
     (:mod:`~discreet.learn.dpsgd.run_directory`). Another plan is refused.
+
+    ``public`` lists tensors and modules that the loop uses beside the model and the batch, such as
+    class weights, a teacher or the criterion, and that do not depend on private data. The
+    certificate states how many others came into the loss.
     """
     if not isinstance(plan, Plan):
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
@@ -89,6 +94,7 @@ def make_private(
         after_step=tuple(after_step),
         batch_axis=batch_axis,
         team=team,
+        public=public,
     )
     if checkpoint is None:
         private = make(source=source)

@@ -16,13 +16,22 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from discreet.errors import NotApplicable, PlanViolation
-from discreet.learn.dpsgd.isolation.parts import close, exchanged, readings, size_of
+from discreet.learn.dpsgd.isolation.parts import close, exchanged, leaves_of, readings, size_of
 from discreet.learn.dpsgd.isolation.subject import shaken_copies, still
+from discreet.learn.dpsgd.lineage import plain
 
-__all__ = ["MOST", "PaddingWatch", "Pair", "padded_pair", "require_padding_ignored", "shapes_of"]
+__all__ = [
+    "MOST",
+    "PaddingWatch",
+    "Paddings",
+    "Pair",
+    "padded_pair",
+    "require_padding_ignored",
+    "shapes_of",
+]
 
 # Of the first batch so many examples are looked at.
 MOST = 16
@@ -55,7 +64,7 @@ _UNKNOWN = (
 
 def shapes_of(batch: Any) -> list[torch.Size]:
     """The shapes of all tensors of a batch."""
-    return [one.shape for one in _leaves(batch)]
+    return [one.shape for one in leaves_of(batch)]
 
 
 def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None) -> Pair | None:
@@ -89,7 +98,7 @@ def require_padding_ignored(
         try:
             for copied in shaken_copies(model, double=double):
                 with still(), torch.no_grad():
-                    one, both = (_leaves(run(copied.model, copied.cast(batch))) for batch in pair)
+                    one, both = (leaves_of(run(copied.model, copied.cast(batch))) for batch in pair)
                 if not all(bool(part.isfinite().all()) for part in (*one, *both)):
                     raise ValueError("outputs that are not finite")
                 if not _same_in_some_row(one, both, copied.tolerance):
@@ -128,12 +137,41 @@ def _same(alone: Tensor, among: Tensor, row: int, tolerance: float) -> bool:
 
 
 @final
+class Paddings:
+    """Finds out whether batches are padded: by ``collate``, or because their shapes vary."""
+
+    def __init__(self) -> None:
+        self._shapes: list[torch.Size] | None = None
+        self.settled = False
+
+    def new_pair(self, loading: Any, places: Sequence[int], data: Any) -> Pair | None:
+        """A pair to try out, until it is settled; most batches have the shapes of the last."""
+        is_table = type(loading.dataset) is TensorDataset and loading.collate is None
+        if self.settled or is_table:
+            return None
+        shapes = [shape[1:] for shape in shapes_of(data)]
+        if shapes == self._shapes:
+            return None
+        # Torch's own collate does not pad; a data set may.
+        first = self._shapes is None and loading.collate is None
+        pair: Pair | None = None if first else loading.padded_pair(places)
+        if pair is None:
+            self._shapes = shapes
+        return pair
+
+
+@final
 class PaddingWatch:
     """Waits for the first call of the model, which shows how it is called on a batch."""
 
-    def __init__(self, pair: Pair, handed_out: Any) -> None:
+    def __init__(self, pair: Pair) -> None:
         self._pair = pair
-        self._handed_out = handed_out
+        self._parts: dict[Any, Any] = {}
+        self._known: list[Tensor] = []
+
+    def hand_out(self, batch: Any) -> None:
+        """Note the batch of which the call will be."""
+        self._parts, self._known = _parts(batch), [plain(one) for one in leaves_of(batch)]
 
     def judge(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise unless the model gives one result however far an example is padded."""
@@ -146,11 +184,11 @@ class PaddingWatch:
 
     def _arguments(self, batch: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The same arguments as ``args`` and ``kwargs``, taken from another batch."""
-        here, there = _parts(self._handed_out), _parts(batch)
-        known, leaves = _leaves(self._handed_out), _leaves(batch)
+        there, leaves = _parts(batch), leaves_of(batch)
 
         def moved(one: Tensor) -> Tensor:
-            for at, other in enumerate(known):
+            one = plain(one)
+            for at, other in enumerate(self._known):
                 if one.shape == other.shape and torch.equal(one, other.to(one)):
                     leaf = leaves[at]  # in the precision of the copy that it is for
                     same_kind = leaf.is_floating_point() and one.is_floating_point()
@@ -160,7 +198,7 @@ class PaddingWatch:
             )
 
         def taken(value: Any) -> Any:
-            for name, part in here.items():
+            for name, part in self._parts.items():
                 if part is value and name in there:
                     return there[name]
             return exchanged(value, moved)
@@ -172,18 +210,6 @@ def _parts(batch: Any) -> dict[Any, Any]:
     if isinstance(batch, list | tuple):
         return dict(enumerate(batch))
     return dict(batch) if hasattr(batch, "keys") else {0: batch}
-
-
-def _leaves(batch: Any) -> list[Tensor]:
-    """The tensors of a batch, in the order in which :func:`exchanged` meets them."""
-    found: list[Tensor] = []
-
-    def noted(one: Tensor) -> Tensor:
-        found.append(one)
-        return one
-
-    exchanged(batch, noted)
-    return found
 
 
 def _is_sequence(value: Any) -> bool:

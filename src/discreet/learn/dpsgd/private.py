@@ -32,7 +32,6 @@ from typing import Any, NoReturn, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import TensorDataset
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
@@ -47,9 +46,10 @@ from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
 from discreet.learn.dpsgd.isolation.parts import leaves_behind
+from discreet.learn.dpsgd.lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
-from discreet.learn.dpsgd.padding import PaddingWatch, require_padding_ignored, shapes_of
+from discreet.learn.dpsgd.padding import Paddings, PaddingWatch, require_padding_ignored
 from discreet.learn.dpsgd.plain_losses import (
     is_plain_cross_entropy,
     is_plainly_trained,
@@ -118,6 +118,7 @@ class Private:
         "_inputs_of",
         "_isolation",
         "_last_factor",
+        "_lineage",
         "_loss_watch",
         "_losses_of",
         "_mark",
@@ -126,6 +127,7 @@ class Private:
         "_noisy",
         "_notes",
         "_optimizer",
+        "_paddings",
         "_parameters",
         "_pid",
         "_plan",
@@ -137,7 +139,6 @@ class Private:
         "_run_id",
         "_running",
         "_scale",
-        "_shapes",
         "_source",
         "_state_watch",
         "_step",
@@ -161,6 +162,7 @@ class Private:
         batch_axis: int | None,
         source: Source | None,
         team: Team | None,
+        public: Sequence[Any] = (),
     ) -> None:
         self._earlier = earlier.plans_of(model, optimizer)
         earlier.require_alike(plan, self._earlier)
@@ -212,13 +214,16 @@ class Private:
         self._reserve: Callable[[int], None] | None = None
         self._inputs_of: Callable[[list[Tensor]], Any] | None = None
         self._losses_of: Callable[[nn.Module, Any], Any] | None = None
-        self._shapes: list[torch.Size] | bool | None = None
+        self._paddings = Paddings()
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
-        self._guard = ForwardGuard(rows_of, axes)
+        self._lineage = Lineage(model, public, self._refuse_outside_parameters)
+        self._guard = ForwardGuard(rows_of, axes, self._lineage)
         self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
+            model.register_forward_hook(OutputMark(self._lineage, lambda: self._chunk is not None)),
+            *guard_loading(model, lambda: self._engine is not None),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
             model.register_state_dict_post_hook(self._remembering),  # type: ignore[no-untyped-call]
@@ -330,6 +335,7 @@ class Private:
             model_digest=digest,
             receipt=receipt,
             earlier_plans=self.earlier_plans,
+            **self._lineage.facts,
         ).paid_by(charge)
 
     def owns(self, parameter: Tensor) -> bool:
@@ -405,12 +411,19 @@ class Private:
                 if not item[0].last and self._isolation == "checked":
                     refuse_several_passes(self._writes)
                 self._open(item[0])
-                yield item[1]
+                yield self._handed_out(item[1])
                 self._check_alive()
                 self._close()
         finally:
             self._running = False
             self._abandon()
+
+    def _handed_out(self, data: Any) -> Any:
+        watched = self._watch is not None and self._watch.is_on
+        marked = self._lineage.hand_out(data, self._step, watched=watched)
+        if self._guard.padding is not None:
+            self._guard.padding.hand_out(marked)
+        return marked
 
     def _read(
         self, loading: Loading, chunks: Iterator[tuple[Chunk, Any]]
@@ -429,22 +442,14 @@ class Private:
 
     def _look_at_padding(self, loading: Loading, chunk: Chunk, data: Any) -> None:
         """Have it tried out once whether padding is felt, if batches are padded."""
-        if self._shapes is True or (type(loading.dataset) is TensorDataset and not loading.collate):
-            return
-        shapes = [shape[1:] for shape in shapes_of(data)]
-        if shapes == self._shapes:
-            return
-        first = self._shapes is None
-        # Torch's own collate does not pad; a data set may.
-        pair = None if first and not loading.collate else loading.padded_pair(chunk.places)
+        pair = self._paddings.new_pair(loading, chunk.places, data)
         if pair is None:
-            self._shapes = shapes
             return
         if self._losses_of is not None:
             require_padding_ignored(self._model, pair, self._losses_of)
         else:
-            self._guard.padding = PaddingWatch(pair, data)
-        self._shapes = True
+            self._guard.padding = PaddingWatch(pair)
+        self._paddings.settled = True
 
     def _prepare(self, data: Any) -> None:
         """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
@@ -472,6 +477,7 @@ class Private:
             for name, buffer in self._model.named_buffers()
             if self._isolation == "vouched" or name in self._writes
         ]
+        made.watch.note = self._lineage.note_made
         self._form = made.engine.backward_form
         self._engine = made.engine  # last: it says that all is there
 
@@ -520,7 +526,7 @@ class Private:
             self._given = None
             self._drop_gradients()
         if self._guard.padding is not None:  # to be tried out at another batch
-            self._guard.padding = self._shapes = None
+            self._guard.padding, self._paddings = None, Paddings()
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.leave()
@@ -531,6 +537,7 @@ class Private:
 
     def _look_at(self, loss: Tensor) -> None:
         if self._chunk is not None and not self._form.is_ours:
+            loss = plain(loss)
             self._refuse_outside_parameters(loss)
             self._form.require_total()
             check_reduction(loss, declared=self._reduction, rows=self._rows)
@@ -601,13 +608,14 @@ class Private:
             or self._state_watch is not None
             or self._loss_watch.is_on
             or self._form.kind == "total"
-            or not is_plain_cross_entropy(loss, targets, rows=self._rows)
-            or not is_plainly_trained(self._model, before=1, after=1)
+            or not is_plain_cross_entropy(loss, plain(targets), rows=self._rows)
+            or not is_plainly_trained(self._model, before=1, after=2)
         ):
             return False
         if self._watch is not None:
             self._watch.stop()  # one loss for each example: no reduction to look at
-        self._guard(self._model, inputs, {})
+        unmarked = self._guard(self._model, inputs, {})
+        inputs, targets = inputs if unmarked is None else unmarked[0], plain(targets)
         self._form.kind = "each"
         self._scale = 1.0
         assert self._engine is not None  # there is an open batch
@@ -623,6 +631,9 @@ class Private:
         if losses.ndim != 1 or losses.shape[0] != self._rows:
             raise not_one_each(losses)
         self._form.require_each()
+        if isinstance(losses, FromBatch):
+            self._lineage.require_current(losses)
+            losses = plain(losses)
         self._refuse_outside_parameters(losses)
         if self._loss_watch.is_on:
             self._loss_watch.judge(losses, rows=self._rows)
@@ -680,6 +691,7 @@ class Private:
         self._broken = chunk.last
 
     def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
+        self._lineage.end_batch()
         if self._watch is not None:
             self._watch.stop()
         if self._state_watch is not None:

@@ -72,6 +72,7 @@ def state_of(private: Private) -> State:
         "average": None,
         "earlier_plans": earlier.written(private._earlier),
         "notes": private.notes,
+        "run": private._lineage.facts,
     }
 
 
@@ -96,6 +97,7 @@ def continue_from(private: Private, state: State, reserved: int) -> None:
         )
     # All that the model and the optimizer held before was replaced.
     private._earlier, private._notes = before, notes.get("notes", {})
+    private._lineage.before = notes.get("run", {})
     private._continue_at(start, clip_norms=notes["clip_norms"])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +73,8 @@ class Trainer:
     rehearsed before it is charged, and batches get the declared types.
     ``optimizer`` is an optimizer of the model or a function that makes one from its parameters,
     ``scheduler`` likewise from the optimizer; it moves once a step. With ``average`` the
-    trained model is the exponential moving average with that decay.
+    trained model is the exponential moving average with that decay. ``public`` is that of
+    :func:`make_private`.
 
     What may be released: the model, its certificate and history. During training nothing that
     depends on private examples is shown or kept but the parameters, whose every step the plan
@@ -101,6 +102,7 @@ class Trainer:
         batch_axis: int | None = None,
         source: Source | None = None,
         team: ProcessTeam | None = None,
+        public: Sequence[Any] = (),
     ) -> None:
         if (loss is None) == (losses is None):
             raise InvalidValue("loss", loss, "either loss or losses, not both")
@@ -134,6 +136,7 @@ class Trainer:
         self._team = team
         self._types: list[torch.dtype] | None = None
         self._is_whole = True
+        self._public = public
 
     def fit(
         self,
@@ -347,6 +350,7 @@ class Trainer:
             batch_axis=self._batch_axis,
             source=source,
             team=self._team,
+            public=self._public,
         )
         if probed is not None:
             private._isolation, private._writes = "checked", probed

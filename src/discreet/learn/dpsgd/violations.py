@@ -2,8 +2,31 @@
 
 from __future__ import annotations
 
-__all__ = ["BROKEN_OFF", "NO_BACKWARD", "NO_BATCH", "OUTSIDE", "SKIPPED", "UNSEEN_BACKWARD"]
+__all__ = [
+    "BROKEN_OFF",
+    "LOADED",
+    "NOT_OF_THE_BATCH",
+    "NO_BACKWARD",
+    "NO_BATCH",
+    "OUTSIDE",
+    "SKIPPED",
+    "STALE",
+    "UNSEEN_BACKWARD",
+]
 
+LOADED = (
+    "load_state_dict() on a model under a plan: the parameters of another model would be under "
+    "the certificate of this run. Load before the first batch, or call detach() first"
+)
+NOT_OF_THE_BATCH = (
+    "the model was given tensors that do not come of the batch that private.batches(...) handed "
+    "out, nor were made since: rows of another loader are not sampled, counted or paid for as the "
+    "plan says. Put them into the data set, or prepare them there or in collate"
+)
+STALE = (
+    "tensors of an earlier batch of private.batches(...) came back: their examples would have a "
+    "hand in a step that did not draw them. Use those of the batch that was handed out last"
+)
 NO_BATCH = "optimizer.step() without a batch: each batch of private.batches(...) allows one"
 NO_BACKWARD = "optimizer.step() without loss.backward() on this batch"
 UNSEEN_BACKWARD = (

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd.engine.autocast import refuse_autocast
+from discreet.learn.dpsgd.lineage import FromBatch, Lineage
 from discreet.learn.dpsgd.padding import PaddingWatch
 
 __all__ = [
@@ -232,19 +233,26 @@ class ForwardGuard:
     """Refuses a training-mode forward outside of a batch, or of other rows than the batch has.
 
     ``rows_of`` gives the number of rows of the open batch, if there is one; the examples are on
-    one of ``axes``. A copy of the model is left alone.
+    one of ``axes``. ``lineage`` knows which tensors are of the batch; the model is given them
+    without their marks. A copy of the model is left alone.
     """
 
     def __init__(
-        self, rows_of: Callable[[], int | None] | None, axes: tuple[int, ...] = (0,)
+        self,
+        rows_of: Callable[[], int | None] | None,
+        axes: tuple[int, ...] = (0,),
+        lineage: Lineage | None = None,
     ) -> None:
         self._rows_of = rows_of
         self._axes = axes
+        self._lineage = lineage
         self.padding: PaddingWatch | None = None
 
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any] | None:
         if self._rows_of is None or not module.training or not torch.is_grad_enabled():
-            return
+            return None
         refuse_compiled()
         rows = self._rows_of()
         if rows is None:
@@ -258,12 +266,13 @@ class ForwardGuard:
         if self.padding is not None:
             self.padding.judge(module, args, kwargs)
             self.padding = None
+        return None if self._lineage is None else self._lineage.unwrap(args, kwargs)
 
     def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if (
             len(args) == 1
             and not kwargs
-            and type(args[0]) is Tensor
+            and type(args[0]) in (Tensor, FromBatch)
             and args[0].shape[:1] == (rows,)
         ):
             return

@@ -142,7 +142,7 @@ class LossWatch:
         self._judged = False
         self._handle = None
         if model is not None:
-            self._handle = model.register_forward_hook(self, with_kwargs=True)
+            self._handle = model.register_forward_hook(self, with_kwargs=True, prepend=True)
 
     @property
     def is_on(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Reading", "close", "exchanged", "leaves_behind", "readings", "tensors"]
+__all__ = ["Reading", "close", "exchanged", "leaves_behind", "leaves_of", "readings", "tensors"]
 
 _DEPTH = 6
 
@@ -145,6 +145,18 @@ def exchanged(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth:
         return leaf if depth >= _DEPTH else _object_exchanged(leaf, change, depth + 1)
 
     return pytree.tree_map(opened, value)
+
+
+def leaves_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in a structure, without numbers, in the order of :func:`exchanged`."""
+    found: list[torch.Tensor] = []
+
+    def noted(one: torch.Tensor) -> torch.Tensor:
+        found.append(one)
+        return one
+
+    exchanged(value, noted)
+    return found
 
 
 def _object_exchanged(value: Any, change: Callable[..., torch.Tensor], depth: int) -> Any:

@@ -76,7 +76,13 @@ def ours(path: Path, seed: int) -> dict[str, Any]:
     start, used = time.perf_counter(), time.process_time()
     trainer = NetworkTrainer(task["x_pool"], task["y_pool"], network, **TRAINING)
     shadows = ShadowPool(
-        task["x_pool"], task["y_pool"], trainer, models=SHADOWS, classes=30, seed=seed
+        task["x_pool"],
+        task["y_pool"],
+        trainer,
+        models=SHADOWS,
+        classes=30,
+        seed=seed,
+        pairs=False,
     ).run()
     trained = time.perf_counter() - start
     seen = observe_split(

@@ -201,7 +201,13 @@ def scene(setting: Setting, seed: int) -> Scene:
     began = time.perf_counter()
     trainer = NetworkTrainer(x[pool], y[pool], network, **setting.training)
     shadows = ShadowPool(
-        x[pool], y[pool], trainer, models=setting.shadows, classes=classes, seed=seed
+        x[pool],
+        y[pool],
+        trainer,
+        models=setting.shadows,
+        classes=classes,
+        seed=seed,
+        pairs=False,  # as in the paper
     ).run()
     seconds = time.perf_counter() - began
     train, test = float(right[seen.members].mean()), float(right[~seen.members].mean())

@@ -100,7 +100,7 @@ def attacked(setting: Setting, kind: str, *, noise: float, seed: int) -> dict[st
         return train((others[0][indices], others[1][indices]), training_seed % 2**31)
 
     target = train(members, seed)
-    pool = ShadowPool(*others, shadow, models=SHADOWS, classes=classes, seed=seed)
+    pool = ShadowPool(*others, shadow, models=SHADOWS, classes=classes, seed=seed, pairs=False)
     seen = observe_split(target, members=members, nonmembers=others)
     return {
         "shokri": float(shokri(seen, pool.run(), seed=seed).advantage().value),

@@ -424,3 +424,29 @@ def test_help_has_examples(run: Run, name: str) -> None:
     assert "Examples:" in done.stdout
     assert f"discreet attack {name}" in done.stdout
     assert "--json" in done.stdout
+
+
+def test_few_shadow_models_serve_rmia_and_too_few_are_refused_before_training(
+    files: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[int] = []
+    inner = attacked_models.train
+
+    def counting(records: np.ndarray, labels: np.ndarray, seed: int) -> object:
+        trained.append(seed)
+        return inner(records, labels, seed)
+
+    monkeypatch.setattr(attacked_models, "train", counting)
+    monkeypatch.setitem(sys.modules, "attacked_models", attacked_models)
+    train = ("--train", "attacked_models:train", "--seed", "1")
+    refused = run(*BASE, *MODEL, *train, "--shadows", "2", "--attack", "lira")
+    assert refused.exit_code == 2
+    assert "--shadows = 2 models, of which a record has only 1" in refused.stderr
+    assert trained == [0]  # the target alone
+    attacks = ("--attack", "yeom", "--attack", "rmia", "--json")
+    for models in ("2", "4", "8"):
+        done = run(*BASE, *MODEL, *train, "--shadows", models, *attacks)
+        assert done.exit_code == 0, done.stderr
+        results = json.loads(done.stdout)["results"]
+        marked = [one["attack"] for one in results if "strongest_on" in one["metadata"]]
+        assert len(marked) == 1

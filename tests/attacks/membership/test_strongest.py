@@ -140,7 +140,7 @@ def test_rmia_works_with_four_and_eight_models(models: int) -> None:
     x, y = load_breast_cancer(return_X_y=True)
 
     def train(indices: NDArray[np.intp], seed: int) -> RandomForestClassifier:
-        return RandomForestClassifier(20, random_state=seed).fit(x[indices], y[indices])
+        return RandomForestClassifier(8, random_state=seed).fit(x[indices], y[indices])
 
     draw = np.random.default_rng(3)
     members = draw.permutation(len(y)) < len(y) // 2

@@ -240,8 +240,8 @@ def test_a_thousand_distinct_atoms_fit_into_a_gigabyte(program):
 EXTREME = [
     ([5e-324, 1.0], [1.0, 5e-324]),
     ([1e-308, 1.0], [1.0 - 1e-16, 1e-16]),
-    ([0.0, 1.0], [1.0, 5e-324]),
-    ([2.2e-308, 1.0], [0.5, 0.5]),
+    pytest.param(([0.0, 1.0], [1.0, 5e-324]), marks=pytest.mark.slow),
+    pytest.param(([2.2e-308, 1.0], [0.5, 0.5]), marks=pytest.mark.slow),
 ]
 
 
@@ -300,8 +300,8 @@ def test_the_sampled_mass_bounds_delta():
 @pytest.mark.parametrize(
     ("loss", "delta"),
     [
-        (1000 * Gaussian(1.0).poisson(rate=0.01), 1e-5),
-        (DiscreteLaplace(1.5) + Gaussian(2.0), 1e-6),
+        pytest.param(1000 * Gaussian(1.0).poisson(rate=0.01), 1e-5, marks=pytest.mark.slow),
+        pytest.param(DiscreteLaplace(1.5) + Gaussian(2.0), 1e-6, marks=pytest.mark.slow),
         (9 * from_pair([0.001, 0.999], [0.01, 0.99], oriented=True), 1e-4),
     ],
 )

@@ -16,8 +16,8 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow lint bench bench-accounting bench-curator bench-learners bench-noise \
-        bench-schema bench-training stress-curator \
+.PHONY: help demo test test-slow judge-calculus lint bench bench-accounting bench-curator \
+        bench-learners bench-noise bench-schema bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
 
@@ -25,6 +25,7 @@ help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
+	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make lint               the static part of make test"
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
@@ -72,7 +73,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow: export OMP_NUM_THREADS := 1
+test test-slow judge-calculus: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow' --durations=25
@@ -81,6 +82,11 @@ test: lint
 test-slow: $(VENV)/installed-test
 	$(call stage,pytest -m slow)
 	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
+
+# Every order of every release by brute force, groups and samples by mpmath.
+judge-calculus: $(VENV)/installed-test
+	$(call stage,pytest tests/privacy/test_judge_calculus.py)
+	$(BIN)/pytest -n $(WORKERS) tests/privacy/test_judge_calculus.py
 
 bench: bench-accounting bench-curator bench-learners bench-noise bench-schema bench-training
 

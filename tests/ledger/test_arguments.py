@@ -10,7 +10,7 @@ import pytest
 
 from discreet.errors import InvalidValue, LedgerError, SchemaError
 from discreet.ledger import Ledger, check_receipt
-from discreet.privacy import Gaussian, PureDP
+from discreet.privacy import Gaussian, Laplace, Loss, PureDP, Relation
 
 TENTH = PureDP("0.1")
 HUGE = 10**5000  # Python refuses to print it
@@ -182,6 +182,25 @@ def test_switches_clocks_and_stores(file: Path) -> None:
         with Ledger.open(file, clock=lambda moment=moment: moment) as ledger:
             refused("clock", lambda ledger=ledger: ledger.charge("census", TENTH))
             assert ledger.show("census").budget.charges == 0
+
+
+def test_a_loss_that_verify_could_not_read_is_never_charged(ledger: Ledger) -> None:
+    class Cheap(Loss):
+        """A loss of nobody's: it cannot be written into an entry."""
+
+        relation = Relation.ADD_REMOVE  # type: ignore[assignment]
+
+    forged = Gaussian(1.0).poisson(rate=0.5)
+    object.__setattr__(forged, "base", Laplace(1.0))
+    object.__setattr__(forged, "records", 5)
+    tampered = PureDP(1)
+    object.__setattr__(tampered, "pure_epsilon", -1)
+    before = ledger.show("census").budget.charges
+    for loss in (Cheap(), forged, tampered, Cheap() + PureDP("0.01")):
+        with pytest.raises(InvalidValue, match=r"loss = .*written as JSON and read again"):
+            ledger.charge("census", loss)
+    assert ledger.show("census").budget.charges == before
+    assert ledger.verify().ok
 
 
 @pytest.mark.parametrize(

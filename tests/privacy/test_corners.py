@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import re
 import subprocess
 import sys
 import time
@@ -10,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from discreet.errors import NotApplicable
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import (
     GDP,
     ZCDP,
@@ -24,7 +25,10 @@ from discreet.privacy import (
     Loss,
     PureDP,
     RandomizedResponse,
+    bracket,
+    distribution,
     from_pair,
+    largest,
     theorems,
 )
 
@@ -228,3 +232,97 @@ def test_a_thousand_distinct_atoms_fit_into_a_gigabyte(program):
     assert ran.returncode == 0, ran.stderr
     kilobytes = int(ran.stdout.split()[-1])
     assert kilobytes < 1_000_000
+
+
+# --- figures that version 0.1 got wrong -------------------------------------------------------
+
+
+EXTREME = [
+    ([5e-324, 1.0], [1.0, 5e-324]),
+    ([1e-308, 1.0], [1.0 - 1e-16, 1e-16]),
+    pytest.param(([0.0, 1.0], [1.0, 5e-324]), marks=pytest.mark.slow),
+    pytest.param(([2.2e-308, 1.0], [0.5, 0.5]), marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("pair", EXTREME)
+@pytest.mark.parametrize("oriented", [False, True])
+def test_extreme_finite_pairs_have_readings(pair, oriented):
+    for p, q in (pair, pair[::-1]):
+        loss = from_pair(p, q, oriented=oriented)
+        replaced = from_pair(p, q, relation="replace", oriented=oriented)
+        sampled = replaced.sample_without_replacement(sample=1, population=3)
+        for one in (loss, 2 * loss, loss.poisson(rate=0.3), loss.group(2), sampled):
+            assert one.epsilon(delta=0) > 0.1
+            bounds = one.epsilon_bounds(delta=1e-5)
+            assert 0.0 <= bounds.lower <= bounds.upper
+            assert 0.09 < one.delta(epsilon=0.01) <= 1.0
+            assert 0.1 <= one.tradeoff(0.1) <= 1.0
+            assert np.all(one.rdp([2.0, 50.0]) > 0.0)
+            assert one.posterior(prior=0.5)[1] > 0.5
+
+
+def test_large_groups_on_a_sample_keep_their_precision():
+    """Both directions of each, by the root of the monotone loss in mpmath."""
+    for noise, rate, size, removed, added in (
+        (10.0, 0.5, 100, 37.7125, 24.8584),
+        (100.0, 0.5, 200, 4.4263, 4.3158),
+        (100.0, 0.5, 1000, 33.5777, 32.0780),
+        (100.0, 0.1, 1000, 4.4666, 4.2685),
+    ):
+        loss = Gaussian(noise).poisson(rate=rate).group(size)
+        bounds = loss.epsilon_bounds(delta=1e-5)
+        assert bounds.tolerance_met
+        assert bounds.lower - 1e-4 <= removed <= bounds.upper + 1e-4
+        plan = distribution.make_plan(loss, 1e-9)
+        other, _ = bracket._epsilon_one_way(plan, 1e-5, None, (True, False), known=(-1.0, None))
+        assert other.lower - 1e-4 <= added <= other.upper + 1e-4
+    group = Gaussian(100.0).poisson(rate=0.5).group(1000)
+    assert group.epsilon(delta=1e-6) == pytest.approx(36.125, abs=2e-3)  # 38.07
+
+
+def test_the_sampled_mass_bounds_delta():
+    loss = 10 * Gaussian(0.024).poisson(rate=1e-5)
+    assert tuple(loss.epsilon_bounds(delta=1e-3)) == (0.0, 0.0)  # 9087
+    assert loss.epsilon(delta=1e-3) == 0.0  # 736
+    assert loss.delta(epsilon=0.0) <= 1e-4
+    assert loss.tradeoff(0.2) <= 0.2 + 1e-4
+    assert (loss + Laplace(2.0)).epsilon_bounds(delta=1e-3).upper <= 0.5
+    subset = Gaussian(0.001, relation="replace").sample_without_replacement(
+        sample=1, population=10_000
+    )
+    assert (5 * subset).epsilon(delta=6e-4) == 0.0
+    assert subset.group(3).epsilon(delta=4e-4) == 0.0
+    assert subset.epsilon(delta=0.9e-4) > 1e6  # the mass is attained; version 0.1 said 0
+    assert largest.sampled_mass(loss + Laplace(2.0)) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("loss", "delta"),
+    [
+        pytest.param(1000 * Gaussian(1.0).poisson(rate=0.01), 1e-5, marks=pytest.mark.slow),
+        pytest.param(DiscreteLaplace(1.5) + Gaussian(2.0), 1e-6, marks=pytest.mark.slow),
+        (9 * from_pair([0.001, 0.999], [0.01, 0.99], oriented=True), 1e-4),
+    ],
+)
+def test_a_tighter_tolerance_never_gives_a_wider_bracket(loss, delta):
+    widths = []
+    for tolerance in (0.5, None, 1e-5, 1e-6, 1e-7):
+        bounds = loss.epsilon_bounds(delta=delta, tolerance=tolerance)
+        assert loss.epsilon(delta=delta) >= bounds.lower
+        assert bounds.tolerance_met or bounds.note
+        widths.append(bounds.width)
+    assert widths == sorted(widths, reverse=True)
+    assert loss.epsilon(delta=delta) <= loss.epsilon_bounds(delta=delta).upper
+
+
+def test_a_wrong_false_positive_rate_is_named():
+    for wrong, shown in (
+        (2.0, "2.0"),
+        (-0.5, "-0.5"),
+        ([0.1, 7.0], "7.0"),
+        ("x", "'x'"),
+        ([], "[]"),
+    ):
+        with pytest.raises(InvalidValue, match=rf"fpr = {re.escape(shown)}:"):
+            Laplace(1.0).tradeoff(wrong)

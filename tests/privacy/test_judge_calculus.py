@@ -95,15 +95,16 @@ def judge(seed: int, change: Callable[[Loss], Loss] = lambda loss: loss) -> None
             assert worst >= delta * (1 - ROOM), (seed, loss, delta)
     if seed % 10 == 0:
         fpr = float(random.uniform(0.0, 1.0))
-        power = min(1.0, math.exp(epsilon) * fpr + truth)
-        # No line of the true profile lies above the curve that is claimed.
+        # Tests of the first release alone are never better than the claimed curve.
+        level, power = np.zeros(1), np.zeros(1)
+        for releases in both:
+            for p, q in releases[0]:
+                order = np.argsort(-(p - np.exp(epsilon) * q))
+                level = np.concatenate([level, np.cumsum(q[order])])
+                power = np.concatenate([power, np.cumsum(p[order])])
+        claimed = loss.tradeoff(np.clip(level, 0.0, 1.0))
+        assert np.all(claimed >= power - 1e-6), (seed, loss)
         assert loss.tradeoff(fpr) >= fpr - ROOM
-        assert (
-            loss.tradeoff(fpr) <= min(1.0, math.exp(epsilon) * fpr + bounds.upper) * 1.05 + 0.02
-        ), (
-            seed,
-            power,
-        )
 
 
 def judge_same_order(seed: int) -> None:
@@ -187,9 +188,9 @@ def judge_sampled_laplace(seed: int) -> None:
     assert bounds.upper >= truth * (1 - mpf(1e-4)) - mpf(1e-7), (seed, scale, rate, epsilon)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", range(5))
 def test_random_releases_against_every_adversary(block):
-    for seed in range(20 * block, 20 * block + 20):
+    for seed in range(50 * block, 50 * block + 50):
         judge(seed)
 
 
@@ -240,7 +241,7 @@ def test_one_direction_is_rejected(monkeypatch):
     monkeypatch.setattr(bracket.Plan, "ways", property(lambda plan: [(False, False)]))
     monkeypatch.setattr(bracket.Plan, "symmetric", property(lambda plan: True))
     caught = 0
-    for seed in range(80):
+    for seed in range(150):
         try:
             judge(seed)
         except AssertionError:

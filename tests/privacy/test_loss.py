@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import pickle
@@ -484,6 +485,74 @@ def test_constructors_bring_what_they_take_into_one_form():
     assert generic.epsilon(delta=1e-6) >= Gaussian(0.25).epsilon(delta=1e-6)
     for loss in (sampled, nested, generic, from_pair([0.6, 0.4], [0.5, 0.5], oriented=True)):
         assert from_json(json.dumps(to_json(loss))) == loss
+
+
+ATOMS = [
+    PureDP(1),
+    ApproxDP(1, 0.1),
+    Gaussian(1.0),
+    GDP(0.5),
+    Laplace(2.0),
+    DiscreteLaplace(2.0),
+    DiscreteGaussian(2.0),
+    Exponential(1.0),
+    ZCDP(0.1),
+    RenyiDP((2.0, 8.0), (0.1, 0.5)),
+    from_pair([0.6, 0.4], [0.5, 0.5]),
+    from_pair([0.6, 0.4], [0.5, 0.5], oriented=True),
+]
+REFUSALS = (InvalidValue, RelationMismatch, NotApplicable)
+
+
+def attempts(loss):
+    """What the exported constructors make of a loss, and the combinator that stands for each."""
+    for rate, records in ((0.1, 1), (0.1, 3), (1.0, 1)):
+        yield (
+            lambda rate=rate, records=records: PoissonSampled(loss, rate, records),
+            lambda rate=rate, records=records: loss.poisson(rate=rate).group(records),
+        )
+    for sample in (1, 4):
+        yield (
+            lambda sample=sample: SampledWithoutReplacement(loss, sample, 4),
+            lambda sample=sample: loss.sample_without_replacement(sample=sample, population=4),
+        )
+    for size, target in itertools.product((1, 2, 3), Relation):
+        yield (
+            lambda size=size, target=target: Grouped(loss, size, target),
+            lambda size=size, target=target: loss.group(size, relation=target),
+        )
+    yield lambda: Composition(((loss, 1),)), lambda: loss
+    yield lambda: Composition(((loss, 2), (loss, 1))), lambda: 3 * loss
+
+
+def built(build):
+    try:
+        return build()
+    except REFUSALS:
+        return None
+
+
+def test_constructors_make_nothing_that_combinators_would_not():
+    """Every exported class around every loss, twice: refused, the same, or the generic bound."""
+    level = ATOMS + [
+        dataclasses.replace(loss, relation=Relation.REPLACE)
+        for loss in ATOMS
+        if "pure_epsilon" not in vars(loss) and "claimed_epsilon" not in vars(loss)
+    ]
+    made = []
+    for _ in range(2):
+        for loss in level:
+            for construct, combine in attempts(loss):
+                found, right = built(construct), built(combine)
+                if found is None:
+                    continue
+                assert from_json(json.dumps(to_json(found))) == found
+                # Where an exact group is known, the generic bound may still be asked for.
+                generic = isinstance(found, Grouped) and right is not None
+                assert found == right or generic, found
+                made.append(found)
+        level = made[::7]
+    assert len(made) > 100
 
 
 def test_the_honest_cost_of_what_version_0_1_could_build():

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from discreet.privacy.crossing import single_delta, single_epsilon, solve
+from discreet.privacy.crossing import as_one_step, single_delta, single_epsilon, solve
 from discreet.privacy.loss import Bounds, Loss
 from discreet.privacy.pairs import Array, Measure, Outcomes
 from discreet.privacy.spectrum import (
@@ -340,7 +340,7 @@ def _certainly_below(
     parts: Sequence[Part], delta: float, tilt: Tilt, whisper: float, epsilon: float
 ) -> bool:
     """Whether delta at ``epsilon`` is certainly at most ``delta``, by one rough look."""
-    if infinite_mass(parts) >= delta or (len(parts) == 1 and parts[0].steps == 1):
+    if infinite_mass(parts) >= delta or as_one_step(parts, is_upper=True) is not None:
         return False
     inversion = Inversion(
         parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta), around=tilt.epsilon
@@ -357,8 +357,9 @@ def _epsilon_of(
     is_upper: bool,
     guess: float = math.inf,
 ) -> float:
-    if len(parts) == 1 and parts[0].steps == 1:
-        return single_epsilon(parts[0].measure, delta, is_upper=is_upper)
+    whole = as_one_step(parts, is_upper=is_upper)
+    if whole is not None:
+        return single_epsilon(whole, delta, is_upper=is_upper)
     around = guess if math.isfinite(guess) else tilt.epsilon
     inversion = Inversion(
         parts, tau=tilt.tau, whisper=whisper, log_delta=math.log(delta), around=around
@@ -489,8 +490,9 @@ def _curve_look(plan: Plan, epsilons: Array, at: int, *, swapped: bool) -> Array
 
     view = View(swapped, tilt.steep, cells, tail, tilt.epsilon)
     tilt, _, upper = _focused(plan, view, tilt, focus)
-    if len(upper) == 1 and upper[0].steps == 1:
-        found = [single_delta(upper[0].measure, float(e), is_upper=True) for e in epsilons]
+    whole = as_one_step(upper, is_upper=True)
+    if whole is not None:
+        found = [single_delta(whole, float(e), is_upper=True) for e in epsilons]
         return np.minimum(result, found)
     inversion = Inversion(
         upper, tau=tilt.tau, whisper=whisper, log_delta=tilt.log_delta - 5.0, around=epsilon
@@ -503,8 +505,9 @@ def _curve_look(plan: Plan, epsilons: Array, at: int, *, swapped: bool) -> Array
 def _delta_of(
     parts: Sequence[Part], epsilon: float, tilt: Tilt, whisper: float, *, is_upper: bool
 ) -> float:
-    if len(parts) == 1 and parts[0].steps == 1:
-        return single_delta(parts[0].measure, epsilon, is_upper=is_upper)
+    whole = as_one_step(parts, is_upper=is_upper)
+    if whole is not None:
+        return single_delta(whole, epsilon, is_upper=is_upper)
     log_delta = tilt.log_delta - 5.0
     inversion = Inversion(parts, tau=tilt.tau, whisper=whisper, log_delta=log_delta, around=epsilon)
     return min(1.0, inversion.upper(epsilon) if is_upper else inversion.lower(epsilon))

@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from discreet.privacy.pairs import Measure
-from discreet.privacy.spectrum import Inversion, known_number
+from discreet.privacy.spectrum import UNIT, Inversion, Part, infinite_mass, known_number
 
-__all__ = ["single_delta", "single_epsilon", "solve"]
+__all__ = ["as_one_step", "single_delta", "single_epsilon", "solve"]
 
 ACCURACY = 1e-7
+# So many outcomes of a whole plan are listed one by one, which is exact and quick.
+MOST_OUTCOMES = 2048
+
+
+def as_one_step(parts: Sequence[Part], *, is_upper: bool) -> Measure | None:
+    """The measure of a whole composition that has few outcomes, or ``None`` if it has many."""
+    if len(parts) == 1 and parts[0].steps == 1:
+        return parts[0].measure
+    size = math.fsum(part.steps * math.log(part.measure.loss.shape[1]) for part in parts)
+    if size > math.log(MOST_OUTCOMES) or any(len(part.counts) > 1 for part in parts):
+        return None
+    loss, mass, error, largest = np.zeros(1), np.ones(1), 1e-15, 0.0
+    for part in parts:
+        one = part.measure
+        for _ in range(part.steps):
+            loss = (loss[:, None] + one.loss[0]).ravel()
+            mass = (mass[:, None] * one.mass[0]).ravel()
+        error += part.steps * (one.mass_error + UNIT)
+        largest += part.steps * float(np.abs(one.loss).max())
+    # What the sums of the losses may lose.
+    rounding = UNIT * largest * sum(part.steps for part in parts)
+    loss = loss + rounding if is_upper else loss - rounding
+    return Measure.single(loss, mass, infinite_mass(parts), error)
 
 
 def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:
@@ -78,13 +101,17 @@ def single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
     loss, mass = measure.loss[0, order], measure.mass[0, order] * slack
     anchor = float(loss[-1])
     p = np.cumsum(mass[::-1])[::-1]
-    q = np.cumsum((mass * np.exp(np.minimum(anchor - loss, 700.0)))[::-1])[::-1]
+    # Where Q leaves the floats an upper bound may count less of it, a lower one may not.
+    apart = np.minimum(anchor - loss, 700.0) if is_upper else anchor - loss
+    with np.errstate(over="ignore", invalid="ignore"):
+        q = np.cumsum((mass * np.exp(apart))[::-1])[::-1]
     wanted = target - float(measure.infinite[0])
     known_number("masses", float(p[0]) + float(np.max(q)) + anchor)
     # delta just at each loss, decreasing; the root lies below the first that is small enough.
-    at = p - np.exp(loss - anchor) * q
+    with np.errstate(invalid="ignore"):
+        at = p - np.exp(loss - anchor) * q
     index = min(int(np.sum(at > wanted)), len(loss) - 1)
-    if p[index] <= wanted:
+    if p[index] <= wanted or math.isinf(q[index]):
         return 0.0
     value = known_number("losses", anchor + math.log((p[index] - wanted) / q[index]))
     margin = 1e-12 * (1.0 + abs(value))

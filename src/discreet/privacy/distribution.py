@@ -256,6 +256,8 @@ def tamed(loss: Loss) -> Loss:
         mu = base.sensitivity / base.stddev
         if mu > LARGEST_SAMPLED_MU:
             return ZCDP(0.5 * mu * mu * (1.0 + 1e-15), base.relation)
+    if isinstance(loss, SampledWithoutReplacement) and isinstance(base, Gaussian | GDP):
+        return base if base.mu > LARGEST_SAMPLED_MU else loss
     if not isinstance(loss, PoissonSampled):
         return loss
     if isinstance(base, Gaussian):

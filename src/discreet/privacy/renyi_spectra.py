@@ -100,10 +100,11 @@ def _(loss: FinitePair) -> tuple[Spectrum, ...]:
 
 def _seen_from(p: Array, q: Array) -> Spectrum:
     """The pair P against Q as seen from Q."""
-    known = q > 0
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        known = (q > 0) & (p / q < 1e300)  # a ratio beyond the floats counts as infinite
     missing = float(np.sum(p[~known]))
     p, q = p[known], q[known]
-    with np.errstate(over="ignore", divide="ignore"):
+    with np.errstate(divide="ignore"):
         gain = (p - q) / q
         near = np.abs(gain) < 0.5
         log_ratio = np.where(near, np.log1p(np.where(near, gain, 0.0)), np.log(p) - np.log(q))

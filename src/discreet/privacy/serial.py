@@ -348,6 +348,8 @@ def _read_subset(node: Mapping[str, Any], where: str, depth: int, old: Reasons) 
     sample, population = body["sample"], body["population"]
     if old is not None and sample == population:
         return base
+    if old is not None and isinstance(base, Gaussian | GDP) and base.mu > 40.0:
+        old.append("a subset with very little noise was counted as if it cost nothing")
     return SampledWithoutReplacement(base, sample, population)
 
 

@@ -134,7 +134,7 @@ def test_nothing_is_read_before_it_is_charged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Ledger.create(tmp_path / "study.ledger") as ledger:
-        ledger.create_dataset("trees", epsilon=1.5, delta=2e-5)
+        ledger.create_dataset("trees", epsilon=1.1, delta=2e-5)
         model = PATEClassifier(**SETTINGS)
         model.fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
         assert model.certificate_.receipt is not None

@@ -21,6 +21,7 @@ from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     NotApplicable,
+    SchemaError,
 )
 from discreet.privacy import (
     GDP,
@@ -383,6 +384,8 @@ def test_the_first_charge_chooses_the_sums():
         assert Filter.from_state(budget.state()).kind == kind
     with pytest.raises(InvalidValue, match="kind"):
         Filter(epsilon=1, kind="auto")
+    with pytest.raises(SchemaError, match="auto"):
+        Filter.from_state({**Filter(epsilon=1, delta=1e-4).state(), "charges": 1})
 
 
 def test_the_judge_refutes_a_charge_that_is_too_small(monkeypatch):

@@ -327,6 +327,8 @@ class Filter:
         filter_._charges = read_count(body["charges"])
         filter_._delta_spent = serial.read_fraction(body["delta_spent"], "delta_spent")
         filter_._lanes = read_lanes(body["lanes"], filter_._lanes)
+        if filter_._auto and filter_._charges:
+            raise SchemaError("discreet.filter: the first charge decides what auto is")
         if filter_._delta_spent > filter_._reserved:
             raise SchemaError("discreet.filter: delta_spent is more than was reserved")
         return filter_

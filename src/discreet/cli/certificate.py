@@ -30,7 +30,7 @@ _Path = Annotated[
 ]
 
 
-@certificate.command(short_help="Compute everything that it says again.")
+@certificate.command(short_help="Hold it against what it rests on.")
 def verify(
     path: _Path,
     *,

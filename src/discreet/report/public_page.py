@@ -382,9 +382,10 @@ def _checking(page: Page, document: Mapping[str, Any]) -> None:
     page.text(
         "discreet certificate verify, with this file or the JSON file beside it, computes the "
         "bounds again, their meaning, the warnings and the verdict, and what the audits conclude "
-        "from their counts. Counts, plan, versions and the statements about the data are taken as "
-        "written. Files are compared where they are at hand, the entry of the ledger with "
-        "--ledger, the signature with --key; what was not compared is listed as not checked.",
+        "from their counts. What cannot be computed, such as counts, plan, versions and statements "
+        "about the data, is compared with what the ledger recorded (--ledger), files with their "
+        "hashes where they are at hand, the signature with a key (--key). What was not compared is "
+        "listed as not checked. The title and the source of the data are taken as written.",
         "What was computed from private records is in a separate, internal annex, if there is one.",
     )
     page.table(

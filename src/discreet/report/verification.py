@@ -1,4 +1,4 @@
-"""Checking a certificate: everything that it says is computed again from what it rests on.
+"""Checking a certificate: what it says is held against what it rests on.
 
 What a certificate says is either a function of its loss, its audits and its plan, which are
 computed again, or it was recorded by the ledger when the run ended and when the certificate was
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
 from discreet._dsse import is_envelope
+from discreet._rounding import at_most
 from discreet.certificate import COVERS, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
 from discreet.certificate._findings import (
@@ -317,7 +318,7 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
         text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
         return [*checks, Check(what, False, text)]
     if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
-        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}"
+        text = f"0.1 claimed epsilon {said:g}, it costs {at_most(costs, digits=6)}"
         text += "" if reason is None else f" ({reason})"
         cure = "charge the difference (discreet ledger correct) and certify again"
         checks.append(Check(what, False, f"{text}: {cure}"))

@@ -124,6 +124,22 @@ def test_a_row_is_no_person() -> None:
     assert "Whoever owns several rows is protected less" in text
 
 
+def test_under_replace_the_page_speaks_of_two_records_and_not_of_being_there() -> None:
+    """Membership is a question of adding or removing; under replace it is known."""
+    text = visible_text(
+        certificate_page(
+            public_certificate(facts(loss=GDP(mu=0.8, relation="replace")), at=AT)
+        ).html()
+    )
+    assert "which of two possible records of yours was used" in text
+    assert "whether your data were used" not in text
+    assert "whether one person was used" not in text
+    there = visible_text(certificate_page(public_certificate(facts(), at=AT)).html())
+    assert "tries to tell whether your data were used" in there
+    # What is in the data of somebody who is known to be there is a change of two.
+    assert "the line for 2 in the table of groups" in there
+
+
 @pytest.mark.parametrize("mu", [0.1, 0.77, 0.8001, 1.5, 3.04])
 def test_nobody_reads_a_smaller_bound_than_was_computed(mu: float) -> None:
     document = public_certificate(facts(loss=GDP(mu=mu)), at=AT)
@@ -133,7 +149,9 @@ def test_nobody_reads_a_smaller_bound_than_was_computed(mu: float) -> None:
     best = 100 * document["meaning"]["best_accuracy"]
     assert best <= float(said[1]) <= best * 1.01
     belief = next(one for one in document["meaning"]["beliefs"] if one["prior"] == 0.1)
-    said = re.search(r"10.% likely, the release can raise that to ([\d.]+).% at most", text)
+    said = re.search(
+        r"10.% likely that .*? used, the release can raise that to ([\d.]+).% at most", text
+    )
     assert said is not None
     assert 100 * belief["upper"] <= float(said[1]) <= 101 * belief["upper"]
     picture = accountants_picture(

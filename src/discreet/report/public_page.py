@@ -103,26 +103,34 @@ def _plain_words(page: Page, document: Mapping[str, Any]) -> None:
         )
         return
     unit, meaning = promise["unit"], document["meaning"]
-    data = "your data were" if unit in _PERSONS else f"one {unit} of yours was"
-    example = next((one for one in meaning["beliefs"] if one["prior"] == _EXAMPLE), None)
+    used = "your data were used" if unit in _PERSONS else f"one {unit} of yours was used"
+    swapped = promise["relation"] == "replace"
+    goal = "which of two possible records of yours was used" if swapped else f"whether {used}"
     right = at_most(100 * meaning["best_accuracy"], digits=3)
     page.finding(
         "Somebody sees everything that was released, knows whatever else there is to know, and "
-        f"tries to tell whether {data} used. They are right at most {right} times in 100; tossing "
-        "a coin is right 50 times in 100."
+        f"tries to tell {goal}. They are right at most {right} times in 100; tossing a coin is "
+        "right 50 times in 100."
     )
     points = []
+    example = next((one for one in meaning["beliefs"] if one["prior"] == _EXAMPLE), None)
     if example is not None:
         rare = example["failure_probability"]
         but = "" if rare == 0 else f" (but for a chance of 1 in {math.floor(1 / rare):,})"
+        held = "that it was one of these" if swapped else f"that {used}"
         points.append(
-            f"If they thought that something about you was {level(_EXAMPLE)} likely, the release "
-            f"can raise that to {at_most(100 * example['upper'], digits=3)} % at most{but}."
+            f"If they took it for {level(_EXAMPLE)} likely {held}, the release can raise that to "
+            f"{at_most(100 * example['upper'], digits=3)} % at most{but}."
         )
     if unit not in _PERSONS:
         points.append(
             f"This is about one {unit}. Whoever owns several {unit}s is protected less; the table "
             "of groups below says how much."
+        )
+    if not swapped:
+        points.append(
+            f"Somebody who knows that {used}, and wants to know what is in it, can learn more; the "
+            "line for 2 in the table of groups below bounds that."
         )
     points += [_IN_GENERAL, _ONLY_IF]
     page.points(*points)
@@ -249,10 +257,13 @@ def _meaning(page: Page, document: Mapping[str, Any]) -> None:
     rates = {one["fpr"]: one["tpr"] for one in meaning["rates"]}
     beliefs = meaning["beliefs"]
     chance = max((one["failure_probability"] for one in beliefs), default=0.0)
+    swapped = document["guarantee"]["relation"] == "replace"
+    guess = f"which of two {unit}s was used" if swapped else f"whether one {unit} was used"
+    belief = f"in one of two {unit}s" if swapped else f"that one {unit} was used"
     hold = "always" if chance == 0 else f"except with probability {small(chance)}"
     page.heading("What any attacker can do at most")
     page.points(
-        f"Whoever guesses whether one {unit} was used, at even odds, is right at most "
+        f"Whoever guesses {guess}, at even odds, is right at most "
         f"{up(100 * meaning['best_accuracy'])} % of the time; blind guessing is right 50 %.",
         *(
             f"An attack that wrongly accuses {level(fpr)} of those outside finds at most "
@@ -260,8 +271,8 @@ def _meaning(page: Page, document: Mapping[str, Any]) -> None:
             for fpr in FPRS
         ),
         *(
-            f"Whoever believed something about one {unit} with {level(one['prior'])} believes it "
-            f"with {down(100 * one['lower'])} % to {up(100 * one['upper'])} % afterwards, {hold}."
+            f"Whoever believed {belief} with {level(one['prior'])} believes it with "
+            f"{down(100 * one['lower'])} % to {up(100 * one['upper'])} % afterwards, {hold}."
             for one in beliefs
         ),
         "These are limits for any attacker with any other knowledge, now and later. They say "

@@ -98,7 +98,7 @@ def test_what_fails_after_the_charge_ends_with_five(
         raise next(failures)
 
     monkeypatch.setattr("discreet.cli.ledger_charge._report", fail)
-    for words in ("--output = x", "No space left", "memory ran out", "nobody foresaw this"):
+    for words in ("output = x", "No space left", "memory ran out", "nobody foresaw this"):
         done = run("ledger", "charge", ledger, "census", "--epsilon", "0.1")
         assert done.exit_code == 5, words
         assert words in done.stderr

@@ -13,6 +13,7 @@ import binascii
 import datetime as dt
 import hashlib
 import json
+import math
 import os
 import re
 import secrets
@@ -252,8 +253,16 @@ def _read_json(content: bytes, what: str) -> Any:
             raise ValueError("a field is there twice")
         return dict(pairs)
 
+    def finite(text: str) -> float:
+        number = float(text)
+        if not math.isfinite(number):
+            raise ValueError(f"{text} is no number of JSON")
+        return number
+
     try:
-        return json.loads(content.decode(), object_pairs_hook=once)
+        return json.loads(
+            content.decode(), object_pairs_hook=once, parse_float=finite, parse_constant=finite
+        )
     except (ValueError, RecursionError) as error:
         raise _damaged(f"{what} is not JSON ({error})") from None
 

@@ -1,4 +1,4 @@
-"""The figures of the README are those of the recorded runs."""
+"""The figures of the README and of the guides are those of the recorded runs."""
 
 import copy
 import importlib.util
@@ -81,6 +81,39 @@ def test_every_broken_learner_is_caught_as_often_as_is_said() -> None:
     assert len(caught) == 10
     assert "Of the ten broken learners in the table there, all are caught" in WORDS
     assert [row["name"] for row in rows if row["name"] not in caught] == ["the same, much noise"]
+
+
+def test_the_cost_of_a_step_is_the_recorded_one() -> None:
+    rows = read("training")["rows"]
+    assert len({row["task"] for row in rows}) == 6
+    spans = []
+    for form in ("discreet, one call", "discreet"):
+        ratios = [row["ratios"][form] for row in rows]
+        spans.append(f"{min(ratios):.2f} to {max(ratios):.2f} times")
+    call, loop = spans
+    assert f"a private step takes {call} as long as a plain one in [one call]" in WORDS
+    assert f"and {loop} in a loop of one's own" in WORDS
+
+
+def test_the_attacks_on_the_curator_are_the_recorded_ones() -> None:
+    text = (ROOT / "docs" / "curator-service.md").read_text(encoding="utf-8")
+    rows = read("curator_attacks")["rows"]
+    for row in rows:
+        found = row["differencing"]
+        shares = (
+            row["bound"],
+            found["one_target"]["right"],
+            found["all_targets"]["right"],
+            row["reconstruction"]["right"],
+        )
+        cells = [f"{100 * share:.1f} %" for share in shares]
+        cells.append(f"{row['reconstruction']['mean_error']:.2f}")
+        said = [
+            line for line in text.splitlines() if line.endswith(" | ".join(["", *cells, ""])[:-1])
+        ]
+        assert len(said) == 1, row["epsilon"]
+    table = text.split("mean error of a reconstructed bit |")[1].split("\n\n")[0]
+    assert table.count("\n") == 1 + len(rows)
 
 
 def test_the_readme_is_short_and_its_example_has_ten_lines() -> None:

@@ -153,6 +153,8 @@ def test_an_envelope_that_was_cut_short_is_damaged_wherever_it_was_cut() -> None
         ('{"payload": "\\u00e9", "payloadType": "x", "signatures": [{"sig": ""}]}', "not base64"),
         ('{"payload": "", "payload": "", "payloadType": "x", "signatures": []}', "twice"),
         ("[" * 100_000, "not JSON"),
+        ('{"payload": NaN}', "not JSON"),
+        ('{"payload": 1e999}', "not JSON"),
     ],
 )
 def test_an_envelope_of_another_shape_is_damaged(text: str, reason: str) -> None:

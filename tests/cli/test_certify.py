@@ -125,7 +125,7 @@ def test_a_trained_model_is_certified_attacked_and_checked(trained: Path, run: R
         found = verify_certificate(out / "public" / "lie.json")
         assert own in {one.what for one in found if one.ok is False}, field
     again = run("certify", str(trained / "model"), "--out", str(out))
-    assert again.exit_code == 2
+    assert again.exit_code == 4
     assert "--out" in again.stderr
     assert not sheet.exists()
 
@@ -182,8 +182,8 @@ def test_without_records_there_is_no_annex(trained: Path, run: Run) -> None:
     sheet.write_text(json.dumps(audit(80).to_json()), encoding="utf-8")
     (trained / "model" / "certificate.json").write_text("{}", encoding="utf-8")
     refused = run("certify", str(trained / "model"), "--out", str(trained / "x"))
-    assert refused.exit_code == 2
-    assert "MODEL =" in refused.stderr
+    assert refused.exit_code == 4
+    assert refused.stderr.startswith("MODEL = ")
 
 
 def logistic() -> nn.Module:
@@ -233,7 +233,7 @@ def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
     save(other, trained.model, replace(trained.certificate, model_digest=None))
     (other / "certificate.json").write_bytes((tmp_path / "network/certificate.json").read_bytes())
     refused = run("certify", str(other))
-    assert refused.exit_code == 2
+    assert refused.exit_code == 4
     assert "not the one that its certificate was written for" in refused.stderr
     shadows = run(
         *("certify", str(tmp_path / "network"), "--target", "cli.certified_network:answering"),
@@ -265,7 +265,7 @@ def test_what_cannot_be_done_is_refused_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = run(*arguments)
-    assert done.exit_code == 2
+    assert done.exit_code == (2 if words.startswith("--") else 4)
     assert words in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
@@ -330,7 +330,7 @@ def test_audits_are_read_strictly(trained: Path, run: Run) -> None:
             *("certify", str(trained / "model"), "--audit", str(sheet)),
             *("--out", str(trained / "never")),
         )
-        assert done.exit_code == 2
+        assert done.exit_code == (2 if text.startswith("{") else 4)
         assert "--audit" in done.stderr
     # The audit of another claim says nothing about this model, however good it looks.
     deep = "[" * 100_000
@@ -340,7 +340,7 @@ def test_audits_are_read_strictly(trained: Path, run: Run) -> None:
             *("certify", str(trained / "model"), "--audit", str(sheet), "--json"),
             *("--out", str(trained / "never")),
         )
-        assert done.exit_code == 2
+        assert done.exit_code == (4 if text == deep else 2)
         assert "--audit" in done.stderr
         assert words in done.stderr
         assert not (trained / "never").exists()

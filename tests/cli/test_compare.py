@@ -154,7 +154,7 @@ def test_a_failure_while_drawing_leaves_nothing_behind(
 
     monkeypatch.setattr("discreet.cli.compare_picture.draw_comparison", half_a_picture)
     result = run("compare", *SMALL, "--output", str(target))
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert names(tmp_path) == ["compare.png"]

@@ -141,7 +141,7 @@ RUN = ["--noise-multiplier", "1", "--delta", "1e-5"]
 )
 def test_a_bad_value_is_one_line(run: Any, arguments: list[str], line: str) -> None:
     result = run(*arguments)
-    assert result.exit_code == 2
+    assert result.exit_code == (4 if "a readable file" in line else 2)
     assert result.stdout == ""
     assert result.stderr == line + "\n"
 
@@ -175,7 +175,7 @@ def test_a_file_that_holds_no_loss_is_one_line(run: Any, tmp_path: Path, text: s
     file = tmp_path / "loss.json"
     file.write_text(text, encoding="utf-8", errors="surrogateescape")
     result = run("account", "--loss", str(file), "--delta", "1e-5")
-    assert result.exit_code == 2
+    assert result.exit_code == 4
     assert result.stdout == ""
     assert result.stderr.startswith(f"--loss = {file}: expected a loss in JSON (")
     assert result.stderr.count("\n") == 1
@@ -192,7 +192,7 @@ def test_an_unwritable_picture_is_refused_before_anything_is_computed(
     place = tmp_path / "missing" / "a.png"
     for command in (["compare"], ["explain", "--epsilon", "1"]):
         result = run(*command, "--output", str(place))
-        assert result.exit_code == 2
+        assert result.exit_code == 4
         assert result.stderr == (
             f"--output = {place}: expected a file that can be written (No such file or directory)\n"
         )

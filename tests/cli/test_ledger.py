@@ -38,6 +38,17 @@ def place(tmp_path: Path, made: Path) -> str:
     return str(tmp_path / made.name)
 
 
+# What is told of files and ledgers that cannot be used; all other refusals are of values.
+UNUSABLE = (
+    "a dataset 'census' already",
+    "cannot be looked at (File name too long)",
+    "File name too long",
+    "--receipt = ",
+    "--output = ",
+    "a readable file",
+)
+
+
 def answer(run: Any, *arguments: str, code: int = 0) -> Any:
     result = run("ledger", *arguments, "--json")
     assert result.exit_code == code, result.stderr
@@ -45,9 +56,9 @@ def answer(run: Any, *arguments: str, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
-def refusal(run: Any, *arguments: str) -> str:
+def refusal(run: Any, *arguments: str, code: int = 2) -> str:
     result = run("ledger", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
+    assert (result.exit_code, result.stdout) == (code, "")
     assert result.stderr.count("\n") == 1
     return str(result.stderr)
 
@@ -81,8 +92,12 @@ def test_charge_spends_exactly_and_refuses_on_one_line(run: Any, place: str) -> 
         made = answer(run, "charge", place, "census", "--epsilon", "0.1", "--analyst", "ann")
         assert made["outcome"] == "open"
         assert check_receipt(made["receipt"]) == []
-    line = refusal(run, "charge", place, "census", "--epsilon", "1e-9", "--analyst", "ann")
+    asked = ("charge", place, "census", "--epsilon", "1e-9", "--analyst", "ann")
+    line = refusal(run, *asked, code=3)
     assert "the budget 'analyst:ann' cannot pay for this charge, nothing was charged" in line
+    told = json.loads(run("ledger", *asked, "--json").stderr)
+    assert (told["code"], told["budget"]) == (3, "analyst:ann")
+    assert told["remaining"] == {"basic": "0", "delta": "0"}
     with Ledger.open(place) as ledger:
         assert ledger.show("census").budget.charges == 3
 
@@ -117,9 +132,9 @@ def test_charge_runs_a_command_after_the_charge_and_keeps_failures(
     failing = [sys.executable, "-c", "raise SystemExit(7)"]
     result = run("ledger", "charge", place, "census", "--epsilon", "0.1", "--", *failing)
     assert result.exit_code == 7
-    assert "no-such-program" in refusal(
-        run, "charge", place, "census", "--epsilon", "0.1", "--", "no-such-program"
-    )
+    missing = run("ledger", "charge", place, "census", "--epsilon", "0.1", "--", "no-such-program")
+    assert missing.exit_code == 125
+    assert "no-such-program: expected a program" in missing.stderr
     rows = answer(run, "history", place, "census")["charges"]
     assert [row["outcome"] for row in rows] == ["completed", "failed", "failed"]
 
@@ -129,7 +144,7 @@ def test_a_command_never_runs_without_its_charge_nor_twice_under_a_key(
 ) -> None:
     mark = tmp_path / "ran"
     command = [sys.executable, "-c", f"open({str(mark)!r}, 'a').write('x')"]
-    refusal(run, "charge", place, "census", "--epsilon", "9", "--", *command)
+    refusal(run, "charge", place, "census", "--epsilon", "9", "--", *command, code=3)
     assert not mark.exists()
     for expected in (False, True):
         ask = ["--epsilon", "0.1", "--key", "k"]
@@ -235,7 +250,9 @@ def test_refusals_are_one_line_and_make_nothing(
     before = sorted(path.name for path in tmp_path.iterdir())
     names = {"place": place, "new": str(tmp_path / "new"), "nowhere": str(tmp_path / "no" / "x")}
     names |= {"long": str(tmp_path / ("x" * 300)), "pipe": str(pipe)}
-    assert line in refusal(run, *(word.format(**names) for word in arguments))
+    missing = line in UNUSABLE or line.startswith("there is no")
+    words = [word.format(**names) for word in arguments]
+    assert line in refusal(run, *words, code=4 if missing else 2)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert pipe.is_fifo()
 
@@ -254,7 +271,7 @@ def test_a_file_whose_name_is_not_utf_8(run: Any, spawn: Any, tmp_path: Path) ->
     verdict = spawn("ledger", "verify", path)
     assert (verdict.returncode, verdict.stderr) == (0, "")
     assert "\\udcff.ledger': 1 entry, everything fits" in verdict.stdout
-    assert "there is no such ledger" in refusal(run, "show", path + "2")
+    assert "there is no such ledger" in refusal(run, "show", path + "2", code=4)
 
 
 @pytest.mark.parametrize("command", [["show"], ["export", "census"]], ids=["show", "export"])
@@ -271,7 +288,7 @@ def test_output_that_cannot_be_written_is_one_line_and_no_success(
             check=False,
             timeout=60,
         )
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert done.stderr == "discreet: the output cannot be written (No space left on device)\n"
 
 
@@ -282,7 +299,7 @@ def test_a_ledger_with_a_foreign_guard_is_verified_and_not_charged(run: Any, pla
             " SET state = OLD.state WHERE rowid = OLD.rowid; END"
         )
     assert "'thief' is not part of a ledger" in refusal(
-        run, "charge", place, "census", "--epsilon", "0.1"
+        run, "charge", place, "census", "--epsilon", "0.1", code=4
     )
     verdict = answer(run, "verify", place, code=1)
     assert [problem["what"] for problem in verdict["problems"]] == [

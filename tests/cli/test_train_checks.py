@@ -261,7 +261,7 @@ def test_damaged_files_are_found_before_the_charge(run, place, damage, said):
     # So many rows that the damage lies beyond what is read for the heading.
     name = damage(60_000)
     out = run("train", name, *TRAIN[2:], "--epsilon", "1", *paid)
-    assert out.exit_code == 2
+    assert out.exit_code == 4
     assert said in out.stderr
     assert charges() == []
 
@@ -272,8 +272,9 @@ def test_running_out_of_memory_tells_no_number_of_rows(run, place, monkeypatch):
 
     monkeypatch.setattr(TableLearner, "fit_batches", too_large)
     out = run(*TRAIN, "--epsilon", "1", *open_ledger())
-    assert out.exit_code == 2
+    assert out.exit_code == 5
     assert "memory ran out" in out.stderr
+    assert "the budget is spent" in out.stderr
     assert "12345" not in out.stdout + out.stderr
     assert charges() == ["failed"]
     assert not Path("model").exists()

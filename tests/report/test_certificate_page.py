@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 import pytest
 
 from discreet.errors import SchemaError
+from discreet.privacy import GDP
 from discreet.report import annex_page, certificate_page
 from discreet.report.certificate_pictures import accountants_picture, bounds_picture, rates_picture
 from discreet.report.page import Page
@@ -49,9 +50,12 @@ def test_the_public_page_follows_the_pyramid(pages: dict[str, str]) -> None:
         text.index(words)
         for words in (
             "PUBLIC",
-            "Claim tested, not refuted",
+            "What this means for one person",
+            "right at most",
+            "Not signed",
+            "Tested without finding a fault; that is no approval",
             "1. The guarantee",
-            "What it means for one person",
+            "What any attacker can do at most",
             "Attempts to refute it",
             "2. What undermines it",
             "How it was made",
@@ -94,8 +98,67 @@ def test_the_headline_is_the_verdict(changes: dict[str, Any], words: str, kind: 
     text = visible_text(page)
     assert words in text
     assert ("Claimed, and not to be relied on" in text) == (kind == "bad")
-    assert ("The true epsilon lies between" in text) == (kind != "bad")
+    assert ("The true epsilon is at most what the accountant allows" in text) == (kind != "bad")
+    assert ("protects anybody" in text) == (kind == "bad")
+    assert "The true epsilon lies between" not in text
     assert "SERIOUS: No ledger was charged" in text
+
+
+def test_the_page_begins_with_one_person_and_without_a_symbol(pages: dict[str, str]) -> None:
+    text = visible_text(pages["public"])
+    start = text[text.index("What this means") : text.index("Not signed")]
+    for symbol in ("\u03b5", "\u03b4", "epsilon", "delta", "accountant", "canar", "prior", "%)"):
+        assert symbol not in start, symbol
+    assert text.index("What this means") < text.index("\u03b5 \u2264")
+    assert "your data" in start
+    # What "between" would say without a confidence, and what no program does.
+    assert "lies between" not in text
+    assert "every number" not in text
+    for confident in re.findall(r"audit shows at ([\d.]+)\s%", text):
+        assert confident == "95"
+
+
+def test_a_row_is_no_person() -> None:
+    text = visible_text(certificate_page(public_certificate(facts(unit="row"), at=AT)).html())
+    assert "one row of yours was used" in text
+    assert "Whoever owns several rows is protected less" in text
+
+
+def test_under_replace_the_page_speaks_of_two_records_and_not_of_being_there() -> None:
+    """Membership is a question of adding or removing; under replace it is known."""
+    text = visible_text(
+        certificate_page(
+            public_certificate(facts(loss=GDP(mu=0.8, relation="replace")), at=AT)
+        ).html()
+    )
+    assert "which of two possible records of yours was used" in text
+    assert "whether your data were used" not in text
+    assert "whether one person was used" not in text
+    there = visible_text(certificate_page(public_certificate(facts(), at=AT)).html())
+    assert "tries to tell whether your data were used" in there
+    # What is in the data of somebody who is known to be there is a change of two.
+    assert "the line for 2 in the table of groups" in there
+
+
+@pytest.mark.parametrize("mu", [0.1, 0.77, 0.8001, 1.5, 3.04])
+def test_nobody_reads_a_smaller_bound_than_was_computed(mu: float) -> None:
+    document = public_certificate(facts(loss=GDP(mu=mu)), at=AT)
+    text = visible_text(certificate_page(document).html())
+    said = re.search(r"right at most ([\d.]+) times in 100", text)
+    assert said is not None
+    best = 100 * document["meaning"]["best_accuracy"]
+    assert best <= float(said[1]) <= best * 1.01
+    belief = next(one for one in document["meaning"]["beliefs"] if one["prior"] == 0.1)
+    said = re.search(
+        r"10.% likely that .*? used, the release can raise that to ([\d.]+).% at most", text
+    )
+    assert said is not None
+    assert 100 * belief["upper"] <= float(said[1]) <= 101 * belief["upper"]
+    picture = accountants_picture(
+        document["guarantee"]["accountants"], document["guarantee"]["epsilon"]
+    )["data"][0]
+    for shown, value in zip(picture["text"], picture["x"], strict=True):
+        assert value <= float(shown) <= 1.01 * value
 
 
 def test_a_page_without_a_finite_epsilon_can_be_drawn() -> None:

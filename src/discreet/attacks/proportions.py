@@ -11,6 +11,7 @@ right: the difference of their accuracies is the difference of these two shares.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
 
@@ -57,7 +58,8 @@ class Proportion:
         }
 
     def __str__(self) -> str:
-        return f"{self.share:.3f} [{self.low:.3f}, {self.high:.3f}] of {self.trials}"
+        low, high = math.floor(1000 * self.low) / 1000, math.ceil(1000 * self.high) / 1000
+        return f"{self.share:.3f} [{low:.3f}, {high:.3f}] of {self.trials}"
 
 
 @final

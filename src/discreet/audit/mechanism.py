@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from discreet import _validate
+from discreet._rounding import at_most
 from discreet.audit.events import Event, ceiling, epsilon_lower_bounds, find_event
 from discreet.audit.outputs import Rows, check_answers, lay_out, longest
 from discreet.audit.sampling import Sampler
@@ -112,7 +113,7 @@ class Audit:
         first, second = self.hits
         return (
             f"{self.verdict}: epsilon >= {shown} at delta {self.delta:g}, "
-            f"claimed epsilon <= {self.claimed_epsilon:.6g}\n"
+            f"claimed epsilon <= {at_most(self.claimed_epsilon, digits=6)}\n"
             f"event ({self.direction}): {self.event}\n"
             f"seen {first} against {second} times in {self.trials} outputs each, "
             f"chosen on {self.samples - self.trials} others\n"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from discreet._rounding import at_least, at_most
 from discreet.audit.mechanism import Claim
 from discreet.audit.runs import RUN_ASSUMPTIONS, epsilon_at
 from discreet.audit.thresholds import HELD_OUT, checked_scores, corners, perfect
@@ -99,8 +100,8 @@ def audit_tradeoff(
             "thresholds_tested": len(tested),
         },
         refutation=(
-            f"at a false-positive rate of at most {best.fpr:.4g} the true-positive rate is at "
-            f"least {best.tpr:.4g}; the claimed loss allows {bound:.4g}"
+            f"at a false-positive rate of at most {at_most(best.fpr)} the true-positive rate is at "
+            f"least {at_least(best.tpr)}; the claimed loss allows {at_most(bound)}"
             if beyond > 0.0
             else None
         ),

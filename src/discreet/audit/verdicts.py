@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, final
 
 from discreet import _validate
+from discreet._rounding import at_most
 from discreet.audit.binomial import SMALLEST_ERROR
 from discreet.audit.mechanism import Claim
 from discreet.errors import InvalidValue
@@ -74,7 +75,7 @@ class TrainingAudit:
         return (
             f"{self.verdict}: epsilon >= {down(self.epsilon_lower)} at delta {self.delta:g} "
             f"with confidence {self.confidence:g}, claimed epsilon <= "
-            f"{self.claimed_epsilon:.6g} ({self.method})\n"
+            f"{at_most(self.claimed_epsilon, digits=6)} ({self.method})\n"
             f"{self.reason}\n"
             f"at best this audit could have shown epsilon >= {down(self.ceiling)}\n"
             + "\n".join(f"assumes: {text}" for text in self.assumptions)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from discreet import __version__, _validate
+from discreet._rounding import at_most
 from discreet.certificate._findings import (
     guarantee_of,
     is_insecure,
@@ -440,7 +441,7 @@ class Certificate:
         return read if cost <= read.epsilon * (1.0 + 1e-9) else replace(read, epsilon=cost)
 
     def __str__(self) -> str:
-        cost = f"epsilon <= {self.epsilon:.6g} at delta = {self.delta:g}"
+        cost = f"epsilon <= {at_most(self.epsilon, digits=6)} at delta = {self.delta:g}"
         lines = [f"{self.learner}: {cost} for one {self.unit} ({self.relation})"]
         lines += [f"{name.replace('_', ' ')}: {value}" for name, value in self.run.items()]
         return "\n".join(lines + [f"WARNING: {warning}" for warning in self.warnings])

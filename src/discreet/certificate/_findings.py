@@ -152,8 +152,9 @@ def verdict_on(body: Mapping[str, Any]) -> dict[str, str]:
     elif "consistent" in states:
         state = "consistent"
         sentence = (
-            "The accountant's bound was put to the test and not refuted, by an audit that could "
-            "have refuted it."
+            "An audit tried to refute the accountant's bound, could have done so, and did not. "
+            "That does not show that the bound holds: a fault that this audit does not look for "
+            "stays unseen."
         )
     else:
         state = "too weak to tell"

@@ -30,6 +30,7 @@ __all__ = [
     "ENVELOPE",
     "Issuer",
     "SignedCertificate",
+    "files_of",
     "read_signed",
     "sign_certificate",
 ]
@@ -143,6 +144,12 @@ def read_signed(content: str | bytes) -> SignedCertificate:
             return SignedCertificate(envelope, Issuer.from_json(block), subjects, document)
         case _:
             raise DataCorrupt("the signed envelope holds no certificate with an issuer's block")
+
+
+def files_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the files that a certificate names, with their SHA-256."""
+    place = document if "files" in document else document.get("released", {})
+    return dict(place.get("files", {}))
 
 
 def _text(document: Mapping[str, Any]) -> str:

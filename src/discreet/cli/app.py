@@ -1,13 +1,18 @@
-"""The application: its commands, and errors that fit on one line.
+"""The application: its commands, its exit codes, and errors that fit on one line.
 
-Exit codes: 0 for an answer, 2 for a value or an option that cannot be accepted.
-An error is one line on stderr that names the option, the value and what was
-expected; nothing has been computed or written by then.
+An error is one line on stderr that names the option, the value and what was expected; with
+``--json`` that line is a JSON object. The codes are in the help of ``discreet`` and in
+docs/exit-codes.md; codes 2 to 4 mean that nothing was charged.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+import traceback
+import zipfile
+import zlib
+from collections.abc import Iterator
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -33,9 +38,43 @@ from discreet.cli.recheck import recheck
 from discreet.cli.release import release
 from discreet.cli.serve import serve
 from discreet.cli.train import train
-from discreet.errors import DiscreetError, InvalidValue
+from discreet.errors import (
+    AlreadyCharged,
+    BudgetExceeded,
+    DataCorrupt,
+    DataUnavailable,
+    DiscreetError,
+    FileUnusable,
+    InvalidValue,
+    KeyConflict,
+    LedgerError,
+    LedgerUnconfirmed,
+    MechanismHalted,
+    ResumeRefused,
+    SchemaError,
+    SignatureInvalid,
+)
 
 __all__ = ["app", "main"]
+
+# The first class that fits decides. In what is not here an option or a value is to blame.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (SignatureInvalid, 1),
+    (BudgetExceeded, 3),
+    (MechanismHalted, 3),
+    (LedgerUnconfirmed, 5),
+    (AlreadyCharged, 5),
+    (KeyConflict, 2),
+    (LedgerError, 4),
+    (DataUnavailable, 4),
+    (DataCorrupt, 4),
+    (SchemaError, 4),
+    (ResumeRefused, 4),
+    (OSError, 4),
+    (MemoryError, 4),
+)
+# A value that was refused because of one of these names a file that cannot be used.
+_UNUSABLE = (FileUnusable, OSError, EOFError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error)
 
 # What the library calls an argument, where commands have another name for it.
 _NAME_OF_ARGUMENT = {"scale": "laplace_scale", "data": "file"}
@@ -45,28 +84,46 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class OneLineErrors(TyperGroup):
-    """A group of commands that reports every refusal as one line and exit code 2."""
+    """A group of commands that reports every refusal as one line and its exit code."""
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Run the command line and exit."""
+        given = kwargs.get("args", args[0] if args else None)
+        words = list(sys.argv[1:] if given is None else given)
+        as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
         kwargs["standalone_mode"] = False
         _keep_lines_of_examples(self)
+        before = _charges_made()
         try:
             code = super().main(*args, **kwargs)
-        except InvalidValue as error:
-            _refuse(self._option_message(error))
-        except DiscreetError as error:
-            _refuse(f"discreet: {error}")
-        except _UsageError as error:
-            _refuse(_usage_message(error))
         except typer.Abort:
-            sys.exit(1)
+            sys.exit(130)
+        except _UsageError as error:
+            _refuse(_usage_message(error), 2, {}, as_json=as_json)
+        except Exception as error:
+            spent = _charges_made() > before
+            if not isinstance(error, DiscreetError | OSError | MemoryError):
+                if not spent:
+                    raise
+                traceback.print_exc()  # what was not foreseen is shown in full
+            code = 5 if spent else _code_of(error)
+            _refuse(self._message(error), code, _details(error), as_json=as_json)
         sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Keep the words of the command line, by which an error finds its command."""
         self._words = list(args)
         return super().parse_args(ctx, args)
+
+    def _message(self, error: Exception) -> str:
+        if isinstance(error, InvalidValue):
+            return self._option_message(error)
+        if isinstance(error, MemoryError):
+            return "discreet: memory ran out"  # its own text would tell the number of rows
+        if isinstance(error, OSError) and not isinstance(error, DiscreetError):
+            where = "" if error.filename is None else f"{error.filename}: "
+            return f"discreet: {where}{error.strerror or error}"
+        return f"discreet: {str(error) or type(error).__name__}"
 
     def _option_message(self, error: InvalidValue) -> str:
         """Name the option, or the metavar of the argument, that the command that ran has."""
@@ -98,9 +155,53 @@ def _usage_message(error: Exception) -> str:
     return f"{command}: {message.rstrip('.')} (see {command} --help)"
 
 
-def _refuse(message: str) -> NoReturn:
-    print(" ".join(message.split()), file=sys.stderr)
-    sys.exit(2)
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those during whose handling it was raised."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__context__
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, InvalidValue) and any(
+        isinstance(one, _UNUSABLE) for one in _causes(error)
+    ):
+        return 4
+    status = getattr(error, "status", None)  # what a service answered
+    if isinstance(status, int):
+        return 5 if status == 500 else 4 if status == 404 or status > 500 else 2
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 2)
+
+
+def _details(error: Exception) -> dict[str, Any]:
+    """Return what an error says beside its text, as JSON."""
+    if isinstance(error, InvalidValue):
+        return {
+            "option": error.argument,
+            "value": shown(error.value),
+            "expected": error.expected,
+        }
+    if isinstance(error, BudgetExceeded):
+        left = {name: str(value) for name, value in error.remaining.items()}
+        return {"budget": error.budget, "remaining": left}
+    return {}
+
+
+def _charges_made() -> int:
+    """Return how many charges this process has made; without the ledger's code there are none."""
+    module = sys.modules.get("discreet.ledger.charge")
+    return 0 if module is None else int(module.Charge.made_here)
+
+
+def _refuse(message: str, code: int, details: dict[str, Any], *, as_json: bool) -> NoReturn:
+    text = " ".join(message.split())
+    if code == 5:
+        text += " (charged before it failed: the budget is spent)"
+    if as_json:
+        text = json.dumps({"error": text, "code": code, **details})
+    print(text, file=sys.stderr)
+    sys.exit(code)
 
 
 app = typer.Typer(
@@ -121,7 +222,7 @@ def discreet(
     r"""Differential privacy for machine learning, with a certificate.
 
     A reported epsilon is always an upper bound. Numbers may be written as 0.01, 1e-5 or
-    256/60000. Every command prints JSON with --json and explains itself with --help.
+    256/60000. Most commands print JSON with --json; all explain themselves with --help.
 
     \b
     Examples:
@@ -133,6 +234,16 @@ def discreet(
       discreet ledger create study.ledger census --epsilon 1 --delta 1e-6
       discreet train patients.csv --schema schema.toml --epsilon 2 --out model
       discreet attack anonymity patients.csv --quasi zip --quasi birth --quasi sex
+
+    \b
+    Exit codes:
+      0  done
+      1  the answer is no: a check failed or a claim was refuted
+      2  not understood: an option or a value cannot be accepted
+      3  the budget is too small
+      4  a file, ledger or service is missing, damaged, taken, busy, full or not writable
+      5  charged, and then failed: the budget is spent
+      6  nothing is wrong, but something was not checked
     """
     if version:
         typer.echo(f"discreet {__version__}")
@@ -162,4 +273,8 @@ app.command(short_help="Ask a service a question.")(query)
 
 def main() -> None:
     """The console script."""
-    app(prog_name="discreet")
+    try:
+        app(prog_name="discreet")
+    except Exception:  # noqa: BLE001 - Python would end with 1, which here means "no"
+        traceback.print_exc()
+        sys.exit(70)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from discreet.cli.attack_output import (
     print_marked,
 )
 from discreet.cli.options import Json, count, real
-from discreet.cli.tables import print_json, print_lines, print_table
+from discreet.cli.tables import at_most, print_json, print_lines, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -394,17 +395,15 @@ def _print(
     rows = []
     for result in results:
         low, high = result.auc_interval(confidence=confidence)
-        rows.append([result.attack, "AUC", f"{result.auc:.4f}", f"{low:.4f}", f"{high:.4f}"])
+        rows.append([result.attack, "AUC", *_figure(result.auc, low, high)])
         there = {p.asked_fpr: p.tpr for p in result.operating_points(confidence=confidence)}
         for rate in REPORTED_FPR:
             tpr = there.get(rate)
-            found = ("-",) * 3 if tpr is None else (tpr.share, tpr.low, tpr.high)
-            cells = [each if isinstance(each, str) else f"{each:.4f}" for each in found]
+            cells = ("-",) * 3 if tpr is None else _figure(tpr.share, tpr.low, tpr.high)
             rows.append(["", f"TPR at FPR {rate:g}", *cells])
         if result.decisions is not None:
             gain = result.advantage(confidence=confidence)
-            numbers = (gain.value, gain.low, gain.high)
-            rows.append(["", "advantage", *(f"{number:+.4f}" for number in numbers)])
+            rows.append(["", "advantage", *_figure(gain.value, gain.low, gain.high, sign="+")])
     headings = ("attack", "figure", "value", "low", "high")
     print_table(headings, rows, numeric=(False, False, True, True, True))
     curve = results[0].roc
@@ -427,7 +426,13 @@ def _print(
         lines.append(f"INTERNAL: the most exposed members, by {best.attack}")
         lines += [
             f"  record {one.record}, class {one.label}, score {one.score:.4g}, "
-            f"false-positive rate at most {one.fpr.high:.3g}"
+            f"false-positive rate at most {at_most(one.fpr.high, digits=3)}"
             for one in best.most_exposed(exposed, confidence=confidence)
         ]
     print_lines(lines)
+
+
+def _figure(value: float, low: float, high: float, *, sign: str = "") -> tuple[str, str, str]:
+    """Return a figure and its interval in four decimals; the interval is never narrowed."""
+    low, high = math.floor(1e4 * low) / 1e4, math.ceil(1e4 * high) / 1e4
+    return f"{value:{sign}.4f}", f"{low:{sign}.4f}", f"{high:{sign}.4f}"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet import __version__
+from discreet._rounding import at_most
 from discreet.cli.attack_records import Records, in_order_of, read_answers, read_records
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -205,7 +206,7 @@ def _trained(model: str) -> Subject:
         loss=certificate.loss,
         about={
             "learner": learner.learner,
-            "epsilon": f"{certificate.epsilon:.4g}",
+            "epsilon": at_most(certificate.epsilon),
             "delta": f"{certificate.delta:g}",
         },
     )

@@ -58,7 +58,8 @@ def audit_mechanism(
     epsilon is wrong at most as often as --false-alarm-rate says. Ceiling is the most that
     the audit could have shown. A verdict of "consistent" proves nothing.
 
-    Exit code: 0 if nothing was refuted, 1 if something was, 2 for a refused option.
+    Exit code: 0 if every claim could have been refuted and none was, 1 if one was, 6 if none was
+    and an audit was too weak to tell.
 
     \b
     Examples:
@@ -92,6 +93,8 @@ def audit_mechanism(
         _print_audits(audits)
     if any(audit.refuted for _, audit in audits):
         raise typer.Exit(1)
+    if any(audit.verdict == "too weak to tell" for _, audit in audits):
+        raise typer.Exit(6)
 
 
 def _chosen(names: list[str], known: dict[str, Specimen], own: set[str]) -> list[Specimen]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,8 +9,9 @@ import typer
 
 from discreet.cli.attack_output import page_place
 from discreet.cli.options import Json, shown
+from discreet.cli.signing import PublicKeys, RevokedList, keygen, revoke, sign, trusted_keys
 from discreet.cli.tables import print_json, print_lines
-from discreet.errors import InvalidValue, LedgerError
+from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from discreet.report.verification import Check
@@ -30,40 +30,45 @@ _Path = Annotated[
 ]
 
 
-@certificate.command(short_help="Compute everything that it says again.")
+@certificate.command(short_help="Hold it against what it rests on.")
 def verify(
     path: _Path,
     *,
     ledger: Annotated[
         str | None, typer.Option(metavar="LEDGER", help="The ledger that was charged.")
     ] = None,
+    keys: PublicKeys = None,
+    revoked: RevokedList = None,
     as_json: Json = False,
 ) -> None:
     r"""Check schema, hashes, bounds, audits, warnings, entries, files and what the ledger recorded.
 
     Takes what discreet train, discreet pate and DP-SGD write, and what discreet certify publishes.
-    Files that the certificate names are compared if they are beside it. Exit code 0: everything
-    was checked and fits; 1: something is wrong; 4: the file or the ledger is missing or damaged;
-    6: nothing is wrong, but something was not checked.
+    Files that the certificate names are compared if they are beside it. With --key it must be
+    signed by one of the keys. Exit code 0: everything was checked and fits; 1: something is
+    wrong; 4: a file or the ledger is missing or damaged; 6: nothing is wrong, but something was
+    not checked.
 
     \b
     Examples:
       discreet certificate verify discreet-demo/public/certificate.json
       discreet certificate verify certificate.html --ledger study.ledger
+      discreet certificate verify certificate.json --key clinic.pub --revoked revoked.json
     """
+    from discreet.report.signature_check import signature_checks
     from discreet.report.verification import verify_certificate
 
-    try:
-        if ledger is None:
-            checks = verify_certificate(path)
-        else:
-            from discreet.cli.ledger_reader import open_to_read
+    if revoked is not None and not keys:
+        raise InvalidValue("revoked", revoked, "only with --key")
+    trusted = trusted_keys(keys, revoked) if keys else None
+    if ledger is None:
+        checks = verify_certificate(path)
+    else:
+        from discreet.cli.ledger_reader import open_to_read
 
-            with open_to_read(ledger) as book:
-                checks = verify_certificate(path, ledger=book)
-    except (InvalidValue, LedgerError) as error:
-        print(" ".join(f"discreet certificate verify: {error}".split()), file=sys.stderr)
-        raise typer.Exit(4) from None
+        with open_to_read(ledger) as book:
+            checks = verify_certificate(path, ledger=book)
+    checks += signature_checks(path, trusted)
     _print(path, checks, as_json=as_json)
     if any(check.ok is False for check in checks):
         raise typer.Exit(1)
@@ -93,8 +98,9 @@ def page(
     with page_place(output) as place:
         from discreet.certificate._old_formats import as_version_2
         from discreet.report.public_page import certificate_page
+        from discreet.report.signature_check import find_signature
 
-        place.write(certificate_page(as_version_2(document)))
+        place.write(certificate_page(as_version_2(document), find_signature(path)))
     print_lines([f"page: {shown(output)}"])
 
 
@@ -112,3 +118,8 @@ def _print(path: str, checks: list[Check], *, as_json: bool) -> None:
     verdict = f"{len(wrong)} wrong" if wrong else "everything that was checked fits"
     more = f", {skipped} not checked" if skipped else ""
     print_lines(["", f"{shown(Path(path).as_posix())}: {verdict}{more}"])
+
+
+certificate.command(short_help="Make a key that signs.")(keygen)
+certificate.command(short_help="Sign a certificate.")(sign)
+certificate.command(short_help="Declare that a key counts no longer.")(revoke)

@@ -11,7 +11,7 @@ import typer
 
 from discreet.cli.options import Json, count
 from discreet.cli.tables import at_most, print_json, print_lines
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
 
 if TYPE_CHECKING:
     from discreet.attacks import MembershipResult, Observation
@@ -112,7 +112,7 @@ def certify(
     number = count("shadows", shadows, at_least=0)
     place = Path(model)
     if not place.is_dir():
-        raise InvalidValue("model", model, "a directory")
+        raise FileUnusable("model", model, "a directory")
     found = model_certificate(place)
     if ledger is not None and found.receipt is None:
         raise InvalidValue("ledger", ledger, "none: no ledger was charged for this model")

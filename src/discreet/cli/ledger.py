@@ -16,10 +16,12 @@ from discreet.cli.ledger_group import LedgerGroup
 from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
 from discreet.cli.options import Json, RelationName, real, shown
+from discreet.cli.signing import PublicKeys, RevokedList, trusted_keys
 from discreet.cli.tables import print_json, print_lines, print_table
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import DataCorrupt, InvalidValue, SchemaError, SignatureInvalid
 
 if TYPE_CHECKING:
+    from discreet._dsse import Envelope, TrustedKeys
     from discreet.ledger import DatasetView, Problem
 
 __all__ = ["ledger"]
@@ -236,13 +238,16 @@ def verify(
         list[str] | None,
         typer.Option(metavar="FILE", help="A receipt that must be on the chain; repeatable."),
     ] = None,
+    keys: PublicKeys = None,
+    revoked: RevokedList = None,
     as_json: Json = False,
 ) -> None:
     r"""Replay every chain with fresh budgets; exit code 1 if anything is wrong.
 
     Finds changed, removed, moved and added entries, removed datasets, altered sums, tables
     and guards that are not those of a ledger, and exceeded budgets. A chain that was cut
-    off at its end shows only against a receipt kept elsewhere.
+    off at its end shows only against a receipt kept elsewhere. With --key every receipt and
+    export must be signed by one of the keys; without it a signature is not checked (exit code 6).
 
     \b
     Examples:
@@ -251,11 +256,16 @@ def verify(
     """
     from discreet.ledger import check_receipt
 
-    receipts = [_document("receipt", name) for name in receipt or ()]
+    if revoked is not None and not keys:
+        raise InvalidValue("revoked", revoked, "only with --key")
+    trusted = trusted_keys(keys, revoked) if keys else None
+    found = {name: _document("receipt", name) for name in receipt or ()}
+    receipts = [document for document, _ in found.values()]
     no_notes: tuple[Problem, ...] = ()
     try:
         if place.endswith(".json"):
-            document = _document("place", place)
+            found[place] = _document("place", place)
+            document, _ = found[place]
             problems = tuple(check_receipt(document, receipts=receipts))
             entries, notes = len(document.get("chain", (document,))), no_notes
         else:
@@ -264,9 +274,34 @@ def verify(
             problems, entries, notes = verdict.problems, verdict.entries, verdict.notes
     except SchemaError as error:
         raise InvalidValue("document", place, f"a receipt or an export ({error})") from None
+    unsigned, unchecked = _signatures(found, trusted)
+    problems, notes = problems + unsigned, notes + unchecked
     _print_verdict(place, entries, problems, notes, as_json=as_json)
     if problems:
         raise typer.Exit(1)
+    if unchecked:
+        raise typer.Exit(6)
+
+
+def _signatures(
+    found: Mapping[str, tuple[Mapping[str, Any], Envelope | None]], trusted: TrustedKeys | None
+) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """Say which documents no trusted key signed, and which signatures nobody could check."""
+    from discreet.ledger import Problem
+
+    problems, unchecked = [], []
+    for name, (_, envelope) in found.items():
+        if trusted is None and envelope is not None:
+            what = "it is signed, and the signature was not checked: no --key was given"
+            unchecked.append(Problem(shown(name), None, what))
+        elif trusted is not None and envelope is None:
+            problems.append(Problem(shown(name), None, "it is not signed"))
+        elif trusted is not None and envelope is not None:
+            try:
+                trusted.require_signature(envelope)
+            except SignatureInvalid as error:
+                problems.append(Problem(shown(name), None, str(error)))
+    return tuple(problems), tuple(unchecked)
 
 
 @ledger.command(short_help="Charge what version 0.1 charged too little.")
@@ -339,14 +374,16 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
     return f"{count} {one if count == 1 else many or one + 's'}"
 
 
-def _document(argument: str, name: str) -> Mapping[str, Any]:
-    from discreet.ledger.receipts import read_document
+def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | None]:
+    from discreet.ledger.receipts import read_signed_document
 
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
-        return read_document(text)
+        return read_signed_document(text)
     except OSError as error:
         raise InvalidValue(argument, name, f"a readable file ({error.strerror})") from None
+    except DataCorrupt:
+        raise
     except ValueError as error:
         reason = " ".join(str(error).split())[:200]
         raise InvalidValue(argument, name, f"a receipt in JSON ({reason})") from None

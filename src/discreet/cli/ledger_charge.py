@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet.cli.ledger_text import exact_at_least
 from discreet.cli.mechanism import (
     LaplaceScale,
     LossFile,
@@ -18,7 +20,7 @@ from discreet.cli.mechanism import (
     Sensitivity,
     Steps,
 )
-from discreet.cli.options import Json, RelationName
+from discreet.cli.options import Json, RelationName, shown
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
 
@@ -70,7 +72,8 @@ def charge(
 
     A charge that does not fit is refused and changes nothing. With a command after -- the
     command runs only once the charge is durable, its exit code becomes ours, and a failure
-    is recorded without a refund. Under a key that was charged before it does not run.
+    is recorded without a refund; 125 says that it could not be started. Under a key that was
+    charged before it does not run.
 
     \b
     Examples:
@@ -133,9 +136,9 @@ def _run(made: Charge, command: list[str] | None) -> int:
             try:
                 code = subprocess.run(command, check=False).returncode
             except OSError as error:
-                raise InvalidValue(
-                    "command", command[0], f"a program ({error.strerror}); the charge stays spent"
-                ) from None
+                reason = f"expected a program ({error.strerror}); the charge stays spent"
+                print(f"command = {shown(command[0])}: {reason}", file=sys.stderr)
+                raise _CommandFailed(125) from None
             if code:
                 raise _CommandFailed(code if code > 0 else 128 - code)
     except _CommandFailed as failure:
@@ -158,7 +161,7 @@ def _report(book: Ledger, made: Charge, *, as_json: bool) -> None:
         return
     view = book.remaining(made.dataset)
     said = "was charged before" if made.replayed else "charged"
-    left = ", ".join(f"{name} {float(value):.5g}" for name, value in view.remaining.items())
+    left = ", ".join(f"{name} {exact_at_least(value)}" for name, value in view.remaining.items())
     print_lines(
         [f"{said}: entry {made.seq} of {made.dataset}, {made.outcome}", f"left of it: {left}"]
     )

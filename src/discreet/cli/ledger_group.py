@@ -6,8 +6,9 @@ import os
 import sys
 from typing import Any
 
-import typer
 from typer.core import TyperGroup
+
+from discreet.errors import LedgerError
 
 __all__ = ["LedgerGroup"]
 
@@ -16,7 +17,7 @@ class LedgerGroup(TyperGroup):
     """Commands whose output has arrived when they end with 0.
 
     A full disk or a closed pipe shows when the last of the output is written, which Python does
-    after a command has ended. So it is done here, and a failure is exit code 1.
+    after a command has ended. So it is done here, where a failure still gets its exit code.
     """
 
     def invoke(self, ctx: Any) -> Any:
@@ -27,8 +28,7 @@ class LedgerGroup(TyperGroup):
         except (OSError, UnicodeEncodeError) as error:
             _drop_output()
             reason = getattr(error, "strerror", None) or type(error).__name__
-            print(f"discreet: the output cannot be written ({reason})", file=sys.stderr)
-            raise typer.Exit(1) from None
+            raise LedgerError(f"the output cannot be written ({reason})") from None
         return result
 
 

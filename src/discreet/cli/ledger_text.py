@@ -11,7 +11,14 @@ from discreet.cli.tables import at_least, at_most
 if TYPE_CHECKING:
     from discreet.ledger import BudgetView, DatasetView, HistoryRow
 
-__all__ = ["budget_rows", "budgets_as_json", "history_as_json", "history_rows", "share_used"]
+__all__ = [
+    "budget_rows",
+    "budgets_as_json",
+    "exact_at_least",
+    "history_as_json",
+    "history_rows",
+    "share_used",
+]
 
 _LONGEST_LOSS = 60
 _SUMS = {"basic": "epsilon", "zcdp": "rho", "gdp": "mu^2"}
@@ -104,6 +111,11 @@ def history_as_json(row: HistoryRow) -> dict[str, Any]:
         "spent": row.spent,
         "hash": row.hash,
     }
+
+
+def exact_at_least(value: Fraction) -> str:
+    """Return an exact amount that is left, in few digits, rounded down."""
+    return at_least(_down(value))
 
 
 def _up(value: Fraction) -> float:

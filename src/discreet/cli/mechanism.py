@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from discreet.cli.options import count, real
-from discreet.errors import DiscreetError, InvalidValue
+from discreet.errors import DiscreetError, FileUnusable, InvalidValue
 
 if TYPE_CHECKING:
     from discreet.privacy import Loss, Relation
@@ -152,9 +152,9 @@ class Mechanism:
             text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
             return from_json(text)
         except OSError as error:
-            raise InvalidValue("loss", name, f"a readable file ({error.strerror})") from None
+            raise FileUnusable("loss", name, f"a readable file ({error.strerror})") from None
         except (DiscreetError, ValueError) as error:
-            raise InvalidValue("loss", name, f"a loss in JSON ({error})") from None
+            raise FileUnusable("loss", name, f"a loss in JSON ({error})") from None
 
     def _refuse(self, argument: str, condition: str) -> None:
         value = getattr(self, argument)

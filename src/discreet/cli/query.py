@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from discreet.cli.options import Json
-from discreet.cli.tables import print_json, print_lines, print_table
+from discreet.cli.tables import at_least, at_most, print_json, print_lines, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _print_quote(quote: dict[str, Any], *, as_json: bool) -> None:
         return
     print_lines([f"costs epsilon {quote['epsilon']}, delta {quote['delta']}; {quote['about']}"])
     print_lines(
-        f"{error['label']}: within {error['half_width']:.6g} at {100 * error['confidence']:g} %"
+        f"{error['label']}: within {at_most(error['half_width'], digits=6)} "
+        f"at {100 * error['confidence']:g} %"
         for error in quote["expected_error"]
     )
 
@@ -174,7 +176,10 @@ def _print_answer(answer: dict[str, Any], *, as_json: bool) -> None:
     value = answer["value"]
     for one in value if isinstance(value, list) else [value]:
         print_lines([_told(one)])
-    rows = [(bar["label"], _end(bar["low"]), _end(bar["high"])) for bar in answer["errors"]]
+    rows = [
+        (bar["label"], _end(bar["low"], at_least), _end(bar["high"], at_most))
+        for bar in answer["errors"]
+    ]
     confidence = max((bar["confidence"] for bar in answer["errors"]), default=0)
     print_lines(["", answer["about"]])
     print_lines([f"error bars, which hold together at {100 * confidence:g} %:", ""])
@@ -198,5 +203,5 @@ def _told(value: object) -> str:
     return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
-def _end(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.7g}"
+def _end(value: float | None, rounded: Callable[..., str]) -> str:
+    return "unknown" if value is None else rounded(value, digits=7)

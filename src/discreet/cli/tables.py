@@ -1,8 +1,4 @@
-"""Text for people: tables on a terminal, the same plain text in a pipe.
-
-Rounding keeps the direction of a bound: an upper bound is rounded up, a lower
-bound down, so that what is read is as safe as what was computed.
-"""
+"""Text for people: tables on a terminal, the same plain text in a pipe."""
 
 from __future__ import annotations
 
@@ -10,8 +6,9 @@ import json
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import TYPE_CHECKING, TextIO, TypeVar
+
+from discreet._rounding import at_least, at_most
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,32 +25,6 @@ __all__ = [
 
 _PLAIN_WIDTH = 100
 T = TypeVar("T")
-
-
-def at_most(value: float, *, digits: int = 5) -> str:
-    """An upper bound in few digits, rounded up.
-
-    >>> at_most(2.38158001), at_most(0.1), at_most(math.inf)
-    ('2.3816', '0.1', 'inf')
-    """
-    return _rounded(value, digits, ROUND_CEILING)
-
-
-def at_least(value: float, *, digits: int = 5) -> str:
-    """A lower bound in few digits, rounded down.
-
-    >>> at_least(2.38158001), at_least(1.5e-7)
-    ('2.3815', '1.5e-07')
-    """
-    return _rounded(value, digits, ROUND_FLOOR)
-
-
-def _rounded(value: float, digits: int, rounding: str) -> str:
-    if not math.isfinite(value):
-        return str(value)
-    # A float is read as the decimal that it prints as, so that 0.1 stays 0.1.
-    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(value)))
-    return f"{float(short):.{digits}g}"
 
 
 def finite(value: float) -> float | None:

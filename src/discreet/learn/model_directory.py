@@ -24,7 +24,7 @@ import numpy as np
 from discreet.certificate import Certificate, read_certificate
 from discreet.data.schema import Schema
 from discreet.data.tables import read_table
-from discreet.errors import InvalidValue, NotApplicable, SchemaError
+from discreet.errors import FileUnusable, NotApplicable, SchemaError
 from discreet.learn.choosing import LEARNERS, TableLearner
 from discreet.learn.declared import declared_bounds
 
@@ -52,14 +52,14 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
         taken = not target.name
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "no such name is possible"
-        raise InvalidValue(argument, str(out), f"{expected} ({reason})") from None
+        raise FileUnusable(argument, str(out), f"{expected} ({reason})") from None
     if taken:
-        raise InvalidValue(argument, str(out), expected)
+        raise FileUnusable(argument, str(out), expected)
     draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
         draft.mkdir()
     except OSError as error:
-        raise InvalidValue(argument, str(out), f"{expected} ({error.strerror})") from None
+        raise FileUnusable(argument, str(out), f"{expected} ({error.strerror})") from None
     try:
         with _ending_as_an_error():
             yield draft
@@ -71,7 +71,7 @@ def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
     except OSError as error:
         # Somebody took the place meanwhile; what is in the draft was paid for.
         kept = f"{expected} ({error.strerror}); what was to be there is complete, in {draft}"
-        raise InvalidValue(argument, str(out), kept) from None
+        raise FileUnusable(argument, str(out), kept) from None
 
 
 @contextmanager
@@ -114,9 +114,9 @@ def read_model_directory(place: str | Path) -> TableLearner:
         head = json.loads((path / "model.json").read_text(encoding="utf-8"))
         text = (path / "schema.toml").read_text(encoding="utf-8")
     except (OSError, ValueError, RecursionError):
-        raise InvalidValue("model", str(place), "a directory that discreet train wrote") from None
+        raise FileUnusable("model", str(place), "a directory that discreet train wrote") from None
     if not isinstance(head, dict) or head.get("format") != _FORMAT:
-        raise InvalidValue("model", str(place), "a directory that discreet train wrote")
+        raise FileUnusable("model", str(place), "a directory that discreet train wrote")
     if head.get("version") != _VERSION or head.get("learner") not in LEARNERS:
         raise SchemaError(f"{path / 'model.json'}: a version or learner that is not known here")
     certificate = read_certificate(path)
@@ -138,7 +138,7 @@ def _loaded(learner: str, schema: Schema, place: Path) -> TableLearner:
         _check_declarations(model)
         model.predicted(record)
     except FileNotFoundError:
-        raise InvalidValue("model", str(place.parent), "a directory with a model.npz") from None
+        raise FileUnusable("model", str(place.parent), "a directory with a model.npz") from None
     except SchemaError:
         raise
     except ImportError as error:

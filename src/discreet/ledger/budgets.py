@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from discreet import _validate
+from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.ledger.entries import canonical, name_of, printable
 from discreet.privacy.adaptive import Filter
@@ -128,7 +129,9 @@ def charge_all(budgets: Sequence[tuple[str, Filter]], loss: Loss, claim: ApproxD
             budget.charge(loss, claim=claim)
         except BudgetExceeded as error:
             left = budget.remaining()
-            amounts = ", ".join(f"{name} {float(value):.6g}" for name, value in left.items())
+            amounts = ", ".join(
+                f"{name} {at_least(float(value), digits=6)}" for name, value in left.items()
+            )
             raise BudgetExceeded(
                 f"the budget {label!r} cannot pay for this charge, nothing was charged: {error} "
                 f"(left: {amounts})",

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, NoReturn, final
+from typing import Any, ClassVar, NoReturn, final
 
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerError, SchemaError
 from discreet.ledger.entries import Entry, canonical, parse_json
@@ -31,8 +31,11 @@ class Charge:
     are what was recorded, and entering it raises ``AlreadyCharged``, because a second run of the
     body would be a second release. For the same reason a charge cannot be copied or pickled, and
     only the process that made it may run the body. Bodies that can be continued after a crash
-    run in :meth:`attempt`.
+    run in :meth:`attempt`. ``made_here`` counts the charges of this process, so that the command
+    line can say of a failure whether anything was spent.
     """
+
+    made_here: ClassVar[int] = 0
 
     def __init__(
         self,

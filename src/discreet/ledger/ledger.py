@@ -298,6 +298,8 @@ class Ledger:
                 for label, budget in budgets.items():
                     records.save_budget(session, found.number, label, budget)
                 known = self._as_charge(found.number, entry, None, replayed=False)
+        if not known.replayed:
+            Charge.made_here += 1
         return known
 
     def _find(self, dataset: str, request: Request) -> Charge | None:

@@ -3,7 +3,8 @@
 A *receipt* holds one entry. Whoever keeps it can later ask the ledger, or an export of it,
 whether that very entry is still on the chain (``Ledger.verify(receipts=[...])``), which also
 finds a chain that was cut off at the end. An *export* holds the whole chain of a dataset and is
-replayed by :func:`check_receipt` alone, without the ledger.
+replayed by :func:`check_receipt` alone, without the ledger. Either can be signed by the keeper of
+the ledger, with the key that signs certificates.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from discreet.errors import InvalidValue, SchemaError
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from discreet._dsse import Envelope, is_envelope, read_envelope, read_statement, sign_statement
+from discreet.errors import DataCorrupt, InvalidValue, SchemaError
 from discreet.ledger.entries import Entry, canonical, parse_entry, parse_json, printable
 from discreet.ledger.replay import Problem, Replay
 
@@ -21,11 +25,14 @@ __all__ = [
     "export_of",
     "missing_from_chain",
     "read_document",
+    "read_signed_document",
     "receipt_of",
+    "sign_document",
 ]
 
 RECEIPT = "discreet.ledger.receipt"
 EXPORT = "discreet.ledger.export"
+PREDICATE = "urn:discreet:ledger:1"
 _VERSION = 1
 
 
@@ -51,6 +58,39 @@ def read_document(text: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise SchemaError("receipt: expected an object")
     return document
+
+
+def sign_document(document: Mapping[str, Any], key: Ed25519PrivateKey) -> Envelope:
+    """Sign a receipt or an export; the subject is its entry, or its last one, by name and hash."""
+    return sign_statement(_subject(document), PREDICATE, document, key)
+
+
+def read_signed_document(text: str) -> tuple[Mapping[str, Any], Envelope | None]:
+    """Read a receipt or an export, and the envelope that it came in if it is signed.
+
+    Whether the signature counts is for :class:`~discreet._dsse.TrustedKeys` to say.
+    """
+    document = read_document(text)
+    if not is_envelope(document):
+        return document, None
+    envelope = read_envelope(text)
+    subjects, inside = read_statement(envelope, PREDICATE)
+    if not isinstance(inside, dict) or subjects != _subject(inside):
+        raise DataCorrupt("the signed envelope holds no receipt, or one of another entry")
+    return inside, envelope
+
+
+def _subject(document: Mapping[str, Any]) -> dict[str, str]:
+    match document:
+        case {"schema": str(schema), "chain": [*_, link]} if schema == EXPORT:
+            pass
+        case _:
+            link = document
+    match link:
+        case {"hash": str(hash_), "entry": {"dataset": dataset, "seq": seq}}:
+            return {f"{dataset}/{seq}": hash_}
+        case _:
+            raise SchemaError("receipt: expected an entry with its hash, or a chain of them")
 
 
 def check_receipt(

@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discreet._rounding import at_most
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -158,8 +159,8 @@ def draw_flow(certificate: Certificate, place: str | Path) -> None:
     unit = certificate.plan.get("unit", "row")
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
     title = (
-        f"epsilon {_upwards(certificate.epsilon)} at delta {certificate.delta:g} for one {unit} "
-        f"{change}, data-independent"
+        f"epsilon {at_most(certificate.epsilon, digits=4)} at delta {certificate.delta:g} for one "
+        f"{unit} {change}, data-independent"
     )
     axes.text(0.2, 3.28, title, fontsize=12, weight="bold", va="center")
     if any("INSECURE" in value for value in certificate.randomness.values()):
@@ -210,9 +211,3 @@ def _short(value: Any) -> str:
         except ValueError:
             return value
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _upwards(epsilon: float) -> str:
-    """Three decimals, rounded up: what is shown is never less than what holds."""
-    shown = float(f"{epsilon:.3f}")
-    return f"{shown if shown >= epsilon else shown + 0.001:.3f}"

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
 from discreet.pate.partition import draw_key
 from discreet.randomness import Source
 
@@ -74,7 +74,7 @@ def kept_key(directory: Path, source: Source) -> bytes:
     except OSError:
         key = b""
     if len(key) != len(fresh):
-        raise InvalidValue("cache", str(directory), f"a cache whose {_KEY_FILE} is not damaged")
+        raise FileUnusable("cache", str(directory), f"a cache whose {_KEY_FILE} is not damaged")
     return key
 
 

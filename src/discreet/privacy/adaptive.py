@@ -44,6 +44,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from discreet import _validate
+from discreet._rounding import at_most
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
@@ -414,7 +415,7 @@ class Odometer:
     def __repr__(self) -> str:
         return (
             f"<Odometer {self.kind} at delta={show(self._delta)}, {self._relation.value}: "
-            f"{self._charges} charges, epsilon {self.epsilon():g}>"
+            f"{self._charges} charges, epsilon {at_most(self.epsilon(), digits=6)}>"
         )
 
     def charge(self, loss: Loss, *, delta: object = None) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from discreet._rounding import at_most
 from discreet.report.figures import Figure, picture, share_ticks
 from discreet.report.style import BLACK, GREY, PALETTE
 
@@ -77,7 +78,7 @@ def accountants_picture(accountants: Mapping[str, float | str], epsilon: float) 
                 "mode": "markers+text",
                 "y": [escape(name) for name, _ in ranked],
                 "x": [value for _, value in ranked],
-                "text": [f"{value:.3g}" for _, value in ranked],
+                "text": [at_most(value, digits=3) for _, value in ranked],
                 "textposition": "middle right",
                 "cliponaxis": False,
                 "marker": {"size": 11, "color": _BLUE},

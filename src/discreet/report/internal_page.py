@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from discreet._rounding import interval
 from discreet.attacks.results import REPORTED_FPR, MembershipResult
 from discreet.certificate._schema import require_valid
 from discreet.privacy import Loss, from_json
@@ -73,7 +74,8 @@ def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
 def _found(attacked: Attacked) -> str:
     best, sure = strongest(attacked.results), quoted_confidence(attacked.results, 0.95)
     low, high = best.auc_interval(confidence=sure)
-    text = f"{attacked.model}: area under the curve {best.auc:.3f} ({low:.3f} to {high:.3f})"
+    area = f"{best.auc:.3f} ({interval(low, high, digits=3)})"
+    text = f"{attacked.model}: area under the curve {area}"
     there = best.operating_points(confidence=sure)
     if there:
         point = there[-1]
@@ -132,7 +134,7 @@ def _figures(page: Page, facts: InternalFacts) -> None:
                 else f"needs {plain(round(1 / rate))} non-members"
                 for rate in REPORTED_FPR
             ]
-            area = f"{result.auc:.3f} ({low:.3f} to {high:.3f})"
+            area = f"{result.auc:.3f} ({interval(low, high, digits=3)})"
             rows.append([attacked.model, result.attack, area, *found])
     page.table(headings, rows)
     first = facts.attacked[0].results[0].roc

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet._rounding import interval
 from discreet.attacks.allowed_region import FALSE_ALARM, leaves_region, region_can_be_left
 from discreet.attacks.results import REPORTED_FPR, SMALLEST_SLICE, MembershipResult
 from discreet.errors import InvalidValue
@@ -168,12 +169,12 @@ def _findings(result: MembershipResult, confidence: float) -> list[str]:
     if low > _EVEN:
         sentences.append(
             "The model behaves differently on records that it was trained on: the area under the "
-            f"curve is {result.auc:.3f} ({low:.3f} to {high:.3f}), and 0.5 is chance."
+            f"curve is {result.auc:.3f} ({interval(low, high, digits=3)}), and 0.5 is chance."
         )
     else:
         sentences.append(
             f"On average over all thresholds the attack shows nothing: the area is "
-            f"{result.auc:.3f} ({low:.3f} to {high:.3f}), and 0.5 is chance."
+            f"{result.auc:.3f} ({interval(low, high, digits=3)}), and 0.5 is chance."
         )
     return sentences
 
@@ -240,7 +241,7 @@ def _figures(page: Page, results: Sequence[MembershipResult], confidence: float)
     rows = []
     for result in results:
         low, high = result.auc_interval(confidence=confidence)
-        row = [result.attack, f"{result.auc:.3f} ({low:.3f} to {high:.3f})"]
+        row = [result.attack, f"{result.auc:.3f} ({interval(low, high, digits=3)})"]
         there = {p.asked_fpr: p for p in result.operating_points(confidence=confidence)}
         for rate in REPORTED_FPR:
             needed = f"needs {plain(round(1 / rate))} non-members"
@@ -304,7 +305,7 @@ def _slices(
                 title,
                 plain(part.members),
                 plain(part.nonmembers),
-                f"{part.auc:.3f} ({part.auc_interval[0]:.3f} to {part.auc_interval[1]:.3f})",
+                f"{part.auc:.3f} ({interval(*part.auc_interval, digits=3)})",
                 "too few non-members" if best is None else with_interval(best.tpr),
                 "" if best is None else level(best.asked_fpr),
             ]

@@ -13,7 +13,7 @@ from discreet.audit.verdicts import TrainingAudit
 from discreet.certificate import Certificate, read_certificate, schema
 from discreet.certificate._old_formats import is_of_0_1
 from discreet.certificate._schema import faults
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import FileUnusable, InvalidValue, SchemaError
 
 __all__ = ["digest_on_disk", "disagreements", "model_certificate", "model_files", "read_audit"]
 
@@ -37,7 +37,7 @@ def model_certificate(directory: str | Path) -> Certificate:
     except (OSError, ValueError, RecursionError):
         known = None
     if not isinstance(known, dict) or not {"schema", "kind"} & set(known):
-        raise InvalidValue("model", str(directory), _NOT_ONE)
+        raise FileUnusable("model", str(directory), _NOT_ONE)
     certificate = read_certificate(place)
     for problem in disagreements(place, certificate, old=is_of_0_1(known)):
         raise SchemaError(problem)
@@ -118,7 +118,7 @@ def read_audit(path: str | Path) -> TrainingAudit:
     except OSError as error:
         raise InvalidValue("audit", str(path), f"a readable file ({error.strerror})") from None
     except (ValueError, RecursionError):
-        raise InvalidValue("audit", str(path), "the outcome of an audit in JSON") from None
+        raise FileUnusable("audit", str(path), "the outcome of an audit in JSON") from None
     whole = schema()
     wrong = faults(body, {"$ref": "#/$defs/audit", "$defs": whole["$defs"]})
     if wrong:

@@ -20,10 +20,13 @@ from discreet import __version__
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.report.style import STYLE, sheet_style
 
-__all__ = ["EMBEDDED", "PUBLIC_RECORDS", "Page", "declared_public"]
+__all__ = ["EMBEDDED", "PUBLIC_RECORDS", "SIGNATURE", "Page", "declared_public"]
 
 EMBEDDED = "document"
 """The id of the element that holds the JSON document of a page, if it has one."""
+
+SIGNATURE = "signature"
+"""The id of the element that holds the signed envelope of that document, if there is one."""
 
 PUBLIC_RECORDS = (
     "The records were declared to be public or made up. Nobody checks that; of private records "
@@ -168,11 +171,11 @@ class Page:
         )
         return self
 
-    def embed(self, document: Mapping[str, Any]) -> Page:
-        """Put a JSON document into the file, for programs; see :data:`EMBEDDED`."""
+    def embed(self, document: Mapping[str, Any], *, name: str = EMBEDDED) -> Page:
+        """Put a JSON document into the file, for programs, under :data:`EMBEDDED` or another id."""
         written = json.dumps(document, indent=1, allow_nan=False)
-        self._document = (
-            f'<script type="application/json" id="{EMBEDDED}">'
+        self._document += (
+            f'<script type="application/json" id="{name}">'
             + written.replace("<", "\\u003c")
             + "</script>"
         )

@@ -1,15 +1,18 @@
-"""The public part as a page, drawn from its JSON document and from nothing else.
+"""The public part as a page, drawn from its JSON document and its signature, if it has one.
 
-The document is inside the page as well, so that ``discreet certificate verify`` can check the
-page by itself: the same document gives the same bytes.
+It begins with what the release means for one person, in plain words; the mathematics follows. Both
+documents are inside the page as well, so that ``discreet certificate verify`` can check the page by
+itself: the same documents give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from discreet._rounding import at_most, interval
 from discreet.certificate._findings import FPRS
 from discreet.certificate._schema import require_valid
 from discreet.errors import InvalidValue
@@ -18,31 +21,44 @@ from discreet.report.certificate_pictures import (
     bounds_picture,
     rates_picture,
 )
-from discreet.report.page import Page
+from discreet.report.page import SIGNATURE, Page
 from discreet.report.words import level, small
 from discreet.report.words import rounded_down as down
 from discreet.report.words import rounded_up as up
 
+if TYPE_CHECKING:
+    from discreet.certificate._signing import SignedCertificate
+
 __all__ = ["certificate_page"]
 
 _NOTICE = (
-    "This page holds the plan, the accountant's bounds, audits with made-up canaries and answers "
-    "that were paid for. Nothing on it was computed from private records outside of a mechanism."
+    "This page may be published: private records show on it only through mechanisms that protect "
+    "them."
+)
+_IN_GENERAL = (
+    "This says nothing about what the data teach about people in general: a study can show that "
+    "smoking harms, and so tell something about every smoker, whether they took part or not."
+)
+_ONLY_IF = (
+    "These limits were computed from how the release was made. They hold only if it was made as "
+    "this page says, and if what is listed under \u201cWhat undermines it\u201d does no harm."
 )
 _KINDS = {
-    "consistent": "good",
+    "consistent": "open",
     "not audited": "open",
     "too weak to tell": "open",
     "violated": "bad",
     "void": "bad",
 }
 _STATES = {
-    "consistent": "Claim tested, not refuted",
+    "consistent": "Tested without finding a fault; that is no approval",
     "not audited": "Claim not audited",
     "too weak to tell": "Audit too weak to tell",
     "violated": "Claim refuted",
     "void": "No guarantee",
 }
+_PERSONS = frozenset(("person", "patient", "user", "individual", "client", "customer", "student"))
+_EXAMPLE = 0.1  # one of PRIORS
 _CHANGES = {"add_remove": "added or removed", "replace": "replaced by another"}
 _SAID = {
     "source": "where the data come from",
@@ -53,12 +69,18 @@ _SAID = {
 }
 
 
-def certificate_page(document: Mapping[str, Any]) -> Page:
-    """Return the page of a public document; one that does not follow the schema is refused."""
+def certificate_page(document: Mapping[str, Any], signed: SignedCertificate | None = None) -> Page:
+    """Return the page of a public document; one that does not follow the schema is refused.
+
+    ``signed`` is the signed form of the same document. The page names its keys; whether they are to
+    be trusted is for its reader to check.
+    """
     require_valid(document)
     if "title" not in document:
         raise InvalidValue("document", "what a learner wrote", "a certificate that was published")
     page = Page(f"Privacy certificate: {document['title']}", internal=False, notice=_NOTICE)
+    _plain_words(page, document)
+    _signature(page, signed)
     _summary(page, document)
     _guarantee(page, document)
     _meaning(page, document)
@@ -66,7 +88,77 @@ def certificate_page(document: Mapping[str, Any]) -> Page:
     _undermines(page, document)
     _collection(page, document)
     _checking(page, document)
-    return page.embed(document)
+    page.embed(document)
+    return page if signed is None else page.embed(signed.envelope.to_json(), name=SIGNATURE)
+
+
+def _plain_words(page: Page, document: Mapping[str, Any]) -> None:
+    """Say first what the release means for one person, without a symbol."""
+    promise, verdict = document["guarantee"], document["verdict"]
+    page.heading("What this means for one person")
+    if _KINDS[verdict["state"]] == "bad":
+        page.warning(
+            "Nothing on this page protects anybody: what was released may reveal whose data were "
+            f"used, and what they say. {verdict['sentence']}"
+        )
+        return
+    unit, meaning = promise["unit"], document["meaning"]
+    used = "your data were used" if unit in _PERSONS else f"one {unit} of yours was used"
+    swapped = promise["relation"] == "replace"
+    goal = "which of two possible records of yours was used" if swapped else f"whether {used}"
+    right = at_most(100 * meaning["best_accuracy"], digits=3)
+    page.finding(
+        "Somebody sees everything that was released, knows whatever else there is to know, and "
+        f"tries to tell {goal}. They are right at most {right} times in 100; tossing a coin is "
+        "right 50 times in 100."
+    )
+    points = []
+    example = next((one for one in meaning["beliefs"] if one["prior"] == _EXAMPLE), None)
+    if example is not None:
+        rare = example["failure_probability"]
+        but = "" if rare == 0 else f" (but for a chance of 1 in {math.floor(1 / rare):,})"
+        held = "that it was one of these" if swapped else f"that {used}"
+        points.append(
+            f"If they took it for {level(_EXAMPLE)} likely {held}, the release can raise that to "
+            f"{at_most(100 * example['upper'], digits=3)} % at most{but}."
+        )
+    if unit not in _PERSONS:
+        points.append(
+            f"This is about one {unit}. Whoever owns several {unit}s is protected less; the table "
+            "of groups below says how much."
+        )
+    if not swapped:
+        points.append(
+            f"Somebody who knows that {used}, and wants to know what is in it, can learn more; the "
+            "line for 2 in the table of groups below bounds that."
+        )
+    points += [_IN_GENERAL, _ONLY_IF]
+    page.points(*points)
+
+
+def _signature(page: Page, signed: SignedCertificate | None) -> None:
+    if signed is None:
+        page.text(
+            "Not signed: the page does not say who answers for it, and anybody can write such a "
+            "page."
+        )
+        return
+    issuer = signed.issuer
+    page.text(
+        "Signed. A page cannot check its own signature: get the public key from the issuer by "
+        "another way, and run discreet certificate verify with --key."
+    )
+    page.table(
+        ("signature", "as it says"),
+        [
+            ("who answers for it", issuer.who),
+            ("contact", issuer.contact),
+            ("meant for", issuer.intended_use),
+            ("signed on", str(issuer.date)),
+            ("valid until", str(issuer.valid_until)),
+            *(("key (SHA-256)", hint) for hint, _ in signed.envelope.signatures),
+        ],
+    )
 
 
 def _summary(page: Page, document: Mapping[str, Any]) -> None:
@@ -80,7 +172,7 @@ def _summary(page: Page, document: Mapping[str, Any]) -> None:
         lines.append(
             f"The strongest audit shows epsilon \u2265 {down(best['epsilon_lower'])} at "
             f"{level(best['confidence'])} confidence and could have shown up to "
-            f"{down(best['ceiling'])}."
+            f"{down(best['ceiling'])}. Another attack may show more."
         )
     if not broken:
         lines.append(verdict["sentence"])
@@ -89,17 +181,23 @@ def _summary(page: Page, document: Mapping[str, Any]) -> None:
     for one in severe:
         page.warning(f"{one['severity'].upper()}: {one['text']}")
     if promise["epsilon"] is not None:
-        lies = (
-            "What was claimed, and what the audits showed."
-            if broken
-            else "The true epsilon lies between what the audits showed and what the accountant "
-            "allows."
-        )
         page.picture(
             bounds_picture(promise["epsilon"], document["audits"]),
-            caption=f"{lies} An audit whose ceiling does not pass the accountant's line cannot "
-            "refute it.",
+            caption=f"{_where_epsilon_lies(document['audits'], broken=broken)} An audit whose "
+            "ceiling does not pass the accountant's line cannot refute it.",
         )
+
+
+def _where_epsilon_lies(audits: Sequence[Mapping[str, Any]], *, broken: bool) -> str:
+    if broken:
+        return "What was claimed, and what the audits showed."
+    if not audits:
+        return "The true epsilon is at most what the accountant allows, if the assumptions hold."
+    confident = level(min(one["confidence"] for one in audits))
+    return (
+        "The true epsilon is at most what the accountant allows, if the assumptions hold; each "
+        f"audit shows at {confident} confidence that it is at least as large as its bar."
+    )
 
 
 def _promise(promise: Mapping[str, Any], *, broken: bool = False) -> str:
@@ -159,10 +257,13 @@ def _meaning(page: Page, document: Mapping[str, Any]) -> None:
     rates = {one["fpr"]: one["tpr"] for one in meaning["rates"]}
     beliefs = meaning["beliefs"]
     chance = max((one["failure_probability"] for one in beliefs), default=0.0)
+    swapped = document["guarantee"]["relation"] == "replace"
+    guess = f"which of two {unit}s was used" if swapped else f"whether one {unit} was used"
+    belief = f"in one of two {unit}s" if swapped else f"that one {unit} was used"
     hold = "always" if chance == 0 else f"except with probability {small(chance)}"
-    page.heading("What it means for one person")
+    page.heading("What any attacker can do at most")
     page.points(
-        f"Whoever guesses whether one {unit} was used, at even odds, is right at most "
+        f"Whoever guesses {guess}, at even odds, is right at most "
         f"{up(100 * meaning['best_accuracy'])} % of the time; blind guessing is right 50 %.",
         *(
             f"An attack that wrongly accuses {level(fpr)} of those outside finds at most "
@@ -170,8 +271,8 @@ def _meaning(page: Page, document: Mapping[str, Any]) -> None:
             for fpr in FPRS
         ),
         *(
-            f"Whoever believed something about one {unit} with {level(one['prior'])} believes it "
-            f"with {down(100 * one['lower'])} % to {up(100 * one['upper'])} % afterwards, {hold}."
+            f"Whoever believed {belief} with {level(one['prior'])} believes it with "
+            f"{down(100 * one['lower'])} % to {up(100 * one['upper'])} % afterwards, {hold}."
             for one in beliefs
         ),
         "These are limits for any attacker with any other knowledge, now and later. They say "
@@ -243,7 +344,7 @@ def _flow(page: Page, document: Mapping[str, Any]) -> None:
 def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:
     value = f"{one['value']:.4g}"
     if one["low"] is not None and one["high"] is not None:
-        value += f" ({one['low']:.4g} to {one['high']:.4g} at {level(one['confidence'])})"
+        value += f" ({interval(one['low'], one['high'])} at {level(one['confidence'])})"
     cost = "none" if one["epsilon"] is None else up(one["epsilon"])
     slack = "" if one["delta"] == 0 else f", \u03b4 = {one['delta']:g}"
     where = (
@@ -290,9 +391,13 @@ def _warnings(page: Page, warnings: Sequence[Mapping[str, str]], layers: Sequenc
 def _checking(page: Page, document: Mapping[str, Any]) -> None:
     page.heading("How to check this page")
     page.text(
-        "discreet certificate verify, with this file or the JSON file beside it, computes every "
-        "number again, checks hashes and files, and with --ledger that the entry is on the chain. "
-        "What was computed from private records is in a separate, internal annex, if there is one."
+        "discreet certificate verify, with this file or the JSON file beside it, computes the "
+        "bounds again, their meaning, the warnings and the verdict, and what the audits conclude "
+        "from their counts. What cannot be computed, such as counts, plan, versions and statements "
+        "about the data, is compared with what the ledger recorded (--ledger), files with their "
+        "hashes where they are at hand, the signature with a key (--key). What was not compared is "
+        "listed as not checked. The title and the source of the data are taken as written.",
+        "What was computed from private records is in a separate, internal annex, if there is one.",
     )
     page.table(
         ("document", ""),

@@ -1,4 +1,4 @@
-"""Checking a certificate: everything that it says is computed again from what it rests on.
+"""Checking a certificate: what it says is held against what it rests on.
 
 What a certificate says is either a function of its loss, its audits and its plan, which are
 computed again, or it was recorded by the ledger when the run ended and when the certificate was
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
+from discreet._dsse import is_envelope
+from discreet._rounding import at_most
 from discreet.certificate import COVERS, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
 from discreet.certificate._findings import (
@@ -29,7 +31,8 @@ from discreet.certificate._findings import (
 )
 from discreet.certificate._old_formats import as_version_2, is_of_0_1
 from discreet.certificate._schema import content_hash, digest_of, parse, require_valid
-from discreet.errors import DiscreetError, InvalidValue
+from discreet.certificate._signing import read_signed
+from discreet.errors import DiscreetError, FileUnusable, InvalidValue
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, from_json, to_json
@@ -38,7 +41,7 @@ from discreet.privacy.serial import read_old
 from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
 from discreet.report.model_facts import disagreements
-from discreet.report.page import EMBEDDED
+from discreet.report.page import EMBEDDED, SIGNATURE
 
 if TYPE_CHECKING:
     from discreet.ledger import Ledger
@@ -110,15 +113,15 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
         mark = re.escape(f'<script type="application/json" id="{EMBEDDED}">')
         found = re.findall(f"{mark}(.*?)</script>", text, flags=re.DOTALL)
         if len(found) != 1:
-            raise InvalidValue("path", str(path), "a page with one certificate inside")
+            raise FileUnusable("path", str(path), "a page with one certificate inside")
         text = found[0]
     try:
         document = parse(text)
     except ValueError as error:
-        raise InvalidValue("path", str(path), f"a certificate in JSON ({error})") from None
+        raise FileUnusable("path", str(path), f"a certificate in JSON ({error})") from None
     if not isinstance(document, dict):
-        raise InvalidValue("path", str(path), "a certificate: a JSON object")
-    return document
+        raise FileUnusable("path", str(path), "a certificate: a JSON object")
+    return read_signed(text).document if is_envelope(document) else document
 
 
 def _text(place: Path) -> str:
@@ -315,7 +318,7 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
         text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
         return [*checks, Check(what, False, text)]
     if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
-        text = f"0.1 claimed epsilon {said:g}, it costs {costs:g}"
+        text = f"0.1 claimed epsilon {said:g}, it costs {at_most(costs, digits=6)}"
         text += "" if reason is None else f" ({reason})"
         cure = "charge the difference (discreet ledger correct) and certify again"
         checks.append(Check(what, False, f"{text}: {cure}"))
@@ -548,7 +551,9 @@ def _page(document: Mapping[str, Any], text: str) -> Check:
 def _page_matches(document: Mapping[str, Any], text: str) -> Iterator[str]:
     from discreet.report.public_page import certificate_page
 
-    drawn = certificate_page(document).html()
+    found = re.search(f'id="{SIGNATURE}">(.*?)</script>', text, flags=re.DOTALL)
+    signed = None if found is None else read_signed(found[1])
+    drawn = certificate_page(document, signed).html()
     if drawn == text:
         return
     # Scripts without attributes run; those with a type hold data.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
+
+from discreet._rounding import at_least, at_most
 
 if TYPE_CHECKING:
     from discreet.attacks.proportions import Difference, Proportion
@@ -23,7 +25,7 @@ __all__ = [
 ]
 
 
-def percent(share: float) -> str:
+def percent(share: float, *, rounding: str = ROUND_HALF_EVEN) -> str:
     """A share as a percentage, with enough digits to tell small ones apart.
 
     >>> percent(0.5), percent(0.0123), percent(0.00042), percent(0.0), percent(1.0)
@@ -40,7 +42,9 @@ def percent(share: float) -> str:
         digits = 1 - math.floor(math.log10(small) + 1e-9)
     elif rest < 0.05:
         digits = -math.floor(math.log10(max(rest, 1e-12)) + 1e-9)
-    return f"{small:.{min(digits, 12)}f} %"
+    step = Decimal(1).scaleb(-min(digits, 12))
+    # A float is read as the decimal that it prints as, so that 0.1 stays 0.1.
+    return f"{(100 * Decimal(repr(share))).quantize(step, rounding=rounding):f} %"
 
 
 def level(share: float) -> str:
@@ -53,12 +57,12 @@ def level(share: float) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """An interval of shares.
+    """An interval of shares, which holds at least what it held.
 
-    >>> between(0.1, 0.2)
-    '10.0 % to 20.0 %'
+    >>> between(0.1, 0.2), between(0.10049, 0.20001)
+    ('10.0 % to 20.0 %', '10.0 % to 20.1 %')
     """
-    return f"{percent(low)} to {percent(high)}"
+    return f"{percent(low, rounding=ROUND_FLOOR)} to {percent(high, rounding=ROUND_CEILING)}"
 
 
 def with_interval(share: Proportion) -> str:
@@ -68,8 +72,9 @@ def with_interval(share: Proportion) -> str:
 
 def points(difference: Difference) -> str:
     """A difference of shares in percentage points, with its interval."""
-    value, low, high = (100 * each for each in (difference.value, difference.low, difference.high))
-    return f"{value:+.1f} points ({low:+.1f} to {high:+.1f})"
+    low = math.floor(1000 * difference.low) / 10
+    high = math.ceil(1000 * difference.high) / 10
+    return f"{100 * difference.value:+.1f} points ({low:+.1f} to {high:+.1f})"
 
 
 def plain(count: int) -> str:
@@ -107,7 +112,7 @@ def rounded_up(value: float) -> str:
     >>> rounded_up(2.99996), rounded_up(3.0), rounded_up(0.12341)
     ('3', '3', '0.1235')
     """
-    return _rounded(value, ROUND_CEILING)
+    return at_most(value, digits=4)
 
 
 def rounded_down(value: float) -> str:
@@ -116,10 +121,4 @@ def rounded_down(value: float) -> str:
     >>> rounded_down(2.99996), rounded_down(0.0)
     ('2.999', '0')
     """
-    return _rounded(value, ROUND_FLOOR)
-
-
-def _rounded(value: float, rounding: str) -> str:
-    # A float is read as the decimal that it prints as, so that 0.1 stays 0.1.
-    short = Context(prec=4, rounding=rounding).create_decimal(Decimal(repr(value)))
-    return f"{float(short):.4g}"
+    return at_least(value, digits=4)

@@ -3,7 +3,7 @@
 import { errorBars } from "./charts.js";
 import { receiptButton } from "./budget.js";
 import { byId, make, saveFile, table } from "./dom.js";
-import { short } from "./numbers.js";
+import { down, short, up } from "./numbers.js";
 
 const NAMES = {
   count: "Count of rows", count_persons: "Count of persons", sum: "Sum", mean: "Mean", variance: "Variance", histogram: "Histogram",
@@ -62,9 +62,9 @@ export function showAnswer(text) {
   const cells = cellsOf(answer);
   const single = cells && cells.length === 1 ? cells[0] : null;
   const range = single && Number.isFinite(single.low)
-    ? ` from ${short(single.low, 7)} to ${short(single.high, 7)} at ${confidence} %` : "";
+    ? ` from ${down(single.low, 7)} to ${up(single.high, 7)} at ${confidence} %` : "";
   const rows = cells
-    ? cells.map((cell) => [cell.label, short(cell.value, 7), short(cell.low, 7), short(cell.high, 7)])
+    ? cells.map((cell) => [cell.label, short(cell.value, 7), down(cell.low, 7), up(cell.high, 7)])
     : null;
   const parts = [
     make("h3", { text: title, tabindex: "-1" }),
@@ -81,7 +81,7 @@ export function showAnswer(text) {
         [false, true, true, true])
       : null,
     cells ? null : table(`How far off, at ${confidence} %`, ["What", "From", "To"],
-      answer.errors.map((bar) => [bar.label, short(bar.low, 7), short(bar.high, 7)]),
+      answer.errors.map((bar) => [bar.label, down(bar.low, 7), up(bar.high, 7)]),
       [false, true, true]),
     make("p", { class: "hint", text: answer.answered_before
       ? "This was asked before: the same answer, at no cost."

@@ -5,7 +5,7 @@ import { showAnswer } from "./answers.js";
 import { showColumns, showGauges, showHistory } from "./budget.js";
 import { Builder } from "./builder.js";
 import { byId, make, refill, say } from "./dom.js";
-import { decimal, short } from "./numbers.js";
+import { decimal, short, up } from "./numbers.js";
 import { showOwner } from "./owner.js";
 import { verifyLedger } from "./verify.js";
 
@@ -110,7 +110,7 @@ function showQuote(quote) {
   const lines = quote.expected_error.slice(0, 6).map((error) => make("p", { text:
     error.half_width === null
       ? `${error.label}: how far off it will be depends on the data and is told with the answer.`
-      : `${error.label}: ${error.label.startsWith("rows") ? "" : "±"}${short(error.half_width)}, ` +
+      : `${error.label}: ${error.label.startsWith("rows") ? "" : "±"}${up(error.half_width, 5)}, ` +
         `with ${short(100 * error.confidence)} % confidence.` }));
   const delta = decimal(quote.delta) ? `, delta ${short(decimal(quote.delta))}` : "";
   const cost = quote.answered_before

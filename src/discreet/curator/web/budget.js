@@ -9,7 +9,7 @@ import { budgetName, decimal, down, leftOf, short } from "./numbers.js";
 export function showGauges(facts, wanted = 0) {
   refill(byId("gauges"), facts.budgets.map((budget) => {
     const share = wanted ? Math.min(1, wanted / decimal(budget.epsilon)) : 0;
-    const used = Math.round(1000 * budget.used) / 10;
+    const used = Math.ceil(1000 * budget.used) / 10;
     const label = `${budgetName(budget.label)}: ${used} % used`;
     return make("div", { class: "gauge" },
       make("div", { class: "name", text: label }),

@@ -12,10 +12,22 @@ export function short(value, digits = 5) {
   return String(Number(number.toPrecision(digits)));
 }
 
-export function down(value) {
-  const number = decimal(value);
-  const rounded = Number(number.toPrecision(4));
-  return short(rounded <= number ? rounded : Number((number - Math.abs(number) * 6e-4).toPrecision(4)));
+// The nearest number of few digits on one side: at least (direction -1) or at most (1).
+function towards(direction, number, digits) {
+  const rounded = Number(number.toPrecision(digits));
+  if (!Number.isFinite(number) || (rounded - number) * direction >= 0) return rounded;
+  const step = 10 ** (Math.floor(Math.log10(Math.abs(number))) - digits + 1);
+  return Number((rounded + direction * step).toPrecision(digits));
+}
+
+export function down(value, digits = 4) {
+  const number = value === null || value === undefined ? NaN : decimal(value);
+  return short(towards(-1, number, digits), digits);
+}
+
+export function up(value, digits = 4) {
+  const number = value === null || value === undefined ? NaN : decimal(value);
+  return short(towards(1, number, digits), digits);
 }
 
 // What is left of a budget in words; charges go on while any of the sums has room.

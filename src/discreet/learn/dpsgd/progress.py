@@ -18,6 +18,7 @@ from typing import Any, final
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from discreet._rounding import at_most
 from discreet.learn.dpsgd.private import Private
 
 __all__ = ["Display"]
@@ -85,7 +86,10 @@ class Display:
         if now - self._read_at > _READING_SECONDS:
             self._read_at = now
             self._spent = self._private.spent()
-        parts = [f"epsilon {self._spent:.3g} of {self._planned:.3g}", self._text]
+        parts = [
+            f"epsilon {at_most(self._spent, digits=3)} of {at_most(self._planned, digits=3)}",
+            self._text,
+        ]
         if private_loss is not None:
             parts.append(f"[red]private loss {private_loss:.4g}, NOT FOR RELEASE[/red]")
         figures = "  ".join(part for part in parts if part)

@@ -1,0 +1,47 @@
+"""Numbers in few digits, rounded against the reader's hopes.
+
+An upper bound is rounded up and a lower bound down, so that what is read is as safe as what was
+computed: 3.04 is never shown as 3.0.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+
+__all__ = ["at_least", "at_most", "interval"]
+
+
+def at_most(value: float, *, digits: int = 5) -> str:
+    """Return an upper bound in few digits, rounded up.
+
+    >>> at_most(2.38158001), at_most(0.1), at_most(math.inf), at_most(3.04, digits=2)
+    ('2.3816', '0.1', 'inf', '3.1')
+    """
+    return _rounded(value, digits, ROUND_CEILING)
+
+
+def at_least(value: float, *, digits: int = 5) -> str:
+    """Return a lower bound in few digits, rounded down.
+
+    >>> at_least(2.38158001), at_least(1.5e-7), at_least(2.99, digits=2)
+    ('2.3815', '1.5e-07', '2.9')
+    """
+    return _rounded(value, digits, ROUND_FLOOR)
+
+
+def interval(low: float, high: float, *, digits: int = 4) -> str:
+    """Return an interval that holds at least what it held.
+
+    >>> interval(0.48127, 0.55121)
+    '0.4812 to 0.5513'
+    """
+    return f"{at_least(low, digits=digits)} to {at_most(high, digits=digits)}"
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    # A float is read as the decimal that it prints as, so that 0.1 stays 0.1.
+    short = Context(prec=digits, rounding=rounding).create_decimal(Decimal(repr(float(value))))
+    return f"{float(short):.{digits}g}"

@@ -67,7 +67,7 @@ def rounded_up(argument: str, value: object, exact: Fraction) -> float:
         nearest = float(exact)
     except OverflowError:
         nearest = math.inf
-    while nearest < exact or (nearest < math.inf and Fraction(repr(nearest)) < exact):
+    while nearest < math.inf and min(Fraction(nearest), Fraction(repr(nearest))) < exact:
         nearest = math.nextafter(nearest, math.inf)
     if not 0.0 < nearest < math.inf:
         raise InvalidValue(argument, value, "a value whose noise is a positive double")

@@ -118,6 +118,12 @@ QUICK = ["logistic", "categorical", "gaussian", "linear"]
 REPLACED = ("projected", "projected numbers")
 
 
+def slow_unless(quick, names):
+    """Those that take long run in make test-slow."""
+    marks = {True: (), False: pytest.mark.slow}
+    return [pytest.param(name, marks=marks[name in quick]) for name in names]
+
+
 def learned(model):
     if hasattr(model, "layers_"):
         return np.concatenate([np.ravel(part) for layer in model.layers_ for part in layer])
@@ -145,7 +151,7 @@ def paid(name, book):
 # --- what fits ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_unless(QUICK, MODELS))
 def test_every_container_is_read_like_a_table(name, book):
     schema, make = MODELS[name]
     data = columns()
@@ -289,7 +295,7 @@ def schema_fit(name, frame, book, y=None):
     return make(schema).fit(frame, y, **paid(name, book))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_unless(QUICK, MODELS))
 def test_neighbours_that_differ_in_one_odd_record_both_succeed(name, book):
     """In every column, the target among them; pandas changes the type of a column for it."""
     schema, make = MODELS[name]
@@ -306,7 +312,7 @@ def test_neighbours_that_differ_in_one_odd_record_both_succeed(name, book):
             features, answers, _ = opened.read(bits())
             assert np.array_equal(features[:-1], read[0])
             assert np.array_equal(answers[:-1], read[1])
-            if place % 5 == 0:
+            if place % 10 == 0:
                 schema_fit(name, frame, book)
                 fits += 1
     assert spent(book) == fits
@@ -339,7 +345,7 @@ DECLARED = {
 }
 
 
-@pytest.mark.parametrize("name", DECLARED)
+@pytest.mark.parametrize("name", slow_unless((*QUICK, "values"), DECLARED))
 @pytest.mark.parametrize("where", ["X", "y"])
 def test_without_a_schema_no_record_decides_either(name, where, book):
     """The types that pandas reads off the cells are complex, times, delays and objects in turn."""

@@ -5,4 +5,4 @@ Mechanisms and learners produce losses, the ledger spends them, the accountants
 read them and the auditor tries to refute them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -45,7 +45,7 @@ def test_digits_by_dpsgd(tmp_path: Path, run: Run) -> None:
     said = json.loads(done.stdout)
     document = checked(out, said)
     assert 3.9 < document["guarantee"]["epsilon"] <= 4.0
-    assert document["released"]["learner"] == "DP-SGD"
+    assert document["learner"] == "DP-SGD"
     [audit] = document["audits"]
     assert audit["evidence"]["canaries"] == 1000
     assert audit["verdict"] != "violated"

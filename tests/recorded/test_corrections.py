@@ -118,7 +118,7 @@ def test_recheck_lists_everything_that_0_1_wrote(tmp_path: Path, run: Run) -> No
     assert json.loads(done.stdout)["affected"] >= 4
     assert run("recheck", str(tmp_path / "old" / "saved")).exit_code == 0
     assert run("recheck", str(tmp_path / "old" / "dpsgd-trainer")).exit_code == 6
-    assert run("recheck", str(tmp_path / "nowhere")).exit_code == 2
+    assert run("recheck", str(tmp_path / "nowhere")).exit_code == 4
 
 
 def test_the_command_corrects_and_says_so(tmp_path: Path, run: Run) -> None:

@@ -133,7 +133,8 @@ class OneLineErrors(TyperGroup):
         titles = {}
         for parameter in command.params:
             for one in parameter.opts:
-                titles[one.lstrip("-")] = one if one[0] == "-" else parameter.metavar or one
+                name = (parameter.metavar or one).strip("[]")
+                titles[one.lstrip("-")] = one if one[0] == "-" else name
         names = (error.argument, _NAME_OF_ARGUMENT.get(error.argument, error.argument))
         found = [title for name in names if (title := titles.get(name.replace("_", "-")))]
         title = found[0] if found else names[0]

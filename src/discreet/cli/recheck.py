@@ -9,7 +9,7 @@ import typer
 
 from discreet.cli.options import Json, shown
 from discreet.cli.tables import at_most, finite, print_json, print_lines, print_table
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import FileUnusable, SchemaError
 
 __all__ = ["recheck"]
 
@@ -36,7 +36,7 @@ def recheck(
     try:
         found = look(directory)
     except SchemaError:
-        raise InvalidValue("directory", directory, "a directory") from None
+        raise FileUnusable("directory", directory, "a directory") from None
     counts = {state: sum(one.state == state for one in found) for state in _STATES}
     if as_json:
         rows = [{**asdict(one), "old": _plain(one.old), "new": _plain(one.new)} for one in found]

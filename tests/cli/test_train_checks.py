@@ -285,5 +285,6 @@ def test_numbers_of_thousands_of_digits_are_refused_in_one_line(run, place):
         text = SCHEMA.replace("expected_rows = 600", "expected_rows = " + "9" * digits)
         Path("schema.toml").write_text(text, encoding="utf-8")
         out = run(*TRAIN, "--epsilon", "1")
-        assert out.exit_code == 2
+        # One is a number that is too large, the other is no TOML.
+        assert out.exit_code == (2 if digits == 400 else 4)
         assert len(out.stderr.strip().splitlines()) == 1

@@ -14,7 +14,7 @@ from discreet.curator.scratch import PrivateFolder
 from discreet.data.columns import Bounded, Date, Labelled
 from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
 from discreet.data.schema import Schema
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
 from discreet.randomness import SystemSource
 
 if TYPE_CHECKING:
@@ -193,10 +193,11 @@ def _check_source(place: str) -> None:
         path = Path(place)
         known = path.is_dir() or (path.is_file() and place.lower().endswith(_FILES))
     if not known:
-        there = "" if mark or Path(place).exists() else " (there is no such file)"
-        raise InvalidValue(
+        there = mark or Path(place).exists()
+        missing = "" if there else " (there is no such file)"
+        raise (InvalidValue if there else FileUnusable)(
             "source",
             place,
             "a CSV or Parquet file, a DuckDB file with its table, a directory of Parquet files or "
-            f"an address of some ({', '.join(_REMOTE)}){there}",
+            f"an address of some ({', '.join(_REMOTE)}){missing}",
         )

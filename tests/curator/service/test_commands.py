@@ -129,7 +129,9 @@ def test_faults_are_one_line_and_change_nothing(tmp_path: Path) -> None:
     ]
     for arguments in tried:
         result = run(*arguments, token="dsc_x")
-        gone = {"no.csv", "none.ledger", "nothing.json"} & {Path(word).name for word in arguments}
+        gone = {"no.csv", "none.ledger", "nothing.json", "[1]"} & {
+            Path(word).name for word in arguments
+        }
         good = "x/y" not in arguments and "one" not in arguments
         assert result.exit_code == (4 if gone and good else 2), arguments
         assert len(result.stderr.strip().splitlines()) == 1, result.stderr

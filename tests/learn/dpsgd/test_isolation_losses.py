@@ -254,7 +254,7 @@ def test_a_loop_with_two_calls_of_the_model(loss):
     with pytest.raises(NotApplicable, match="other examples"):
         in_first_step(lambda p, x, _: loss(p.model(x), p.model(x.flip(1))).backward())
     private = in_first_step(lambda p, x, _: (p.model(x) * p.model(x.flip(1))).mean().backward())
-    assert private.certificate().isolation == "checked"
+    assert private.certificate().run["isolation"] == "checked"
 
 
 def several_totals(private, inputs, targets):

@@ -549,7 +549,7 @@ def test_a_backward_pass_through_the_forward_pass_of_another_batch(make, chunks)
     private.backward(each(model(inputs), targets))
     optimizer.step()
     inputs, targets = next(batches)
-    with pytest.raises(InvalidValue, match="earlier batch"):
+    with pytest.raises(PlanViolation, match="earlier batch"):
         outputs.sum().backward()
     with pytest.raises(PlanViolation, match="without loss"):
         optimizer.step()

@@ -331,6 +331,9 @@ def test_the_honest_twin_states_nothing(form):
     certificate = run_of(losses, form=form)
     assert facts(certificate) == {}
     plainly = run_of(honest, form=form)
+    assert facts(run_of(honest, form=form, isolation="check")) == {}, (
+        "the checks read, not the loop"
+    )
     assert facts(plainly) == {}
     assert certificate.warnings == plainly.warnings
 

@@ -117,11 +117,11 @@ def test_state_dict_keys_have_no_prefix_and_load_both_ways():
     model = network(nn.Linear(4, 3), nn.Linear(3, 2))
     names = list(model.state_dict())
     private, _ = under(model, plan())
+    model.load_state_dict(network(nn.Linear(4, 3), nn.Linear(3, 2)).state_dict())
     batches = private.batches(data())
     next(batches)
     assert list(model.state_dict()) == names
     assert [name for name, _ in model.named_parameters()] == names
-    model.load_state_dict(network(nn.Linear(4, 3), nn.Linear(3, 2)).state_dict())
     batches.close()
     private.detach()
     assert list(model.state_dict()) == names

@@ -255,21 +255,23 @@ class Lineage:
 class OutputMark:
     """A forward hook: what a model under a plan returns in a batch comes of the batch."""
 
-    def __init__(self, lineage: Lineage | None, is_open: Callable[[], bool]) -> None:
+    def __init__(self, lineage: Lineage | None) -> None:
         self._lineage = lineage
-        self._is_open = is_open
 
     def __call__(self, module: nn.Module, _: object, output: Any) -> None:
-        if self._lineage is None or not module.training or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
+            return  # in training mode that is refused elsewhere
+        lineage = self._lineage
+        if lineage is None or not lineage.is_open or not module.training:
             return
-        if self._is_open():
-            self._lineage.claim(output)
+        if torch.is_grad_enabled():
+            lineage.claim(output)
 
     def __deepcopy__(self, memo: object) -> OutputMark:
-        return OutputMark(None, bool)
+        return OutputMark(None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OutputMark, (None, bool)
+        return OutputMark, (None,)
 
 
 def guard_loading(model: nn.Module, is_running: Callable[[], bool]) -> list[Any]:

@@ -222,7 +222,7 @@ class Private:
         self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
-            model.register_forward_hook(OutputMark(self._lineage, lambda: self._chunk is not None)),
+            model.register_forward_hook(OutputMark(self._lineage)),
             *guard_loading(model, lambda: self._engine is not None),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
@@ -527,6 +527,7 @@ class Private:
             self._drop_gradients()
         if self._guard.padding is not None:  # to be tried out at another batch
             self._guard.padding, self._paddings = None, Paddings()
+        self._lineage.end_batch()
         self._loss_watch.forget()
         if self._watch is not None:
             self._watch.leave()

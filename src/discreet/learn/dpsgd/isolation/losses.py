@@ -166,6 +166,11 @@ class LossWatch:
         """Raise if the losses of ``rows`` examples, or their total, mix them."""
         if self._handle is None:
             return
+        # What is read here is not read by the loop.
+        with torch._C.DisableTorchFunctionSubclass():
+            self._judge(loss, rows)
+
+    def _judge(self, loss: Tensor, rows: int) -> None:
         nodes = [one.grad_fn for one in self._outputs]
         if loss.grad_fn not in nodes:
             for leaf in leaves_behind(loss, until=nodes):

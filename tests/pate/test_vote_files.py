@@ -141,7 +141,7 @@ LOOP.append(LOOP)
         np.array([None, threading.Lock()], dtype=object),
         LOOP,
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_code_of_ones_own_needs_a_cache_key(value: Any) -> None:
     with pytest.raises(InvalidValue, match="cache_key = None: expected a text that names"):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import check_estimator
 
-from discreet.learn import certificate
+from discreet.certificate import _certificate as certificate
 from discreet.learn.declared import declared_classes
 from discreet.learn.projected_sgd import (
     PrivateProjectedSGDClassifier,

@@ -76,7 +76,7 @@ lint: $(VENV)/installed-test
 test test-slow judge-calculus: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
-	$(BIN)/pytest -n $(WORKERS) -m 'not slow' --durations=25
+	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
 
 # Needs PostgreSQL, Java 17 and Chromium: a missing program fails, it does not skip.
 test-slow: $(VENV)/installed-test

@@ -12,7 +12,7 @@ from sklearn.decomposition import PCA
 from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import FunctionTransformer
 
-from discreet.errors import BudgetExceeded, InvalidValue, SchemaError
+from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
 from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger
 from discreet.pate import ConfidentGNMax, InteractiveGNMax, SparseVotes
@@ -218,6 +218,8 @@ def test_a_saved_student_answers_alike_and_holds_no_teacher(
     again = PATEClassifier.load(tmp_path / "student.npz")
     assert np.array_equal(again.predict_proba(PUBLIC), model.predict_proba(PUBLIC))
     assert again.certificate_ == model.certificate_
+    with pytest.raises(NotApplicable, match="its teachers are not in the file"):
+        again.fit(ROWS, LABELS, public=PUBLIC)
     with np.load(tmp_path / "student.npz", allow_pickle=False) as file:
         assert set(file.files) == {"discreet_json", "weights", "centre", "scale"}
     (tmp_path / "student.npz").write_bytes(b"nothing")

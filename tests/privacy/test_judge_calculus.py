@@ -204,7 +204,7 @@ def test_random_pairs_in_the_same_order_and_groups_and_samples():
         judge_sampled_laplace(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.judge
 @pytest.mark.parametrize("block", range(40))
 def test_thousands_of_random_releases(block):
     for seed in range(1000 + 100 * block, 1100 + 100 * block):

@@ -28,7 +28,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 
 from discreet import _validate
 from discreet.certificate import Certificate
-from discreet.errors import InvalidValue, SchemaError
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn.charging import charged, stated_unit
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import (
@@ -111,6 +111,8 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
     >>> model.certificate_.epsilon <= 1.0, model.score(X, y) > 0.9
     (True, True)
     """
+
+    _from_disk = False
 
     def __init__(
         self,
@@ -204,6 +206,11 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         you change whenever they change. A cell that is no finite number is 0; a record with an
         undeclared label teaches nothing.
         """
+        if self._from_disk:
+            raise NotApplicable(
+                "this student was loaded, and its teachers are not in the file: make a new "
+                "PATEClassifier with the teachers that it should have"
+            )
         self._declare()
         whom = stated_unit(unit, persons=persons is not None)
         relation = Relation.parse(self.relation)
@@ -421,6 +428,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         model._check_certificate()
         model.student_ = make_student(model.student, model.student_parameters)
         model.student_.set_arrays(arrays)
+        model._from_disk = True
         return model
 
     def _check_certificate(self) -> None:

@@ -494,7 +494,6 @@ def test_a_state_must_be_whole():
         {"lanes": [lane | {"spent": "1000"} for lane in state["lanes"]]},
         {"lanes": [lane | {"budget": "1000"} for lane in state["lanes"]]},
         {"lanes": [lane | {"open": 1} for lane in state["lanes"]]},
-        {"lanes": [lane | {"open": False} for lane in state["lanes"]]},
         {"lanes": ["rdp", "rdp"]},
         {"orders": [4.0]},
     ]

@@ -51,7 +51,7 @@ def test_a_certificate_of_0_1_is_read_and_verified(name: str, ledger: Ledger) ->
 def test_a_certificate_that_0_1_wrote_too_low_says_what_it_costs() -> None:
     found = by_name(verify_certificate(HERE / AFFECTED))
     assert found[WRONG].ok is False
-    assert "0.1 claimed epsilon 1.94667, it costs 2.60575" in found[WRONG].detail
+    assert "0.1 claimed epsilon 1.94667, it costs 2.60576" in found[WRONG].detail
 
 
 @pytest.mark.parametrize("field", ["loss", "unit", "relation", "epsilon", "receipt"])

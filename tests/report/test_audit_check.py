@@ -322,7 +322,8 @@ def test_the_plan_of_dpsgd_decides_the_loss(drawn: dict[str, Any], tmp_path: Pat
     assert "which keeps it fixed" in asked(clip_norm=2.0)[what]
     fewer = [{**document["plan"]["phases"][0], "expected_batch_size": 50}]
     for lie in ({"noise_multiplier": 9.0}, {"sampler": "poisson", "phases": fewer}):
-        assert asked(**lie) == {what: "the loss is not that of the plan"}
+        assert list(asked(**lie)) == [what]
+        assert asked(**lie)[what].startswith("the loss is not that of the plan")
     assert f"{drawn['steps'] + 1} steps" in asked("run", steps_taken=drawn["steps"] + 1)[what]
     assert "cannot be read" in asked(sampler="magic")[what]
     assert "cannot be read" in asked(surprise=1)[what]

@@ -94,7 +94,7 @@ def proportion(successes: int, trials: int, *, confidence: float = 0.95) -> Prop
     """Return the share with its two-sided interval by Clopper and Pearson.
 
     >>> print(proportion(3, 10))
-    0.300 [0.067, 0.652] of 10
+    0.300 [0.066, 0.653] of 10
     """
     total = _validate.integer("trials", trials, at_least=1)
     hits = _validate.integer("successes", successes, at_least=0)

@@ -195,7 +195,7 @@ def complete_schema(
     >>> heights = {"height": [150 + i % 50 for i in range(5000)]}
     >>> done = complete_schema(heights, Schema({"height": Real()}), epsilon=2, insecure_seed=1)
     >>> done.value.columns["height"]
-    Real(lower=150.0, upper=200.0, missing=None)
+    Real(lower=100.0, upper=200.0, missing=None)
     >>> done.loss.epsilon(delta=0)
     2.0
     """

@@ -59,7 +59,9 @@ def moved(loss, dataset, *, model=None, good=0, skip=(), **options):
         private._bank = Silence(private._parameters)
         if at < good:  # the short way is taken from the second step on
             private.step(loss, *inputs, targets.clamp(0, CLASSES - 1))
-            model.load_state_dict(start)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(start[name])
             continue
         if not skip:
             private.step(loss, *inputs, targets)

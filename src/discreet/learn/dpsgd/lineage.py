@@ -170,6 +170,10 @@ class Lineage:
         self.step = step
         self._made = {} if watched else None
         self._strange = {}
+        return self.mark(data)
+
+    def mark(self, data: Any) -> Any:
+        """The same tensors, marked as of this batch."""
 
         def marked(one: Tensor) -> Tensor:
             given = one.as_subclass(FromBatch) if type(one) is Tensor else one

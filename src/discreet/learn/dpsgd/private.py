@@ -45,7 +45,7 @@ from discreet.learn.dpsgd.engine.axes import contains_sequence_first
 from discreet.learn.dpsgd.factors import StepFactors
 from discreet.learn.dpsgd.first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd.isolation import LossWatch
-from discreet.learn.dpsgd.isolation.parts import leaves_behind
+from discreet.learn.dpsgd.isolation.parts import exchanged, leaves_behind
 from discreet.learn.dpsgd.lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
@@ -595,12 +595,15 @@ class Private:
             for buffer, value in self._counters:
                 buffer.copy_(value)
         axis = self._batch_axis or 0
-        found = blanked(compute, self._model, batch, rows=self._rows, axis=axis)
+        # Without marks: what is tried out here must not count as brought in from outside.
+        unmarked = exchanged(batch, plain)
+        found = blanked(compute, self._model, unmarked, rows=self._rows, axis=axis)
         self._open(self._chunk)
         if found is None:
             raise failure  # out here, where it has no other error behind it
-        losses = compute(self._model, found[0])
-        return losses.masked_fill(found[1].to(losses.device), 0.0)
+        losses = plain(compute(self._model, self._lineage.mark(found[0])))
+        fit: Tensor = self._lineage.mark(losses.masked_fill(found[1].to(losses.device), 0.0))
+        return fit
 
     def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
         """Whether both passes were taken without autograd, with nobody there to notice."""

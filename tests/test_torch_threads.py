@@ -135,6 +135,7 @@ def run_with(settings: dict[str, str], lines: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

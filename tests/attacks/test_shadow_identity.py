@@ -286,6 +286,7 @@ print(train_key(train))
 """
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same_key() -> None:
     keys = {
         subprocess.run(

@@ -534,6 +534,7 @@ print("same")
 """
 
 
+@pytest.mark.slow
 def test_a_real_ray_gives_the_same(tmp_path: Path) -> None:
     assert "same" in run_with_ray(RAY, tmp_path, str(tmp_path / "pool"))
     assert len(list((tmp_path / "pool").glob("*.npy"))) == 4

@@ -189,6 +189,7 @@ def test_rows_cover_the_range(bench: SimpleNamespace) -> None:
     assert len(set(bench.accounting_rows.mixed_atoms(1000, 0.6))) == 1000
 
 
+@pytest.mark.slow
 def test_quick_run_writes_results_and_exits_by_its_targets(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
     done = subprocess.run(

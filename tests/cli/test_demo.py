@@ -181,6 +181,7 @@ def test_refusals_write_nothing(
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
+@pytest.mark.slow
 def test_digits_by_pate(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "demo"
     with threadpool_limits(1):

@@ -43,5 +43,6 @@ print("same")
 """
 
 
+@pytest.mark.slow
 def test_teachers_on_a_real_ray_vote_the_same(tmp_path: Path) -> None:
     assert "same" in run_with_ray(RAY, tmp_path, str(tmp_path / "votes"))

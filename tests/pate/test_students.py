@@ -175,6 +175,7 @@ def test_the_view_of_an_image_depends_on_that_image_and_public_ones() -> None:
     assert view.transform(images[:0]).shape == (0, 10)
 
 
+@pytest.mark.slow
 def test_plans_stay_within_the_budget_and_use_it() -> None:
     common: dict[str, Any] = {"classes": 3, "teachers": 100, "delta": 1e-5, "public_rows": 500}
     votes = made_up_votes(classes=3, teachers=100, agreement=0.8)

@@ -219,6 +219,7 @@ print(peak())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [HETEROGENEOUS, LARGE], ids=["heterogeneous", "large"])
 def test_a_thousand_distinct_atoms_fit_into_a_gigabyte(program):
     ran = subprocess.run(

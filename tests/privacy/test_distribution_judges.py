@@ -64,6 +64,7 @@ def peers_contradict_each_other(row: dict) -> bool:
     return first is not None and second is not None and second[0] > first[1] + 0.1
 
 
+@pytest.mark.slow
 def test_brackets_overlap_with_those_of_both_peers():
     apart = []
     for index, row in enumerate(RECORDED["rows"]):

@@ -179,6 +179,7 @@ def test_questions_are_asked_at_the_terminal(study: Study, service: Local, tmp_p
     assert "DISCREET_TOKEN" in nobody.stderr
 
 
+@pytest.mark.slow
 def test_the_service_is_a_command(tmp_path: Path) -> None:
     study = make_study(tmp_path)
     left = tmp_path / "tmp" / "discreet-curator-service-killed"

@@ -55,6 +55,7 @@ def race(local: Local, tokens: dict[str, str]) -> dict[str, list[tuple[int, Any]
     return outcomes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_no_cap_is_exceeded(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     place = None

@@ -29,6 +29,7 @@ def killing() -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_a_few_rounds_of_kill() -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(BENCHMARKS / "curator_killing.py")]

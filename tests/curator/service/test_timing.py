@@ -102,6 +102,7 @@ def test_neighbours_take_the_same_time(studies: tuple[Study, Study]) -> None:
         assert not alarm(times(services, 20_000))
 
 
+@pytest.mark.slow
 def test_a_leak_is_seen_without_a_quantum_and_hidden_by_it(
     studies: tuple[Study, Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:

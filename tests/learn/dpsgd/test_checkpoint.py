@@ -81,6 +81,7 @@ def killed(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["poisson", "shuffled"])
 def test_signal_9_at_any_time(killed, sampler):
     place = killed / sampler

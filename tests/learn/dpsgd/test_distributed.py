@@ -15,6 +15,8 @@ from discreet.learn.dpsgd.distributed import join
 from learn.dpsgd import team_member as member
 from learn.dpsgd.team_processes import run_members
 
+pytestmark = pytest.mark.slow
+
 MEMBER = Path(member.__file__)
 
 

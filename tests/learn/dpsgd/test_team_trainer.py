@@ -14,6 +14,8 @@ from learn.dpsgd import team_member as member
 from learn.dpsgd import team_trainer as script
 from learn.dpsgd.team_processes import run_members
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from oracles.ray_process import run_with_ray
 
 RAY = """

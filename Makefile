@@ -16,7 +16,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow judge-calculus lint bench bench-accounting bench-curator \
+.PHONY: help demo test test-slow judge-calculus judge-certificates lint bench bench-accounting bench-curator \
         bench-learners bench-noise bench-schema bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
@@ -26,6 +26,7 @@ help:
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
+	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
 	@echo "make lint               the static part of make test"
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
@@ -73,7 +74,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow judge-calculus: export OMP_NUM_THREADS := 1
+test test-slow judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
@@ -87,6 +88,10 @@ test-slow: $(VENV)/installed-test
 judge-calculus: $(VENV)/installed-test
 	$(call stage,pytest tests/privacy/test_judge_calculus.py)
 	$(BIN)/pytest -n $(WORKERS) tests/privacy/test_judge_calculus.py
+
+judge-certificates: $(VENV)/installed-test
+	$(call stage,pytest tests/report/test_every_leaf.py)
+	$(BIN)/pytest -n $(WORKERS) tests/report/test_every_leaf.py
 
 bench: bench-accounting bench-curator bench-learners bench-noise bench-schema bench-training
 

@@ -141,11 +141,16 @@ class TrustedKeys:
         day = dt.datetime.now(dt.UTC).date() if today is None else today
         found = envelope.keys_that_signed(self.keys)
         refused = []
+        # Of a key that was given twice, the earlier last day counts.
+        ends: dict[str, dt.date] = {}
+        for key in self.keys:
+            if key.valid_until is not None:
+                ends[key.id] = min(key.valid_until, ends.get(key.id, key.valid_until))
         for key in found:
             if key.id in self.revoked:
                 refused.append(f"the key {key.id} was revoked: {self.revoked[key.id]}")
-            elif key.valid_until is not None and key.valid_until < day:
-                refused.append(f"the key {key.id} expired after {key.valid_until}")
+            elif key.id in ends and ends[key.id] < day:
+                refused.append(f"the key {key.id} expired after {ends[key.id]}")
             else:
                 return key
         if refused:
@@ -390,7 +395,7 @@ def read_revoked(path: str | Path) -> dict[str, str]:
         case {"schema": str(schema), "version": 1, "keys": dict(keys)} if schema == REVOKED and all(
             isinstance(reason, str) for reason in keys.values()
         ):
-            return keys
+            return {fingerprint.strip().lower(): reason for fingerprint, reason in keys.items()}
         case _:
             raise FileUnusable("revoked", str(path), expected)
 

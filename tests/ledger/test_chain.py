@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -426,3 +427,22 @@ def test_a_publication_that_makes_no_sense_is_found(
     link["entry"]["content"] = content
     link["hash"] = hash_of(canonical(link["entry"]))
     assert words in "; ".join(map(str, check_receipt(exported)))
+
+
+def test_a_plan_without_a_tight_pair_that_was_charged_too_little_is_found(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lower end of its bracket is 0, which every claim is above."""
+    from discreet.ledger import ledger as module
+    from discreet.privacy import ApproxDP, Laplace
+    from discreet.privacy import charges as readings
+
+    loss = Laplace(0.01, relation="replace").sample_without_replacement(sample=9, population=10)
+    with Ledger.create(file) as book:
+        book.create_dataset("census", epsilon=1, delta="1e-3", kind="basic", relation="replace")
+        forged = ApproxDP("1/1000", "1/1000000", "replace")
+        for place in (module, readings):
+            monkeypatch.setattr(place, "plan_claim", lambda loss, delta: forged)
+        book.charge("census", loss, delta="1/1000000")
+        monkeypatch.undo()
+        assert any("costs more than it was charged" in p.what for p in book.verify().problems)

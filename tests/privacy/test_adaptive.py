@@ -27,6 +27,7 @@ from discreet.privacy import (
     GDP,
     ZCDP,
     ApproxDP,
+    Gaussian,
     PureDP,
     RandomizedResponse,
     charges,
@@ -415,3 +416,21 @@ def test_no_strategy_beats_the_odometer(kind, delta, reserved, menu):
         delta=delta, kind=kind, reserved=reserved, relation="replace", start=0.01, growth=1.5
     )
     assert 0.0 <= strongest(FilterGame(meter), menu, depth=4) <= delta + 1e-12
+
+
+def test_what_was_raised_is_not_forgotten_by_the_first_charge():
+    budget = Filter(epsilon=1, delta="1e-5")
+    budget.raise_sums({"basic": Fraction(1), "zcdp": Fraction(1)})
+    with pytest.raises(BudgetExceeded):
+        budget.charge(Gaussian(6.0), delta="1e-6")
+    state = Filter(epsilon=1, delta="1e-5").state()
+    state["lanes"] = [lane | {"spent": "1/1000"} for lane in state["lanes"]]
+    with pytest.raises(SchemaError):
+        Filter.from_state(state)
+
+
+def test_a_claim_below_the_cost_is_refused():
+    budget = Filter(epsilon=1, delta="1e-5", kind="basic")
+    with pytest.raises(InvalidValue, match="claim"):
+        budget.charge(Gaussian(0.1), claim=ApproxDP("1/1000", "1/1000000"))
+    assert budget.charges == 0

@@ -44,7 +44,7 @@ def test_a_sound_loss_is_read_as_before(one: dict[str, Any]) -> None:
     assert loss.epsilon(delta=one["delta"]) == pytest.approx(one["epsilon"], rel=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sound.ledger", "models.ledger"])
+@pytest.mark.parametrize("name", ["sound.ledger", "models.ledger", "refused_today.ledger"])
 def test_a_sound_ledger_is_verified_as_before(name: str, tmp_path: Path) -> None:
     with open_ledger(name, tmp_path) as ledger:
         assert ledger.verify().ok

@@ -56,6 +56,7 @@ ESTIMATORS: dict[str, Any] = {
     ),
 }
 RUNS = ("trainer", "own loop")
+SAMPLED = ("moments", "own loop")
 
 
 def dpsgd_plan() -> Plan:
@@ -191,8 +192,14 @@ def check_every_leaf(path: Path, ledger: Ledger, elsewhere: Path, every: int = 1
     return count
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*ESTIMATORS, *RUNS])
+# Two learners in `make test-slow`, the others in `make judge-certificates`: minutes for each.
+LEARNERS = [
+    pytest.param(name, marks=pytest.mark.slow if name in SAMPLED else pytest.mark.judge)
+    for name in (*ESTIMATORS, *RUNS)
+]
+
+
+@pytest.mark.parametrize("name", LEARNERS)
 def test_every_leaf_of_every_learner_is_held_by_the_ledger(
     name: str, book: Ledger, tmp_path: Path
 ) -> None:
@@ -203,7 +210,7 @@ def test_every_leaf_of_every_learner_is_held_by_the_ledger(
     assert check_every_leaf(path, book, tmp_path / "elsewhere") > 120
 
 
-@pytest.mark.parametrize("name", ["moments", "own loop"])
+@pytest.mark.parametrize("name", SAMPLED)
 def test_some_leaves_are_held_by_the_ledger(name: str, book: Ledger, tmp_path: Path) -> None:
     """The same for one leaf in nine, in little time."""
     (tmp_path / "elsewhere").mkdir()

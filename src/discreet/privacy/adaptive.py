@@ -77,6 +77,8 @@ __all__ = ["FILTER_KINDS", "Filter", "Odometer"]
 
 # Reading what is left and spending it is one act, whichever thread does it.
 _CHARGING = threading.RLock()
+# Another version may read the same plan a little differently.
+_AGREE = Fraction(1, 10**6)
 
 
 def _claim_of(loss: Loss, delta: object) -> ApproxDP | None:
@@ -224,6 +226,10 @@ class Filter:
         """
         with _CHARGING:
             known = _claim_of(loss, delta) if claim is None else claim
+            if claim is not None:
+                right = charges.plan_claim(loss, claim.claimed_delta).claimed_epsilon
+                if claim.claimed_epsilon < right * (1 - _AGREE):
+                    raise InvalidValue("claim", claim, f"at least epsilon {show(right)}")
             self._lanes, self._delta_spent = self._after(loss, known)
             self._auto = False
             self._charges += 1
@@ -278,6 +284,7 @@ class Filter:
                 self._delta_spent = self._reserved
                 self._lanes = [replace(lane, open=False) for lane in self._lanes]
             self._charges += charges
+            self._auto = False
 
     # --- persistence -----------------------------------------------------------------
 
@@ -328,7 +335,8 @@ class Filter:
         filter_._charges = read_count(body["charges"])
         filter_._delta_spent = serial.read_fraction(body["delta_spent"], "delta_spent")
         filter_._lanes = read_lanes(body["lanes"], filter_._lanes)
-        if filter_._auto and filter_._charges:
+        spent = filter_._delta_spent or any(lane.spent for lane in filter_._lanes)
+        if filter_._auto and (filter_._charges or spent):
             raise SchemaError("discreet.filter: the first charge decides what auto is")
         if filter_._delta_spent > filter_._reserved:
             raise SchemaError("discreet.filter: delta_spent is more than was reserved")

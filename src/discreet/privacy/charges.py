@@ -93,7 +93,11 @@ class GoodPart(NamedTuple):
 
 def plan_claim(loss: Loss, delta: object) -> ApproxDP:
     """What the accountant certifies for a plan declared beforehand, as a claim to spend."""
-    given = _validate.fraction("delta", delta, above=0, below=1)
+    return _claim_at(loss, _validate.fraction("delta", delta, above=0, below=1))
+
+
+@lru_cache(maxsize=1024)
+def _claim_at(loss: Loss, given: Fraction) -> ApproxDP:
     epsilon = loss.epsilon(delta=_round_down(given))
     if not math.isfinite(epsilon):
         raise NotApplicable(f"{loss!r} has no finite epsilon at delta = {float(given):g}")

@@ -156,7 +156,10 @@ def _signature(page: Page, signed: SignedCertificate | None) -> None:
             ("meant for", issuer.intended_use),
             ("signed on", str(issuer.date)),
             ("valid until", str(issuer.valid_until)),
-            *(("key (SHA-256)", hint) for hint, _ in signed.envelope.signatures),
+            *(
+                ("key that the envelope names (not checked here)", hint)
+                for hint, _ in signed.envelope.signatures
+            ),
         ],
     )
 

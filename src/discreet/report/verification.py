@@ -409,9 +409,9 @@ def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     entry = receipt["entry"]
     try:
         links = [link["entry"] for link in ledger.export(str(entry["dataset"]))["chain"]]
+        later = [one for one in links if one["content"].get("charge") == entry["seq"]]
     except (DiscreetError, KeyError) as error:
         return [unit, *(Check(name, False, f"cannot be read: {error}") for name in names)]
-    later = [one for one in links if one["content"].get("charge") == entry["seq"]]
     results = [one["content"]["result"] for one in later if one["kind"] == "outcome"]
     checks = [unit, _run_recorded(names[0], document, results)]
     if len(names) > 1:

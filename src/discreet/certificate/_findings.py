@@ -202,12 +202,12 @@ def _numbers_read(steps: Any) -> Iterator[_Warning]:
     )
 
 
-def _outside_tensors(count: Any) -> Iterator[_Warning]:
+def _outside_tensors(_: Any) -> Iterator[_Warning]:
     yield (
         "serious",
         "undermines",
         (
-            f"{count} tensor{'s' if count != 1 else ''} entered the loss from outside: neither "
+            "Tensors entered the loss from outside: neither "
             "parameters of the model, nor of the batch, nor made in the pass, nor declared public. "
             "If they depend on private data, epsilon does not cover it."
         ),

@@ -63,6 +63,19 @@ def test_a_resumed_run_takes_the_steps_that_are_left(tmp_path):
     assert not earlier_plans_of(certificate)
 
 
+def test_a_run_that_was_vouched_for_is_not_checked_by_resuming_it(tmp_path):
+    for isolation in ("vouched", "check"):
+        model = network()
+        private = make_private(model, sgd(model), plan(), isolation=isolation, checkpoint=tmp_path)
+        for batch in private.batches(data(64)):
+            private.step(EACH, *batch)
+            if private.steps_taken == 2:
+                break
+        found = private.certificate().run["isolation"]
+        private.detach()
+        assert found == "vouched"
+
+
 def test_the_state_comes_back(tmp_path):
     model = network()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, betas=(0.8, 0.9))

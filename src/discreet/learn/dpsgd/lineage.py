@@ -155,11 +155,15 @@ class Lineage:
 
     @property
     def facts(self) -> dict[str, int]:
-        """What a certificate is to state; nothing if nothing was read or brought in."""
+        """What a certificate is to state; nothing if nothing was read or brought in.
+
+        That tensors came from outside is 1, however many: one for each row would tell the size of
+        a batch.
+        """
         found = {
             "steps_with_numbers_read": len(self.read_in)
             + self.before.get("steps_with_numbers_read", 0),
-            "outside_tensors": max(self.outside, self.before.get("outside_tensors", 0)),
+            "outside_tensors": int(self.outside > 0 or "outside_tensors" in self.before),
         }
         return {name: count for name, count in found.items() if count}
 

@@ -73,6 +73,7 @@ def state_of(private: Private) -> State:
         "earlier_plans": earlier.written(private._earlier),
         "notes": private.notes,
         "run": private._lineage.facts,
+        "isolation": private._isolation,
     }
 
 
@@ -98,6 +99,8 @@ def continue_from(private: Private, state: State, reserved: int) -> None:
     # All that the model and the optimizer held before was replaced.
     private._earlier, private._notes = before, notes.get("notes", {})
     private._lineage.before = notes.get("run", {})
+    if notes.get("isolation") == "vouched":  # what was not probed stays so
+        private._isolation = "vouched"
     private._continue_at(start, clip_norms=notes["clip_norms"])
 
 

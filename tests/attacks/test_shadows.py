@@ -209,17 +209,17 @@ class TestCache:
         self, links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The other one keeps its seed after this one has looked, and before it writes."""
-        make = shadow_storage._draft
+        create = shadow_storage.create_file
 
-        def late(path: Path, write: Any) -> Path:
-            monkeypatch.setattr(shadow_storage, "_draft", make)
+        def late(path: Path, content: str, *, private: bool) -> bool:
+            monkeypatch.setattr(shadow_storage, "create_file", create)
             assert kept_seed(tmp_path, "data", 5) == 5
-            return make(path, write)
+            return create(path, content, private=private)
 
         def no_links(*_: object) -> None:
             raise PermissionError("no links on this disk")
 
-        monkeypatch.setattr(shadow_storage, "_draft", late)
+        monkeypatch.setattr(shadow_storage, "create_file", late)
         if not links:
             monkeypatch.setattr(os, "link", no_links)
         assert kept_seed(tmp_path, "data", 7) == 5

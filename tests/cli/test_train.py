@@ -8,9 +8,6 @@ import csv
 import json
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -22,7 +19,7 @@ from discreet.certificate import Certificate
 from discreet.cli.app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.model_directory import new_directory, read_model_directory
+from discreet.learn.model_directory import read_model_directory
 from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger
 
@@ -434,89 +431,6 @@ def test_an_existing_directory_is_left_alone(run, place):
     assert done.stderr.startswith("--out = model: expected a directory that does not exist yet")
     assert list(Path("model").iterdir()) == []
     assert run(*SEEDED[:-6], "--out", "no/such/model", *SEEDED[-4:]).exit_code == 4
-
-
-def fail_halfway(out: Path) -> None:
-    with new_directory(out) as draft:
-        (draft / "half").write_text("x")
-        raise RuntimeError
-
-
-def test_a_failure_leaves_no_directory(tmp_path):
-    with pytest.raises(RuntimeError):
-        fail_halfway(tmp_path / "model")
-    assert list(tmp_path.iterdir()) == []
-
-
-ENDED_HALFWAY = """
-import os, signal, sys, time
-from discreet.learn.model_directory import new_directory
-with new_directory(sys.argv[1]) as draft:
-    (draft / "half").write_text("x")
-    heard, told = os.pipe()
-    worker = os.fork()
-    if worker == 0:
-        os.write(told, b".")
-        time.sleep(60)
-        os._exit(1)
-    os.read(heard, 1)  # a signal before that would be lost: a new process forgets those
-    os.kill(worker, signal.SIGTERM)
-    _, status = os.waitpid(worker, 0)
-    print(os.waitstatus_to_exitcode(status), (draft / "half").exists(), flush=True)
-    time.sleep(60)
-"""
-
-
-def test_a_process_that_is_told_to_end_leaves_no_directory(tmp_path):
-    words = [sys.executable, "-c", ENDED_HALFWAY, str(tmp_path / "model")]
-    with subprocess.Popen(
-        words, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        # The end of a worker ends nothing else.
-        assert process.stdout.readline() == f"{128 + signal.SIGTERM} True\n"
-        assert [path.name for path in tmp_path.iterdir()] != []
-        process.terminate()
-        assert process.wait(timeout=30) == 128 + signal.SIGTERM
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_signals_are_left_as_they_were(tmp_path):
-    kept = signal.getsignal(signal.SIGTERM)
-    before = signal.SIG_DFL
-    signal.signal(signal.SIGTERM, before)
-    with new_directory(tmp_path / "first"):
-        during = signal.getsignal(signal.SIGTERM)
-    assert during is not before
-    assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(RuntimeError):
-        fail_halfway(tmp_path / "second")
-    assert signal.getsignal(signal.SIGTERM) is before
-
-    def decide(*_: object) -> None:
-        """Somebody else's."""
-
-    signal.signal(signal.SIGTERM, decide)
-    try:
-        with new_directory(tmp_path / "third"):
-            assert signal.getsignal(signal.SIGTERM) is decide
-    finally:
-        signal.signal(signal.SIGTERM, kept)
-
-
-def test_what_was_paid_for_is_kept_where_its_place_was_taken(tmp_path):
-    out = tmp_path / "out"
-
-    def take_it_meanwhile() -> None:
-        with new_directory(out) as draft:
-            (draft / "model").write_text("paid for", encoding="utf-8")
-            out.mkdir()
-            (out / "other").touch()
-
-    with pytest.raises(InvalidValue, match="is complete, in") as error:
-        take_it_meanwhile()
-    kept = Path(error.value.expected.rpartition(" in ")[2])
-    assert (kept / "model").read_text(encoding="utf-8") == "paid for"
-    assert [path.name for path in out.iterdir()] == ["other"]
 
 
 def test_a_model_that_was_tampered_with_is_refused(run, trained):

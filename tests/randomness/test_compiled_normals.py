@@ -13,7 +13,7 @@ import pytest
 from scipy import stats
 
 import discreet.randomness.tensor as tensor_module
-from discreet._torch_threads import numba_works
+from discreet._threads import numba_works
 from discreet.randomness import NormalStream, shared_normals, source
 from discreet.randomness.compiled_normals import (
     PAIRS,

@@ -227,7 +227,7 @@ def test_who_draws_in_between_has_scratch_memory_of_its_own(
 
 def test_without_forks_the_module_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.register_at_fork")
-    for name in ("discreet.randomness.tensor", "discreet._torch_threads"):
+    for name in ("discreet.randomness.tensor", "discreet._threads"):
         found = importlib.util.find_spec(name)
         assert found is not None
         assert found.loader is not None

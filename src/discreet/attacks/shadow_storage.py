@@ -10,14 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from discreet._files import create_file, replace_file
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -45,12 +43,10 @@ def read_scores(path: Path, shape: tuple[int, int]) -> NDArray[np.float32] | Non
 
 def write_scores(path: Path, scores: NDArray[np.float32]) -> None:
     """Put the scores in their place in one step, and their checksum behind them."""
-
-    def write(stream: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(path, private=True) as draft, draft.open("wb") as stream:
         np.save(stream, scores, allow_pickle=False)
         stream.write(_checksum(scores))
-
-    _replace(path, write)
 
 
 def _checksum(scores: NDArray[np.float32]) -> bytes:
@@ -85,7 +81,8 @@ def kept_seed(directory: Path, data: str, fresh: int) -> int:
     path = directory / SEED_FILE.format(data[:40])
     if not path.exists():
         text = json.dumps({"schema": "discreet.shadows", "version": 2, "data": data, "seed": fresh})
-        _create(path, text.encode())
+        path.parent.mkdir(parents=True, exist_ok=True)
+        create_file(path, text, private=True)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         known, about = document["seed"], document["data"]
@@ -96,41 +93,3 @@ def kept_seed(directory: Path, data: str, fresh: int) -> int:
             "directory", str(directory), f"a directory of shadow models: {path.name} is damaged"
         ) from error
     return known
-
-
-def _create(path: Path, content: bytes) -> None:
-    """Make a file with this content, unless there is one: then that one stays."""
-    draft = _draft(path, lambda stream: stream.write(content))
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    except OSError:  # no second names for files here: whoever reads too early finds it damaged
-        with suppress(FileExistsError), path.open("xb") as stream:
-            stream.write(content)
-    finally:
-        draft.unlink()
-
-
-def _replace(path: Path, write: Callable[[Any], Any]) -> None:
-    draft = _draft(path, write)
-    try:
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-
-
-def _draft(path: Path, write: Callable[[Any], Any]) -> Path:
-    """Write a file beside ``path``, whole and on the disk, and return its name."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".part-")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return Path(name)

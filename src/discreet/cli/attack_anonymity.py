@@ -293,8 +293,8 @@ def made_up(
     Examples:
       discreet attack made-up-tables --out tables --population 100000
     """
+    from discreet._files import new_directory
     from discreet.attacks.anonymity import made_up_tables
-    from discreet.learn.model_directory import new_directory
 
     size = count("population", population, at_least=10, at_most=10**8)
     start = None if seed is None else count("seed", seed, at_least=0)

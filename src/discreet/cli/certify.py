@@ -100,8 +100,8 @@ def certify(
       discreet certify model --members train.csv --nonmembers others.csv --shadows 16 \
         --source "patients of our clinics, 2019 to 2024"
     """
+    from discreet._files import new_directory
     from discreet.certificate import Collection
-    from discreet.learn.model_directory import new_directory
     from discreet.ledger import Ledger
     from discreet.report.certificate_files import file_hashes, write_annex, write_certificate
     from discreet.report.model_facts import model_certificate, model_files, read_audit

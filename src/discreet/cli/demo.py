@@ -64,10 +64,10 @@ def demo(
     missing = sorted({extra for name, extra in _NEEDED.items() if find_spec(name) is None})
     if missing:
         raise NotApplicable(f"the demonstration needs: pip install 'discreet[{','.join(missing)}]'")
+    from discreet._files import new_directory
     from discreet.cli.demo_data import load
     from discreet.cli.demo_methods import METHODS, method_of
     from discreet.cli.demo_run import Steps, demonstrate
-    from discreet.learn.model_directory import new_directory
 
     if method not in METHODS:
         raise InvalidValue("method", method, f"one of {', '.join(METHODS)}")

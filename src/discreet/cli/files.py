@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from discreet._files import replace_file
 from discreet.errors import InvalidValue
 
 __all__ = ["Output", "picture_file"]
@@ -36,18 +35,11 @@ def picture_file(output: str | None) -> Iterator[Path | None]:
     target = Path(output)
     if target.suffix.lower() not in _FORMATS:
         raise InvalidValue("output", output, "a file name that ends in .png or .svg")
-    # The suffix stays last, so that it still tells the format.
-    draft = target.with_name(f".{target.stem[:64]}.{secrets.token_hex(8)}{target.suffix.lower()}")
     with _refused(output):
         if target.exists() and not target.is_file():
             raise InvalidValue("output", output, "the name of a file")
-        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-    try:
-        with _refused(output):
+        with replace_file(target) as draft:
             yield draft
-            draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 @contextmanager

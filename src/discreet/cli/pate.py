@@ -102,7 +102,7 @@ def pate(
       discreet pate patients.csv volunteers.csv --schema schema.toml --epsilon 1 --out student \
         --teachers 250 --teacher mixed --ledger study.ledger --dataset patients
     """
-    from discreet.learn.model_directory import new_directory
+    from discreet._files import new_directory
 
     order = _Order.read(
         schema,

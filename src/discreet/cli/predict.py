@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-import os
-import secrets
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from discreet._files import replace_file
 from discreet.cli.options import Json
 from discreet.cli.tables import at_most, print_json, print_lines
 from discreet.errors import InvalidValue
@@ -48,19 +46,15 @@ def predict(
     check_columns(file, fitted.schema.for_prediction())
     target = Path(output)
     _check_output(target, file, Path(model))
-    draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
-        with draft.open("x", encoding="utf-8", newline="") as stream:
+        with (
+            replace_file(target) as draft,
+            draft.open("w", encoding="utf-8", newline="") as stream,
+        ):
             rows = _written(fitted, file, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(target)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
     certificate = fitted.estimator.certificate_
     if as_json:
         print_json(

@@ -112,8 +112,9 @@ def train(
       discreet train patients.csv --schema schema.toml --epsilon 1 --out model --dry-run
     """
     check_installed(learner)
+    from discreet._files import new_directory
     from discreet.cli.train_summary import write_summary
-    from discreet.learn.model_directory import new_directory, write_model_files
+    from discreet.learn.model_directory import write_model_files
 
     order = _Order.read(
         file=file,

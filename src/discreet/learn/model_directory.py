@@ -1,23 +1,13 @@
 """A trained model as a directory: model, schema, certificate and summary, complete or absent.
 
 ``model.npz`` (arrays and JSON, no pickle), ``model.json`` (which learner), ``schema.toml``,
-``certificate.json`` and whatever a caller adds. The directory is built beside its place under
-another name and moved there in one step.
+``certificate.json`` and whatever a caller adds.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import secrets
-import shutil
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import numpy as np
 
@@ -28,72 +18,10 @@ from discreet.errors import FileUnusable, NotApplicable, SchemaError
 from discreet.learn.choosing import LEARNERS, TableLearner
 from discreet.learn.declared import declared_bounds
 
-__all__ = ["new_directory", "read_model_directory", "write_model_files"]
+__all__ = ["read_model_directory", "write_model_files"]
 
 _FORMAT = "discreet.model"
 _VERSION = 1
-
-
-@contextmanager
-def new_directory(out: str | Path, *, argument: str = "out") -> Iterator[Path]:
-    """A directory to write into, which becomes ``out`` when the block succeeds.
-
-    Entering the block proves that it can be made; an existing place is refused. If the place is
-    taken while the block runs, the directory stays where it is and the error says where. A process
-    that is told to end (SIGTERM) leaves nothing, as after an error.
-    """
-    target = Path(out)
-    expected = "a directory that does not exist yet, in one that does"
-    try:
-        # os.lstat and not exists(), which takes a name that is too long for one that is free.
-        os.lstat(target)
-        taken = True
-    except FileNotFoundError:
-        taken = not target.name
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "no such name is possible"
-        raise FileUnusable(argument, str(out), f"{expected} ({reason})") from None
-    if taken:
-        raise FileUnusable(argument, str(out), expected)
-    draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
-    try:
-        draft.mkdir()
-    except OSError as error:
-        raise FileUnusable(argument, str(out), f"{expected} ({error.strerror})") from None
-    try:
-        with _ending_as_an_error():
-            yield draft
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    try:
-        draft.rename(target)
-    except OSError as error:
-        # Somebody took the place meanwhile; what is in the draft was paid for.
-        kept = f"{expected} ({error.strerror}); what was to be there is complete, in {draft}"
-        raise FileUnusable(argument, str(out), kept) from None
-
-
-@contextmanager
-def _ending_as_an_error() -> Iterator[None]:
-    """Have SIGTERM unwind the block as an exit, where nobody else has decided what it does."""
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    owner = os.getpid()
-
-    def end(number: int, _: FrameType | None) -> NoReturn:
-        if os.getpid() != owner:
-            os._exit(128 + number)  # a forked worker, whose end removes nothing
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def write_model_files(place: Path, model: TableLearner, certificate: Certificate) -> None:

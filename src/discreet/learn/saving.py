@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from discreet._files import replace_file
 from discreet.certificate import Certificate
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, SchemaError
@@ -62,17 +61,8 @@ def write_model(
         if array.dtype.kind not in "biufU" or name == _HEAD:
             raise InvalidValue(name, array.dtype, "an array of numbers, booleans or text")
     text = json.dumps({"kind": kind, "format": _FORMAT, **head}, sort_keys=True, default=_plain)
-    target = Path(path)
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **{_HEAD: np.array(text), **plain})
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replace_file(path, private=True) as draft, draft.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{_HEAD: np.array(text), **plain})
 
 
 def read_model(path: str | Path, *, kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -16,14 +16,15 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from discreet._files import replace_file, write_file
 from discreet.errors import FileUnusable, InvalidValue
 from discreet.pate.partition import draw_key
 from discreet.randomness import Source
@@ -69,7 +70,7 @@ def kept_key(directory: Path, source: Source) -> bytes:
     fresh = draw_key(source)
     try:
         if not path.exists():
-            _replace(path, lambda stream: stream.write(fresh))
+            write_file(path, fresh, private=True)
         key = path.read_bytes()
     except OSError:
         key = b""
@@ -195,17 +196,5 @@ def read_votes(path: Path, queries: int, *, classes: int) -> NDArray[np.int64] |
 
 def write_votes(path: Path, votes: NDArray[np.int64]) -> None:
     """Put the votes in their place in one step."""
-    _replace(path, lambda stream: np.save(stream, votes, allow_pickle=False))
-
-
-def _replace(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            write(stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replace_file(path, private=True) as draft, draft.open("wb") as stream:
+        np.save(stream, votes, allow_pickle=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet._torch_threads import Job, primitives
+from discreet._threads import Job, primitives
 from discreet.randomness.compiled_keystream import AT_ONCE, encrypt_primitive, lanes_of_host
 from discreet.randomness.compiled_normals import PAIRS, compiled_box_muller, words_for
 

@@ -41,7 +41,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet._torch_threads import numba_works
+from discreet._threads import numba_works
 from discreet.errors import InvalidValue
 from discreet.randomness.compiled_normals import (
     PAIRS,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from discreet._files import write_file
 from discreet.certificate import Certificate
 from discreet.certificate._certificate import publication_digest
 from discreet.errors import InvalidValue
@@ -73,14 +72,4 @@ def file_hashes(directory: str | Path, names: Iterable[str]) -> dict[str, str]:
 
 def write_json(target: Path, document: Mapping[str, Any]) -> Path:
     """Write a document; it is complete under its name or not there."""
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    try:
-        with draft.open("x", encoding="utf-8", newline="\n") as stream:
-            json.dump(document, stream, indent=2, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
-    return target
+    return write_file(target, json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import secrets
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import import_module
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from discreet import __version__
+from discreet._files import write_file
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.report.style import STYLE, sheet_style
 
@@ -219,18 +218,7 @@ class Page:
 
     def write(self, path: str | Path) -> Path:
         """Write the file; it is complete under its name or not there."""
-        target = Path(path)
-        text = self.html()
-        draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
-        try:
-            with draft.open("x", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
-        return target
+        return write_file(path, self.html())
 
 
 def declared_public(public_records: bool) -> bool:

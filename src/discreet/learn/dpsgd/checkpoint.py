@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn, uint8
 from torch.optim import Optimizer
 
+from discreet._files import write_file
 from discreet.errors import InvalidValue, SchemaError
 
 __all__ = [
@@ -39,19 +39,7 @@ __all__ = [
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, and never a part."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-    if os.name == "nt":  # there directories cannot be opened, and renames are journaled
-        return
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    write_file(path, content)
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

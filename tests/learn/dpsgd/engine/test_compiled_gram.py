@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from discreet._torch_threads import Job
+from discreet._threads import Job
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine import GradientEngine, compiled_gram, rounding
 from discreet.learn.dpsgd.engine.compiled_gram import CompiledGram, GramLoop, GramSums

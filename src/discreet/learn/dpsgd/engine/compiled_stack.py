@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet._torch_threads import Job, numba_works, primitives
+from discreet._threads import Job, numba_works, primitives
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.stack_loops import (
     add_squared_norms,

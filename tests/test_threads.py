@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-import discreet._torch_threads as threads_module
-from discreet._torch_threads import Job, numba_works, primitives
+import discreet._threads as threads_module
+from discreet._threads import Job, numba_works, primitives
 from discreet.randomness import NormalStream, source
 
 PIECES = 20_000

@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 
 from discreet.ledger import Ledger
-from discreet.ledger.schema import LATEST
-from discreet.ledger.store import Session
+from discreet.ledger._rows import LATEST
+from discreet.ledger._store import Session
 from discreet.privacy import Gaussian, PureDP
 
 VERSION_1 = Path(__file__).parents[1] / "tests" / "ledger" / "recorded" / "version_1.sql"

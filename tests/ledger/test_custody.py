@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerUnconfirmed
-from discreet.ledger import Ledger, sqlite_link, sqlite_store
-from discreet.ledger.custody import Custody
+from discreet.ledger import Ledger, _sqlite_link, _sqlite_store
+from discreet.ledger._custody import Custody
 from discreet.privacy import PureDP
 from ledger.tampering import query
 
@@ -161,14 +161,14 @@ def test_a_name_that_is_given_back_is_welcome_again(
 def test_a_file_that_moves_during_the_charge_runs_no_body(
     book: Ledger, file: Path, deed: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = sqlite_link.Link.run
+    run = _sqlite_link.Link.run
 
-    def commit_and_act(link_: sqlite_link.Link, statement: str, values: tuple[object, ...] = ()):
+    def commit_and_act(link_: _sqlite_link.Link, statement: str, values: tuple[object, ...] = ()):
         if statement == "COMMIT":
             deed(file)
         return run(link_, statement, values)
 
-    monkeypatch.setattr(sqlite_link.Link, "run", commit_and_act)
+    monkeypatch.setattr(_sqlite_link.Link, "run", commit_and_act)
     with pytest.raises(LedgerUnconfirmed, match="must not run"), book.charge("census", TENTH):
         pytest.fail("the body ran")
 
@@ -179,8 +179,8 @@ def test_without_the_checks_a_charge_is_lost(
     # The planted bug: what these tests would see of a ledger that does not look.
     monkeypatch.setattr(Custody, "check", lambda _: None)
     monkeypatch.setattr(Custody, "_compare", lambda *_: None)
-    monkeypatch.setattr(sqlite_link.Link, "_is_free", lambda _: True)
-    monkeypatch.setattr("discreet.ledger.custody.identity_of", lambda _: "-")
+    monkeypatch.setattr(_sqlite_link.Link, "_is_free", lambda _: True)
+    monkeypatch.setattr("discreet.ledger._custody.identity_of", lambda _: "-")
     rename(file)
     book.charge("census", TENTH)
     script = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); "
@@ -373,7 +373,7 @@ def test_an_idle_shell_keeps_writers_out_for_their_timeout_and_readers_never(
 CLOSING_SLOWLY = """
 import sys, time
 from discreet.ledger import Ledger
-from discreet.ledger.sqlite_link import Link
+from discreet.ledger._sqlite_link import Link
 ledger = Ledger.open(sys.argv[1])
 ledger.show("census")
 def slowly(step):
@@ -508,7 +508,7 @@ def test_a_crash_alone_is_no_reason_to_refuse(
 ) -> None:
     with monkeypatch.context() as patch:
         # The log was written last, so nothing has to be replayed.
-        patch.setattr(sqlite_store.SqliteStore, "_examine", lambda _: pytest.fail("examined"))
+        patch.setattr(_sqlite_store.SqliteStore, "_examine", lambda _: pytest.fail("examined"))
         with Ledger.open(crashed) as ledger:
             assert ledger.show("census").budget.charges == 66
     crash(crashed)
@@ -567,7 +567,7 @@ def interrupted_at(number: int, deed: Callable[[], object]) -> tuple[str, int] |
     return place
 
 
-INTERRUPTED = ("turns.py", "sqlite_store.py", "sqlite_link.py")
+INTERRUPTED = ("turns.py", "_sqlite_store.py", "_sqlite_link.py")
 
 
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(file: Path) -> None:
@@ -575,7 +575,7 @@ def test_an_interrupt_at_any_line_leaves_no_lock_behind(file: Path) -> None:
         ledger.create_dataset("census", epsilon=1)
         small, lines = PureDP("1/100000"), 0
         store = ledger._store
-        assert isinstance(store, sqlite_store.SqliteStore)
+        assert isinstance(store, _sqlite_store.SqliteStore)
         while interrupted_at(lines + 1, lambda: ledger.charge("census", small)) is not None:
             lines += 1
             assert not store._leased

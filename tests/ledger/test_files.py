@@ -24,8 +24,8 @@ from discreet.errors import (
     LedgerTooNew,
     LedgerUnconfirmed,
 )
-from discreet.ledger import Ledger, sqlite_link, sqlite_store
-from discreet.ledger.schema import LATEST
+from discreet.ledger import Ledger, _sqlite_link, _sqlite_store
+from discreet.ledger._rows import LATEST
 from discreet.privacy import PureDP
 from ledger.tampering import query, tamper
 
@@ -55,13 +55,13 @@ def test_the_log_is_kept_and_a_lone_charge_is_flushed_by_itself(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     levels = []
-    begin = sqlite_link.Link.begin
+    begin = _sqlite_link.Link.begin
 
-    def watched(link: sqlite_link.Link, *, full: bool) -> None:
+    def watched(link: _sqlite_link.Link, *, full: bool) -> None:
         begin(link, full=full)
         levels.append(link.rows("PRAGMA synchronous")[0][0])
 
-    monkeypatch.setattr(sqlite_link.Link, "begin", watched)
+    monkeypatch.setattr(_sqlite_link.Link, "begin", watched)
     assert query(str(file), "PRAGMA journal_mode") == [("wal",)]
     book.charge("census", TENTH)
     assert levels == [2]  # FULL
@@ -73,7 +73,7 @@ def test_a_charge_that_left_the_flush_to_others_waits_for_it(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Others seem to be in the queue all the time, and none of them ever flushes.
-    monkeypatch.setattr(sqlite_link.Turns, "nobody_waits", lambda _: False)
+    monkeypatch.setattr(_sqlite_link.Turns, "nobody_waits", lambda _: False)
     for _ in range(3):
         with book.charge("census", TENTH):
             [(made, durable)] = query(str(file), "SELECT made, durable FROM commits")
@@ -92,8 +92,8 @@ def test_a_charge_whose_flush_fails_does_not_run_its_body(
     def fail(*_: object) -> None:
         raise LedgerFull("no room")
 
-    monkeypatch.setattr(sqlite_link.Turns, "nobody_waits", lambda _: False)
-    monkeypatch.setattr(sqlite_store.SqliteStore, "_flush_all", fail)
+    monkeypatch.setattr(_sqlite_link.Turns, "nobody_waits", lambda _: False)
+    monkeypatch.setattr(_sqlite_store.SqliteStore, "_flush_all", fail)
     with pytest.raises(LedgerUnconfirmed, match="counts as spent"), book.charge("census", TENTH):
         pytest.fail("the body ran")
     monkeypatch.undo()
@@ -104,7 +104,7 @@ def test_a_charge_whose_flush_fails_does_not_run_its_body(
 def test_without_a_queue_everyone_flushes_alone(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_link.Turns, "_open", lambda *_: None)
+    monkeypatch.setattr(_sqlite_link.Turns, "_open", lambda *_: None)
     with Ledger.open(file) as other:
         other.charge("census", TENTH)
         with other.charge("census", TENTH):
@@ -123,9 +123,9 @@ def test_the_work_for_a_charge_does_not_grow_with_the_history(
         steps += 1
         return 0
 
-    prepare = sqlite_link.Link.prepare
+    prepare = _sqlite_link.Link.prepare
 
-    def counted(link: sqlite_link.Link, *, fresh: bool) -> None:
+    def counted(link: _sqlite_link.Link, *, fresh: bool) -> None:
         prepare(link, fresh=fresh)
         link.connection.set_progress_handler(count, 1)
 
@@ -137,7 +137,7 @@ def test_the_work_for_a_charge_does_not_grow_with_the_history(
         assert book.charge("census", loss, key=key).replayed
         return steps
 
-    monkeypatch.setattr(sqlite_link.Link, "prepare", counted)
+    monkeypatch.setattr(_sqlite_link.Link, "prepare", counted)
     loss = PureDP("1/1000000")
     with Ledger.create(file) as book:
         book.create_dataset("census", epsilon=1)
@@ -240,7 +240,7 @@ def test_a_ledger_opened_for_reading_cannot_be_charged(book: Ledger, file: Path)
 AS_NOBODY = """
 import os, sys
 from discreet.errors import LedgerError
-from discreet.ledger import Ledger, sqlite_link, sqlite_store
+from discreet.ledger import Ledger, _sqlite_link, _sqlite_store
 from discreet.privacy import Filter, PureDP
 Filter(epsilon=1).charge(PureDP("0.1"))
 if os.getuid() == 0:  # permissions do not bind root, and nobody may not import
@@ -288,14 +288,14 @@ def test_a_file_without_write_permission(folder_mode: int) -> None:
 def test_a_full_disk_is_an_error_and_nothing_is_half_written(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = sqlite_link.Link.prepare
+    prepare = _sqlite_link.Link.prepare
 
-    def limited(link: sqlite_link.Link, *, fresh: bool) -> None:
+    def limited(link: _sqlite_link.Link, *, fresh: bool) -> None:
         prepare(link, fresh=fresh)
         [(pages,)] = link.rows("PRAGMA page_count")
         link.run(f"PRAGMA max_page_count = {pages + 8}")
 
-    monkeypatch.setattr(sqlite_link.Link, "prepare", limited)
+    monkeypatch.setattr(_sqlite_link.Link, "prepare", limited)
     granted = 0
 
     def charge_until_full(ledger: Ledger) -> None:
@@ -365,7 +365,7 @@ def test_a_ledger_that_others_hold_too_long_says_so(book: Ledger, file: Path) ->
         with pytest.raises(LedgerBusy, match="nothing was charged"):
             hasty.charge("census", TENTH)
         hog.execute("ROLLBACK")
-        link = sqlite_link.Turns(file, timeout=1.0)
+        link = _sqlite_link.Turns(file, timeout=1.0)
         with link.mine(), pytest.raises(LedgerBusy, match=r"more than 0\.2 s"):
             hasty.charge("census", TENTH)
         link.close()
@@ -438,7 +438,7 @@ def old_file(file: Path, version: int) -> None:
 
 def test_every_older_version_is_recorded() -> None:
     names = sorted(path.name for path in RECORDED.glob("*.sql"))
-    assert names == [f"version_{version}.sql" for version in range(1, LATEST)]
+    assert names == [f"version_{version}.sql" for version in range(1, LATEST + 1)]
 
 
 @pytest.mark.parametrize("version", range(1, LATEST))
@@ -466,15 +466,15 @@ def test_a_migration_that_fails_leaves_the_old_version(
 ) -> None:
     old_file(file, version)
     before = query(str(file), "SELECT sql FROM sqlite_master ORDER BY name"), content(file)
-    run = sqlite_link.Link.run
+    run = _sqlite_link.Link.run
 
-    def failing(link: sqlite_link.Link, statement: str, values: tuple[object, ...] = ()) -> int:
+    def failing(link: _sqlite_link.Link, statement: str, values: tuple[object, ...] = ()) -> int:
         if statement.startswith("UPDATE meta SET value"):
             raise sqlite3.OperationalError("disk I/O error")
         return run(link, statement, values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sqlite_link.Link, "run", failing)
+        patch.setattr(_sqlite_link.Link, "run", failing)
         with pytest.raises(LedgerError):
             Ledger.open(file)
     assert (query(str(file), "SELECT sql FROM sqlite_master ORDER BY name"), content(file)) == (

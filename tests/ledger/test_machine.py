@@ -21,8 +21,8 @@ from hypothesis.stateful import (
 
 from discreet.errors import BudgetExceeded, KeyConflict, LedgerExists
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger import ledger as ledger_module
-from discreet.ledger.budgets import charge_all
+from discreet.ledger import _ledger as ledger_module
+from discreet.ledger._budget import charge_all
 from discreet.privacy import ApproxDP, PureDP
 
 EPSILONS = st.sampled_from([Fraction(n, 30) for n in (1, 2, 3, 7, 10, 31)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from discreet.errors import AlreadyCharged, BudgetExceeded
-from discreet.ledger import Ledger, sqlite_link
+from discreet.ledger import Ledger, _sqlite_link
 from discreet.privacy import PureDP
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -133,13 +133,13 @@ def test_the_flush_is_shared_between_writers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushes = []
-    begin = sqlite_link.Link.begin
+    begin = _sqlite_link.Link.begin
 
-    def counted(link: sqlite_link.Link, *, full: bool) -> None:
+    def counted(link: _sqlite_link.Link, *, full: bool) -> None:
         flushes.append(full)
         begin(link, full=full)
 
-    monkeypatch.setattr(sqlite_link.Link, "begin", counted)
+    monkeypatch.setattr(_sqlite_link.Link, "begin", counted)
     with Ledger.create(tmp_path / "ledger") as ledger:
         ledger.create_dataset("census", epsilon=1)
 

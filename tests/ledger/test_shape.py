@@ -10,7 +10,7 @@ import pytest
 
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerReadOnly
 from discreet.ledger import Ledger
-from discreet.ledger.entries import EMPTY_ROLL, Roll
+from discreet.ledger._entry import EMPTY_ROLL, Roll
 from discreet.privacy import PureDP
 from ledger.tampering import execute, query, tamper
 
@@ -321,7 +321,7 @@ def test_a_forged_flush_is_not_believed(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Others seem to be in the queue, so the charge would rest on the account alone.
-    monkeypatch.setattr("discreet.ledger.turns.Turns.nobody_waits", lambda _: False)
+    monkeypatch.setattr("discreet.ledger._turns.Turns.nobody_waits", lambda _: False)
     execute(str(file), "UPDATE commits SET durable = made + 1000")
     with pytest.raises(LedgerError, match="impossible"), book.charge("census", TENTH):
         pytest.fail("the body ran without a flush")

@@ -77,11 +77,11 @@ def test_a_correction_that_is_too_small_is_found(tmp_path: Path) -> None:
     with open_ledger("items_1_and_2.ledger", tmp_path) as ledger:
         ledger.correct("replace")
         export = ledger.export("replace")
-    from discreet.ledger.entries import canonical, hash_of
+    from discreet.ledger._entry import canonical, hash_text
 
     link = next(one for one in export["chain"] if one["entry"]["kind"] == "correction")
     link["entry"]["content"]["spent"]["dataset"]["basic"] = "1"
-    link["hash"] = hash_of(canonical(link["entry"]))
+    link["hash"] = hash_text(canonical(link["entry"]))
     assert any("below what was spent" in problem.what for problem in check_receipt(export))
 
 

@@ -22,7 +22,7 @@ from discreet.errors import DataCorrupt, InvalidValue, SchemaError, SignatureInv
 
 if TYPE_CHECKING:
     from discreet._dsse import Envelope, TrustedKeys
-    from discreet.ledger import DatasetView, Problem
+    from discreet.ledger import DatasetView, Fault
 
 __all__ = ["ledger"]
 
@@ -109,13 +109,13 @@ def create(
             )
             view = book.show(dataset)
     else:
-        from discreet.ledger.arguments import amount
+        from discreet.ledger import check_amount
         from discreet.privacy import Filter
 
         # Refused before a file is made for it.
         for option, value in (("epsilon", epsilon), ("delta", delta), ("reserved", reserved)):
             if value is not None:
-                amount(option, value)
+                check_amount(option, value)
         Filter(
             epsilon=epsilon,
             delta=delta,
@@ -261,7 +261,7 @@ def verify(
     trusted = trusted_keys(keys, revoked) if keys else None
     found = {name: _document("receipt", name) for name in receipt or ()}
     receipts = [document for document, _ in found.values()]
-    no_notes: tuple[Problem, ...] = ()
+    no_notes: tuple[Fault, ...] = ()
     try:
         if place.endswith(".json"):
             found[place] = _document("place", place)
@@ -285,22 +285,22 @@ def verify(
 
 def _signatures(
     found: Mapping[str, tuple[Mapping[str, Any], Envelope | None]], trusted: TrustedKeys | None
-) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
     """Say which documents no trusted key signed, and which signatures nobody could check."""
-    from discreet.ledger import Problem
+    from discreet.ledger import Fault
 
     problems, unchecked = [], []
     for name, (_, envelope) in found.items():
         if trusted is None and envelope is not None:
             what = "it is signed, and the signature was not checked: no --key was given"
-            unchecked.append(Problem(shown(name), None, what))
+            unchecked.append(Fault(shown(name), None, what))
         elif trusted is not None and envelope is None:
-            problems.append(Problem(shown(name), None, "it is not signed"))
+            problems.append(Fault(shown(name), None, "it is not signed"))
         elif trusted is not None and envelope is not None:
             try:
                 trusted.require_signature(envelope)
             except SignatureInvalid as error:
-                problems.append(Problem(shown(name), None, str(error)))
+                problems.append(Fault(shown(name), None, str(error)))
     return tuple(problems), tuple(unchecked)
 
 
@@ -339,7 +339,7 @@ def correct(
     print_lines(f"  closed: {label}" for label in closed)
 
 
-def _listed(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+def _listed(problems: Sequence[Fault]) -> list[dict[str, Any]]:
     return [
         {"dataset": p.dataset, "entry": p.seq, "what": p.what, "undercharged": p.undercharged}
         for p in problems
@@ -349,8 +349,8 @@ def _listed(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 def _print_verdict(
     place: str,
     entries: int,
-    problems: tuple[Problem, ...],
-    notes: tuple[Problem, ...],
+    problems: tuple[Fault, ...],
+    notes: tuple[Fault, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -375,7 +375,7 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | None]:
-    from discreet.ledger.receipts import read_signed_document
+    from discreet.ledger import read_signed_document
 
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")

@@ -95,7 +95,7 @@ def _token(token_file: str | None) -> str:
 
 def _read_question(text: str) -> dict[str, Any]:
     from discreet.errors import SchemaError
-    from discreet.ledger.entries import parse_json
+    from discreet.ledger._entry import parse_json
 
     try:
         if text == "-":

@@ -24,7 +24,7 @@ from discreet.curator.service.gate import BODY, HOLDER
 from discreet.curator.service.office import Office
 from discreet.curator.service.registry import Holder
 from discreet.curator.service.runner import Runner, Unanswered
-from discreet.ledger.entries import parse_json
+from discreet.ledger._entry import parse_json
 
 __all__ = ["PROBLEMS", "DatasetPath", "HolderOf", "analyst_router"]
 

@@ -28,10 +28,8 @@ from discreet.errors import (
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema, shape
-from discreet.ledger.store import Meanings, Session, in_words
-
-__all__ = ["PostgresStore"]
+from discreet.ledger import _rows, _shape
+from discreet.ledger._store import Meanings, Session, translate_error
 
 # Connections that a child inherited: to close them would end the parent's sessions.
 _INHERITED: list[object] = []
@@ -72,7 +70,7 @@ class PostgresStore:
             if link.exists("SELECT 1 FROM pg_namespace WHERE nspname = ?", store._schema):
                 raise LedgerExists(f"{store.place} exists already; nothing was changed")
             link.run(f"CREATE SCHEMA {store._schema}")
-            schema.migrate(link, "postgres", start=0)
+            _rows.migrate(link, "postgres", start=0)
             link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
             store._check_shape(link)
         return store
@@ -90,7 +88,7 @@ class PostgresStore:
                     "Ledger.create, so that a mistyped name is not a fresh budget)"
                 )
             with store._transaction(link):
-                outdated = schema.check_version(link, store.place) < schema.LATEST
+                outdated = _rows.check_version(link, store.place) < _rows.LATEST
             if outdated and read_only:
                 raise LedgerReadOnly(f"{store.place} has an older schema and cannot be written")
             if outdated:
@@ -98,15 +96,15 @@ class PostgresStore:
                     # Nobody opens a dataset or charges one meanwhile.
                     link.run("LOCK TABLE meta, datasets, budgets, entries")
                     # Somebody else may have done it while we waited.
-                    start = schema.check_version(link, store.place)
-                    schema.migrate(link, "postgres", start=start)
+                    start = _rows.check_version(link, store.place)
+                    _rows.migrate(link, "postgres", start=start)
             if not read_only:
                 with store._transaction(link):
                     store._check_shape(link)
         return store
 
     def _check_shape(self, link: _Link) -> None:
-        odd = shape.postgres_oddities(link, self._schema)
+        odd = _shape.postgres_differences(link, self._schema)
         if odd:
             raise LedgerCorrupt(f"{self.place}: {odd[0]}; nothing was charged, run verify")
 
@@ -123,7 +121,7 @@ class PostgresStore:
             self._link() as link,
             self._transaction(link, "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
         ):
-            schema.check_version(link, self.place)
+            _rows.check_version(link, self.place)
             yield link
 
     @contextmanager
@@ -133,10 +131,10 @@ class PostgresStore:
             raise LedgerReadOnly(f"{self.place} was opened for reading; nothing was charged")
         with self._link() as link, self._transaction(link, "ISOLATION LEVEL READ COMMITTED"):
             link.run(f"SET LOCAL synchronous_commit TO {'on' if durable else 'off'}")
-            schema.check_version(link, self.place)
+            _rows.check_version(link, self.place)
             yield link
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """A synchronous commit flushes every commit before it."""
         if not self._read_only:
             with self.writing() as link:
@@ -148,9 +146,9 @@ class PostgresStore:
         """Damage shows when the entries are read; the server keeps its own checks."""
         return []
 
-    def oddities(self, session: Session) -> list[str]:
+    def differences(self, session: Session) -> list[str]:
         """Tables, indexes and guards that are not those of a ledger."""
-        return shape.postgres_oddities(session, self._schema)
+        return _shape.postgres_differences(session, self._schema)
 
     @contextmanager
     def _transaction(self, link: _Link, mode: str = "") -> Iterator[None]:
@@ -247,7 +245,7 @@ class PostgresStore:
             yield
         except self._driver.Error as error:
             code = error.sqlstate or ""
-            raise in_words(self.place, code, _first_line(error), _MEANINGS) from error
+            raise translate_error(self.place, code, _first_line(error), _MEANINGS) from error
 
 
 class _Link:

@@ -19,12 +19,10 @@ from discreet.errors import (
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema, shape
-from discreet.ledger.custody import PATIENCE, ChangedOnArrivalError, Custody
-from discreet.ledger.store import Meanings, in_words
-from discreet.ledger.turns import Turns
-
-__all__ = ["APPLICATION", "Link", "connect_to_read", "translated"]
+from discreet.ledger import _rows, _shape
+from discreet.ledger._custody import PATIENCE, ChangedOnArrivalError, Custody
+from discreet.ledger._store import Meanings, translate_error
+from discreet.ledger._turns import Turns
 
 APPLICATION = 0x4453434C  # "DSCL"
 
@@ -99,7 +97,7 @@ class Link:
         [(application,)] = self.rows("PRAGMA application_id")
         if application != APPLICATION:
             raise LedgerCorrupt(f"{self._path} is not a ledger")
-        self.version = schema.check_version(self, str(self._path))
+        self.version = _rows.check_version(self, str(self._path))
 
     def check_shape(self) -> None:
         """Refuse to write to tables, indexes or guards that are not those of a ledger.
@@ -110,7 +108,7 @@ class Link:
         [(count,)] = self.rows("PRAGMA schema_version")
         if count == self._shape:
             return
-        odd = shape.sqlite_oddities(self, schema.LATEST)
+        odd = _shape.sqlite_differences(self, _rows.LATEST)
         if odd:
             raise LedgerCorrupt(f"{self._path}: {odd[0]}; nothing was charged, run verify")
         self._shape = count
@@ -118,7 +116,7 @@ class Link:
     def commits(self) -> tuple[int, int]:
         """How many commits there were, and how many of them are known to be on the disk."""
         rows = self.rows("SELECT made, durable FROM commits")
-        fault = shape.commits_fault(rows)
+        fault = _shape.commits_fault(rows)
         if fault:
             raise LedgerCorrupt(f"{self._path}: {fault}; nothing was charged, run verify")
         made, durable = rows[0]
@@ -210,7 +208,7 @@ def translated(path: Path) -> Iterator[None]:
         code = getattr(error, "sqlite_errorname", "")
         if not code and "decode" in str(error):  # the driver's own: a text is not UTF-8
             code = "SQLITE_CORRUPT"
-        raise in_words(str(path), code, str(error), _MEANINGS) from error
+        raise translate_error(str(path), code, str(error), _MEANINGS) from error
 
 
 _MEANINGS: Meanings = (

@@ -1,41 +1,29 @@
-"""The rows of a ledger: the few statements that read and append them.
+"""The tables of a ledger, version by version, and the few statements that read and append rows.
 
 Nothing that is read is believed before its type was looked at: a field that somebody spoilt is a
 ``LedgerCorrupt``. Every statement that writes must change exactly one row.
+
+``steps(n)`` turns version n - 1 of the tables into version n; version 0 is empty. A new ledger
+takes every step, an old one those that it lacks, and each migration is one transaction. Entries
+refuse to be changed or deleted by any SQL that goes through the database.
+
+Version 1 knew no idempotency keys. Version 2 adds them, and one outcome at most per charge.
+Version 3 adds the roll of datasets (:class:`~discreet.ledger._entry.Roll`), which every entry
+repeats, and counts the commits from the entries that there are.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
-from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
-from discreet.ledger.budgets import label_of, state_of
-from discreet.ledger.entries import Entry, Head, Roll, parse_entry, parse_json
-from discreet.ledger.store import Session
+from discreet.errors import LedgerCorrupt, LedgerMissing, LedgerTooNew, SchemaError
+from discreet.ledger._budget import format_label, write_state
+from discreet.ledger._entry import EMPTY_ROLL, Entry, Head, Roll, parse_entry, parse_json
+from discreet.ledger._store import Session
 from discreet.privacy.adaptive import Filter
-
-__all__ = [
-    "DatasetRow",
-    "Identity",
-    "Row",
-    "StoredDataset",
-    "append",
-    "budget_rows",
-    "budgets",
-    "charges_before",
-    "dataset",
-    "dataset_rows",
-    "entry_by_key",
-    "entry_rows",
-    "filter_of",
-    "identity",
-    "one_entry",
-    "outcome_of",
-    "save_budget",
-    "save_dataset",
-]
 
 
 class Identity(NamedTuple):
@@ -83,10 +71,10 @@ _MOST_KNOWN = 256
 _MALFORMED = (SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 
-def identity(session: Session, *, lock: str = "") -> Identity:
+def read_identity(session: Session, *, lock: str = "") -> Identity:
     """The name and the roll of the ledger."""
     rows = session.rows(f"SELECT name, value FROM meta WHERE name IN ('ledger', 'roll'){lock}")
-    found = dict(_typed(row, (str, str), "the identity of the ledger") for row in rows)
+    found = dict(check_types(row, (str, str), "the identity of the ledger") for row in rows)
     if len(rows) != 2 or len(found) != 2:
         raise LedgerCorrupt("the ledger has lost its identity")
     try:
@@ -95,7 +83,7 @@ def identity(session: Session, *, lock: str = "") -> Identity:
         raise LedgerCorrupt(f"the ledger has lost its identity: {error}") from error
 
 
-def dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
+def read_dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
     """The dataset of a name, or ``LedgerMissing``."""
     rows = session.rows(
         f"SELECT number, name, genesis, seq, hash FROM datasets WHERE name = ?{lock}", (name,)
@@ -104,17 +92,17 @@ def dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
         raise LedgerMissing(f"there is no dataset {name!r} in this ledger")
     if len(rows) > 1:
         raise LedgerCorrupt(f"there are {len(rows)} datasets {name!r}; nothing was charged")
-    row = DatasetRow(*_typed(rows[0], _DATASET_TYPES, f"the row of the dataset {name!r}"))
+    row = DatasetRow(*check_types(rows[0], _DATASET_TYPES, f"the row of the dataset {name!r}"))
     # The roll is read after the row was locked, so that it only grows along a chain.
-    ledger, roll = identity(session)
+    ledger, roll = read_identity(session)
     head = Head(ledger, name, row.genesis, row.seq, row.hash)
     return StoredDataset(row.number, name, head, roll)
 
 
-def dataset_rows(session: Session) -> list[DatasetRow]:
+def read_datasets(session: Session) -> list[DatasetRow]:
     """Every dataset, in the order in which they were opened."""
     rows = session.rows("SELECT number, name, genesis, seq, hash FROM datasets ORDER BY number")
-    return [DatasetRow(*_typed(row, _DATASET_TYPES, "the row of a dataset")) for row in rows]
+    return [DatasetRow(*check_types(row, _DATASET_TYPES, "the row of a dataset")) for row in rows]
 
 
 def save_dataset(session: Session, number: int, entry: Entry, roll: Roll) -> None:
@@ -125,10 +113,10 @@ def save_dataset(session: Session, number: int, entry: Entry, roll: Roll) -> Non
         (number, entry.dataset, entry.hash, 0, entry.hash),
     )
     _write_one(session, "UPDATE meta SET value = ? WHERE name = 'roll'", (roll.as_text(),))
-    append(session, number, entry)
+    append_entry(session, number, entry)
 
 
-def append(session: Session, number: int, entry: Entry, *, key: str | None = None) -> None:
+def append_entry(session: Session, number: int, entry: Entry, *, key: str | None = None) -> None:
     """Add an entry and move the end of the chain."""
     refers = entry.content["charge"] if entry.kind == "outcome" else None
     _write_one(
@@ -145,13 +133,13 @@ def append(session: Session, number: int, entry: Entry, *, key: str | None = Non
         )
 
 
-def budget_rows(session: Session) -> list[tuple[int, str, str, str]]:
+def read_budget_rows(session: Session) -> list[tuple[int, str, str, str]]:
     """Dataset, scope, name and state of every budget in the ledger."""
     rows = session.rows("SELECT dataset, scope, name, state FROM budgets ORDER BY 1, 2, 3")
-    return [_typed(row, (int, str, str, str), "the row of a budget") for row in rows]
+    return [check_types(row, (int, str, str, str), "the row of a budget") for row in rows]
 
 
-def budgets(
+def read_budgets(
     session: Session, number: int, labels: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Filter]:
     """The filters of those named budgets that exist."""
@@ -163,10 +151,10 @@ def budgets(
     states = {(scope, name): state for scope, name, state in rows}
     if len(states) != len(rows):
         raise LedgerCorrupt("a budget has two rows; nothing was charged, run verify")
-    return {label: filter_of(states[label], label) for label in labels if label in states}
+    return {label: read_filter(states[label], label) for label in labels if label in states}
 
 
-def filter_of(state: object, label: tuple[str, str]) -> Filter:
+def read_filter(state: object, label: tuple[str, str]) -> Filter:
     """The budget that a state describes, or ``LedgerCorrupt``."""
     try:
         if not isinstance(state, str):
@@ -174,7 +162,7 @@ def filter_of(state: object, label: tuple[str, str]) -> Filter:
         return copy(_read(state))
     except _MALFORMED as error:
         raise LedgerCorrupt(
-            f"the budget {label_of(*label)!r} cannot be read, nothing was charged: {error}"
+            f"the budget {format_label(*label)!r} cannot be read, nothing was charged: {error}"
         ) from error
 
 
@@ -197,7 +185,7 @@ def save_budget(
     session: Session, number: int, label: tuple[str, str], budget: Filter, *, new: bool = False
 ) -> None:
     """Store the sums of a budget."""
-    state = state_of(budget)
+    state = write_state(budget)
     _remember(state, copy(budget))
     if new:
         statement = "INSERT INTO budgets (state, dataset, scope, name) VALUES (?, ?, ?, ?)"
@@ -206,7 +194,7 @@ def save_budget(
     _write_one(session, statement, (state, number, *label))
 
 
-def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[Row]:
+def read_entries(session: Session, number: int, *, page: int = 1000) -> Iterator[Row]:
     """Every entry of a dataset in order, a page at a time."""
     last = -(2**63)
     while True:
@@ -214,13 +202,13 @@ def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[R
             f"{_ROW} WHERE dataset = ? AND seq > ? ORDER BY seq LIMIT ?", (number, last, page)
         )
         for row in rows:
-            yield Row(*_typed(row, _ROW_TYPES, f"entry {row[0]!r} of dataset {number}"))
+            yield Row(*check_types(row, _ROW_TYPES, f"entry {row[0]!r} of dataset {number}"))
         if len(rows) < page:
             return
         last = rows[-1][0]
 
 
-def charges_before(
+def read_charges_before(
     session: Session, found: StoredDataset, end: int, *, page: int
 ) -> Iterator[Entry]:
     """Charges below a position, the newest first, a page at a time."""
@@ -240,7 +228,7 @@ def charges_before(
             return
 
 
-def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
+def read_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
     """The entry at a position, or ``LedgerMissing``."""
     entry = _one(session, found, "seq", seq)
     if entry is None:
@@ -250,7 +238,7 @@ def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
     return entry
 
 
-def entry_by_key(session: Session, found: StoredDataset, key: str) -> Entry | None:
+def find_charge(session: Session, found: StoredDataset, key: str) -> Entry | None:
     """The charge that was made under an idempotency key."""
     entry = _one(session, found, "request_key", key)
     if entry is not None and (entry.kind != "charge" or entry.content.get("key") != key):
@@ -258,7 +246,7 @@ def entry_by_key(session: Session, found: StoredDataset, key: str) -> Entry | No
     return entry
 
 
-def outcome_of(session: Session, found: StoredDataset, seq: int) -> Mapping[str, Any] | None:
+def find_outcome(session: Session, found: StoredDataset, seq: int) -> Mapping[str, Any] | None:
     """What became of the body of a charge, if that is known."""
     entry = _one(session, found, "refers", seq)
     if entry is None:
@@ -285,7 +273,7 @@ def _one(session: Session, found: StoredDataset, column: str, value: object) -> 
 
 
 def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
-    text, hash_ = _typed(row, (str, str), f"an entry of {found.name!r}")
+    text, hash_ = check_types(row, (str, str), f"an entry of {found.name!r}")
     try:
         entry = parse_entry(text)
     except SchemaError as error:
@@ -295,7 +283,7 @@ def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
     return entry
 
 
-def _typed(row: Sequence[Any], kinds: Sequence[Any], what: str) -> Any:
+def check_types(row: Sequence[Any], kinds: Sequence[Any], what: str) -> Any:
     for value, kind in zip(row, kinds, strict=True):
         if not isinstance(value, kind):
             raise LedgerCorrupt(f"{what} holds {value!r} where it cannot be; run verify")
@@ -310,3 +298,124 @@ def _write_one(session: Session, statement: str, values: Sequence[object]) -> No
             f"a statement changed {changed} rows of {table!r} instead of one; nothing was charged, "
             "run verify"
         )
+
+
+# --- the tables, version by version ------------------------------------------------------
+
+LATEST = 3
+POSTGRES_REFUSAL = " BEGIN RAISE EXCEPTION 'entries of a ledger are append-only'; END "
+
+_TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    (
+        "CREATE TABLE datasets (number BIGINT PRIMARY KEY, name TEXT NOT NULL UNIQUE,"
+        " genesis TEXT NOT NULL, seq BIGINT NOT NULL, hash TEXT NOT NULL)"
+    ),
+    (
+        "CREATE TABLE budgets (dataset BIGINT NOT NULL, scope TEXT NOT NULL, name TEXT NOT NULL,"
+        " state TEXT NOT NULL, PRIMARY KEY (dataset, scope, name))"
+    ),
+    (
+        "CREATE TABLE entries (dataset BIGINT NOT NULL, seq BIGINT NOT NULL, kind TEXT NOT NULL,"
+        " refers BIGINT, text TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (dataset, seq))"
+    ),
+    "INSERT INTO meta (name, value) VALUES ('schema', '1')",
+)
+
+_SQLITE_GUARDS = tuple(
+    f"CREATE TRIGGER entries_no_{event.lower()} BEFORE {event} ON entries"
+    " BEGIN SELECT RAISE(ABORT, 'entries of a ledger are append-only'); END"
+    for event in ("UPDATE", "DELETE")
+) + (
+    # How many commits there were, and how many of them are known to be on the disk.
+    "CREATE TABLE commits (made INTEGER NOT NULL, durable INTEGER NOT NULL)",
+    "INSERT INTO commits (made, durable) VALUES (0, 0)",
+)
+
+_POSTGRES_GUARDS = (
+    (f"CREATE FUNCTION refuse_change() RETURNS trigger LANGUAGE plpgsql AS $${POSTGRES_REFUSAL}$$"),
+    (
+        "CREATE TRIGGER entries_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON entries"
+        " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
+    ),
+)
+
+_KEYS = (
+    "ALTER TABLE entries ADD COLUMN request_key TEXT",
+    (
+        "CREATE UNIQUE INDEX entries_by_key ON entries (dataset, request_key)"
+        " WHERE request_key IS NOT NULL"
+    ),
+    "CREATE UNIQUE INDEX entries_by_charge ON entries (dataset, refers) WHERE refers IS NOT NULL",
+    "UPDATE meta SET value = '2' WHERE name = 'schema'",
+)
+
+
+# INSERT OR REPLACE deletes without asking the guard against deletions. One question for each
+# unique index: a single condition with OR would read the whole chain.
+_SQLITE_REPLACE_GUARD = (
+    "CREATE TRIGGER entries_no_replace BEFORE INSERT ON entries WHEN "
+    + " OR ".join(
+        f"EXISTS (SELECT 1 FROM entries WHERE dataset = NEW.dataset AND {column} = NEW.{column})"
+        for column in ("seq", "request_key", "refers")
+    )
+    + " BEGIN SELECT RAISE(ABORT, 'entries of a ledger are append-only'); END",
+)
+
+_ROLL = (
+    f"INSERT INTO meta (name, value) VALUES ('roll', '{EMPTY_ROLL.as_text()}')",
+    "UPDATE meta SET value = '3' WHERE name = 'schema'",
+)
+# Every entry is a commit of its own; the migration itself is flushed with all before it.
+_SQLITE_COMMITS = (
+    (
+        "UPDATE commits SET made = made + (SELECT COUNT(*) FROM entries),"
+        " durable = made + (SELECT COUNT(*) FROM entries)"
+    ),
+)
+
+
+def steps(version: int, dialect: str) -> Sequence[str]:
+    """The statements that lead to a version from the one before."""
+    lite = dialect == "sqlite"
+    return {
+        1: _TABLES + (_SQLITE_GUARDS if lite else _POSTGRES_GUARDS),
+        2: _KEYS + (_SQLITE_REPLACE_GUARD if lite else ()),
+        3: _ROLL + (_SQLITE_COMMITS if lite else ()),
+    }[version]
+
+
+def stored_version(session: Session, place: str) -> int:
+    """The version that a ledger says it has."""
+    rows = session.rows("SELECT value FROM meta WHERE name = 'schema'")
+    if len(rows) != 1 or not re.fullmatch(r"[1-9][0-9]{0,8}", str(rows[0][0])):
+        raise LedgerCorrupt(f"{place} is not a ledger: it does not say its version")
+    return int(rows[0][0])
+
+
+def check_version(session: Session, place: str) -> int:
+    """The version, refused if a newer program wrote it."""
+    version = stored_version(session, place)
+    if version > LATEST:
+        raise LedgerTooNew(
+            f"{place} has version {version} of the schema, this program knows {LATEST}: "
+            "update discreet; nothing was changed"
+        )
+    return version
+
+
+def migrate(session: Session, dialect: str, *, start: int, target: int = LATEST) -> None:
+    """Take the steps from one version to another inside the open transaction."""
+    for version in range(start + 1, target + 1):
+        for statement in steps(version, dialect):
+            session.run(statement)
+        if version == 3:
+            hash_datasets(session)
+
+
+def hash_datasets(session: Session) -> None:
+    """Enter the datasets that there are already."""
+    roll = EMPTY_ROLL
+    for (genesis,) in session.rows("SELECT genesis FROM datasets ORDER BY number"):
+        roll = roll.after(str(genesis))
+    session.run("UPDATE meta SET value = ? WHERE name = 'roll'", (roll.as_text(),))

@@ -13,10 +13,8 @@ from contextlib import closing
 from functools import lru_cache
 from typing import Any
 
-from discreet.ledger import schema
-from discreet.ledger.store import Session
-
-__all__ = ["commits_fault", "postgres_oddities", "sqlite_oddities"]
+from discreet.ledger import _rows
+from discreet.ledger._store import Session
 
 _LARGEST = 2**63 - 1
 _MOST_IDLE_COMMITS = 1_000_000
@@ -31,7 +29,7 @@ _STATISTICS: Things = {
 }
 
 
-def sqlite_oddities(session: Session, version: int) -> list[str]:
+def sqlite_differences(session: Session, version: int) -> list[str]:
     """What a SQLite file has that a ledger has not, lacks, or has otherwise."""
     rows = session.rows("SELECT type, name, tbl_name, sql FROM sqlite_master")
     things = _sqlite_things(rows)
@@ -58,7 +56,7 @@ def commits_fault(rows: Sequence[Sequence[Any]], *, entries: int | None = None) 
     return ""
 
 
-def postgres_oddities(session: Session, name: str) -> list[str]:
+def postgres_differences(session: Session, name: str) -> list[str]:
     """The same for the schema ``name`` of a PostgreSQL database."""
     found = {
         (str(kind), str(label)): str(text).replace(f"{name}.", "")
@@ -96,7 +94,7 @@ def _sqlite_expected(version: int) -> dict[tuple[str, str], str]:
     """What SQLite says of a ledger that was just made, in memory."""
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         for step in range(1, version + 1):
-            for statement in schema.steps(step, "sqlite"):
+            for statement in _rows.steps(step, "sqlite"):
                 connection.execute(statement)
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master").fetchall()
     return _sqlite_things(rows)
@@ -166,7 +164,7 @@ def _postgres_expected() -> dict[tuple[str, str], str]:
         "O CREATE TRIGGER entries_no_change BEFORE DELETE OR UPDATE OR TRUNCATE ON entries"
         " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
     )
-    body = schema.POSTGRES_REFUSAL
+    body = _rows.POSTGRES_REFUSAL
     expected["function", "refuse_change"] = body
     return expected
 

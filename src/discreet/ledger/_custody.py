@@ -38,8 +38,6 @@ except ImportError:
 else:
     _HAS_FLOCK = True
 
-__all__ = ["PATIENCE", "USERS_FILE", "ChangedOnArrivalError", "Custody", "identity_of"]
-
 USERS_FILE = "-users"
 _LOGS = ("-wal", "-shm")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 0.05

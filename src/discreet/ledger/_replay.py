@@ -1,4 +1,4 @@
-"""Replaying a chain: every hash, every position, every budget, from the first entry on.
+"""Replay chains and verify ledgers, receipts and exports: every hash, position and budget.
 
 Nothing that the store remembers beside the entries is believed. The replay opens fresh filters
 from the settings on the chain and spends every charge again.
@@ -7,22 +7,43 @@ from the settings on the chain and spends every charge again.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from discreet.errors import BudgetExceeded, DiscreetError, NotApplicable, SchemaError
-from discreet.ledger.budgets import DATASET, SCOPES, label_of
-from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Roll, hash_of, parse_entry
+from discreet.errors import (
+    BudgetExceeded,
+    DiscreetError,
+    InvalidValue,
+    LedgerCorrupt,
+    NotApplicable,
+    SchemaError,
+)
+from discreet.ledger import _rows
+from discreet.ledger._budget import DATASET, SCOPES, format_label, write_state, write_sums
+from discreet.ledger._entry import (
+    DIGEST,
+    DOCUMENT_VERSION,
+    EMPTY_ROLL,
+    EXPORT,
+    NO_HASH,
+    RECEIPT,
+    Entry,
+    Roll,
+    canonical,
+    hash_text,
+    parse_entry,
+    printable,
+    read_document,
+)
+from discreet.ledger._store import Session, Store
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.charges import plan_claim
 from discreet.privacy.loss import Loss
 from discreet.privacy.serial import from_json, read_fraction, read_old
-
-__all__ = ["Problem", "Replay", "Undercharge"]
 
 _LONGEST_GAP = 1_000_000
 # Another version may read the same loss a little differently.
@@ -31,7 +52,7 @@ _NONSENSE = (DiscreetError, KeyError, TypeError, ValueError, AttributeError, Ari
 
 
 @dataclass(frozen=True)
-class Problem:
+class Fault:
     """What is wrong, and where; ``seq`` is ``None`` where no single entry is to blame.
 
     ``undercharged`` marks an entry that an earlier version charged less than its loss costs;
@@ -73,8 +94,8 @@ class Replay:
 
     def __init__(self, dataset: str) -> None:
         self.dataset = dataset
-        self.problems: list[Problem] = []
-        self.notes: list[Problem] = []
+        self.problems: list[Fault] = []
+        self.notes: list[Fault] = []
         self.hashes: list[str] = []
         self.genesis: Entry | None = None
         self.last: Entry | None = None
@@ -96,7 +117,7 @@ class Replay:
             entry = parse_entry(text)
         except (SchemaError, UnicodeEncodeError) as error:
             self._problem(position, f"cannot be read: {error}")
-            self.hashes.append(hash_of(text) if text.isascii() else NO_HASH)
+            self.hashes.append(hash_text(text) if text.isascii() else NO_HASH)
             return None
         self.hashes.append(entry.hash)
         if entry.hash != stored_hash:
@@ -111,7 +132,7 @@ class Replay:
         return entry
 
     def _problem(self, seq: int | None, what: str) -> None:
-        self.problems.append(Problem(self.dataset, seq, what))
+        self.problems.append(Fault(self.dataset, seq, what))
 
     def _check_place(self, entry: Entry, position: int) -> None:
         if entry.seq != position:
@@ -150,7 +171,7 @@ class Replay:
 
     def _take_budget(self, entry: Entry) -> None:
         scope, name = entry.content["scope"], entry.content["name"]
-        label = label_of(scope, name)
+        label = format_label(scope, name)
         if scope not in SCOPES or label in self._filters:
             self._problem(entry.seq, f"the budget {label!r} cannot be opened here")
         opened = Filter.from_state(entry.content["opened"])
@@ -169,7 +190,7 @@ class Replay:
             self.keys[key] = entry.seq
         self._check_required(entry)
         labels = [DATASET] + [
-            label_of(scope, content[scope]) for scope in SCOPES if content[scope] is not None
+            format_label(scope, content[scope]) for scope in SCOPES if content[scope] is not None
         ]
         touched = [label for label in labels if label in self._filters]
         if sorted(content["spent"]) != sorted(touched):
@@ -222,7 +243,7 @@ class Replay:
         words = "epsilon" if name == "basic" else name
         found = Undercharge(entry.seq, words, charged, costs, reason, missing)
         self.undercharged[entry.seq] = found
-        self.problems.append(Problem(self.dataset, entry.seq, str(found), undercharged=True))
+        self.problems.append(Fault(self.dataset, entry.seq, str(found), undercharged=True))
         return True
 
     def _growth(self, label: str, noted: Mapping[str, str]) -> dict[str, Fraction]:
@@ -248,7 +269,7 @@ class Replay:
             self._filters[label].raise_sums(amounts)
             self._compare(entry, label, entry.content["spent"].get(label, {}))
         self.spent.update(entry.content["spent"])
-        told = Problem(self.dataset, found.seq, str(found), undercharged=True)
+        told = Fault(self.dataset, found.seq, str(found), undercharged=True)
         self.problems.remove(told)
         self.notes.append(replace(told, what=f"{told.what}; corrected by entry {entry.seq}"))
 
@@ -273,7 +294,7 @@ class Replay:
         required = self.genesis.content.get("required", []) if self.genesis else []
         for scope in required:
             name = entry.content[scope]
-            if name is None or label_of(scope, name) not in self._filters:
+            if name is None or format_label(scope, name) not in self._filters:
                 self._problem(entry.seq, f"was charged without the required budget of its {scope}")
 
     def _claim(self, entry: Entry, loss: Loss, delta: Fraction) -> ApproxDP:
@@ -302,7 +323,7 @@ class Replay:
             return
         if then.keys() <= now.keys() and all(then[name] >= now[name] for name in then):
             what = f"was charged to {label!r} at more than this version asks"
-            self.notes.append(Problem(self.dataset, entry.seq, what))
+            self.notes.append(Fault(self.dataset, entry.seq, what))
         else:
             self._problem(entry.seq, f"the sums of {label!r} are below what was spent")
 
@@ -329,3 +350,272 @@ def _cost_now(loss: Loss, delta: Fraction | None) -> Loss | None:
 @lru_cache(maxsize=256)
 def _certified_lower(loss: Loss, delta: float) -> float:
     return loss.epsilon_bounds(delta=delta).lower
+
+
+# --- receipts and exports ----------------------------------------------------------------
+
+
+def check_receipt(
+    document: Mapping[str, Any] | str, *, receipts: Iterable[Mapping[str, Any]] = ()
+) -> list[Fault]:
+    """What is wrong with a receipt or an export, found offline; nothing if the list is empty.
+
+    For an export this replays the chain with fresh budgets, and asks that every one of
+    ``receipts`` is on it. For a receipt it compares the entry with its hash. A document of
+    another kind is a ``SchemaError``.
+    """
+    body = read_document(document) if isinstance(document, str) else document
+    if not isinstance(body, Mapping):
+        raise InvalidValue("document", printable(document), "a receipt or an export, as JSON")
+    schema, fields = body.get("schema"), set(body)
+    version = body.get("version")
+    known = type(version) is int and version == DOCUMENT_VERSION
+    if not known or schema not in (RECEIPT, EXPORT):
+        raise SchemaError(f"schema {schema!r}, version {version!r}: not a receipt")
+    if schema == RECEIPT:
+        if fields != {"schema", "version", "hash", "entry"}:
+            raise SchemaError("receipt: the fields are not those of a receipt")
+        return _check_entry(body)
+    if fields != {"schema", "version", "dataset", "chain"} or not isinstance(body["chain"], list):
+        raise SchemaError("receipt: the fields are not those of an export")
+    replay = Replay(str(body["dataset"]))
+    for position, link in enumerate(body["chain"]):
+        if not isinstance(link, Mapping) or set(link) != {"hash", "entry"}:
+            raise SchemaError(f"receipt: chain[{position}] is not an entry with its hash")
+        try:
+            text = canonical(link["entry"])
+        except (TypeError, ValueError, RecursionError) as error:
+            raise SchemaError(f"receipt: chain[{position}] is not JSON: {error}") from None
+        replay.feed(text, str(link["hash"]), position=position)
+    if replay.genesis is None:
+        return [Fault(replay.dataset, None, "the chain is empty")]
+    return replay.problems + find_missing(replay, receipts)
+
+
+def _check_entry(receipt: Mapping[str, Any]) -> list[Fault]:
+    try:
+        entry = parse_entry(canonical(receipt["entry"]))
+    except (SchemaError, TypeError, ValueError, RecursionError) as error:
+        return [Fault("receipt", None, f"the entry cannot be read: {error}")]
+    if entry.hash == receipt["hash"]:
+        return []
+    return [Fault(entry.dataset, entry.seq, "the entry does not have the hash of the receipt")]
+
+
+def find_missing(replay: Replay, receipts: Iterable[Mapping[str, Any]]) -> list[Fault]:
+    """Receipts for this chain that are not on it."""
+    problems = []
+    for receipt in receipts:
+        faults = check_receipt(receipt)
+        if receipt.get("schema") != RECEIPT:
+            raise SchemaError("receipt: expected the receipt of one entry")
+        entry = None if faults else parse_entry(canonical(receipt["entry"]))
+        if entry is None:
+            problems += faults
+        elif replay.genesis is None or entry.ledger != replay.genesis.ledger:
+            problems.append(
+                Fault(entry.dataset, entry.seq, "the receipt was issued by another ledger")
+            )
+        elif entry.dataset != replay.dataset:
+            problems.append(Fault(entry.dataset, entry.seq, "the receipt is of another dataset"))
+        elif entry.seq >= len(replay.hashes) or replay.hashes[entry.seq] != entry.hash:
+            what = (
+                "the receipt is intact, but its entry is no longer on the chain: "
+                f"entries were removed or replaced (the chain has {len(replay.hashes)})"
+            )
+            problems.append(Fault(entry.dataset, entry.seq, what))
+    return problems
+
+
+def check_receipts(receipts: object) -> list[Mapping[str, Any]]:
+    """Receipts as :meth:`discreet.ledger.Ledger.receipt` gives them."""
+    expected = "a sequence of receipts"
+    if isinstance(receipts, str | bytes | Mapping) or not isinstance(receipts, Iterable):
+        raise InvalidValue("receipts", printable(receipts), expected)
+    documents = list(receipts)
+    for document in documents:
+        if not isinstance(document, Mapping):
+            raise InvalidValue("receipts", printable(document), expected)
+    return documents
+
+
+# --- a whole ledger ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The verdict on a ledger: what was looked at, and every problem that was found.
+
+    ``notes`` are no problems: charges that a newer version would have read a little lower.
+    """
+
+    datasets: int
+    entries: int
+    problems: tuple[Fault, ...]
+    notes: tuple[Fault, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+def verify_store(store: Store, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
+    """Replay every chain of a ledger; see :meth:`discreet.ledger.Ledger.verify`."""
+    wanted = list(receipts)
+    problems = [Fault("ledger", None, fault) for fault in store.faults()]
+    if problems:
+        return Verification(0, 0, tuple(problems), ())
+    replays: dict[int, Replay] = {}
+    try:
+        with store.reading() as session:
+            problems += _verify_tables(store, session, replays)
+    except LedgerCorrupt as error:
+        problems.append(Fault("ledger", None, str(error)))
+    replayed = [replay for _, replay in sorted(replays.items())]
+    problems += [problem for replay in replayed for problem in replay.problems]
+    notes = [note for replay in replayed for note in replay.notes]
+    for receipt in wanted:
+        problems += _check_on_chain(receipt, {replay.dataset: replay for replay in replayed})
+    entries = sum(len(replay.hashes) for replay in replayed)
+    return Verification(len(replays), entries, tuple(problems), tuple(notes))
+
+
+def _verify_tables(store: Store, session: Session, replays: dict[int, Replay]) -> list[Fault]:
+    """Replay every dataset into ``replays``, and say what is wrong with the ledger as a whole."""
+    odd = store.differences(session)
+    identity = _rows.read_identity(session)
+    states: dict[int, dict[tuple[str, str], str]] = {}
+    for number, scope, name, state in _rows.read_budget_rows(session):
+        if (scope, name) in states.setdefault(number, {}):
+            odd.append(f"the budget {format_label(scope, name)!r} of dataset {number} has two rows")
+        states[number][scope, name] = state
+    names = [str(row[0]) for row in session.rows("SELECT name FROM meta ORDER BY name")]
+    if names != ["ledger", "roll", "schema"]:
+        odd.append(f"the ledger describes itself by {', '.join(names)}")
+    for row in _rows.read_datasets(session):
+        if row.number in replays:
+            odd.append(f"dataset number {row.number} is there twice")
+        replay = _replay(session, row, identity.ledger)
+        _check_memory(row, states.pop(row.number, {}), replay)
+        replays[row.number] = replay
+    odd += [f"budgets of a dataset number {number} are orphans" for number in sorted(states)]
+    problems = [Fault("ledger", None, what) for what in odd]
+    return problems + _lost_datasets(session, set(replays)) + _check_rolls(replays, identity.roll)
+
+
+def _replay(session: Session, dataset: _rows.DatasetRow, identity: str) -> Replay:
+    name, replay = dataset.name, Replay(dataset.name)
+    try:
+        _feed(session, dataset.number, replay)
+    except LedgerCorrupt as error:
+        replay.problems.append(Fault(name, None, str(error)))
+    if replay.genesis is None:
+        replay.problems.append(Fault(name, None, "the chain is empty"))
+    elif replay.genesis.ledger != identity:
+        replay.problems.append(Fault(name, 0, "the chain was made by another ledger"))
+    elif replay.genesis.content.get("number") != dataset.number:
+        replay.problems.append(Fault(name, 0, "the dataset has another number"))
+    return replay
+
+
+def _feed(session: Session, number: int, replay: Replay) -> None:
+    for row in _rows.read_entries(session, number):
+        entry = replay.feed(row.text, row.hash, position=row.seq)
+        if entry is None:
+            continue
+        key = entry.content.get("key") if entry.kind == "charge" else None
+        refers = entry.content.get("charge") if entry.kind == "outcome" else None
+        if (row.kind, row.key, row.refers) != (entry.kind, key, refers):
+            what = "the index of the entry was changed"
+            replay.problems.append(Fault(replay.dataset, row.seq, what))
+
+
+def _check_memory(
+    row: _rows.DatasetRow, states: Mapping[tuple[str, str], str], replay: Replay
+) -> None:
+    """The end of the chain and the sums, which the store keeps for speed."""
+    if replay.genesis is None or replay.last is None:
+        return
+    name = replay.dataset
+    ends = replay.genesis.hash, replay.last.seq, replay.last.hash
+    if (row.genesis, row.seq, row.hash) != ends:
+        what = f"the chain ends at entry {replay.last.seq}, the ledger remembers {row.seq}"
+        replay.problems.append(Fault(name, None, f"{what}: entries were removed or added"))
+    noted = replay.finished_spent()
+    # One row for each label: a second one with another name would hide the first.
+    labels = {format_label(*key): key for key in states}
+    known = (DATASET, "") in states and all(key[0] in (DATASET, *SCOPES) for key in states)
+    if not known or len(labels) != len(states) or set(labels) != set(noted) | set(replay.budgets):
+        replay.problems.append(Fault(name, None, "the budgets are not those of the chain"))
+    for label in sorted(set(labels) & set(noted) & set(replay.budgets)):
+        key = (DATASET, "") if label == DATASET else labels[label]
+        if key not in states:
+            continue
+        try:
+            kept = _rows.read_filter(states[key], key)
+        except LedgerCorrupt as error:
+            replay.problems.append(Fault(name, None, f"the budget {label!r}: {error}"))
+            continue
+        replayed = replay.budgets[label]
+        settings = {"epsilon", "delta", "reserved", "relation", "kind", "orders", "charges"}
+        mine, theirs = kept.state(), replayed.state()
+        caps = [[lane["budget"] for lane in state["lanes"]] for state in (mine, theirs)]
+        if (
+            write_sums(kept) != noted[label]
+            or caps[0] != caps[1]
+            or any(mine[field] != theirs[field] for field in settings)
+            or write_state(kept) != states[key]
+        ):
+            what = f"the sums or settings remembered for {label!r} are not those of the chain"
+            replay.problems.append(Fault(name, None, what))
+
+
+def _lost_datasets(session: Session, numbers: set[int]) -> list[Fault]:
+    problems = [
+        Fault("ledger", None, f"dataset number {number} was removed")
+        for number in range(1, len(numbers) + 1)
+        if number not in numbers
+    ]
+    owners = {row[0] for row in session.rows("SELECT DISTINCT dataset FROM entries")}
+    orphans = (
+        f"entries of a dataset number {n} are orphans" for n in sorted(owners - numbers, key=str)
+    )
+    return problems + [Fault("ledger", None, what) for what in orphans]
+
+
+def _check_rolls(replays: Mapping[int, Replay], roll: Roll) -> list[Fault]:
+    """Every dataset that was ever opened is still there, as every entry since then says."""
+    called = [EMPTY_ROLL]
+    for _, replay in sorted(replays.items()):
+        called.append(called[-1].after(replay.genesis.hash if replay.genesis else NO_HASH))
+    problems = []
+    if roll != called[-1]:
+        what = f"the ledger has opened {roll.count} datasets and holds {len(replays)}"
+        what += ": a dataset was removed, added or replaced"
+        problems.append(Fault("ledger", None, what))
+    for number, replay in sorted(replays.items()):
+        opened = replay.genesis.roll if replay.genesis else None
+        if opened is not None and opened.count != number - 1:
+            what = f"was opened as dataset {opened.count + 1} and is now {number}"
+            problems.append(Fault(replay.dataset, 0, what))
+        for noted, seq in [*replay.rolls.items(), *([(opened, 0)] if opened else [])]:
+            known = noted.count < len(called) and called[noted.count] == noted
+            if not known or (seq > 0 and noted.count < number):
+                what = f"was written when the ledger had {noted.count} datasets, and not these"
+                problems.append(Fault(replay.dataset, seq, what))
+    return problems
+
+
+def _check_on_chain(receipt: Mapping[str, Any], replays: Mapping[str, Replay]) -> list[Fault]:
+    faults = check_receipt(receipt)
+    if faults:
+        return faults
+    entry = receipt.get("entry")
+    if not isinstance(entry, Mapping):
+        raise SchemaError("receipt: expected the receipt of one entry")
+    replay = replays.get(str(entry["dataset"]))
+    if replay is None:
+        what = "the receipt is intact, but its dataset is gone from the ledger"
+        return [Fault(str(entry["dataset"]), entry["seq"], what)]
+    return find_missing(replay, [receipt])

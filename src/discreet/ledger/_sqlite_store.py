@@ -34,12 +34,10 @@ from discreet.errors import (
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema, shape
-from discreet.ledger.custody import USERS_FILE, identity_of
-from discreet.ledger.sqlite_link import APPLICATION, Link, connect_to_read, translated
-from discreet.ledger.store import Session
-
-__all__ = ["SqliteStore"]
+from discreet.ledger import _rows, _shape
+from discreet.ledger._custody import USERS_FILE, identity_of
+from discreet.ledger._sqlite_link import APPLICATION, Link, connect_to_read, translated
+from discreet.ledger._store import Session
 
 _LONGEST_GATHERING = 0.02  # seconds to wait for somebody else's flush
 _LOOK_AGAIN = 0.003
@@ -132,7 +130,7 @@ class SqliteStore:
                     if link.rows("SELECT 1 FROM sqlite_master LIMIT 1"):
                         raise LedgerExists(f"{self._path} exists already; nothing was changed")
                     link.run(f"PRAGMA application_id = {APPLICATION}")
-                    schema.migrate(link, "sqlite", start=0)
+                    _rows.migrate(link, "sqlite", start=0)
                     link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
                     link.custody.check()
                     link.run("COMMIT")
@@ -161,7 +159,7 @@ class SqliteStore:
             ) != [(APPLICATION,)]:
                 raise LedgerCorrupt(f"{path} is not a ledger")
             with store._link() as link, translated(path):
-                outdated = link.version < schema.LATEST
+                outdated = link.version < _rows.LATEST
             if outdated:
                 store._update()
             elif not store._read_only:
@@ -181,14 +179,14 @@ class SqliteStore:
             try:
                 link.custody.check()
                 # Somebody else may have done it while we waited.
-                start = schema.check_version(link, str(self._path))
-                schema.migrate(link, "sqlite", start=start)
+                start = _rows.check_version(link, str(self._path))
+                _rows.migrate(link, "sqlite", start=start)
                 link.check_shape()
                 link.run("COMMIT")
             except BaseException:
                 link.roll_back()
                 raise
-            link.version = schema.LATEST
+            link.version = _rows.LATEST
 
     # --- transactions ------------------------------------------------------------------
 
@@ -202,7 +200,7 @@ class SqliteStore:
         with self._link() as link, translated(self._path):
             link.run("BEGIN")
             try:
-                schema.check_version(link, self.place)
+                _rows.check_version(link, self.place)
                 link.custody.check()
                 yield link
             finally:
@@ -219,7 +217,7 @@ class SqliteStore:
                 link.begin(full=full)
                 try:
                     link.custody.check()
-                    schema.check_version(link, self.place)
+                    _rows.check_version(link, self.place)
                     link.check_shape()
                     yield link
                     made, flushed = link.commits()
@@ -249,7 +247,7 @@ class SqliteStore:
                 "and its body must not run"
             ) from error
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Return when everything that can be seen now is on the disk."""
         if self._read_only:
             self._flush_log()
@@ -305,12 +303,12 @@ class SqliteStore:
                 return [str(error)]
         return [] if found == ["ok"] else found
 
-    def oddities(self, session: Session) -> list[str]:
+    def differences(self, session: Session) -> list[str]:
         """Tables, indexes and guards that are not those of a ledger, and impossible commits."""
-        odd = shape.sqlite_oddities(session, schema.LATEST)
+        odd = _shape.sqlite_differences(session, _rows.LATEST)
         rows = session.rows("SELECT made, durable FROM commits")
         [(entries,)] = session.rows("SELECT COUNT(*) FROM entries")
-        fault = shape.commits_fault(rows, entries=entries)
+        fault = _shape.commits_fault(rows, entries=entries)
         return odd + ([fault] if fault else [])
 
     def backup(self, target: Path) -> None:
@@ -394,14 +392,14 @@ class SqliteStore:
 
     def _examine(self) -> None:
         """Replay a ledger as the log that was left beside it would make it, before it does."""
-        from discreet.ledger.verification import verify_store
+        from discreet.ledger._replay import verify_store
 
         reader = SqliteStore(self._path, timeout=self._timeout, read_only=True, examines=True)
         try:
             with reader._link() as link:
                 version = link.version
             faults = reader.faults()
-            if not faults and version == schema.LATEST:
+            if not faults and version == _rows.LATEST:
                 faults = [str(problem) for problem in verify_store(reader).problems]
         except LedgerError as error:
             faults = [str(error)]

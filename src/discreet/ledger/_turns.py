@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from discreet.errors import LedgerBusy
-from discreet.ledger.custody import mode_beside
+from discreet.ledger._custody import mode_beside
 
 try:
     import fcntl
@@ -25,8 +25,6 @@ except ImportError:
     _HAS_FLOCK = False
 else:
     _HAS_FLOCK = True
-
-__all__ = ["SIDE_FILES", "Turns"]
 
 SIDE_FILES = ("-queue", "-turn", "-sync")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.001

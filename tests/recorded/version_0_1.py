@@ -15,8 +15,9 @@ LOSSES: list[dict[str, Any]] = json.loads((HERE / "losses.json").read_text(encod
 
 
 def open_ledger(name: str, place: Path) -> Ledger:
-    """The recorded ledger as a file of its own."""
+    """The recorded ledger, migrated to a directory of its own."""
     file = place / name
     with contextlib.closing(sqlite3.connect(file)) as connection:
         connection.executescript((HERE / f"{name}.sql").read_text(encoding="utf-8"))
+    Ledger.migrate(file)
     return Ledger.open(file)

@@ -15,6 +15,7 @@ from discreet.cli.ledger_export import export
 from discreet.cli.ledger_group import LedgerGroup
 from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
+from discreet.cli.ledger_upkeep import migrate
 from discreet.cli.options import Json, RelationName, real, shown
 from discreet.cli.signing import PublicKeys, RevokedList, trusted_keys
 from discreet.cli.tables import print_json, print_lines, print_table
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ledger"]
 
-Place = Annotated[str, typer.Argument(metavar="LEDGER", help="The file, or a postgresql:// URL.")]
+Place = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="The directory, or a postgresql:// URL.")
+]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The name of the dataset.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="A budget for this one alone.")]
 
@@ -391,3 +394,4 @@ def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | N
 
 ledger.command(short_help="Spend a loss, and run a command if it fits.")(charge)
 ledger.command(short_help="A receipt, or a whole chain, as JSON.")(export)
+ledger.command(short_help="Make a directory of a ledger in a single file.")(migrate)

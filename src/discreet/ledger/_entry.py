@@ -25,7 +25,7 @@ from discreet._dsse import Envelope, is_envelope, read_envelope, read_statement,
 from discreet.errors import DataCorrupt, InvalidValue, SchemaError
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
-KINDS = ("genesis", "budget", "charge", "outcome", "publication", "correction")
+KINDS = ("genesis", "budget", "charge", "outcome", "publication", "correction", "restored")
 NO_HASH = ""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 2

@@ -10,6 +10,15 @@ from types import TracebackType
 from typing import Any, cast, final
 
 from discreet import _validate
+from discreet._store import (
+    Session,
+    SqliteStore,
+    Store,
+    check_path,
+    check_timeout,
+    create_store,
+    open_store,
+)
 from discreet.errors import (
     AlreadyCharged,
     BudgetExceeded,
@@ -55,7 +64,6 @@ from discreet.ledger._entry import (
     printable,
 )
 from discreet.ledger._replay import Fault, Replay, Verification, check_receipts, verify_store
-from discreet.ledger._store import Session, Store, check_path, check_timeout, find_url
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.charges import plan_claim
@@ -112,7 +120,7 @@ class Ledger:
         wait = check_timeout(timeout)
         check_clock(clock)
         ledger = secrets.token_hex(16)
-        return cls(_create_store(place, timeout=wait, ledger=ledger), clock=clock)
+        return cls(create_store(place, timeout=wait, ledger=ledger), clock=clock)
 
     @classmethod
     def open(
@@ -131,7 +139,35 @@ class Ledger:
         wait = check_timeout(timeout)
         check_flag("read_only", read_only)
         check_clock(clock)
-        return cls(_open_store(place, timeout=wait, read_only=read_only), clock=clock)
+        return cls(open_store(place, timeout=wait, read_only=read_only), clock=clock)
+
+    @staticmethod
+    def migrate(place: str | Path, *, timeout: float = 60.0) -> Path:
+        """Make a directory of a ledger in a single file, as earlier versions kept it.
+
+        Parameters
+        ----------
+        place
+            The path of the file. Nobody else may have it open.
+        timeout
+            Seconds to wait for others.
+
+        Returns
+        -------
+        Path
+            Where the old file is now. Older programs refuse it.
+
+        Raises
+        ------
+        LedgerCorrupt
+            If the file is not a sound ledger; nothing was changed.
+        LedgerBusy
+            If others have it open.
+
+        """
+        from discreet.ledger._migration import migrate_file
+
+        return migrate_file(check_path("place", place), timeout=check_timeout(timeout))
 
     def close(self) -> None:
         """Close all connections."""
@@ -312,14 +348,11 @@ class Ledger:
         return known
 
     def _find(self, dataset: str, request: Request) -> Charge | None:
-        """A charge made earlier under the same key; it is settled before it is shown."""
+        """Return the charge that was made earlier under the same key."""
         if request.key is None:
             return None
         with self._store.reading() as session:
-            known = self._by_key(session, _rows.read_dataset(session, dataset), request)
-        if known is not None:
-            self._store.flush()
-        return known
+            return self._by_key(session, _rows.read_dataset(session, dataset), request)
 
     def _by_key(
         self, session: Session, found: _rows.StoredDataset, request: Request
@@ -582,25 +615,24 @@ class Ledger:
         """One entry as JSON, to be kept elsewhere; it is on the disk when this returns."""
         check_name("dataset", dataset)
         position = _validate.integer("seq", printable(seq), at_least=0, at_most=LARGEST_SEQ)
-        self._store.flush()
         with self._store.reading() as session:
             found = _rows.read_dataset(session, dataset)
             return make_receipt(_rows.read_entry(session, found, position))
 
     def export(self, dataset: str) -> dict[str, Any]:
         """The whole chain of a dataset as JSON, to be checked without the ledger."""
-        chain = self._chain(dataset)
-        self._store.flush()
-        return make_export(dataset, chain)
+        return make_export(dataset, self._chain(dataset))
 
     def backup(self, target: str | Path) -> None:
-        """Copy a SQLite ledger while it is in use; a plain copy of the file may be torn."""
-        from discreet.ledger._sqlite_store import SqliteStore
+        """Copy a SQLite ledger while it is in use; a plain copy of the directory may be torn.
 
+        The copy can be read. Before it can be charged, :meth:`restore` has to be told what was
+        spent since.
+        """
         path = check_path("target", target)
         if not isinstance(self._store, SqliteStore):
             raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
-        self._store.backup(path)
+        self._store.backup(path, at=format_date(self._clock()))
 
 
 def _refuse_second(outcome: Mapping[str, Any] | None, seq: int) -> None:
@@ -640,30 +672,6 @@ def _new_filter(
 def _as_claim(claim: ApproxDP) -> dict[str, Any]:
     """The claim for those sums that cannot read a plan as it is; 0.1 charged it to all of them."""
     return {"read_as": to_json(claim), "by_lane": True}
-
-
-def _create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
-    url = find_url(place)
-    if url is not None:
-        from discreet.ledger._postgres_store import PostgresStore
-
-        return PostgresStore.create(url, timeout=timeout, ledger=ledger)
-    from discreet.ledger._sqlite_store import SqliteStore
-
-    path = check_path("place", place)
-    return SqliteStore.create(path, timeout=timeout, ledger=ledger)
-
-
-def _open_store(place: str | Path, *, timeout: float, read_only: bool) -> Store:
-    url = find_url(place)
-    if url is not None:
-        from discreet.ledger._postgres_store import PostgresStore
-
-        return PostgresStore.open(url, timeout=timeout, read_only=read_only)
-    from discreet.ledger._sqlite_store import SqliteStore
-
-    path = check_path("place", place)
-    return SqliteStore.open(path, timeout=timeout, read_only=read_only)
 
 
 def check_flag(argument: str, value: object) -> bool:

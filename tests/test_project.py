@@ -475,6 +475,7 @@ def test_make_test_runs_every_stage_in_order() -> None:
         "pip install",
         "/ruff check",
         "/ruff format --check",
+        "/codespell",
         "/mypy",
         "/lint-imports",
         "/pytest",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
 from discreet._dsse import is_envelope
+from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
 from discreet.certificate import COVERS, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
@@ -30,9 +31,9 @@ from discreet.certificate._findings import (
     warnings_on,
 )
 from discreet.certificate._old_formats import as_version_2, is_of_0_1
-from discreet.certificate._schema import content_hash, digest_of, parse, require_valid
+from discreet.certificate._schema import content_hash, require_valid
 from discreet.certificate._signing import read_signed
-from discreet.errors import DiscreetError, FileUnusable, InvalidValue
+from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, from_json, to_json
@@ -116,8 +117,8 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
             raise FileUnusable("path", str(path), "a page with one certificate inside")
         text = found[0]
     try:
-        document = parse(text)
-    except ValueError as error:
+        document = read_json(text, "it")
+    except SchemaError as error:
         raise FileUnusable("path", str(path), f"a certificate in JSON ({error})") from None
     if not isinstance(document, dict):
         raise FileUnusable("path", str(path), "a certificate: a JSON object")

@@ -339,7 +339,7 @@ def _read_grouped(node: Mapping[str, Any], where: str, depth: int, old: Reasons)
         return base
     if old is not None and target != base.relation and size % 2:
         old.append("a replaced record was counted as one change; it is a removal and an addition")
-        size *= 2
+        return base.group(2 * size, relation=target)
     return Grouped(base, size, target)
 
 

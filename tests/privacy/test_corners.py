@@ -29,9 +29,9 @@ from discreet.privacy import (
     distribution,
     from_pair,
     largest,
-    steps,
     theorems,
 )
+from discreet.privacy import steps as single_steps
 
 STEPS, RATES, NOISES, DELTAS = (1, 10**7), (1e-6, 1.0), (0.2, 1e3), (1e-15, 0.5)
 CORNERS = list(itertools.product(STEPS, RATES, NOISES, DELTAS))
@@ -335,8 +335,8 @@ def test_shifts_that_were_moved_together_still_bound_the_group(
 ) -> None:
     loss = Gaussian(100.0).poisson(rate=0.3).group(400)
     exact = loss.epsilon_bounds(delta=1e-6)
-    monkeypatch.setattr(steps, "_MOST_SHIFTS", 20)
-    monkeypatch.setattr(steps, "_FEWER_SHIFTS", 16)
+    monkeypatch.setattr(single_steps, "_MOST_SHIFTS", 20)
+    monkeypatch.setattr(single_steps, "_FEWER_SHIFTS", 16)
     rough = loss.epsilon_bounds(delta=1e-6)
     assert rough.lower <= exact.lower
     assert rough.upper >= exact.upper * (1 - 1e-6)

@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from discreet.errors import NotApplicable
-from discreet.privacy import Loss, to_json
+from discreet.errors import DiscreetError, NotApplicable
+from discreet.privacy import Loss, from_json, to_json
 from discreet.privacy.account import every_accountant
+from discreet.privacy.serial import read_old
 
 __all__ = [
     "FPRS",
@@ -353,7 +354,12 @@ def _charged_otherwise(body: Mapping[str, Any]) -> bool:
     found: Any = body["receipt"]
     for name in ("entry", "content", "loss"):
         found = found.get(name) if isinstance(found, Mapping) else None
-    return found is not None and found != body["loss"]
+    if found is None or found == body["loss"]:
+        return False
+    try:  # 0.1 wrote some losses in another form
+        return read_old(found).loss != from_json(body["loss"])
+    except DiscreetError:
+        return True
 
 
 def _about_collection(body: Mapping[str, Any]) -> Iterator[_Warning]:

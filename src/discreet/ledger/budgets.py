@@ -14,9 +14,10 @@ from fractions import Fraction
 from typing import Any
 
 from discreet import _validate
+from discreet._json import canonical
 from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue
-from discreet.ledger.entries import canonical, name_of, printable
+from discreet.ledger.entries import name_of, printable
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss

@@ -16,8 +16,9 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discreet._dsse import Envelope, is_envelope, read_envelope, read_statement, sign_statement
+from discreet._json import canonical, read_json
 from discreet.errors import DataCorrupt, InvalidValue, SchemaError
-from discreet.ledger.entries import Entry, canonical, parse_entry, parse_json, printable
+from discreet.ledger.entries import Entry, parse_entry, printable
 from discreet.ledger.replay import Problem, Replay
 
 __all__ = [
@@ -54,7 +55,7 @@ def export_of(dataset: str, entries: Iterable[tuple[str, str]]) -> dict[str, Any
 
 def read_document(text: str) -> Mapping[str, Any]:
     """Read a receipt or an export strictly, or raise ``SchemaError``."""
-    document = parse_json(text, "receipt")
+    document = read_json(text, "receipt")
     if not isinstance(document, dict):
         raise SchemaError("receipt: expected an object")
     return document
@@ -122,8 +123,8 @@ def check_receipt(
             raise SchemaError(f"receipt: chain[{position}] is not an entry with its hash")
         try:
             text = canonical(link["entry"])
-        except (TypeError, ValueError, RecursionError) as error:
-            raise SchemaError(f"receipt: chain[{position}] is not JSON: {error}") from None
+        except SchemaError as error:
+            raise SchemaError(f"receipt: chain[{position}]: {error}") from None
         replay.feed(text, str(link["hash"]), position=position)
     if replay.genesis is None:
         return [Problem(replay.dataset, None, "the chain is empty")]
@@ -133,7 +134,7 @@ def check_receipt(
 def _check_entry(receipt: Mapping[str, Any]) -> list[Problem]:
     try:
         entry = parse_entry(canonical(receipt["entry"]))
-    except (SchemaError, TypeError, ValueError, RecursionError) as error:
+    except SchemaError as error:
         return [Problem("receipt", None, f"the entry cannot be read: {error}")]
     if entry.hash == receipt["hash"]:
         return []

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
+from discreet._json import read_json
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
 from discreet.ledger.budgets import label_of, state_of
-from discreet.ledger.entries import Entry, Head, Roll, parse_entry, parse_json
+from discreet.ledger.entries import Entry, Head, Roll, parse_entry
 from discreet.ledger.store import Session
 from discreet.privacy.adaptive import Filter
 
@@ -182,7 +183,7 @@ def _read(state: str) -> Filter:
     """What a text says never changes; whoever spends from it takes a copy."""
     known = _KNOWN.get(state)
     return (
-        _remember(state, Filter.from_state(parse_json(state, "state"))) if known is None else known
+        _remember(state, Filter.from_state(read_json(state, "state"))) if known is None else known
     )
 
 

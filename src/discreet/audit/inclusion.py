@@ -16,8 +16,7 @@ import numpy as np
 from discreet import _validate
 from discreet.audit.thresholds import checked_scores
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.randomness import Source, bernoulli
-from discreet.randomness.sources import resolve
+from discreet.randomness import Source, bernoulli, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -52,7 +51,7 @@ class Inclusion:
         count = _validate.integer("canaries", canaries, at_least=1)
         self._guesses = guesses_of(guesses, count)
         self._audits = self._left = _validate.integer("audits", audits, at_least=1)
-        bits = resolve(source)
+        bits = choose_source(source)
         # On top of bytes an array stays read-only, whatever is done to its flags.
         coins = np.asarray(bernoulli("1/2", count, source=bits), dtype=np.bool_)
         self._coins: NDArray[np.bool_] = np.frombuffer(coins.tobytes(), dtype=np.bool_)

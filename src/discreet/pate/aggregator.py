@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.mechanisms.halting import Charge
-from discreet.mechanisms.seeding import choose_source
 from discreet.pate.session import Plan, Runner, Session, no_prediction
 from discreet.privacy import GDP, Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
-from discreet.randomness import Source
+from discreet.randomness import Source, choose_source
 
 __all__ = ["Aggregator", "Costs", "QueryByQuery", "most_queries"]
 

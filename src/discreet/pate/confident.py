@@ -16,7 +16,6 @@ from discreet.pate.aggregator import Costs, QueryByQuery
 from discreet.pate.noise import argmax_loss, gaussian_winners, maximum_loss, noise_level, passes
 from discreet.pate.session import Outcome, Plan, Runner
 from discreet.randomness import Source
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +38,7 @@ class SelectiveGNMax(QueryByQuery):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        level = rational("threshold", self.threshold)
+        level = _validate.fraction("threshold", self.threshold)
         if not -self.teachers <= level <= 10 * self.teachers:
             expected = f"votes, from -{self.teachers} to {10 * self.teachers}"
             raise InvalidValue("threshold", self.threshold, expected)
@@ -52,7 +51,7 @@ class SelectiveGNMax(QueryByQuery):
     @property
     def level(self) -> Fraction:
         """The threshold, in votes."""
-        return rational("threshold", self.threshold)
+        return _validate.fraction("threshold", self.threshold)
 
     @property
     def noises(self) -> tuple[Fraction, Fraction]:

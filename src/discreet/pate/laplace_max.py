@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import either
 from discreet.pate.aggregator import Costs, QueryByQuery
 from discreet.pate.noise import laplace_votes_loss, laplace_winners, noise_level
 from discreet.pate.session import Outcome, Plan, Runner
 from discreet.randomness import Source
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class LaplaceMax(QueryByQuery):
     def __post_init__(self) -> None:
         super().__post_init__()
         if either(epsilon=self.epsilon, scale=self.scale) == "epsilon":
-            self._set(scale=2 / rational("epsilon", self.epsilon, above=0))
+            self._set(scale=2 / _validate.fraction("epsilon", self.epsilon, above=0))
             try:
                 noise_level("scale", self.scale)
             except InvalidValue:

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import special
 
+from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.mechanisms.gaussian_dominance import dominating_mu
 from discreet.privacy import GDP, Loss, PureDP, Relation
 from discreet.randomness import Source, discrete_gaussian, discrete_laplace
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +65,7 @@ def noise_level(argument: str, value: object) -> Fraction:
     >>> noise_level("answer_noise", 40)
     Fraction(40, 1)
     """
-    level = rational(argument, value, above=0)
+    level = _validate.fraction(argument, value, above=0)
     if not _LEAST <= level <= _MOST:
         raise InvalidValue(argument, value, f"a number with 0.1 <= {argument} <= 1e+06 (votes)")
     return level

@@ -29,9 +29,8 @@ import numpy as np
 from discreet import _validate
 from discreet.data.arrays import ArrayBatch, column_array
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import Relation
-from discreet.randomness import Source
+from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -40,13 +40,12 @@ from scipy.special import ndtri
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.mechanisms.halting import Charge
-from discreet.mechanisms.seeding import choose_source
 from discreet.pate.aggregator import Aggregator
 from discreet.pate.data_dependent import ORDERS, converted
 from discreet.pate.smooth import smooth_bound
 from discreet.pate.surface import RESOLUTION, surface_of
 from discreet.privacy import Loss, Relation, RenyiDP
-from discreet.randomness import Source, discrete_gaussian
+from discreet.randomness import Source, choose_source, discrete_gaussian
 
 __all__ = ["ReleaseNoise", "SanitisedRDP", "sanitise"]
 

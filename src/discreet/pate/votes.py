@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discreet.randomness.arguments import withheld
+from discreet._validate import withheld
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,32 +22,22 @@ already, nothing is added.
 from __future__ import annotations
 
 import math
-import numbers
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
-from discreet.randomness.arguments import rational, withheld
-from discreet.randomness.gaussian import discrete_gaussian
-from discreet.randomness.laplace import discrete_laplace
-from discreet.randomness.sources import Source, resolve
+from discreet.randomness._answers import read_real, read_reals, to_fraction
+from discreet.randomness._discrete import discrete_gaussian, discrete_laplace
+from discreet.randomness._sources import Source, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "GridRelease",
-    "default_granularity",
-    "gaussian_on_grid",
-    "laplace_on_grid",
-    "round_to_grid",
-    "sensitivity_on_grid",
-]
 
 _BULK_LIMIT = 1 << 61
 _SMALLEST_EXPONENT, _LARGEST_EXPONENT = -1000, 1000
@@ -81,23 +71,56 @@ class GridRelease:
 def default_granularity(noise: object) -> Fraction:
     """Return the power of two in (noise / 2**41, noise / 2**40] for a Laplace scale or stddev.
 
+    Parameters
+    ----------
+    noise : number or str
+        The Laplace scale or the standard deviation, positive.
+
+    Returns
+    -------
+    Fraction
+        The step of the grid.
+
+    Raises
+    ------
+    InvalidValue
+        If ``noise`` is not a positive number.
+
+    Examples
+    --------
     >>> default_granularity(10) == Fraction(1, 2**37)
     True
     """
-    exact = rational("noise", noise, above=0)
+    exact = _validate.fraction("noise", noise, above=0)
     exponent = exact.numerator.bit_length() - exact.denominator.bit_length()
     if _power_of_two(exponent) > exact:
         exponent -= 1
-    return granularity_checked(_power_of_two(exponent - 40))
+    return check_granularity(_power_of_two(exponent - 40))
 
 
-def granularity_checked(granularity: object) -> Fraction:
-    """Return a granularity as an exact power of two between 2**-1000 and 2**1000, or raise."""
+def check_granularity(granularity: object) -> Fraction:
+    """Return a granularity as an exact power of two between 2**-1000 and 2**1000, or raise.
+
+    Parameters
+    ----------
+    granularity : number or str
+        The step of a grid. A float is read as the binary number that it is.
+
+    Returns
+    -------
+    Fraction
+        The same number.
+
+    Raises
+    ------
+    InvalidValue
+        If it is not a power of two in that range.
+    """
     expected = "a power of two from 2**-1000 to 2**1000, such as 2**-40 or Fraction(1, 1024)"
     exact = (
         Fraction(granularity)  # a float power of two is meant as it is, not as it prints
         if isinstance(granularity, float) and math.isfinite(granularity)
-        else rational("granularity", granularity, above=0)
+        else _validate.fraction("granularity", granularity, above=0)
     )
     if (
         exact <= 0
@@ -120,9 +143,31 @@ def sensitivity_on_grid(
 ) -> Fraction:
     """Return an upper bound, in steps, on the sensitivity of the rounded values.
 
-    ``coordinates`` is the largest number of coordinates that can change between
-    neighbours. The L2 bound rounds sqrt(d) up to a multiple of 2**-40.
+    Parameters
+    ----------
+    sensitivity : number or str
+        How far the values of neighbours are apart at most, in the given norm.
+    granularity : number or str
+        The step of the grid, a power of two.
+    norm : {"l1", "l2"}
+        The norm of the sensitivity.
+    coordinates : int
+        The largest number of coordinates that can change between neighbours.
+    values_on_grid : bool
+        Whether all values are multiples of the granularity, so that rounding adds nothing.
 
+    Returns
+    -------
+    Fraction
+        The sensitivity in steps. The L2 bound rounds sqrt(d) up to a multiple of 2**-40.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> sensitivity_on_grid(1, granularity=2**-40) == 2**40
     True
     >>> sensitivity_on_grid("0.3", granularity="1/4")
@@ -130,8 +175,8 @@ def sensitivity_on_grid(
     >>> sensitivity_on_grid(1, granularity="1/4", coordinates=5)
     Fraction(9, 1)
     """
-    exact = rational("sensitivity", sensitivity, above=0)
-    step = granularity_checked(granularity)
+    exact = _validate.fraction("sensitivity", sensitivity, above=0)
+    step = check_granularity(granularity)
     _validate.one_of("norm", norm, ("l1", "l2"))
     coordinates = _validate.integer("coordinates", coordinates, at_least=1)
     if not isinstance(values_on_grid, bool):
@@ -149,13 +194,30 @@ def sensitivity_on_grid(
 def round_to_grid(values: object, *, granularity: object) -> int | NDArray[Any]:
     """Return floor(v / granularity + 1/2), exactly.
 
-    Arrays come back as int64, or as Python integers (dtype object) if a value has
-    more steps than fit.
+    Parameters
+    ----------
+    values : number or array
+        One finite number or an array of them; private, never shown in an error.
+    granularity : number or str
+        The step of the grid, a power of two.
 
+    Returns
+    -------
+    int or array
+        The steps. Arrays come back as int64, or as Python integers (dtype object) if a
+        value has more steps than fit.
+
+    Raises
+    ------
+    InvalidValue
+        If the granularity is no power of two or a value is not finite.
+
+    Examples
+    --------
     >>> round_to_grid([0.5, 1.5, -0.5, 0.49999999999999994], granularity=1).tolist()
     [1, 2, 0, 0]
     """
-    return _round(_read_values(values), granularity_checked(granularity))
+    return _round(_read_values(values), check_granularity(granularity))
 
 
 def laplace_on_grid(
@@ -163,26 +225,37 @@ def laplace_on_grid(
 ) -> GridRelease:
     """Return ``values`` rounded to the grid plus discrete Laplace noise of scale ``scale``.
 
-    With D = :func:`sensitivity_on_grid` (L1) steps of ``granularity`` g the release is
-    (D g / scale)-DP. ``granularity`` None means :func:`default_granularity` of the
-    scale, which does not depend on the values.
+    Parameters
+    ----------
+    values : number or array
+        One finite number or an array of them; private, never shown in an error.
+    scale : number or str
+        The scale of the noise, any positive rational number.
+    granularity : number or str, optional
+        The step g of the grid, a power of two; :func:`default_granularity` of the scale
+        by default, which does not depend on the values.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
 
+    Returns
+    -------
+    GridRelease
+        The noisy steps. With D = :func:`sensitivity_on_grid` (L1) steps the release is
+        (D g / scale)-DP.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> noisy = laplace_on_grid(120.5, scale=10)
     >>> noisy.values == noisy.steps * float(noisy.granularity)
     True
     """
-    exact = rational("scale", scale, above=0)
-    step = _granularity_or_default(granularity, exact)
-    read = _read_values(values)
-    steps = _check_bulk_scale("scale", scale, exact / step, read)
-    rounded = _round(read, step)
-    bits_from = resolve(source)
-    if isinstance(rounded, np.ndarray):
-        noise = discrete_laplace(steps, rounded.size, source=bits_from).reshape(rounded.shape)
-        return GridRelease(rounded + noise, step, bits_from.provenance)
-    return GridRelease(
-        rounded + discrete_laplace(steps, source=bits_from), step, bits_from.provenance
-    )
+    exact = _validate.fraction("scale", scale, above=0)
+    return _release(values, "scale", scale, exact, granularity, discrete_laplace, source)
 
 
 def gaussian_on_grid(
@@ -190,67 +263,75 @@ def gaussian_on_grid(
 ) -> GridRelease:
     """Return ``values`` rounded to the grid plus discrete Gaussian noise of parameter ``stddev``.
 
-    With D = :func:`sensitivity_on_grid` (L2) steps of ``granularity`` g the release is
-    (D g)^2 / (2 stddev^2) - zCDP. ``granularity`` None means
-    :func:`default_granularity` of ``stddev``.
+    Parameters
+    ----------
+    values : number or array
+        One finite number or an array of them; private, never shown in an error.
+    stddev : number or str
+        The parameter sigma of the noise, any positive rational number.
+    granularity : number or str, optional
+        The step g of the grid, a power of two; :func:`default_granularity` of ``stddev``
+        by default, which does not depend on the values.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
 
+    Returns
+    -------
+    GridRelease
+        The noisy steps. With D = :func:`sensitivity_on_grid` (L2) steps the release is
+        (D g)^2 / (2 stddev^2) - zCDP.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> gaussian_on_grid(np.zeros((2, 2)), stddev=3).steps.shape
     (2, 2)
     """
-    exact = rational("stddev", stddev, above=0)
-    step = _granularity_or_default(granularity, exact)
+    exact = _validate.fraction("stddev", stddev, above=0)
+    return _release(values, "stddev", stddev, exact, granularity, _gaussian_steps, source)
+
+
+def _gaussian_steps(steps: Fraction, size: int | None = None, *, source: Source) -> Any:
+    return discrete_gaussian(steps * steps, size, source=source)
+
+
+def _release(
+    values: object,
+    argument: str,
+    given: object,
+    noise: Fraction,
+    granularity: object,
+    draw: Callable[..., Any],
+    source: Source | None,
+) -> GridRelease:
+    """Round, and add what ``draw`` returns for the noise in steps."""
+    step = default_granularity(noise) if granularity is None else check_granularity(granularity)
     read = _read_values(values)
-    steps = _check_bulk_scale("stddev", stddev, exact / step, read)
+    steps = noise / step
+    if not isinstance(read, Fraction) and steps >= 1 << 51:
+        raise InvalidValue(argument, given, "at most 2**51 steps of the granularity for an array")
     rounded = _round(read, step)
-    bits_from = resolve(source)
-    variance = steps * steps
+    bits_from = choose_source(source)
     if isinstance(rounded, np.ndarray):
-        noise = discrete_gaussian(variance, rounded.size, source=bits_from).reshape(rounded.shape)
-        return GridRelease(rounded + noise, step, bits_from.provenance)
-    return GridRelease(
-        rounded + discrete_gaussian(variance, source=bits_from), step, bits_from.provenance
-    )
-
-
-def _granularity_or_default(granularity: object, noise: Fraction) -> Fraction:
-    return default_granularity(noise) if granularity is None else granularity_checked(granularity)
-
-
-def _check_bulk_scale(
-    argument: str, value: object, steps: Fraction, values: Fraction | NDArray[Any]
-) -> Fraction:
-    """Return the noise in steps; for arrays it must leave room in 64 bits."""
-    if not isinstance(values, Fraction) and steps >= 1 << 51:
-        raise InvalidValue(argument, value, "at most 2**51 steps of the granularity for an array")
-    return steps
+        drawn = draw(steps, rounded.size, source=bits_from).reshape(rounded.shape)
+    else:
+        drawn = draw(steps, source=bits_from)
+    return GridRelease(rounded + drawn, step, bits_from.provenance)
 
 
 def _read_values(values: object) -> Fraction | NDArray[Any]:
     """Return one exact number, or an array of floats or integers, or raise without showing it."""
-    expected = "finite numbers"
     try:
-        array = np.asarray(values)
+        single = np.asarray(values).ndim == 0
     except (ValueError, TypeError):
-        raise withheld("values", expected) from None
-    if array.ndim == 0:
-        return _read_number(values.item() if isinstance(values, np.ndarray) else values, expected)
-    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
-        raise withheld("values", expected)
-    if array.dtype.kind == "f":
-        array = array.astype(np.float64)
-        if not np.all(np.isfinite(array)):
-            raise withheld("values", expected)
-    return array
-
-
-def _read_number(value: Any, expected: str) -> Fraction:
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal):
-        raise withheld("values", expected)
-    if isinstance(value, numbers.Rational):
-        return Fraction(int(value.numerator), int(value.denominator))
-    if not math.isfinite(value):
-        raise withheld("values", expected)
-    return Fraction(value) if isinstance(value, Decimal) else Fraction(float(value))
+        raise withheld("values", "finite numbers") from None
+    if single:
+        return to_fraction(read_real("values", values))
+    return read_reals("values", values, may_be_empty=True)
 
 
 def _round(values: Fraction | NDArray[Any], step: Fraction) -> int | NDArray[Any]:
@@ -269,7 +350,7 @@ def _round(values: Fraction | NDArray[Any], step: Fraction) -> int | NDArray[Any
         largest = max(abs(int(values.min())), abs(int(values.max())))
         if largest << -exponent < _BULK_LIMIT:
             return np.left_shift(values.astype(np.int64), -exponent)
-    exact = [math.floor(_exact(value) / step + Fraction(1, 2)) for value in values.ravel()]
+    exact = [math.floor(to_fraction(value) / step + Fraction(1, 2)) for value in values.ravel()]
     fits = all(abs(value) < _BULK_LIMIT for value in exact)
     return np.array(exact, dtype=np.int64 if fits else object).reshape(values.shape)
 
@@ -279,10 +360,6 @@ def _nearest_double(number: Fraction) -> float:
         return float(number)
     except OverflowError:  # an error would depend on the data; an infinity is post-processing
         return math.inf if number > 0 else -math.inf
-
-
-def _exact(value: Any) -> Fraction:
-    return Fraction(float(value)) if isinstance(value, np.floating) else Fraction(int(value))
 
 
 def _exponent(granularity: Fraction) -> int:

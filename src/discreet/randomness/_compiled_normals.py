@@ -1,6 +1,6 @@
 """The Box-Muller transform for float32 in loops that numba compiles to vector instructions.
 
-The same numbers as the numpy transform of :mod:`.tensor` up to rounding: the smaller of ``u`` and
+The same numbers as the numpy transform of :mod:`._normals` up to rounding: the smaller of ``u`` and
 ``1 - u`` is taken in single precision, whose exponent reaches further than 64 random bits do;
 logarithm, sine and cosine are polynomials in single precision. A normal is off by at most
 :data:`TOLERANCE` times its radius, about three units in the last place, as with numpy's own
@@ -15,15 +15,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-
-__all__ = [
-    "PAIRS",
-    "RARE",
-    "TOLERANCE",
-    "box_muller",
-    "compiled_box_muller",
-    "words_for",
-]
 
 TOLERANCE = 4e-7
 PAIRS = 1 << 12  # in a block: its words stay in the first cache
@@ -53,10 +44,10 @@ _FRACTION = _i(23)
 
 
 def words_for(pairs: int) -> int:
-    """How many random words a block of so many pairs takes.
+    """Return how many random words a block of ``pairs`` pairs takes.
 
-    Two for each pair, and second words for the rare ones: one pair in 512 is, so that
-    so many spare words are used up with a probability below 1e-90.
+    Two for each pair, and spare ones for the rare pairs, of which there is one in 512: the
+    spare words are used up with a probability below 1e-90.
     """
     return 2 * pairs + min(pairs, 64 + pairs // 64)
 
@@ -69,7 +60,7 @@ def box_muller(words: Any, stddev: Any, normals: Any) -> bool:
     ``stddev sqrt(-2 log(u))``. For a word w, the smaller of u and 1 - u is ``(w + 1/2) / 2^32``, w
     being complemented for the second. If w is below :data:`RARE` that would be too coarse, in the
     tail above all: it is then ``(2^32 w + s + 1/2) / 2^64``, where s is the next spare word. The
-    angle is its word over 2^32 of a turn. Returns no if there are too few spare words.
+    angle is its word over 2^32 of a turn. Returns whether there were enough spare words.
     """
     pairs = (normals.size + 1) // 2
     high, turns, spare = words[:pairs], words[pairs : 2 * pairs].view(np.int32), words[2 * pairs :]

@@ -4,7 +4,7 @@ Runner i has a time T_i = E_i exp(-rate * score_i) with E_i exponential; the
 smallest time wins, with exactly the stated probability. (Minus its logarithm is
 the Gumbel form of the same race.) Each E_i is an endless row of bits of which
 only the leading ones are drawn: floor(2**40 E_i) is geometric and comes from the
-exact sampler of :mod:`.laplace`, and given those bits the next one is 1 with
+exact sampler of discrete noise, and given those bits the next one is 1 with
 probability exactly e^-h / (1 + e^-h), h = 2**-41, and so on.
 
 In bulk the logarithm of each time is enclosed in double precision. Everyone whose
@@ -18,24 +18,22 @@ gets the same number of draws and operations.
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.randomness.arguments import rational, withheld
-from discreet.randomness.coins import enclosed_bernoulli
-from discreet.randomness.enclosure import exp_negative
-from discreet.randomness.laplace import geometric_sampler
-from discreet.randomness.sources import Source, resolve
+from discreet.randomness._answers import read_row, to_fraction
+from discreet.randomness._discrete import geometric_sampler
+from discreet.randomness._enclosure import Enclosure, enclosed_bernoulli, exp_negative
+from discreet.randomness._sources import Source, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = ["Race", "certified_log", "select"]
 
 _GRID_BITS = 40
 _LARGEST = 2.0**500
@@ -46,10 +44,28 @@ _LOG_ERROR = 2.0**-44
 def select(scores: object, *, rate: object = 1, source: Source | None = None) -> int:
     """Return i with probability exactly exp(rate * scores[i]) / sum_j exp(rate * scores[j]).
 
-    ``scores`` are finite numbers, read exactly: a float is the binary number that it
-    is, integers and fractions of any size may be mixed in a list. ``rate`` is a
-    rational number >= 0; a float is read as its shortest decimal.
+    Parameters
+    ----------
+    scores : sequence or array
+        A row of finite numbers, read exactly: a float is the binary number that it is,
+        and integers and fractions of any size may be mixed in a list.
+    rate : number or str
+        A rational number >= 0; a float is read as its shortest decimal.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
 
+    Returns
+    -------
+    int
+        The position of the winner.
+
+    Raises
+    ------
+    InvalidValue
+        If ``rate`` or ``scores`` cannot be used; scores are not shown.
+
+    Examples
+    --------
     >>> select([0, 5000, 0])  # another answer has probability 2 e^-5000
     1
     """
@@ -70,10 +86,10 @@ class Race:
     """
 
     def __init__(self, *, rate: object = 1, source: Source | None = None) -> None:
-        self._rate = rational("rate", rate, at_least=0)
+        self._rate = _validate.fraction("rate", rate, at_least=0)
         if self._rate > _LARGEST:
             raise InvalidValue("rate", rate, "at most 2**500")
-        self._source = resolve(source)
+        self._source = choose_source(source)
         self._reference: float | None = None
         self._earliest_end = math.inf
         self._runners: list[_Runner] = []
@@ -126,7 +142,7 @@ class Race:
             self._runners.append(
                 _Runner(
                     index=self.entered + index,
-                    exponent=self._rate * _exact(exact[index]),
+                    exponent=self._rate * to_fraction(exact[index]),
                     begin=float(begins[at]),
                     steps=int(steps[at]),
                 )
@@ -177,7 +193,7 @@ def _earlier(strong: _Runner, weak: _Runner) -> bool | None:
     return None
 
 
-def next_bit_bounds(position: int) -> Any:
+def next_bit_bounds(position: int) -> Enclosure:
     """Return enclosures of P(bit = 1) = e^-h / (1 + e^-h), h = 2**-position.
 
     Given floor(2**(position-1) E) = s, the bit says whether E is in the upper half
@@ -216,31 +232,15 @@ def certified_log(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(exponent * 0.6931471805599453 + s * series, dtype=np.float64)
 
 
-def _exact(score: Any) -> Fraction:
-    if isinstance(score, numbers.Rational):
-        return Fraction(int(score.numerator), int(score.denominator))
-    return Fraction(float(score))
-
-
 def _read_scores(scores: object) -> tuple[Sequence[Any] | NDArray[Any], NDArray[np.float64]]:
     """Return the scores as given, and their nearest doubles."""
-    expected = "a non-empty row of finite numbers of magnitude at most 2**500"
-    if isinstance(scores, np.ndarray):
-        if scores.ndim != 1 or scores.dtype.kind not in "iuf" or scores.dtype.itemsize > 8:
-            raise withheld("scores", expected)
-        given: Sequence[Any] | NDArray[Any] = scores
-        approximate = scores.astype(np.float64)
-    elif isinstance(scores, Sequence) and not isinstance(scores, str | bytes):
-        for score in scores:
-            if isinstance(score, bool | np.bool_) or not isinstance(score, numbers.Real):
-                raise withheld("scores", expected)
-        given = scores
-        try:
-            approximate = np.array([float(score) for score in scores], dtype=np.float64)
-        except OverflowError:
-            raise withheld("scores", expected) from None
-    else:
+    expected = "finite numbers of magnitude at most 2**500"
+    row = read_row("scores", scores)
+    try:
+        approximate = np.array([float(score) for score in row] if isinstance(row, list) else row)
+    except OverflowError:
+        raise withheld("scores", expected) from None
+    approximate = approximate.astype(np.float64, copy=False)
+    if not np.all(np.abs(approximate) <= _LARGEST):
         raise withheld("scores", expected)
-    if approximate.size == 0 or not np.all(np.abs(approximate) <= _LARGEST):
-        raise withheld("scores", expected)
-    return given, approximate
+    return row, approximate

@@ -20,11 +20,12 @@ What it does not protect against: the values are rounded floating-point numbers.
 The set of sums ``gradient + noise`` that can occur depends in its last bits on
 the gradient (Mironov 2012; Jin, McMurtry, Rubinstein and Ohrimenko 2022), and the
 time of an operation may depend on its operands. The Gaussian loss that an
-accountant charges is therefore that of the ideal real-valued noise. The exact
-path (:func:`discreet.randomness.discrete_gaussian`, :mod:`.grid`) has no such
-gap: its outputs lie on a grid that does not depend on the data and have exactly
-the stated probabilities. Use it for what is published number by number; use this
-stream inside training, where only millions of summed steps are seen.
+accountant charges is therefore that of the ideal real-valued noise. The exact path
+(:func:`discreet.randomness.discrete_gaussian`,
+:func:`discreet.randomness.gaussian_on_grid`) has no such gap: its outputs lie on a
+grid that does not depend on the data and have exactly the stated probabilities. Use
+it for what is published number by number; use this stream inside training, where only
+millions of summed steps are seen.
 """
 
 from __future__ import annotations
@@ -33,8 +34,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
@@ -43,26 +43,19 @@ import numpy as np
 from discreet import _validate
 from discreet._threads import numba_works
 from discreet.errors import InvalidValue
-from discreet.randomness.compiled_normals import (
-    PAIRS,
-    RARE,
-    compiled_box_muller,
-    words_for,
-)
-from discreet.randomness.keystream import BLOCK, Keystream
-from discreet.randomness.shared_normals import compiled_normal_blocks
-from discreet.randomness.sources import Source, resolve
+from discreet.randomness._compiled_normals import PAIRS, RARE, compiled_box_muller, words_for
+from discreet.randomness._sources import Source, choose_source
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["NormalStream"]
+BLOCK = 16  # bytes of a block of AES
 
-_TOGETHER = 512  # blocks whose part of the keystream is taken at once
+_TOGETHER = 512  # blocks of normals that are made under one key
 _COMPILE_AFTER = 1 << 22  # normals: compiling earlier would take longer than it saves
 _PLAIN_SCALES = (1e-9, 1e9)  # whose squares are far from the ends of float32
-_LARGEST_SCALE = {4: 1e30, 8: 1e290}  # by bytes; so small or large, values would lose bits
+_LARGEST_SCALE = {4: 1e30, 8: 1e290}  # by bytes; beyond these, values would lose bits
 _BYTES = 16 * PAIRS  # of the words of one block; singles need fewer than doubles
 _ZEROS = memoryview(bytes(_BYTES))
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -70,35 +63,41 @@ _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 _STREAMS: weakref.WeakSet[NormalStream] = weakref.WeakSet()
 
 
-class _Scratch:
-    """Working memory, reused: fresh pages would cost more than the normals."""
+@final
+class Keystream:
+    """AES-256 of the counters 2, 3, ...: what GCM adds to a text, with a nonce of zeros.
+
+    Every block of it is given out once. A key is good for ``blocks``, by default one GiB: far below
+    the 2^32 - 2 at which the counter would begin anew.
+    """
+
+    def __init__(self, key: bytes, *, blocks: int = 1 << 26) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        self._cipher = Cipher(algorithms.AES(key), modes.GCM(bytes(12))).encryptor()
+        self.left = blocks
+
+    def read_into(self, buffer: bytearray, zeros: memoryview) -> None:
+        """Fill the buffer with as many bytes of the stream as there are zeros, whole blocks."""
+        blocks, rest = divmod(len(zeros), BLOCK)
+        assert rest == 0
+        if blocks > self.left:
+            raise RuntimeError("this key has given out all of its blocks")
+        self.left -= blocks
+        self._cipher.update_into(zeros, buffer)
+
+
+class _Scratch(threading.local):
+    """Working memory of a thread, reused: fresh pages would cost more than the normals."""
 
     def __init__(self) -> None:
-        self.random = bytearray(_BYTES + 16)
+        self.random = bytearray(_BYTES + BLOCK)
         self.words = np.frombuffer(self.random, dtype="<u4")
         self.doubles = np.empty((2, PAIRS), dtype=np.float64)
         self.floats = self.doubles[1].view(np.float32).reshape(2, PAIRS)
 
 
-class _Idle(threading.local):
-    """The scratch memory of a thread while nobody uses it."""
-
-    scratch: _Scratch | None = None
-
-
-_IDLE = _Idle()
-
-
-@contextmanager
-def _scratch_memory() -> Iterator[_Scratch]:
-    """Of this thread; who draws in a signal handler meanwhile gets other memory."""
-    scratch, _IDLE.scratch = _IDLE.scratch, None
-    if scratch is None:
-        scratch = _Scratch()
-    try:
-        yield scratch
-    finally:
-        _IDLE.scratch = scratch
+_SCRATCH = _Scratch()
 
 
 @final
@@ -116,15 +115,14 @@ class NormalStream:
     """
 
     def __init__(self, *, source: Source | None = None) -> None:
-        self._source = resolve(source)
+        self._source = choose_source(source)
         self._given = 0
-        self._forget()
+        self._forget_key()
         _STREAMS.add(self)
 
-    def _forget(self) -> None:
+    def _forget_key(self) -> None:
         self._lock = threading.Lock()
         self._stream: Keystream | None = None
-        self._pid = os.getpid()
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -142,7 +140,27 @@ class NormalStream:
         stddev: float = 1.0,
         dtype: DTypeLike = np.float64,
     ) -> NDArray[Any]:
-        """Return a numpy array of independent N(0, stddev^2), float32 or float64."""
+        """Return a numpy array of independent N(0, stddev^2).
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape of the array.
+        stddev : float
+            The standard deviation, at least 0.
+        dtype : numpy dtype
+            float32 or float64.
+
+        Returns
+        -------
+        array
+            Fresh noise.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is outside its range.
+        """
         dims = (shape,) if isinstance(shape, int) else tuple(shape)
         dims = tuple(_validate.integer("shape", size, at_least=0) for size in dims)
         stddev = _validate.real("stddev", stddev, at_least=0)
@@ -150,15 +168,28 @@ class NormalStream:
         if kind not in _FLOATS:
             raise InvalidValue("dtype", dtype, "float32 or float64")
         result = np.empty(math.prod(dims), dtype=kind)
-        self._fill_alone(result, stddev)
+        self._fill_normals(result, stddev)
         return result.reshape(dims)
 
-    def fill(self, target: NDArray[Any], *, stddev: float = 1.0, shared: bool = False) -> None:
+    def fill(self, target: NDArray[Any], *, stddev: float = 1.0) -> None:
         """Overwrite a float32 or float64 array with independent N(0, stddev^2), in place.
 
-        Nothing is allocated. For a torch tensor on the CPU pass ``tensor.numpy()``. With
-        ``shared``, torch's threads help: for a thread that runs torch's operations otherwise.
+        Nothing is allocated.
 
+        Parameters
+        ----------
+        target : array of float32 or float64
+            Contiguous and writable. For a torch tensor on the CPU pass ``tensor.numpy()``.
+        stddev : float
+            The standard deviation, at least 0.
+
+        Raises
+        ------
+        InvalidValue
+            If the array cannot be written or ``stddev`` is outside its range.
+
+        Examples
+        --------
         >>> buffer = np.zeros((2, 3), dtype=np.float32)
         >>> NormalStream().fill(buffer, stddev=2.0)
         >>> bool((buffer != 0).all())
@@ -170,7 +201,7 @@ class NormalStream:
             raise InvalidValue("target", target.dtype, "an array of float32 or float64")
         if not target.flags.c_contiguous or not target.flags.writeable:
             raise InvalidValue("target", target.flags, "a contiguous array that can be written")
-        self._fill_alone(target.reshape(-1), stddev, shared=shared)
+        self._fill_normals(target.reshape(-1), stddev)
 
     def tensor(
         self,
@@ -184,6 +215,27 @@ class NormalStream:
 
         Values are computed on the CPU in float32 (float64 if asked for) and then moved
         and cast. The memory is the tensor's own.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            The shape of the tensor.
+        stddev : float
+            The standard deviation, at least 0.
+        dtype : torch.dtype, optional
+            A floating-point type; torch's default type by default.
+        device : torch.device or str, optional
+            Where the tensor lives.
+
+        Returns
+        -------
+        torch.Tensor
+            Fresh noise.
+
+        Raises
+        ------
+        InvalidValue
+            If an argument is outside its range.
         """
         import torch
 
@@ -194,114 +246,77 @@ class NormalStream:
         values = torch.from_numpy(self.array(shape, stddev=stddev, dtype=kind))
         return values.to(device=device, dtype=dtype)
 
-    def _fill_alone(self, result: NDArray[Any], stddev: float, *, shared: bool = False) -> None:
-        """Fill once more in a child that was forked, by a signal handler, while this was filled.
-
-        A child has another lock.
-        """
-        lock = None
-        while lock is not self._lock:
-            lock = self._lock
-            self._fill_normals(result, stddev, shared=shared)
-
-    def _fill_normals(self, result: NDArray[Any], stddev: float, *, shared: bool = False) -> None:
+    def _fill_normals(self, result: NDArray[Any], stddev: float) -> None:
         """Box-Muller, block by block: first all cosines of a block, then all sines."""
         kind = result.dtype
         if stddev and not _PLAIN_SCALES[0] <= stddev <= _PLAIN_SCALES[1]:
             most = _LARGEST_SCALE[kind.itemsize]
             if not 1 / most <= stddev <= most:
                 raise InvalidValue("stddev", stddev, f"0, or 1/{most:g} to {most:g} in {kind}")
-            self._fill_normals(result, 1.0, shared=shared)
+            self._fill_normals(result, 1.0)
             result *= kind.type(stddev)
         elif kind.itemsize == 4:
-            self._fill_floats(result, stddev, shared=shared)
+            self._fill_floats(result, stddev)
         else:
             self._fill_doubles(result, stddev)
 
-    def _fill_floats(self, result: NDArray[np.float32], stddev: float, *, shared: bool) -> None:
+    def _fill_floats(self, result: NDArray[np.float32], stddev: float) -> None:
         # By what this stream has given, so that a seeded one repeats itself.
         compiled = self._given >= _COMPILE_AFTER and numba_works()
         self._given += result.size
+        by_numpy = partial(_float_box_muller, scratch=_SCRATCH)
+        transform: Callable[..., bool] = compiled_box_muller() if compiled else by_numpy
         together = 2 * PAIRS * _TOGETHER
         for start in range(0, result.size, together):
             blocks = result[start : start + together]
-            if not self._fill_at_once(blocks, stddev, compiled=compiled, shared=shared):
-                self._fill_one_by_one(blocks, stddev, compiled=compiled)
-
-    def _fill_at_once(
-        self, result: NDArray[np.float32], stddev: float, *, compiled: bool, shared: bool
-    ) -> bool:
-        """Fill blocks in compiled loops, or return that these cannot make the keystream.
-
-        Either way there is one key for all of them, so that seeded streams change it alike.
-        """
-        full, rest = divmod(result.size, 2 * PAIRS)
-        count = full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
-        self._look_for_fork()
-        with self._lock:
-            stream = self._keystream(count)
-            keys = stream.compiled_keys if compiled else None
-            if keys is None:
-                return False
-            counter = stream.take(count)
-        _require(compiled_normal_blocks().fill(keys, counter, stddev, result, shared=shared))
-        return True
-
-    def _fill_one_by_one(
-        self, result: NDArray[np.float32], stddev: float, *, compiled: bool
-    ) -> None:
-        with _scratch_memory() as scratch:
-            by_numpy = partial(_float_box_muller, scratch=scratch)
-            transform: Callable[..., bool] = compiled_box_muller() if compiled else by_numpy
-            for start in range(0, result.size, 2 * PAIRS):
-                block = result[start : start + 2 * PAIRS]
-                words = self._words(words_for((block.size + 1) // 2), scratch)
-                _require(transform(words, stddev, block))
+            self._renew_key(_blocks_for(blocks.size))
+            for at in range(0, blocks.size, 2 * PAIRS):
+                block = blocks[at : at + 2 * PAIRS]
+                words = self._read_words(words_for((block.size + 1) // 2))
+                if not transform(words, stddev, block):
+                    raise RuntimeError(
+                        "the keystream is not random: the spare words of a block were used up"
+                    )
 
     def _fill_doubles(self, result: NDArray[np.float64], stddev: float) -> None:
-        with _scratch_memory() as scratch:
-            for start in range(0, result.size, 2 * PAIRS):
-                block = result[start : start + 2 * PAIRS]
-                words = self._words(4 * ((block.size + 1) // 2), scratch)
-                _double_box_muller(words, stddev, block, scratch)
+        for start in range(0, result.size, 2 * PAIRS):
+            block = result[start : start + 2 * PAIRS]
+            words = self._read_words(4 * ((block.size + 1) // 2))
+            _double_box_muller(words, stddev, block, _SCRATCH)
 
-    def _words(self, count: int, scratch: _Scratch) -> NDArray[np.uint32]:
-        """So many words from OpenSSL, in scratch memory."""
+    def _read_words(self, count: int) -> NDArray[np.uint32]:
+        """Return fresh words in the scratch memory of this thread."""
         blocks = _blocks_of(count)
-        self._look_for_fork()
         with self._lock:
-            self._keystream(blocks).read_into(scratch.random, _ZEROS[: BLOCK * blocks])
-        return scratch.words[:count]
+            self._keystream(blocks).read_into(_SCRATCH.random, _ZEROS[: BLOCK * blocks])
+        return _SCRATCH.words[:count]
 
-    def _look_for_fork(self) -> None:
-        """A child has a keystream of its own, and does not wait for its parent's threads."""
-        if self._pid != os.getpid():
-            self._forget()
+    def _renew_key(self, blocks: int) -> None:
+        """Draw a new key now if the old one has fewer blocks left."""
+        with self._lock:
+            self._keystream(blocks)
 
     def _keystream(self, blocks: int) -> Keystream:
-        """The keystream, with at least so many blocks left; under the lock."""
-        stream = self._stream
-        if stream is None or stream.left < blocks:
-            self._stream = stream = Keystream(self._source.read(32))
-        return stream
+        """Return a keystream with at least this many blocks left; the caller holds the lock."""
+        if self._stream is None or self._stream.left < blocks:
+            self._stream = Keystream(self._source.read(32))
+        return self._stream
+
+
+def _blocks_for(normals: int) -> int:
+    """Return how many blocks of AES the float32 normals of a whole fill take."""
+    full, rest = divmod(normals, 2 * PAIRS)
+    return full * _blocks_of(words_for(PAIRS)) + _blocks_of(words_for((rest + 1) // 2))
 
 
 def _blocks_of(words: int) -> int:
     return -(-4 * words // BLOCK)
 
 
-def _require(enough: bool) -> None:
-    if not enough:
-        raise RuntimeError(
-            "normals were not made: memory ran out, or the keystream is not random and its spare "
-            "words were used up"
-        )
-
-
 def _float_box_muller(
     words: NDArray[np.uint32], stddev: float, normals: NDArray[np.float32], scratch: _Scratch
 ) -> bool:
-    """As :func:`.compiled_normals.box_muller`, by numpy."""
+    """As :func:`._compiled_normals.box_muller`, by numpy."""
     pairs = (normals.size + 1) // 2
     high, turns, spare = np.split(words, [pairs, 2 * pairs])
     rare = np.flatnonzero(high + np.uint32(RARE) < np.uint32(2 * RARE))  # of either end, by wrap
@@ -359,10 +374,10 @@ def _uniforms(
     return uniform
 
 
-def _forget_after_fork() -> None:
+def _forget_keys() -> None:
     for stream in list(_STREAMS):
-        stream._forget()
+        stream._forget_key()
 
 
 if hasattr(os, "register_at_fork"):  # not on every system
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    os.register_at_fork(after_in_child=_forget_keys)

@@ -8,8 +8,8 @@ call is about half of the cost, so nothing is kept between two calls and
 there is nothing to protect. That makes :class:`SystemSource` safe across
 forks and threads by construction: no byte is ever stored, so none is reused.
 
-The one exception is :mod:`discreet.randomness.tensor`, where millions of values
-a step are wanted; it keys a stream cipher from here and says what that means.
+The one exception is :class:`discreet.randomness.NormalStream`, where millions of
+values a step are wanted; it keys a stream cipher from here and says what that means.
 
 The one switch for reproducible experiments is called ``insecure_seed``. A source
 built with it says so in its ``provenance``, and whatever draws from a source
@@ -31,8 +31,6 @@ from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = ["InsecureSeededSource", "Source", "SystemSource", "resolve", "source"]
 
 
 class Source(ABC):
@@ -169,6 +167,23 @@ _SYSTEM = SystemSource()
 def source(*, insecure_seed: int | None = None) -> Source:
     """Return the operating system's source, or a reproducible and insecure one.
 
+    Parameters
+    ----------
+    insecure_seed : int, optional
+        The seed of a reproducible source, for experiments only.
+
+    Returns
+    -------
+    Source
+        The system's source, or a new :class:`InsecureSeededSource`.
+
+    Raises
+    ------
+    InvalidValue
+        If the seed is not an integer.
+
+    Examples
+    --------
     >>> source().provenance
     {'randomness': 'operating system'}
     >>> source(insecure_seed=7).provenance
@@ -177,10 +192,37 @@ def source(*, insecure_seed: int | None = None) -> Source:
     return _SYSTEM if insecure_seed is None else InsecureSeededSource(insecure_seed=insecure_seed)
 
 
-def resolve(given: Source | None) -> Source:
-    """Return ``given``, or the system's source when there is none."""
+def choose_source(given: Source | None, insecure_seed: int | None = None) -> Source:
+    """Return the source that a caller asked for: one given, a seeded one, or the system's.
+
+    Parameters
+    ----------
+    given : Source or None
+        The ``source=`` of the caller.
+    insecure_seed : int, optional
+        The ``insecure_seed=`` of the caller.
+
+    Returns
+    -------
+    Source
+        What to draw from.
+
+    Raises
+    ------
+    InvalidValue
+        If both are given, or if ``given`` is not a source.
+
+    Examples
+    --------
+    >>> choose_source(None).provenance
+    {'randomness': 'operating system'}
+    >>> choose_source(None, 7).provenance
+    {'randomness': 'INSECURE seed 7'}
+    """
     if given is None:
-        return _SYSTEM
+        return source(insecure_seed=insecure_seed)
+    if insecure_seed is not None:
+        raise InvalidValue("insecure_seed", insecure_seed, "None where a source is given")
     if not isinstance(given, Source):
         raise InvalidValue("source", given, "a Source, such as source(), or None")
     return given

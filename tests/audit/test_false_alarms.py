@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.audit import audit_mechanism
-from discreet.audit.binomial import lower_bounds, upper_bounds
 from discreet.audit.mechanism import Claim, best_events, judge
 from discreet.audit.outputs import lay_out
 

@@ -23,6 +23,7 @@ from audit.null_mechanisms import (
     sampled_gaussian,
     tight_threshold,
 )
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.audit import (
     audit_gaussian,
     audit_one_run,
@@ -31,7 +32,6 @@ from discreet.audit import (
     audit_tradeoff,
 )
 from discreet.audit import runs as runs_module
-from discreet.audit.binomial import lower_bounds, upper_bounds
 from discreet.audit.one_run import one_run_p_value
 from discreet.audit.one_run_curves import GaussianCurve, refutes
 from discreet.privacy import GDP, Gaussian, PureDP

@@ -16,7 +16,7 @@ Training, from scores that say how much a record seems to have taken part:
 - :class:`TrainingAudit` is the outcome of each: lower bound, confidence, ceiling, verdict,
   assumptions. Canaries for DP-SGD are in :mod:`discreet.learn.dpsgd.canaries`.
 
-:mod:`discreet.audit.binomial` has the exact bounds that the rest stands on.
+:mod:`discreet._confidence` has the exact bounds that the rest stands on.
 
 A refuted claim is a proof up to the false-alarm rate. An audit that refutes nothing
 proves nothing, and says how much it could have shown.

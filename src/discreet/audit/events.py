@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, final
 import numpy as np
 from scipy import special
 
-from discreet.audit.binomial import lower_bounds, upper_bounds
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.audit.outputs import Rows
 from discreet.audit.views import View, views
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.audit.binomial import lower_bounds, upper_bounds
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Any, final
 
 from discreet import _validate
+from discreet._confidence import SMALLEST_ERROR
 from discreet._rounding import at_most
-from discreet.audit.binomial import SMALLEST_ERROR
 from discreet.audit.mechanism import Claim
 from discreet.errors import InvalidValue
 

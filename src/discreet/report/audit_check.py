@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from discreet.audit.binomial import lower_bounds, upper_bounds
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.audit.gaussian import GAUSSIAN_ONLY, epsilon_from_rates, require_gaussian
 from discreet.audit.one_run import one_run_epsilon
 from discreet.audit.one_run_curves import curve_epsilon, curve_of, refutes

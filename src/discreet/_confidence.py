@@ -1,12 +1,20 @@
-"""Shares of right guesses, and differences of such shares, with intervals that hold.
+"""Confidence bounds for probabilities from counts, and for differences of shares.
 
-An interval for one share is that of Clopper and Pearson (1934). A difference of two shares is
-bounded from the intervals of both, each at half of the error (Bonferroni), so it covers the
-truth with at least the stated confidence for every sample size and needs no approximation; it
-is up to 1.6 times as wide as the usual normal one.
+For k successes in n independent trials of probability p, the upper bound at error ``b`` is the
+p at which P(X <= k) = b, the lower bound the p at which P(X >= k) = b (Clopper and Pearson 1934).
+Each holds with probability at least 1 - b for every p and every n: no approximation, at the price
+of being a little wide. Both are quantiles of the Beta distribution:
 
-Two guessers on the *same* records are compared by the records on which exactly one of them is
-right: the difference of their accuracies is the difference of these two shares.
+    lower = BetaInv(b; k, n - k + 1),    upper = BetaInv(1 - b; k + 1, n - k).
+
+The quantiles are computed in double precision and then moved outwards by a relative 1e-11, which
+covers the error of the inversion in the range that is accepted here.
+
+A difference of two shares is bounded from the intervals of both, each at half of the error
+(Bonferroni), so it covers the truth with at least the stated confidence for every sample size; it
+is up to 1.6 times as wide as the usual normal one. Two guessers on the *same* records are compared
+by the records on which exactly one of them is right: the difference of their accuracies is the
+difference of these two shares.
 """
 
 from __future__ import annotations
@@ -22,12 +30,57 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Difference", "Proportion", "excess", "gain", "gap", "proportion"]
-
-# Moves the quantiles outwards by more than the error of their inversion.
+SMALLEST_ERROR = 1e-35
 _SLACK = 1e-11
+
+
+def lower_bound(successes: int, trials: int, *, error: float) -> float:
+    """Return a number that exceeds the true probability with probability at most ``error``.
+
+    >>> lower_bound(0, 10, error=0.05)
+    0.0
+    >>> round(lower_bound(10, 10, error=0.05), 6)  # error ** (1 / 10)
+    0.741134
+    """
+    hits, total, allowed = _checked(successes, trials, error)
+    return float(lower_bounds(np.array([hits]), total, error=allowed)[0])
+
+
+def upper_bound(successes: int, trials: int, *, error: float) -> float:
+    """Return a number below the true probability with probability at most ``error``.
+
+    >>> round(upper_bound(0, 10, error=0.05), 6)  # 1 - error ** (1 / 10)
+    0.258866
+    >>> upper_bound(10, 10, error=0.05)
+    1.0
+    """
+    hits, total, allowed = _checked(successes, trials, error)
+    return float(upper_bounds(np.array([hits]), total, error=allowed)[0])
+
+
+def lower_bounds(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
+    """The same as :func:`lower_bound` for an array of counts, which is not checked."""
+    hits = np.asarray(successes, dtype=np.float64)
+    bounds = special.betaincinv(np.maximum(hits, 1.0), trials - hits + 1.0, error)
+    return np.where(hits > 0, bounds * (1 - _SLACK), 0.0)
+
+
+def upper_bounds(successes: ArrayLike, trials: int, *, error: float) -> NDArray[np.float64]:
+    """The same as :func:`upper_bound` for an array of counts, which is not checked."""
+    hits = np.asarray(successes, dtype=np.float64)
+    # The complement keeps a small error exact, where 1 - error would round it away.
+    bounds = special.betainccinv(hits + 1.0, np.maximum(trials - hits, 1.0), error)
+    return np.where(hits < trials, np.minimum(bounds * (1 + _SLACK), 1.0), 1.0)
+
+
+def _checked(successes: int, trials: int, error: float) -> tuple[int, int, float]:
+    total = _validate.integer("trials", trials, at_least=1)
+    hits = _validate.integer("successes", successes, at_least=0)
+    if hits > total:
+        raise InvalidValue("successes", successes, f"at most the number of trials, {total}")
+    return hits, total, _validate.real("error", error, at_least=SMALLEST_ERROR, below=1)
 
 
 @final
@@ -96,13 +149,9 @@ def proportion(successes: int, trials: int, *, confidence: float = 0.95) -> Prop
     >>> print(proportion(3, 10))
     0.300 [0.066, 0.653] of 10
     """
-    total = _validate.integer("trials", trials, at_least=1)
-    hits = _validate.integer("successes", successes, at_least=0)
-    if hits > total:
-        raise InvalidValue("successes", successes, f"at most the number of trials, {total}")
     level = _validate.real("confidence", confidence, above=0, below=1)
-    low, high = _clopper_pearson(hits, total, (1 - level) / 2)
-    return Proportion(hits, total, low, high, level)
+    hits, total, error = _checked(successes, trials, (1 - level) / 2)
+    return Proportion(hits, total, *_bounds(hits, total, error), level)
 
 
 def gap(
@@ -115,8 +164,8 @@ def gap(
     """
     level = _validate.real("confidence", confidence, above=0, below=1)
     error = (1 - level) / 4
-    one = _clopper_pearson(int(first.sum()), len(first), error)
-    two = _clopper_pearson(int(second.sum()), len(second), error)
+    one = _bounds(int(first.sum()), len(first), error)
+    two = _bounds(int(second.sum()), len(second), error)
     value = float(first.mean() - second.mean())
     return Difference(value, one[0] - two[1], one[1] - two[0], level)
 
@@ -152,16 +201,12 @@ def excess(
 def _gain_bounds(
     right: NDArray[np.bool_], baseline: NDArray[np.bool_], error: float
 ) -> tuple[float, float]:
-    won = _clopper_pearson(int((right & ~baseline).sum()), len(right), error)
-    lost = _clopper_pearson(int((baseline & ~right).sum()), len(right), error)
+    won = _bounds(int((right & ~baseline).sum()), len(right), error)
+    lost = _bounds(int((baseline & ~right).sum()), len(right), error)
     return won[0] - lost[1], won[1] - lost[0]
 
 
-def _clopper_pearson(hits: int, total: int, error: float) -> tuple[float, float]:
-    """The two bounds, each wrong with probability at most ``error``."""
-    low = high = None
-    if hits > 0:
-        low = float(special.betaincinv(hits, total - hits + 1, error)) * (1 - _SLACK)
-    if hits < total:
-        high = float(special.betainccinv(hits + 1, total - hits, error)) * (1 + _SLACK)
-    return (0.0 if low is None else low), (1.0 if high is None else min(high, 1.0))
+def _bounds(hits: int, total: int, error: float) -> tuple[float, float]:
+    """Both bounds, each wrong with probability at most ``error``."""
+    low = lower_bounds([hits], total, error=error)
+    return float(low[0]), float(upper_bounds([hits], total, error=error)[0])

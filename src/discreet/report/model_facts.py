@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from discreet.audit.verdicts import TrainingAudit
+from discreet.audit import TrainingAudit
 from discreet.certificate import Certificate, read_certificate, schema
 from discreet.certificate._old_formats import is_of_0_1
 from discreet.certificate._schema import faults

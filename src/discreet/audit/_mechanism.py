@@ -5,9 +5,9 @@
     ...     return bit
     >>> audit = audit_mechanism(leaky, 0, 1, epsilon=1.0, samples=2000)
     >>> audit.verdict
-    'refuted'
+    'violated'
 
-Half of the outputs train, the other half testifies. On the training half an event
+Half of the outputs train, the other half tests. On the training half an event
 (a set of outputs) is chosen for each direction; the choice may be as greedy as it
 likes. On the other half, which the choice never saw, the event is a fixed set, its
 count under each input is binomial, and Clopper-Pearson bounds are exact. Each of the
@@ -19,65 +19,35 @@ mechanism is,
 
 Testing on the half that chose would be no proof at all; tests/audit shows the false
 alarms of that mistake (and of the peers that make it).
+
+:func:`search_neighbours` searches over pairs of neighbouring inputs, at one false-alarm rate for
+all of them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, final
 
 from discreet import _validate
 from discreet._rounding import at_most
-from discreet.audit.events import Event, ceiling, epsilon_lower_bounds, find_event
-from discreet.audit.outputs import Rows, check_answers, lay_out, longest
-from discreet.audit.sampling import Sampler
+from discreet.audit._events import Event, ceiling, epsilon_lower_bounds, find_event
+from discreet.audit._outputs import Rows, Sampler, check_answers, lay_out, widest
+from discreet.audit._verdict import VIOLATED, Claim, check_rate, judge_bound, round_down
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss
 
-__all__ = ["Audit", "Claim", "audit_mechanism", "choose_events", "testify"]
-
-REFUTED = "refuted"
-CONSISTENT = "consistent"
-TOO_WEAK = "too weak to tell"
-
 DIRECTIONS = ("first over second", "second over first")
-_SMALLEST_RATE = 1e-30
 
 
 @final
 @dataclass(frozen=True)
-class Claim:
-    """What is to be refuted: (epsilon, delta)-DP, with ``epsilon`` an upper bound."""
-
-    epsilon: float
-    delta: float
-
-    @classmethod
-    def read(cls, loss: Loss | None, epsilon: float | None, delta: float | None) -> Claim:
-        """Take a claim from a loss, read at ``delta``, or from the two numbers themselves."""
-        if (loss is None) == (epsilon is None):
-            raise InvalidValue("loss", loss, "a claimed loss or a claimed epsilon, not both")
-        point = _validate.real("delta", 0.0 if delta is None else delta, at_least=0, below=1)
-        if loss is None:
-            return cls(_validate.real("epsilon", epsilon, at_least=0), point)
-        if not isinstance(loss, Loss):
-            raise InvalidValue("loss", loss, "a loss of discreet.privacy")
-        claimed = loss.epsilon(delta=point)
-        if math.isinf(claimed):
-            expected = "a delta at which the claimed loss has a finite epsilon"
-            raise InvalidValue("delta", delta, expected)
-        return cls(claimed, point)
-
-
-@final
-@dataclass(frozen=True)
-class Audit:
-    """The outcome of one audit.
+class MechanismAudit:
+    """What an audit of a mechanism says.
 
     ``epsilon_lower`` exceeds the true epsilon at ``delta`` with probability at most
-    ``false_alarm_rate``. ``ceiling`` is the most that it could have been with so many
+    ``false_alarm_rate``. ``ceiling`` is the most that it could have been with as many
     samples. ``hits`` are the counts of the event under the favoured and the other input,
     out of ``trials`` outputs each that the choice of the event never saw.
     """
@@ -100,16 +70,16 @@ class Audit:
         return 1 - self.false_alarm_rate
 
     @property
-    def refuted(self) -> bool:
-        """Whether the claim is refuted."""
-        return self.verdict == REFUTED
+    def violated(self) -> bool:
+        """Whether the claim is contradicted, up to the false-alarm rate."""
+        return self.verdict == VIOLATED
 
     def to_json(self) -> dict[str, Any]:
         """The audit as plain JSON values."""
         return {**asdict(self), "hits": list(self.hits)}
 
     def __str__(self) -> str:
-        shown, most = _down(self.epsilon_lower), _down(self.ceiling)
+        shown, most = round_down(self.epsilon_lower), round_down(self.ceiling)
         first, second = self.hits
         return (
             f"{self.verdict}: epsilon >= {shown} at delta {self.delta:g}, "
@@ -134,7 +104,7 @@ def audit_mechanism(
     false_alarm_rate: float = 1e-3,
     batch: bool = False,
     n_jobs: int = 1,
-) -> Audit:
+) -> MechanismAudit:
     """Try to refute that ``mechanism`` keeps the claimed loss between two neighbouring inputs.
 
     ``mechanism`` maps an input to an output or to a :class:`~discreet.mechanisms.Release`,
@@ -148,23 +118,18 @@ def audit_mechanism(
     there needs one), or an ``epsilon`` and ``delta``.
 
     Formal guarantee: if the mechanism does keep the claim on these inputs and its
-    outputs are independent, the verdict is "refuted" with probability at most
+    outputs are independent, the verdict is "violated" with probability at most
     ``false_alarm_rate``. "consistent" proves nothing: it says that this attack, which
     could have shown up to ``ceiling``, did not succeed. A ceiling at or below the claim
     gives "too weak to tell".
     """
     claim = Claim.read(loss, epsilon, delta)
     size = _validate.integer("samples", samples, at_least=4)
-    rate = checked_rate(false_alarm_rate)
+    rate = check_rate(false_alarm_rate)
     sampler = Sampler(mechanism, batch=batch, n_jobs=n_jobs)
     training = size // 2
     chosen, width = choose_events(sampler, first, second, training, claim.delta, rate)
-    return testify(chosen, width, sampler, first, second, claim, size, training, rate)
-
-
-def checked_rate(false_alarm_rate: float) -> float:
-    """A false-alarm rate inside (0, 1/2], or an error."""
-    return _validate.real("false_alarm_rate", false_alarm_rate, above=_SMALLEST_RATE, at_most=0.5)
+    return draw_and_judge(chosen, width, sampler, first, second, claim, size, training, rate)
 
 
 def choose_events(
@@ -173,7 +138,7 @@ def choose_events(
     """Draw the training half; return an event for each direction and the width of a row."""
     raw = [sampler.draw(data, count) for data in (first, second)]
     check_answers(*raw)
-    width = max(longest(outputs) for outputs in raw)
+    width = max(widest(outputs) for outputs in raw)
     favoured, other = (lay_out(outputs, width=width) for outputs in raw)
     return best_events(favoured, other, delta=delta, rate=rate), width
 
@@ -186,7 +151,7 @@ def best_events(first: Rows, second: Rows, *, delta: float, rate: float) -> tupl
     )
 
 
-def testify(
+def draw_and_judge(
     events: tuple[Event, Event],
     width: int,
     sampler: Sampler,
@@ -196,7 +161,7 @@ def testify(
     samples: int,
     training: int,
     rate: float,
-) -> Audit:
+) -> MechanismAudit:
     """Draw the other half and let it judge the events, which are fixed by now."""
     trials = samples - training
     drawn = [sampler.draw(data, trials) for data in (first, second)]
@@ -212,7 +177,7 @@ def judge(
     claim: Claim,
     samples: int,
     rate: float,
-) -> Audit:
+) -> MechanismAudit:
     """The verdict of these outputs on events that were chosen without them."""
     trials = len(first)
     counts = [
@@ -229,8 +194,8 @@ def judge(
     stronger = int(bounds[1] > bounds[0])
     shown = max(0.0, float(bounds[stronger]))
     most = ceiling(trials=trials, delta=claim.delta, error=rate / 4)
-    return Audit(
-        verdict=verdict(shown, claim.epsilon, most),
+    return MechanismAudit(
+        verdict=judge_bound(shown, claim.epsilon, most),
         epsilon_lower=shown,
         claimed_epsilon=claim.epsilon,
         delta=claim.delta,
@@ -244,17 +209,102 @@ def judge(
     )
 
 
-def verdict(epsilon_lower: float, claimed: float, most: float) -> str:
-    """What a lower bound says about a claim, for an audit that could show at most ``most``.
+@final
+@dataclass(frozen=True)
+class NeighbourAudit:
+    """The strongest audit of a search, and the pair of inputs that it speaks of."""
 
-    >>> verdict(1.2, 1.0, 5.0), verdict(0.9, 1.0, 5.0), verdict(0.9, 1.0, 1.0)
-    ('refuted', 'consistent', 'too weak to tell')
+    audit: MechanismAudit
+    first: Any
+    second: Any
+    pairs_tried: int
+    pairs_tested: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.audit}\ninputs {self.first!r} and {self.second!r}: the strongest of "
+            f"{self.pairs_tested} tested, out of {self.pairs_tried} tried"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The audit as plain JSON values; the inputs as they print."""
+        return {
+            **self.audit.to_json(),
+            "first": repr(self.first),
+            "second": repr(self.second),
+            "pairs_tried": self.pairs_tried,
+            "pairs_tested": self.pairs_tested,
+        }
+
+
+def search_neighbours(
+    mechanism: Callable[..., Any],
+    pairs: Iterable[tuple[Any, Any]],
+    *,
+    loss: Loss | None = None,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    samples: int = 20_000,
+    false_alarm_rate: float = 1e-3,
+    most_pairs: int = 100,
+    keep: int = 1,
+    batch: bool = False,
+    n_jobs: int = 1,
+) -> NeighbourAudit:
+    """Try to refute the claim on any of the given pairs of neighbouring inputs.
+
+    Half of ``samples`` is spread over all pairs (the first ``most_pairs`` of them) and
+    chooses for each an event; the ``keep`` pairs that look worst share the other half,
+    with fresh outputs, each at the false-alarm rate divided by ``keep``. The choice among
+    the pairs saw only outputs that do not test, so it needs no correction; testing
+    ``keep`` of them does, and gets it by the union bound.
+
+    Formal guarantee: if the mechanism keeps the claim on every pair, the verdict is
+    "violated" with probability at most ``false_alarm_rate``.
     """
-    if epsilon_lower > claimed:
-        return REFUTED
-    return CONSISTENT if most > claimed else TOO_WEAK
+    claim = Claim.read(loss, epsilon, delta)
+    size = _validate.integer("samples", samples, at_least=4)
+    rate = check_rate(false_alarm_rate)
+    limit = _validate.integer("most_pairs", most_pairs, at_least=1)
+    sampler = Sampler(mechanism, batch=batch, n_jobs=n_jobs)
+    tried = _read_pairs(pairs, limit)
+    kept = min(_validate.integer("keep", keep, at_least=1), len(tried))
+    training = size // 2 // len(tried)
+    trials = (size - size // 2) // kept
+    if min(training, trials) < 2:
+        raise InvalidValue("samples", samples, f"at least {4 * len(tried)} for so many pairs")
+
+    share = rate / kept
+    looked_at: list[tuple[tuple[Event, Event], int, tuple[Any, Any]]] = []
+    for pair in tried:
+        events, width = choose_events(sampler, *pair, training, claim.delta, share)
+        looked_at.append((events, width, pair))
+    looked_at.sort(key=lambda look: -max(event.score for event in look[0]))
+    tested = [
+        (
+            draw_and_judge(
+                events, width, sampler, *pair, claim, training + trials, training, share
+            ),
+            pair,
+        )
+        for events, width, pair in looked_at[:kept]
+    ]
+    strongest, (first, second) = max(tested, key=lambda outcome: outcome[0].epsilon_lower)
+    audit = MechanismAudit(**{**vars(strongest), "false_alarm_rate": rate})
+    return NeighbourAudit(audit, first, second, pairs_tried=len(tried), pairs_tested=kept)
 
 
-def _down(value: float) -> str:
-    """A lower bound in four decimals, rounded down."""
-    return f"{math.floor(value * 1e4) / 1e4:.4f}"
+def _read_pairs(pairs: Any, limit: int) -> list[tuple[Any, Any]]:
+    expected = "at least one pair (first, second) of neighbouring inputs"
+    if not isinstance(pairs, Iterable):
+        raise InvalidValue("pairs", pairs, expected)
+    tried: list[tuple[Any, Any]] = []
+    for pair in pairs:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidValue("pairs", pair, expected)
+        tried.append((pair[0], pair[1]))
+        if len(tried) == limit:
+            break
+    if not tried:
+        raise InvalidValue("pairs", tried, expected)
+    return tried

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, final
 import numpy as np
 
 from discreet import _validate
-from discreet.audit.thresholds import checked_scores
+from discreet.audit._many_runs import check_scores
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.randomness import Source, bernoulli
 from discreet.randomness.sources import resolve
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
-
-__all__ = ["Inclusion", "guesses_of"]
 
 
 @final
@@ -50,7 +48,7 @@ class Inclusion:
         source: Source | None = None,
     ) -> None:
         count = _validate.integer("canaries", canaries, at_least=1)
-        self._guesses = guesses_of(guesses, count)
+        self._guesses = check_guesses(guesses, count)
         self._audits = self._left = _validate.integer("audits", audits, at_least=1)
         bits = resolve(source)
         # On top of bytes an array stays read-only, whatever is done to its flags.
@@ -88,7 +86,7 @@ class Inclusion:
         """Where the coins came from."""
         return dict(self._provenance)
 
-    def parted(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def split_scores(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Use up the only audit: the scores of the included and of the excluded canaries.
 
         Coins for several audits are refused: whoever takes the scores apart to judge them
@@ -128,7 +126,7 @@ class Inclusion:
         return min(called_in, inside) + min(called_out, self.canaries - inside)
 
     def _checked(self, scores: ArrayLike) -> NDArray[np.float64]:
-        values = checked_scores("scores", scores)
+        values = check_scores("scores", scores)
         if values.size != self.canaries:
             raise InvalidValue(
                 "scores", f"{values.size} scores", f"one for each of {self.canaries}"
@@ -147,7 +145,7 @@ class Inclusion:
         raise NotApplicable("coins cannot be copied: a copy could be judged again")
 
 
-def guesses_of(guesses: Any, canaries: int) -> tuple[int, int]:
+def check_guesses(guesses: Any, canaries: int) -> tuple[int, int]:
     """Two numbers of guesses that are not both 0 and fit among the canaries."""
     expected = f"two integers >= 0, together between 1 and the {canaries} canaries"
     if not isinstance(guesses, tuple | list) or len(guesses) != 2:

@@ -20,13 +20,12 @@ import numpy as np
 from scipy import special
 
 from discreet._confidence import lower_bounds, upper_bounds
-from discreet.audit.outputs import Rows
-from discreet.audit.views import View, views
+from discreet.audit._outputs import Rows
+from discreet.audit._views import View, views
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Event", "epsilon_lower_bounds", "find_event"]
 
 _QUANTILES = 64
 _TAIL_STEPS = 10

@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.audit.outputs import NUMBER, Rows
+from discreet.audit._outputs import NUMBER, Rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["View", "views"]
 
 _COORDINATES = 24
 _LEVELS = 12

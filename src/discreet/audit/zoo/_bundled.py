@@ -13,14 +13,12 @@ from functools import cache
 from typing import Any, final
 
 from discreet import mechanisms as m
-from discreet.audit.sampling import Sampler
-from discreet.audit.zoo.specimen import Specimen
+from discreet.audit._outputs import Sampler
+from discreet.audit.zoo._specimens import Specimen
 from discreet.mechanisms import Release
 from discreet.privacy import ApproxDP, Loss
 from discreet.randomness import Source
 from discreet.randomness import source as make_source
-
-__all__ = ["bundled"]
 
 Call = Callable[[Any, Source], Any]
 
@@ -94,27 +92,39 @@ def _additive() -> list[Specimen]:
     letters = "ab"
     return [
         _specimen(
-            "laplace_integer", lambda v, s: m.laplace_integer(v, **unit, source=s), 0, 1, "S11"
+            "laplace_integer",
+            lambda v, s: m.laplace_integer(v, **unit, source=s),
+            0,
+            1,
+            "exact Laplace noise",
         ),
         _specimen(
             "laplace_integers",
             lambda v, s: m.laplace_integers(v, **unit, source=s),
             [0, 0],
             [1, 0],
-            "S11",
+            "exact Laplace noise",
         ),
         _specimen(
-            "laplace_real", lambda v, s: m.laplace_real(v, **unit, source=s), 0.1, 1.1, "S11"
+            "laplace_real",
+            lambda v, s: m.laplace_real(v, **unit, source=s),
+            0.1,
+            1.1,
+            "exact Laplace noise",
         ),
         _specimen(
             "laplace_vector",
             lambda v, s: m.laplace_vector(v, **unit, granularity=2**-10, source=s),
             [0.1, 0.1],
             [0.6, -0.4],
-            "S11",
+            "exact Laplace noise",
         ),
         _specimen(
-            "laplace_count", lambda v, s: m.laplace_count(v, epsilon=1, source=s), 0, 1, "S11"
+            "laplace_count",
+            lambda v, s: m.laplace_count(v, epsilon=1, source=s),
+            0,
+            1,
+            "exact Laplace noise",
         ),
         _specimen(
             "laplace_histogram",
@@ -123,21 +133,21 @@ def _additive() -> list[Specimen]:
             ),
             "ab",
             "bb",
-            "S11",
+            "exact Laplace noise",
         ),
         _specimen(
             "laplace_fraction",
             lambda v, s: m.laplace_fraction(*v, epsilon=1, source=s),
             (0, 1),
             (1, 1),
-            "S11",
+            "exact Laplace noise",
         ),
         _specimen(
             "gaussian_integer",
             lambda v, s: m.gaussian_integer(v, **normal, source=s),
             0,
             1,
-            "S12",
+            "exact Gaussian noise",
             delta=GAUSSIAN_DELTA,
         ),
         _specimen(
@@ -145,7 +155,7 @@ def _additive() -> list[Specimen]:
             lambda v, s: m.gaussian_integers(v, **normal, source=s),
             [0, 0],
             [1, 0],
-            "S12",
+            "exact Gaussian noise",
             delta=GAUSSIAN_DELTA,
         ),
         _specimen(
@@ -153,7 +163,7 @@ def _additive() -> list[Specimen]:
             lambda v, s: m.gaussian_real(v, **normal, source=s),
             0.1,
             1.1,
-            "S12",
+            "exact Gaussian noise",
             delta=GAUSSIAN_DELTA,
         ),
         _specimen(
@@ -161,7 +171,7 @@ def _additive() -> list[Specimen]:
             lambda v, s: m.gaussian_vector(v, **normal, granularity=2**-10, source=s),
             [0.1, 0.1],
             [0.8, -0.6],
-            "S12",
+            "exact Gaussian noise",
             delta=GAUSSIAN_DELTA,
         ),
     ]
@@ -176,35 +186,35 @@ def _choices() -> list[Specimen]:
             lambda v, s: m.exponential_choice(v, **unit, source=s),
             down,
             up,
-            "S13",
+            "a choice by scores",
         ),
         _specimen(
             "exponential_stream",
             lambda v, s: m.exponential_stream([v[:2], v[2:]], **unit, source=s),
             down,
             up,
-            "S13, candidates in two parts",
+            "a choice by scores, candidates in two parts",
         ),
         _specimen(
             "bernoulli_parameter",
             lambda v, s: m.bernoulli_parameter(*v, epsilon=3, points=64, source=s),
             (0, 0),
             (1, 0),
-            "S13, truncated Beta",
+            "a choice by scores, truncated Beta",
         ),
         _specimen(
             "report_noisy_max",
             lambda v, s: m.report_noisy_max(v, **unit, granularity=1, source=s),
             down,
             up,
-            "S13",
+            "a choice by scores",
         ),
         _specimen(
             "permute_and_flip",
             lambda v, s: m.permute_and_flip(v, **unit, source=s),
             down,
             up,
-            "S13",
+            "a choice by scores",
         ),
     ]
 
@@ -216,21 +226,21 @@ def _responses() -> list[Specimen]:
             lambda v, s: m.two_coin_response(v, source=s),
             True,
             False,
-            "S14",
+            "randomized response",
         ),
         _specimen(
             "binary_response",
             lambda v, s: m.binary_response(v, epsilon=1, source=s),
             True,
             False,
-            "S14",
+            "randomized response",
         ),
         _specimen(
             "k_ary_response",
             lambda v, s: m.k_ary_response(v, categories=(0, 1, 2, 3), epsilon=1, source=s),
             0,
             1,
-            "S14",
+            "randomized response",
         ),
     ]
 
@@ -252,14 +262,16 @@ def _streams() -> list[Specimen]:
         lambda run, counts: run.ask(counts, votes),
     )
     return [
-        _specimen("AboveThreshold", above, (0, 0), (1, -1), "S15"),
-        _specimen("SparseVector", sparse, (0, 0, 0, 0), (1, 1, -1, -1), "S15"),
+        _specimen("AboveThreshold", above, (0, 0), (1, -1), "queries against a threshold"),
+        _specimen(
+            "SparseVector", sparse, (0, 0, 0, 0), (1, 1, -1, -1), "queries against a threshold"
+        ),
         _specimen(
             "StableVector",
             stable,
             ((9, 1), (9, 1)),
             ((8, 2), (8, 2)),
-            "S18",
+            "stable answers in a stream",
             delta=0.1,
         ),
     ]
@@ -275,14 +287,14 @@ def _stable() -> list[Specimen]:
             lambda v, s: m.release_if_stable(v, votes, **budget, source=s),
             (9, 1),
             (8, 2),
-            "S16, most votes",
+            "an answer if it is stable, most votes",
         ),
         _specimen(
             "subsample_and_aggregate",
             lambda v, s: m.subsample_and_aggregate(v, sum, subsets=8, **budget, source=s),
             agreed,
             nearly_agreed,
-            "S17, one record a subset",
+            "subsample and aggregate, one record a subset",
         ),
     ]
 
@@ -300,6 +312,8 @@ def _databases() -> list[Specimen]:
         return Release(out.value.histogram, out.loss, {})
 
     return [
-        _specimen("small_database", database, [3, 3], [4, 2], "S19", samples=3_000),
-        _specimen("multiplicative_weights", weights, [3, 3], [4, 2], "S19", samples=1_000),
+        _specimen("small_database", database, [3, 3], [4, 2], "synthetic histogram", samples=3_000),
+        _specimen(
+            "multiplicative_weights", weights, [3, 3], [4, 2], "synthetic histogram", samples=1_000
+        ),
     ]

@@ -1,4 +1,4 @@
-"""The outcome of an audit of training (S34): a lower bound, what it could have been, a verdict.
+"""A claim, the words of a verdict, and the outcome of an audit of training (S34).
 
 An audit of training states with confidence c that epsilon at delta is at least
 ``epsilon_lower``, provided that its assumptions hold; they are part of the outcome. Its
@@ -12,25 +12,64 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, final
 
 from discreet import _validate
 from discreet._confidence import SMALLEST_ERROR
 from discreet._rounding import at_most
-from discreet.audit.mechanism import Claim
 from discreet.errors import InvalidValue
-
-__all__ = ["CONSISTENT", "TOO_WEAK", "VIOLATED", "TrainingAudit", "concluded"]
+from discreet.privacy import Loss
 
 VIOLATED = "violated"
 CONSISTENT = "consistent"
 TOO_WEAK = "too weak to tell"
 
+# The price of the Gaussian bounds; stands in their method sentences and assumptions.
+GAUSSIAN_ONLY = "valid only for Gaussian mechanisms; not rigorous for subsampled runs"
+
+
+class Method(StrEnum):
+    """The ways to audit training, by the sentences that stand in certificates."""
+
+    MANY_RUNS = "many runs, Clopper-Pearson"
+    TRADEOFF = "trade-off curve, Clopper-Pearson"
+    GAUSSIAN = f"Gaussian mechanism, Clopper-Pearson ({GAUSSIAN_ONLY})"
+    ONE_RUN = "one run, guesses about canaries"
+    ONE_RUN_CURVE = "one run, trade-off curve"
+    ONE_RUN_GAUSSIAN = f"one run, trade-off curve ({GAUSSIAN_ONLY})"
+
+
 _SCHEMA = "discreet.audit.training"
 _VERSION = 1
 LEAST_RATE = 1e-30
 assert LEAST_RATE > SMALLEST_ERROR
+
+
+@final
+@dataclass(frozen=True)
+class Claim:
+    """What is to be refuted: (epsilon, delta)-DP, with ``epsilon`` an upper bound."""
+
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def read(cls, loss: Loss | None, epsilon: float | None, delta: float | None) -> Claim:
+        """Take a claim from a loss, read at ``delta``, or from the two numbers themselves."""
+        if (loss is None) == (epsilon is None):
+            raise InvalidValue("loss", loss, "a claimed loss or a claimed epsilon, not both")
+        point = _validate.real("delta", 0.0 if delta is None else delta, at_least=0, below=1)
+        if loss is None:
+            return cls(_validate.real("epsilon", epsilon, at_least=0), point)
+        if not isinstance(loss, Loss):
+            raise InvalidValue("loss", loss, "a loss of discreet.privacy")
+        claimed = loss.epsilon(delta=point)
+        if math.isinf(claimed):
+            expected = "a delta at which the claimed loss has a finite epsilon"
+            raise InvalidValue("delta", delta, expected)
+        return cls(claimed, point)
 
 
 @final
@@ -73,17 +112,17 @@ class TrainingAudit:
 
     def __str__(self) -> str:
         return (
-            f"{self.verdict}: epsilon >= {down(self.epsilon_lower)} at delta {self.delta:g} "
+            f"{self.verdict}: epsilon >= {round_down(self.epsilon_lower)} at delta {self.delta:g} "
             f"with confidence {self.confidence:g}, claimed epsilon <= "
             f"{at_most(self.claimed_epsilon, digits=6)} ({self.method})\n"
             f"{self.reason}\n"
-            f"at best this audit could have shown epsilon >= {down(self.ceiling)}\n"
+            f"at best this audit could have shown epsilon >= {round_down(self.ceiling)}\n"
             + "\n".join(f"assumes: {text}" for text in self.assumptions)
         )
 
 
-def concluded(
-    method: str,
+def conclude(
+    method: Method,
     *,
     claim: Claim,
     epsilon_lower: float,
@@ -102,11 +141,14 @@ def concluded(
     """
     shown, most = max(0.0, epsilon_lower), max(0.0, ceiling)
     if refutation is None and shown > claim.epsilon:
-        refutation = f"epsilon is at least {down(shown)}, more than the claimed {claim.epsilon:.6g}"
+        refutation = (
+            f"epsilon is at least {round_down(shown)}, more than the claimed {claim.epsilon:.6g}"
+        )
     if weakness is None and refutation is None and most <= claim.epsilon:
         weakness = (
-            f"its ceiling of {down(most)} does not exceed the claimed {claim.epsilon:.6g}: even "
-            "if all guesses had been right that could be, it could not have contradicted the claim"
+            f"its ceiling of {round_down(most)} does not exceed the claimed {claim.epsilon:.6g}: "
+            "even if all guesses had been right that could be, it could not have "
+            "contradicted the claim"
         )
     if refutation is not None:
         verdict, reason = VIOLATED, refutation
@@ -115,11 +157,11 @@ def concluded(
     else:
         verdict = CONSISTENT
         reason = (
-            f"this attack showed {down(shown)} of the claimed {claim.epsilon:.6g}; another one "
-            "may show more"
+            f"this attack showed {round_down(shown)} of the claimed {claim.epsilon:.6g}; another "
+            "one may show more"
         )
     return TrainingAudit(
-        method=method,
+        method=method.value,
         verdict=verdict,
         reason=reason,
         epsilon_lower=shown,
@@ -132,17 +174,28 @@ def concluded(
     )
 
 
-def down(value: float) -> str:
-    """A lower bound in four decimals, rounded down."""
+def judge_bound(epsilon_lower: float, claimed: float, most: float) -> str:
+    """Say what a lower bound means for a claim if an audit could show at most ``most``.
+
+    >>> judge_bound(1.2, 1.0, 5.0), judge_bound(0.9, 1.0, 5.0), judge_bound(0.9, 1.0, 1.0)
+    ('violated', 'consistent', 'too weak to tell')
+    """
+    if epsilon_lower > claimed:
+        return VIOLATED
+    return CONSISTENT if most > claimed else TOO_WEAK
+
+
+def round_down(value: float) -> str:
+    """Print a lower bound in four decimals, rounded down."""
     return f"{math.floor(value * 1e4) / 1e4:.4f}"
 
 
-def checked_rate(false_alarm_rate: float) -> float:
-    """A false-alarm rate inside (1e-30, 1/2], or an error."""
+def check_rate(false_alarm_rate: float) -> float:
+    """Return a false-alarm rate above 1e-30 and up to 1/2, or raise."""
     return _validate.real("false_alarm_rate", false_alarm_rate, above=LEAST_RATE, at_most=0.5)
 
 
-def positive_delta(claim: Claim) -> Claim:
+def require_positive_delta(claim: Claim) -> Claim:
     """Refuse delta = 0 where a bound says nothing about it."""
     if claim.delta == 0.0:
         raise InvalidValue("delta", 0.0, "a number above 0: a Gaussian has no epsilon at delta 0")

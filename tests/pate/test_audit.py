@@ -18,7 +18,7 @@ from discreet.pate import (
     SparseVotes,
     StableVotes,
 )
-from discreet.pate.noise import gaussian_winners, laplace_winners, passes
+from discreet.pate._votes import gaussian_winners, laplace_winners, passes
 from discreet.randomness import source
 
 RATE = 1e-9

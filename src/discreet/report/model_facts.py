@@ -87,7 +87,7 @@ def digest_on_disk(place: Path) -> str | None:
 def _model_of_0_1(place: Path) -> Iterator[str]:
     """A model without a digest is loaded, which compares its parts."""
     from discreet.learn.model_directory import read_model_directory
-    from discreet.pate.student_directory import holds_student, read_student_directory
+    from discreet.pate import holds_student, read_student_directory
 
     if (place / "model.json").exists():
         (read_student_directory if holds_student(place) else read_model_directory)(place)

@@ -22,13 +22,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet._files import write_file
 from discreet.data.arrays import ArrayBatch, column_array
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import Relation
 from discreet.randomness import Source
@@ -36,16 +38,9 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "Partition",
-    "check_disjoint",
-    "draw_key",
-    "partition_records",
-    "person_column",
-    "shared_records",
-]
 
 _KEY_BYTES = 32
+_KEY_FILE = "partition.key"
 _NAME, _PLACE = 16, 8
 _MOST_TEACHERS = 10**6
 
@@ -145,6 +140,21 @@ def partition_records(
 def draw_key(source: Source) -> bytes:
     """A fresh secret key."""
     return source.read(_KEY_BYTES)
+
+
+def keep_key(directory: Path, source: Source) -> bytes:
+    """Return the key that this cache was begun with, or keep a fresh one."""
+    path = directory / _KEY_FILE
+    fresh = draw_key(source)
+    try:
+        if not path.exists():
+            write_file(path, fresh, private=True)
+        key = path.read_bytes()
+    except OSError:
+        key = b""
+    if len(key) != len(fresh):
+        raise FileUnusable("cache", str(directory), f"a cache whose {_KEY_FILE} is not damaged")
+    return key
 
 
 def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int) -> None:

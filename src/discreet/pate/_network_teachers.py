@@ -19,12 +19,11 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.pate.own_generators import own_generators
+from discreet.pate._teacher_task import own_generators
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["NetworkTeachers"]
 
 _QUERIES_AT_ONCE = 512
 _DECAYS = (0.9, 0.999)

@@ -8,7 +8,11 @@ dropped.
 
 **Public rows that are also private.** Not looked for: whether an error was raised would tell who
 is in the private data. The guarantee holds as it stands, for what the private copy adds; see
-:func:`~discreet.pate.partition.shared_records` for the keeper of the data.
+:func:`~discreet.pate.shared_records` for the keeper of the data.
+
+**A released student as a directory** is the form that ``discreet predict`` reads: ``model.npz``
+(arrays and JSON, no pickle), ``model.json``, ``schema.toml``, ``certificate.json`` and whatever a
+caller adds, as for the learners of :mod:`discreet.learn.model_directory`.
 """
 
 # ruff: noqa: N803 (scikit-learn calls the features X)
@@ -16,6 +20,7 @@ is in the private data. The guarantee holds as it stands, for what the private c
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +32,13 @@ from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.certificate import Certificate
+from discreet._cache import ArrayCache
+from discreet.certificate import Certificate, read_certificate
+from discreet.data.schema import Schema
+from discreet.data.tables import read_table
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn.charging import charged, stated_unit
+from discreet.learn.choosing import TableLearner
 from discreet.learn.inputs import number_features, targets_of
 from discreet.learn.saving import (
     conclude,
@@ -41,15 +50,18 @@ from discreet.learn.saving import (
 )
 from discreet.learn.tabular.plan import default_delta
 from discreet.learn.tabular.targets import ClassTargets
-from discreet.pate.aggregator import Aggregator
-from discreet.pate.confident import InteractiveGNMax
-from discreet.pate.partition import partition_records, person_column
-from discreet.pate.planning import VotePlan, plan_votes, stated_loss
-from discreet.pate.queries import central_examples, uncertain_examples
-from discreet.pate.session import Session
-from discreet.pate.student import STUDENTS, Student, make_student, rehearse_student
-from discreet.pate.teachers import Exam, number_of_workers, teacher_names
-from discreet.pate.vote_files import kept_key, open_cache
+from discreet.pate._aggregator import VotingSession
+from discreet.pate._partition import keep_key, partition_records, person_column
+from discreet.pate._planning import LabelPlan, plan_votes, stated_loss
+from discreet.pate._student import (
+    STUDENTS,
+    Student,
+    central_examples,
+    make_student,
+    rehearse_student,
+    uncertain_examples,
+)
+from discreet.pate._teachers import TeacherEnsemble, name_teachers, read_workers
 from discreet.privacy import Loss, Relation
 from discreet.randomness import source as make_source
 
@@ -58,25 +70,23 @@ if TYPE_CHECKING:
 
     from discreet.ledger import Ledger
 
-__all__ = ["PATEClassifier"]
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Ready:
+class _PublicSetup:
     """What is settled before a record is read; public."""
 
     rows: NDArray[np.float64]
-    plan: VotePlan
+    plan: LabelPlan
     student: Student
-    seen: NDArray[np.float64]
-    asked: NDArray[np.int64]
+    features: NDArray[np.float64]
+    first_queries: NDArray[np.int64]
     candidates: NDArray[np.int64]
-    exam: Exam
+    ensemble: TeacherEnsemble
 
 
 class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
-    """A student of private teachers (S23), with a certificate; only the student is released.
+    """A student of private teachers, with a certificate; only the student is released.
 
     **Guarantee.** The labels, and with them the model, are ``certificate_.loss`` under
     ``relation`` for one record, or for one person with all rows if ``persons`` are passed to
@@ -85,20 +95,16 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
     :param classes: the public labels.
     :param epsilon: with ``delta`` what the labels may cost. ``delta`` may follow from
         ``expected_rows``, a public order of magnitude.
-    :param teachers: how many; public.
-    :param teacher: what a teacher is, or a list (:mod:`discreet.pate.teachers`); by default
-        logistic regression.
-    :param student: "table", "images", or an object (:mod:`discreet.pate.student`), with
-        ``student_parameters``.
-    :param representation: a transformer, such as those of scikit-learn, that is fitted to the
-        *public* rows, acts row by row and prepares what teachers see; "scattering" for images.
-    :param aggregator: "auto", "gnmax" or an aggregator (:mod:`discreet.pate.planning`).
-    :param agreement: a public guess at the share of teachers who agree, for "auto".
-    :param queries: the most queries to ask.
-    :param rounds: in how many rounds to ask; after the first, about what the student so far is
-        least sure of.
-    :param columns: column sets of the teachers.
-    :param jobs: workers of joblib.
+    :param teachers: how many; public. :param teacher: what a teacher is, or a list (see
+    :func:`~discreet.pate.teacher_votes`); by default logistic regression. :param student: "table",
+    "images", or an object (a :class:`~discreet.pate.Student`), with ``student_parameters``. :param
+    representation: a transformer, such as those of scikit-learn, that is fitted to the *public*
+    rows, acts row by row and prepares what teachers see; "scattering" for images. :param
+    aggregator: "auto", "gnmax" or an aggregator (see :func:`~discreet.pate.plan_votes`). :param
+    agreement: a public guess at the share of teachers who agree, for "auto". :param queries: the
+    most queries to ask. :param rounds: in how many rounds to ask; after the first, about what the
+    student so far is least sure of. :param columns: column sets of the teachers. :param n_jobs:
+    workers of joblib.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -133,7 +139,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         columns: Any = None,
         relation: Relation | str = Relation.ADD_REMOVE,
         schema_hash: str | None = None,
-        jobs: int = 1,
+        n_jobs: int = 1,
         insecure_seed: int | None = None,
     ) -> None:
         self.classes = classes
@@ -152,7 +158,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         self.columns = columns
         self.relation = relation
         self.schema_hash = schema_hash
-        self.jobs = jobs
+        self.n_jobs = n_jobs
         self.insecure_seed = insecure_seed
 
     # --- planning -----------------------------------------------------------------------
@@ -162,7 +168,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         self._declare()
         return self._votes(public_rows).loss
 
-    def _votes(self, public_rows: int) -> VotePlan:
+    def _votes(self, public_rows: int) -> LabelPlan:
         return plan_votes(
             self.aggregator,
             epsilon=self.epsilon,
@@ -216,7 +222,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         relation = Relation.parse(self.relation)
         if persons is not None and relation is Relation.REPLACE:
             raise InvalidValue("relation", "replace", "add_remove where records have persons")
-        number_of_workers(self.jobs)
+        read_workers(self.n_jobs)
         features = number_features(self, X, reset=True, relation=relation)
         answers = targets_of(y, features)
         if persons is not None:
@@ -224,7 +230,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         ready = self._prepared(self._public_rows(public, reset=False), cache, cache_key)
         plan, student, classes = ready.plan, ready.student, len(self.classes_)
         bits = make_source(insecure_seed=self.insecure_seed)
-        key = None if cache is None else kept_key(open_cache(cache), bits)
+        key = None if cache is None else keep_key(ArrayCache(cache).path, bits)
         delta = self._delta()
         with charged(
             ledger,
@@ -246,13 +252,13 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                 source=bits,
             )
             table = np.zeros((len(ready.rows), classes), dtype=np.int64)
-            table[ready.candidates] = ready.exam.votes(parts, clean, codes)
+            table[ready.candidates] = ready.ensemble.votes(parts, clean, codes)
             session = plan.open(bits)
             self._ask(session, table, ready)
             del table
             labels = self.labels_
             self.student_ = student.fit(
-                ready.rows, self.examples_, labels, classes=classes, features=ready.seen
+                ready.rows, self.examples_, labels, classes=classes, features=ready.features
             )
             certificate = Certificate.of(
                 plan.loss,
@@ -262,7 +268,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
                     **_facts(plan),
                     "unit": whom,
                     "partition": parts.record,
-                    "teacher": teacher_names(self._teacher()),
+                    "teacher": name_teachers(self._teacher()),
                     "public_rows": len(ready.rows),
                     "queries_asked": session.asked,
                     "labels_answered": int(session.answers),
@@ -277,7 +283,9 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             conclude(self, certificate, charge)
         return self
 
-    def _ask(self, session: Session, histograms: NDArray[np.int64], ready: _Ready) -> None:
+    def _ask(
+        self, session: VotingSession, histograms: NDArray[np.int64], ready: _PublicSetup
+    ) -> None:
         """Ask in rounds; what is asked next follows from labels that were released.
 
         Labels are kept as soon as they are there: they are paid for. What an earlier fit has
@@ -285,20 +293,20 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         """
         for name in ("student_", "certificate_"):
             self.__dict__.pop(name, None)
-        classes, plan, rows, seen = len(self.classes_), ready.plan, ready.rows, ready.seen
+        classes, plan, rows, seen = len(self.classes_), ready.plan, ready.rows, ready.features
         self.examples_, self.labels_ = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        every = asked = ready.asked
+        every = asked = ready.first_queries
         chances = np.full((len(rows), classes), 1.0 / classes)
         while len(asked):
             extra = {}
-            if isinstance(plan.aggregator, InteractiveGNMax):
+            if plan.aggregator.reads_predictions:
                 extra["predictions"] = chances[asked]
             found = session.answer_many(histograms[asked], **extra)
             given = np.array([label is not None for label in found], dtype=np.bool_)
             said = np.array([label for label in found if label is not None], dtype=np.int64)
             self.examples_ = np.concatenate([self.examples_, asked[: len(found)][given]])
             self.labels_ = np.concatenate([self.labels_, said])
-            left = min(plan.queries - len(every), len(ready.asked))
+            left = min(plan.queries - len(every), len(ready.first_queries))
             if session.halted or left <= 0 or len(every) == len(rows):
                 break
             ready.student.fit(rows, self.examples_, self.labels_, classes=classes, features=seen)
@@ -317,15 +325,15 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         """
         trial = copy.copy(self)  # what is learned from public rows alone is not kept
         trial._declare()
-        number_of_workers(trial.jobs)
+        read_workers(trial.n_jobs)
         ready = trial._prepared(trial._public_rows(public, reset=True), cache, cache_key)
         if cache is not None:
-            kept_key(open_cache(cache), make_source(insecure_seed=self.insecure_seed))
+            keep_key(ArrayCache(cache).path, make_source(insecure_seed=self.insecure_seed))
         return ready.plan.loss
 
     def _prepared(
         self, rows: NDArray[np.float64], cache: str | Path | None, cache_key: str | None
-    ) -> _Ready:
+    ) -> _PublicSetup:
         """Settle what is public: plan, student, teachers, and what to ask first."""
         plan = self._votes(len(rows))
         rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
@@ -335,18 +343,18 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         classes = len(self.classes_)
         rehearse_student(student, rows, seen, classes=classes)
         candidates = asked if rounds == 1 else np.arange(len(rows))
-        exam = Exam.set(
+        ensemble = TeacherEnsemble.prepare_for(
             self._teacher(),
             rows[candidates],
             classes=classes,
             columns=self.columns,
             prepare=self._prepare(rows),
-            jobs=self.jobs,
+            n_jobs=self.n_jobs,
             cache=cache,
             cache_key=cache_key,
             public=rows,
         )
-        return _Ready(rows, plan, student, seen, asked, candidates, exam)
+        return _PublicSetup(rows, plan, student, seen, asked, candidates, ensemble)
 
     def _teacher(self) -> Any:
         return _default_teacher() if self.teacher is None else self.teacher
@@ -368,7 +376,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             return None
         if isinstance(view, str):
             _validate.one_of("representation", view, ("scattering",))
-            from discreet.pate.image_view import ScatteringView
+            from discreet.pate._image_student import ScatteringView
 
             view = ScatteringView(size=tuple((self.student_parameters or {}).get("size", (28, 28))))
         if not (hasattr(view, "fit") and hasattr(view, "transform")):
@@ -463,8 +471,8 @@ def _default_teacher() -> Any:
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
 
 
-def _facts(plan: VotePlan) -> dict[str, Any]:
-    aggregator: Aggregator = plan.aggregator
+def _facts(plan: LabelPlan) -> dict[str, Any]:
+    aggregator = plan.aggregator
     return {
         "teachers": aggregator.teachers,
         "aggregator": aggregator.parameters,
@@ -472,3 +480,53 @@ def _facts(plan: VotePlan) -> dict[str, Any]:
         "queries_planned": plan.queries,
         "chosen_because": plan.reason,
     }
+
+
+_FORMAT = "discreet.model"
+_VERSION = 1
+_LEARNER = "pate"
+
+
+def holds_student(place: str | Path) -> bool:
+    """Whether a directory says that it holds a student of PATE."""
+    try:
+        head = json.loads((Path(place) / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(head, dict) and head.get("learner") == _LEARNER
+
+
+def write_student_files(place: Path, model: PATEClassifier, schema: Schema) -> None:
+    """Write a fitted student with its schema and certificate."""
+    model.save(place / "model.npz")
+    head = {"format": _FORMAT, "version": _VERSION, "learner": _LEARNER}
+    (place / "model.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
+    (place / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
+    text = json.dumps(model.certificate_.to_json(), indent=2, allow_nan=False)
+    (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
+
+
+def read_student_directory(place: str | Path) -> TableLearner:
+    """Read a student back; what does not belong together, or is damaged, raises."""
+    path = Path(place)
+    try:
+        head = json.loads((path / "model.json").read_text(encoding="utf-8"))
+        schema = Schema.from_toml((path / "schema.toml").read_text(encoding="utf-8"))
+        certificate = read_certificate(path)
+        model = PATEClassifier.load(path / "model.npz")
+        learner = TableLearner(_LEARNER, schema, model)
+        asked = schema.for_prediction()
+        learner.predicted(read_table({name: [None] for name in asked.columns}, asked))
+    except SchemaError:
+        raise
+    except ImportError as error:
+        raise NotApplicable(f"{path} needs {error.name}, which is not installed here") from None
+    except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
+        raise SchemaError(f"{path} is damaged ({type(error).__name__})") from None
+    if (head.get("format"), head.get("version")) != (_FORMAT, _VERSION):
+        raise SchemaError(f"{path / 'model.json'}: a version that is not known here")
+    if model.certificate_.plan.get("schema_hash") != schema.content_hash:
+        raise SchemaError("the student and schema.toml do not belong together")
+    if model.certificate_ != certificate:
+        raise SchemaError("the student and certificate.json do not belong together")
+    return learner

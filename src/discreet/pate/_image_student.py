@@ -5,28 +5,35 @@ beforehand. Then a small convolutional network learns these pseudo-labels from i
 jittered anew in every step, so that it must answer alike for all versions of an image
 (consistency). Half way, the pseudo-labels are mixed with what the average network says, on several
 versions of each image, and the least certain ones are left out.
+
+Teachers of images see scattering features, projected by what public images have in common
+(:class:`ScatteringView`).
 """
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, TransformerMixin  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from discreet import _validate
+from discreet._cache import fingerprint
 from discreet.errors import InvalidValue
-from discreet.pate.augmentation import jittered
-from discreet.pate.image_view import principal_axes
-from discreet.pate.spreading import neighbour_graph, spread_labels
+from discreet.learn.features import Scattering, contrasts
+from discreet.pate._student import neighbour_graph, spread_labels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ImageStudent"]
 
 _DIMENSIONS = 300
 _BATCH = 64
@@ -151,7 +158,7 @@ class ImageStudent:
                 mixed = 0.5 * (goals + said)
                 goals, weights = mixed, _certainty(mixed)
             some = torch.randint(len(images), (_BATCH,), generator=generator)
-            outputs = network(jittered(images[some], generator=generator))
+            outputs = network(jitter(images[some], generator=generator))
             losses = nn.functional.cross_entropy(outputs, goals[some], reduction="none")
             optimizer.zero_grad()
             (losses * weights[some]).mean().backward()  # type: ignore[no-untyped-call]
@@ -191,7 +198,7 @@ def _on_versions(network: nn.Module, images: Tensor, generator: torch.Generator)
     total = torch.softmax(_outputs(network, images), dim=1)
     for _ in range(_VERSIONS - 1):
         versions = torch.cat(
-            [jittered(some, generator=generator) for some in torch.split(images, 1000)]
+            [jitter(some, generator=generator) for some in torch.split(images, 1000)]
         )
         total = total + torch.softmax(_outputs(network, versions), dim=1)
     return total / _VERSIONS
@@ -209,3 +216,110 @@ def _certainty(goals: Tensor) -> Tensor:
     margin = two[:, 0] - two[:, 1]
     floor = torch.quantile(margin, 0.02)
     return torch.where(margin > floor, margin, torch.zeros_like(margin))
+
+
+_GROUPS = 27
+_AT_ONCE = 1000
+_AXES = 500
+
+
+def scattering_coefficients(rows: NDArray[Any], size: tuple[int, int]) -> torch.Tensor:
+    """Scattering coefficients of flat images with grey values 0 to 255, image by image."""
+    table = np.asarray(rows)
+    if table.ndim != 2 or table.shape[1] != size[0] * size[1]:
+        raise InvalidValue("X", f"shape {table.shape}", f"rows of {size[0]} x {size[1]} pixels")
+    grey = np.rint(np.clip(np.nan_to_num(table, nan=0.0), 0, 255)).astype(np.uint8)
+    images = grey.reshape(-1, *size)
+    module = Scattering(size)
+    parts = [
+        contrasts(
+            module.transform(images[start : start + _AT_ONCE]), groups=_GROUPS, blocks=module.blocks
+        ).flatten(1)
+        for start in range(0, max(len(images), 1), _AT_ONCE)
+    ]
+    return torch.cat(parts)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PublicAxes:
+    """The mean and the principal axes of the scattering features of public images."""
+
+    mean: NDArray[np.float32]
+    axes: NDArray[np.float32]
+    places: NDArray[np.float32]
+
+
+# Teachers' view and student ask for the axes of the same images: the latest are remembered.
+_latest: dict[str, PublicAxes] = {}
+
+
+def principal_axes(rows: NDArray[Any], size: tuple[int, int]) -> PublicAxes:
+    """Find the principal axes of *public* images, and where these lie on them."""
+    table = np.ascontiguousarray(rows)
+    name = fingerprint(repr(size), table)
+    if name not in _latest:
+        features = scattering_coefficients(table, size)
+        mean = features.mean(dim=0)
+        centred = features - mean
+        few = min(_AXES, *centred.shape)
+        _, vectors = torch.linalg.eigh(centred.T @ centred)
+        axes = vectors.flip(1)[:, :few].contiguous()
+        _latest.clear()
+        _latest[name] = PublicAxes(mean.numpy(), axes.numpy(), (centred @ axes).numpy())
+    return _latest[name]
+
+
+class ScatteringView(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Scattering features on the principal axes of *public* images, at length one.
+
+    ``fit`` must be given public images only. ``transform`` acts image by image.
+    """
+
+    def __init__(self, *, size: tuple[int, int] = (28, 28), dimensions: int = 500) -> None:
+        self.size = size
+        self.dimensions = dimensions
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Find the principal axes of public images."""
+        few = _validate.integer("dimensions", self.dimensions, at_least=1, at_most=_AXES)
+        found = principal_axes(X, (self.size[0], self.size[1]))
+        self.mean_, self.axes_ = found.mean, found.axes[:, :few]
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return the features of any images."""
+        table = scattering_coefficients(X, (self.size[0], self.size[1])).numpy()
+        places = (table - self.mean_) @ self.axes_
+        lengths = np.maximum(np.linalg.norm(places, axis=1, keepdims=True), 1e-12)
+        return np.asarray(places / lengths, dtype=np.float64)
+
+
+def jitter(images: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return images (n, 1, height, width), each turned, scaled, sheared, shifted and bent.
+
+    Up to 15 degrees, 12 % of size, 0.2 of shear, 8 % of the width, and a smooth bend.
+    """
+    count = len(images)
+
+    def between(limit: float) -> Tensor:
+        return (torch.rand(count, generator=generator) * 2.0 - 1.0) * limit
+
+    angle, shear = between(math.pi / 12), between(0.2)
+    across, along = 1.0 + between(0.12), 1.0 + between(0.12)
+    cosine, sine = torch.cos(angle), torch.sin(angle)
+    rows = torch.stack(
+        [
+            torch.stack([across * cosine, across * (shear * cosine - sine), between(0.16)], dim=1),
+            torch.stack([along * sine, along * (shear * sine + cosine), between(0.16)], dim=1),
+        ],
+        dim=1,
+    )
+    grid = nn.functional.affine_grid(rows, list(images.shape), align_corners=False)
+    bend = torch.rand(count, 2, 4, 4, generator=generator) * 0.24 - 0.12
+    smooth = nn.functional.interpolate(
+        bend, size=images.shape[-2:], mode="bicubic", align_corners=True
+    )
+    return nn.functional.grid_sample(
+        images, grid + smooth.permute(0, 2, 3, 1), align_corners=False, padding_mode="border"
+    )

@@ -19,7 +19,6 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from discreet.certificate import Certificate
 
-__all__ = ["draw_flow", "flow_figure", "flow_lines"]
 
 # Okabe and Ito: told apart by the colour-blind.
 _INSIDE, _BORDER, _OUTSIDE = "#D55E00", "#6E6E6E", "#0072B2"

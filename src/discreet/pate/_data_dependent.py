@@ -1,10 +1,33 @@
-"""Publishing a data-dependent figure: the order fixed beforehand, noise, and its own cost (S25).
+"""Data-dependent figures: tighter for these votes, and private like the votes (S25).
 
-The figure f(D), the divergence of the labels at one order a, is released as
+**What it says.** For queries fixed beforehand, the labels on these data and on any neighbouring
+data have at most this Renyi divergence. **What it does not say.** It is no property of the
+mechanism: another data set has another figure. Therefore
+
+- it decides nothing: sessions refuse by data-independent cost;
+- it must not be published or stored as it is, since it tells about the votes; release it
+  by :func:`discreet.pate.sanitise`;
+- it does not cover queries, or student's predictions, that were chosen after seeing answers.
+
+It composes with nothing here, and a ledger does not take it.
+
+**Smooth sensitivity.** A figure f(D) is the sum over queries of a value v(cell). A neighbour moves
+every query to an adjacent cell at most. With ls(c) the largest |v(c') - v(c)| over adjacent c',
+and ls_d(c) the largest ls within d moves of c,
+
+    L_d(D) = sum over queries of ls_d(cell),     S(D) = max over d of e^(-beta d) L_d(D).
+
+S is a beta-smooth upper bound of the local sensitivity (Nissim, Raskhodnikova and Smith 2007,
+definition 2.1): L_0(D) is at least |f(D) - f(D')|, and since the cells within d moves of c
+are within d + 1 moves of every adjacent cell, L_d(D) <= L_(d+1)(D'), so S(D) <= e^beta S(D').
+Adding a public constant keeps both. Nothing is assumed of v, not even that it is monotone.
+
+**Publishing a figure.** The figure f(D), the divergence of the labels at one order a, is released
+as
 
     f(D) + z s S(D) + N(0, (s S(D))^2),
 
-S a beta-smooth upper bound of its local sensitivity (:mod:`discreet.pate.smooth`), s the
+S a beta-smooth upper bound of its local sensitivity, s the
 ``noise`` and z the quantile of the noise for ``failure``. So what comes out is at least f(D)
 except with probability ``failure`` over its noise. The shift by z s S(D) depends on
 the data as well: between neighbours the means differ by at most k min(S, S'), with
@@ -30,25 +53,194 @@ parameter must be chosen without looking at the votes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 from scipy.special import ndtri
 
 from discreet import _validate
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms.halting import Charge
 from discreet.mechanisms.seeding import choose_source
-from discreet.pate.aggregator import Aggregator
-from discreet.pate.data_dependent import ORDERS, converted
-from discreet.pate.smooth import smooth_bound
-from discreet.pate.surface import RESOLUTION, surface_of
+from discreet.pate._aggregator import Aggregator
+from discreet.pate._surface import RESOLUTION, Cells
 from discreet.privacy import Loss, Relation, RenyiDP
 from discreet.randomness import Source, discrete_gaussian
 
-__all__ = ["ReleaseNoise", "SanitisedRDP", "sanitise"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+
+# The hundred orders at which a figure is computed unless others are named.
+ORDERS: tuple[float, ...] = (
+    *(1.0 + 2.0 ** (k / 4.0) for k in range(-12, 4)),
+    *(float(order) for order in range(3, 65)),
+    *(float(round(64 * 2.0 ** (k / 4.0))) for k in range(1, 23)),
+)
+
+
+@final
+class DataDependentRDP:
+    """The Renyi divergences of a stream on the data at hand: private, and of its own type.
+
+    Whatever would write it down is refused: JSON, pickle and copies, ledgers (which take losses
+    only). ``repr`` shows no figure. The two methods that return numbers say what they are.
+    """
+
+    __slots__ = ("_epsilons", "_loss", "_orders", "_queries")
+
+    def __init__(self, *, orders: Array, epsilons: Array, loss: Loss, queries: int) -> None:
+        self._orders, self._epsilons = orders.copy(), epsilons.copy()
+        self._loss = loss
+        self._queries = queries
+
+    @property
+    def orders(self) -> tuple[float, ...]:
+        """The orders; public."""
+        return tuple(self._orders.tolist())
+
+    def private_rdp(self) -> Array:
+        """The divergence at every order. It depends on the votes: not for publication."""
+        return self._epsilons.copy()
+
+    def private_epsilon(self, *, delta: float) -> float:
+        """The least epsilon that is proved at ``delta`` for these votes. Not for publication.
+
+        By the divergences, or data-independently where that is less: divergences lose in the
+        conversion, the data-independent loss does not. For comparison with figures in papers,
+        which are of this kind.
+        """
+        point = _validate.real("delta", delta, above=0, below=1)
+        by_votes = float(np.min(convert_rdp(self._epsilons, self._orders, point)))
+        return min(by_votes, self.data_independent_epsilon(delta=point))
+
+    def data_independent_epsilon(self, *, delta: float) -> float:
+        """What all queries cost whatever the votes are, all answered; both directions."""
+        point = _validate.real("delta", delta, above=0, below=1)
+        return float(self._loss.epsilon(delta=point))
+
+    def __repr__(self) -> str:
+        return f"<DataDependentRDP of {self._queries} queries: private, not for publication>"
+
+    def to_json(self) -> NoReturn:
+        """Refuse: the figure tells about the votes."""
+        self._refuse()
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise NotApplicable(
+            "a data-dependent figure tells about the private votes and is not stored; release "
+            "it with discreet.pate.sanitise, or store the data-independent loss"
+        )
+
+
+def data_dependent_rdp(
+    aggregator: Aggregator,
+    votes: Any,
+    *,
+    predictions: Any = None,
+    orders: Sequence[float] | None = None,
+    one_sided: bool = False,
+    resolution: int = RESOLUTION,
+) -> DataDependentRDP:
+    """Return the data-dependent divergences of a stream of queries that were fixed beforehand.
+
+    ``votes`` has one histogram a row. ``aggregator`` is one that has a surface: LaplaceMax, GNMax,
+    ConfidentGNMax, or InteractiveGNMax with the student's ``predictions``. ``one_sided`` bounds
+    the divergence from the data to its neighbours only, as the papers do; by default both
+    directions. Never more than the data-independent figure, at any order or delta.
+
+    >>> from discreet.pate import GNMax
+    >>> figure = data_dependent_rdp(
+    ...     GNMax(classes=3, teachers=250, noise=20), [[240, 5, 5], [130, 120, 0]]
+    ... )
+    >>> figure
+    <DataDependentRDP of 2 queries: private, not for publication>
+    >>> figure.private_epsilon(delta=1e-5) < figure.data_independent_epsilon(delta=1e-5)
+    True
+    """
+    known = read_orders(orders)
+    surface = aggregator.surface(resolution=resolution, one_sided=one_sided)
+    cells = surface.cells(votes, predictions)
+    values = surface.values(cells.rows, cells.columns, known)
+    queries = int(cells.counts.sum())
+    total = cells.counts @ values * (1.0 + 1e-12)
+    loss = queries * surface.independent
+    return DataDependentRDP(
+        orders=known,
+        epsilons=np.minimum(total, queries * surface.independent.rdp(known)),
+        loss=loss,
+        queries=queries,
+    )
+
+
+def read_orders(orders: Sequence[float] | None) -> Array:
+    """Return orders above 1 as an array, the default ones for None."""
+    if orders is None:
+        return np.array(ORDERS)
+    try:
+        known = np.array(orders, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidValue("orders", orders, "numbers above 1") from None
+    if known.ndim != 1 or not known.size or not bool(np.all(np.isfinite(known) & (known > 1))):
+        raise InvalidValue("orders", orders, "a row of finite numbers above 1")
+    return known
+
+
+def convert_rdp(epsilons: Array, orders: Array, delta: float) -> Array:
+    """The epsilon that each divergence proves at ``delta`` (Canonne, Kamath and Steinke 2020)."""
+    penalty = np.log1p(-1.0 / orders) - np.log(orders) / (orders - 1.0)
+    room = epsilons + penalty - math.log(delta) / (orders - 1.0)
+    return np.asarray(np.maximum(room * (1.0 + 1e-12) + 1e-14, 0.0))
+
+
+def smooth_bound(values: Array, cells: Cells, *, beta: float, reach: tuple[int, int]) -> float:
+    """Return S for queries in ``cells`` of the table ``values``; private.
+
+    ``reach`` says how far adjacent cells are, in rows and columns.
+
+    >>> line = np.array([[0.0, 0.0, 0.0, 1.0, 1.0]])
+    >>> one = np.array([1])
+    >>> cells = Cells(rows=0 * one, columns=0 * one, counts=one)
+    >>> round(smooth_bound(line, cells, beta=0.5, reach=(0, 1)), 6)  # the jump is 2 moves away
+    0.367879
+    """
+    widest = adjacent_change(values, reach)
+    most = float(widest.max()) * float(cells.counts.sum())
+    best, moves = 0.0, 0
+    steps = max(
+        math.ceil(size / by) for size, by in zip(values.shape, reach, strict=True) if by > 0
+    )
+    while True:
+        total = float(cells.counts @ widest[cells.rows, cells.columns])
+        best = max(best, math.exp(-beta * moves) * total)
+        moves += 1
+        # Nothing further away can matter once the largest of all would be discounted below.
+        if moves > steps or math.exp(-beta * moves) * most <= best:
+            return best
+        widest = _largest(widest, reach)
+
+
+def adjacent_change(values: Array, reach: tuple[int, int]) -> Array:
+    """The largest change of the value from a cell to an adjacent one."""
+    smallest = -_largest(-values, reach)
+    return np.asarray(np.maximum(_largest(values, reach) - values, values - smallest))
+
+
+def _largest(table: Array, reach: tuple[int, int]) -> Array:
+    """The largest value among the cells within reach."""
+    from scipy import ndimage
+
+    size = (2 * reach[0] + 1, 2 * reach[1] + 1)
+    return np.asarray(ndimage.maximum_filter(table, size=size, mode="nearest"))
+
 
 _GRID = Fraction(1, 1 << 40)
 _LEAST_SENSITIVITY = 2.0**-20
@@ -160,7 +352,7 @@ class SanitisedRDP:
     def epsilon(self, *, delta: float) -> float:
         """The epsilon that the total proves at ``delta``, figure included."""
         point = _validate.real("delta", delta, above=0, below=1)
-        return float(converted(np.array([self.total]), np.array([self.order]), point)[0])
+        return float(convert_rdp(np.array([self.total]), np.array([self.order]), point)[0])
 
     def to_json(self) -> dict[str, Any]:
         """The figure as plain JSON values, with what it is."""
@@ -198,7 +390,7 @@ def sanitise(
     """
     if not isinstance(noise, ReleaseNoise):
         raise InvalidValue("noise", noise, "a ReleaseNoise, such as ReleaseNoise.costing(...)")
-    surface = surface_of(aggregator, resolution=resolution)
+    surface = aggregator.surface(resolution=resolution)
     if surface.rows * surface.columns * (aggregator.teachers + 1) > _CELLS_WITHIN_A_MINUTE:
         raise InvalidValue(
             "resolution",

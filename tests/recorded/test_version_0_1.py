@@ -20,7 +20,7 @@ from discreet.learn.tabular import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
-from discreet.pate.student_directory import read_student_directory
+from discreet.pate import read_student_directory
 from discreet.privacy import from_json, to_json
 from discreet.report.recheck import recheck
 from recorded.version_0_1 import HERE, LOSSES, open_ledger

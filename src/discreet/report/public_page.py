@@ -340,7 +340,7 @@ def _undermines(page: Page, document: Mapping[str, Any]) -> None:
 
 def _flow(page: Page, document: Mapping[str, Any]) -> None:
     """How PATE got from records to a student; other learners have no such picture."""
-    from discreet.pate.picture import flow_figure
+    from discreet.pate import flow_figure
 
     figure = flow_figure(document["plan"], relation=document["guarantee"]["relation"])
     if figure is not None:

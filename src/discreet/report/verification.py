@@ -311,7 +311,7 @@ def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plan_of_pate(document: Mapping[str, Any]) -> Iterator[str]:
-    from discreet.pate.planning import stated_loss
+    from discreet.pate import stated_loss
 
     plan = document["plan"]
     _facts_alone(document).check_covers(stated_loss(plan["aggregator"], plan["budget"]))

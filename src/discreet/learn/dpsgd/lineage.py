@@ -9,7 +9,7 @@ outside. Plain numbers of Python and arrays of numpy cannot be followed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 from weakref import ref
 
@@ -20,7 +20,7 @@ from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import violations
 from discreet.learn.dpsgd.isolation.parts import exchanged, leaves_of, tensors
 
-__all__ = ["FromBatch", "Lineage", "OutputMark", "guard_loading", "plain"]
+__all__ = ["STATED", "FromBatch", "Lineage", "OutputMark", "guard_loading", "plain"]
 
 _READS = {
     Tensor.__array__,
@@ -43,6 +43,9 @@ _READS = {
     torch.equal,
     torch.is_nonzero,
 }
+STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors")
+"""What a certificate states of a run: in how many steps, or that it happened at all."""
+
 # What these make has nothing of the tensors that they are called on but a type and a device...
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.
@@ -144,14 +147,12 @@ class Lineage:
         self._public = [one for given in (model, *public) for one in _held(given)]
         self._known = {id(one) for one in self._public}
         self._made: dict[int, ref[Tensor]] | None = None
-        self._strange: dict[int, Tensor] = {}
         self._calls_without = False
         self.batch = 0
         self.is_open = False
         self.step = 0
-        self.read_in: set[int] = set()
-        self.outside = 0
-        self.before: dict[str, int] = {}
+        self.on_first: Callable[[str], None] | None = None
+        self.go_on_from({})
 
     @property
     def facts(self) -> dict[str, int]:
@@ -160,12 +161,14 @@ class Lineage:
         That tensors came from outside is 1, however many: one for each row would tell the size of
         a batch.
         """
-        found = {
-            "steps_with_numbers_read": len(self.read_in)
-            + self.before.get("steps_with_numbers_read", 0),
-            "outside_tensors": int(self.outside > 0 or "outside_tensors" in self.before),
-        }
+        found = {name: len(self._steps[name]) + self._before.get(name, 0) for name in STATED}
+        found["outside_tensors"] = min(1, found["outside_tensors"])
         return {name: count for name, count in found.items() if count}
+
+    def go_on_from(self, facts: Mapping[str, int]) -> None:
+        """Begin to count with what happened before."""
+        self._before = dict(facts)
+        self._steps: dict[str, set[int]] = {name: set() for name in STATED}
 
     def hand_out(self, data: Any, step: int, *, watched: bool) -> Any:
         """The tensors of the next batch, marked; ``watched``: what comes from outside is noted."""
@@ -173,7 +176,6 @@ class Lineage:
         self.is_open = True
         self.step = step
         self._made = {} if watched else None
-        self._strange = {}
         return self.mark(data)
 
     def mark(self, data: Any) -> Any:
@@ -192,12 +194,26 @@ class Lineage:
     def end_batch(self) -> None:
         """The passes of a batch are over."""
         self.is_open = False
-        self.outside = max(self.outside, len(self._strange))
-        self._made, self._strange = None, {}
+        self._made = None
 
     def note_reading(self) -> None:
         """A number was read off something that comes of a batch."""
-        self.read_in.add(self.step)
+        self._note("steps_with_numbers_read", self.step)
+
+    def note_write(self, step: int) -> None:
+        """The model or its optimizer was changed by something else than a step of the plan."""
+        self._note("steps_with_writes", step)
+
+    def _note(self, name: str, step: int) -> None:
+        if not self._steps[name] and self.on_first is not None:
+            self.on_first(name)
+        self._steps[name].add(step)
+
+    def look_at_settings(self, groups: Iterable[dict[str, Any]]) -> None:
+        """Note it if a setting of the optimizer is a tensor that comes of a batch."""
+        values = [value for group in groups for key, value in group.items() if key != "params"]
+        if any(isinstance(one, FromBatch) for one in _flat(values)):
+            self.note_reading()
 
     def require_current(self, *marked: FromBatch) -> None:
         """Raise if one of the tensors comes of an earlier batch of this run."""
@@ -232,7 +248,7 @@ class Lineage:
         if self._made is not None:
             for one in given:
                 if not self._is_known(one):
-                    self._strange[id(one)] = one
+                    self._note("outside_tensors", self.step)
 
     def unwrap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments of a call of the model without marks, if they are of the batch."""

@@ -98,7 +98,7 @@ def continue_from(private: Private, state: State, reserved: int) -> None:
         )
     # All that the model and the optimizer held before was replaced.
     private._earlier, private._notes = before, notes.get("notes", {})
-    private._lineage.before = notes.get("run", {})
+    private._lineage.go_on_from(notes.get("run", {}))
     if notes.get("isolation") == "vouched":  # what was not probed stays so
         private._isolation = "vouched"
     private._continue_at(start, clip_norms=notes["clip_norms"])

@@ -261,6 +261,7 @@ class Trainer:
             if self._average is not None:
                 self._average.exchange()
             members.settle(self.model)
+            private._lineage.go_on_from(members.largest(private._lineage.facts))
             certificate = private.certificate(receipt=receipt)
             # Seeded members differ in this; the certificate is the leader's.
             randomness = members.told(lambda: dict(certificate.randomness))

@@ -34,11 +34,14 @@ _READS = {
     Tensor.__int__,
     Tensor.__repr__,
     Tensor.allclose,
+    Tensor.data_ptr,
     Tensor.equal,
     Tensor.is_nonzero,
     Tensor.item,
     Tensor.numpy,
+    Tensor.storage,
     Tensor.tolist,
+    Tensor.untyped_storage,
     torch.allclose,
     torch.equal,
     torch.is_nonzero,
@@ -46,6 +49,10 @@ _READS = {
 STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors")
 """What a certificate states of a run: in how many steps, or that it happened at all."""
 
+# What these make is as large as the values say, and a size is a number of Python.
+_SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
+# Copies that torch makes without asking the class of what it copies: only a mode sees them.
+_COPIES = {Tensor.new_tensor, torch.as_tensor, torch.asarray, torch.tensor}
 # What these make has nothing of the tensors that they are called on but a type and a device...
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.
@@ -74,16 +81,20 @@ class FromBatch(Tensor):
             args = tuple(plain(one) for one in args)
         if marked and func is Tensor.backward:
             marked[0].lineage.look_at(marked[0])
+        if marked and _is_sized_by_values(func, args):
+            marked[0].lineage.note_reading()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
         if not marked or not isinstance(result, Tensor | list | tuple):
             if func is Tensor.__setitem__ and marked:
                 marked[0].lineage.take_in(given)
-                _mark(args[0], marked)
+                _mark_written(args[0], marked)
             return result
         if func in BLANK or (func in CONTENT_OF_FIRST and not isinstance(args[0], FromBatch)):
             return result
         marked[0].lineage.take_in(given)
+        if any(result is one and type(one) is Tensor for one in given):  # in place, or out=
+            _mark_written(result, marked)
         _mark(result, marked)
         return result
 
@@ -125,6 +136,30 @@ def _mark(result: Any, parents: list[FromBatch]) -> None:
             one.batch = min(one.batch, *(parent.batch for parent in parents))
 
 
+def _mark_written(target: Any, parents: list[FromBatch]) -> None:
+    """Mark a tensor that was written to, with the one that it is a view of.
+
+    If others hold its memory too, as they do after ``.data``, it cannot be followed: it was read.
+    """
+    if not isinstance(target, Tensor):
+        return
+    with torch._C.DisableTorchFunctionSubclass():
+        base, memory = target._base, target.untyped_storage()
+        # The tensor, what it is a view of, and the line above.
+        known = 2 + (base is not None)
+        shared = torch._C._storage_Use_Count(memory._cdata) > known
+    if shared and not isinstance(target, FromBatch):
+        parents[0].lineage.note_reading()
+    _mark([target] if base is None else [target, base], parents)
+
+
+def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    name = getattr(func, "__name__", "")
+    if func is Tensor.__getitem__:
+        return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1:]))
+    return name in _SIZED or (name == "where" and len(args) == 1)
+
+
 def plain(one: Any) -> Any:
     """The same tensor without its mark; anything else as it is."""
     if not isinstance(one, FromBatch):
@@ -151,7 +186,7 @@ class Lineage:
         self.batch = 0
         self.is_open = False
         self.step = 0
-        self.on_first: Callable[[str], None] | None = None
+        self.keep: Callable[[str], None] | None = None  # in case that the process dies
         self.go_on_from({})
 
     @property
@@ -205,9 +240,10 @@ class Lineage:
         self._note("steps_with_writes", step)
 
     def _note(self, name: str, step: int) -> None:
-        if not self._steps[name] and self.on_first is not None:
-            self.on_first(name)
-        self._steps[name].add(step)
+        if step not in self._steps[name]:
+            self._steps[name].add(step)
+            if self.keep is not None:
+                self.keep(name)
 
     def look_at_settings(self, groups: Iterable[dict[str, Any]]) -> None:
         """Note it if a setting of the optimizer is a tensor that comes of a batch."""
@@ -226,8 +262,14 @@ class Lineage:
             self.require_current(loss)
             self._check(plain(loss))
 
-    def note_made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def note_made(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Note the result of a call, unless something from outside went into it."""
+        if func in _COPIES:
+            copied = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, FromBatch)]
+            if copied:
+                _mark(result, copied)
         if self._made is None:
             return
         clean = all(self._is_known(one) for one in _flat((*args, *kwargs.values())))

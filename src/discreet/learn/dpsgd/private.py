@@ -718,8 +718,10 @@ class Private:
     # --- continuing and ending ---------------------------------------------------------
 
     def _put_mark(self) -> None:
-        plans = {**self._earlier, self._run_id: self._plan}
-        self._mark = earlier.mark(self._model, self._optimizer, plans)
+        self._mark = earlier.mark(self._model, self._optimizer, self._plans())
+
+    def _plans(self) -> dict[str, Plan]:
+        return {**self._earlier, self._run_id: self._plan}
 
     def save(self, notes: Mapping[str, Any] | None = None) -> None:
         """Keep the state of the run in the directory that ``make_private(checkpoint=...)`` got.
@@ -748,6 +750,8 @@ class Private:
         """
         self._abandon()
         self._remembering()
+        if self._mark is not None:
+            earlier.mark_averages(self._model, self._plans())
         self._loss_watch.remove()
         if self._state_watch is not None:
             self._state_watch.remove()

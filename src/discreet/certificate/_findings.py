@@ -196,8 +196,8 @@ def _numbers_read(steps: Any) -> Iterator[_Warning]:
         "undermines",
         (
             f"In {steps} steps the loop read numbers off its private batches or losses (item, "
-            "float, tolist, numpy, print). If they were shown, or anything was decided by them, "
-            "epsilon does not cover it."
+            "float, tolist, numpy, print, or sizes that the values decide). If they were shown, or "
+            "anything was decided by them, epsilon does not cover it."
         ),
     )
 

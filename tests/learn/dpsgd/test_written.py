@@ -5,10 +5,12 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.certificate import problems
+from discreet.learn.dpsgd.certificate import earlier_plans_of, problems
+from discreet.learn.dpsgd.lineage import STATED
 from discreet.learn.dpsgd.written import bits
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan
 
@@ -400,3 +402,54 @@ def test_every_kind_of_tensor_has_bits(kind):
     assert bits(one.t()) == bits(one.t().contiguous())
     assert isinstance(bits(one[0, 0]), int)
     assert isinstance(bits(torch.zeros(0, dtype=kind)), int)
+
+
+def test_a_training_loop_of_torch_with_averages_and_a_plateau_states_nothing():
+    """The loop of pytorch/examples (mnist), with torch's moving average and a public plateau."""
+    draw = torch.Generator().manual_seed(0)
+    images = TensorDataset(
+        torch.rand(64, 1, 8, 8, generator=draw), torch.randint(0, 3, (64,), generator=draw)
+    )
+    public = torch.rand(16, 1, 8, 8, generator=draw), torch.randint(0, 3, (16,), generator=draw)
+
+    def run(*, on_training_loss=False, restarts=False):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25), nn.Flatten()
+        )
+        model.extend([nn.Linear(36, 3), nn.LogSoftmax(1)])
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
+        optimizer = torch.optim.Adadelta(model.parameters(), lr=1.0)
+        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        private = dpsgd.make_private(model, optimizer, plan(steps=4))
+        model.train()
+        for x, target in private.batches(images):
+            optimizer.zero_grad()
+            loss = nn.functional.nll_loss(model(x), target)
+            loss.backward()
+            optimizer.step()
+            average.update_parameters(model)
+            model.eval()
+            with torch.no_grad():
+                judged = nn.functional.nll_loss(model(public[0]), public[1]).item()
+            model.train()
+            scheduler.step(loss.detach() if on_training_loss else judged)
+            if restarts:
+                with torch.no_grad():
+                    for one, mean in zip(model.parameters(), average.parameters(), strict=True):
+                        one.copy_(mean)
+        certificate = private.certificate()
+        private.detach()
+        assert earlier_plans_of(train_once(average.module)) == [plan(steps=4)]
+        return {key: value for key, value in certificate.run.items() if key in STATED}
+
+    def train_once(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        private = dpsgd.make_private(model, optimizer, plan(), isolation="vouched")
+        certificate = private.certificate()
+        private.detach()
+        return certificate
+
+    assert run() == {}
+    assert run(on_training_loss=True) == {"steps_with_numbers_read": 4}
+    assert run(restarts=True).keys() == {"steps_with_writes"}

@@ -33,17 +33,19 @@ _WATCHES: WeakSet[WriteWatch] = WeakSet()
 def bits(one: Tensor) -> int:
     """The sum of a tensor's contents, taken as integers: exact, in one pass, without a copy."""
     held = one.detach()
+    on_host = held.device.type == "cpu"
+    if held.dtype is torch.float32 and on_host and held.layout is torch.strided:
+        flat = held.numpy().reshape(-1)  # the short way, for most parameters
+        # In pairs: half as many additions.
+        return int(np.add.reduce(flat.view(np.int64 if flat.size % 2 == 0 else np.int32)))
     if held.layout is not torch.strided or held.is_quantized:
         return held._version
     if held.is_complex():
         held = torch.view_as_real(held)
     if held.is_floating_point() or held.dtype is torch.bool:
         held = held.view(_INTEGERS[held.element_size()])
-    if held.device.type == "cpu":
-        flat = held.numpy().reshape(-1)
-        if flat.nbytes % 8 == 0:
-            flat = flat.view(np.int64)  # in pairs: half as many additions
-        return int(np.add.reduce(flat, dtype=np.int64))
+    if on_host:
+        return int(np.add.reduce(held.numpy().reshape(-1), dtype=np.int64))
     # In pieces, because torch makes a copy in 64 bits of what it adds up.
     pieces = torch.split(held.reshape(-1), _PIECE)
     return sum(int(piece.sum(dtype=torch.int64).item()) for piece in pieces)

@@ -225,7 +225,7 @@ class BackwardWatch(TorchFunctionMode):
     :meth:`start`; ``torch.autograd.backward`` is not seen, nor is another thread: torch keeps
     modes by thread. What another thread stops stays behind in the first one, and does nothing
     there until that one calls :meth:`start` or :meth:`leave`. ``note`` is called after every
-    call of torch that is seen, with its arguments and its
+    call of torch that is seen and makes tensors, with its arguments and its
     result.
     """
 
@@ -293,7 +293,7 @@ class BackwardWatch(TorchFunctionMode):
             self._check(args[0])
             self.heard = True
         result = func(*args, **(kwargs or {}))
-        if self.note is not None and self._outputs.on:
+        if isinstance(result, Tensor | list | tuple) and self.note is not None and self._outputs.on:
             self.note(func, args, kwargs or {}, result)
         return result
 

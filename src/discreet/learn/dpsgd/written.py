@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import _global_optimizer_pre_hooks
 
 __all__ = ["WriteWatch", "announced", "bits"]
 
@@ -131,8 +130,7 @@ class WriteWatch:
         ]
         # Torch does not count what is written through .data; most loops have no hooks at all.
         hooks = self._optimizer._optimizer_step_pre_hooks
-        alone = len(hooks) == _HOOKS_OF_OURS and len(_global_optimizer_pre_hooks) == 1
-        looks = self._changes_own or not alone
+        looks = self._changes_own or len(hooks) > _HOOKS_OF_OURS
         self._bits = [bits(one) for one in gradients] if looks else None
         if next(reversed(hooks)) != self._last.id:
             self._note()  # a hook that will run after the last look

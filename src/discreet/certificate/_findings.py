@@ -197,8 +197,21 @@ def _numbers_read(steps: Any) -> Iterator[_Warning]:
         "undermines",
         (
             f"In {steps} steps the loop read numbers off its private batches or losses (item, "
-            "float, tolist, numpy, print). If they were shown, or anything was decided by them, "
-            "epsilon does not cover it."
+            "float, tolist, numpy, print, or sizes that the values decide). If they were shown, or "
+            "anything was decided by them, epsilon does not cover it."
+        ),
+    )
+
+
+def _writes(steps: Any) -> Iterator[_Warning]:
+    yield (
+        "serious",
+        "undermines",
+        (
+            f"In {steps} steps something else than the steps of the plan changed parameters, "
+            "buffers, noisy gradients or the state of the optimizer (a write by hand, a hook, "
+            "the weights of another model). If what was written depends on private data, epsilon "
+            "does not cover it."
         ),
     )
 
@@ -221,6 +234,7 @@ _RUN_STATEMENTS: dict[str, Callable[[Any], Iterator[_Warning]]] = {
     "isolation": _isolation,
     "earlier_plans": _earlier_plans,
     "steps_with_numbers_read": _numbers_read,
+    "steps_with_writes": _writes,
     "outside_tensors": _outside_tensors,
 }
 

@@ -16,7 +16,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow judge-calculus judge-certificates lint bench bench-accounting bench-curator \
+.PHONY: help demo test test-slow walks duplicates judge-calculus judge-certificates lint bench bench-accounting bench-curator \
         bench-learners bench-noise bench-schema bench-training stress-curator \
         reproduce-attacks reproduce-audit reproduce-mutants reproduce-theory \
         reproduce-detection reproduce-dpsgd reproduce-pate stress-ledger docs clean distclean
@@ -27,6 +27,8 @@ help:
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
+	@echo "make walks              how many files a user's call walks through"
+	@echo "make duplicates         lines that stand twice in src"
 	@echo "make lint               the static part of make test"
 	@echo "make bench              all benchmarks, beside the peers"
 	@echo "make bench-accounting   tightness and speed of the accountants"
@@ -68,10 +70,22 @@ lint: $(VENV)/installed-test
 	$(BIN)/ruff check .
 	$(call stage,ruff format --check)
 	$(BIN)/ruff format --check .
+	$(call stage,codespell)
+	$(BIN)/codespell
 	$(call stage,mypy)
 	$(BIN)/mypy
 	$(call stage,lint-imports)
 	$(BIN)/lint-imports
+
+# Eight lines that stand twice are written once. Becomes a part of lint when it is clean.
+duplicates: $(VENV)/installed-test
+	$(call stage,pylint: duplicates)
+	$(BIN)/pylint src/discreet
+
+# Which files a call walks through; misses are printed and fail.
+walks: $(VENV)/installed-test
+	$(call stage,benchmarks/walks.py)
+	$(BIN)/python benchmarks/walks.py
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
 test test-slow judge-calculus judge-certificates: export OMP_NUM_THREADS := 1

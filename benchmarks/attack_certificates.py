@@ -25,6 +25,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from attack_shokri import use_shared_data
+from discreet._confidence import proportion
 from discreet.attacks import (
     MembershipResult,
     NetworkTrainer,
@@ -39,7 +40,6 @@ from discreet.attacks import (
     shokri,
     yeom,
 )
-from discreet.attacks.proportions import proportion
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.data import fashion_mnist
 from discreet.learn.dpsgd import Plan, Trainer

@@ -92,8 +92,8 @@ def planted(*, repetitions: int = REPETITIONS, canaries: int = 1000) -> dict[str
         seen = mu * coins.included + generator.standard_normal(canaries)
         return mu * (seen - mu / 2)
 
-    def parted(coins: Inclusion) -> Any:
-        return coins.parted(scores(coins))
+    def split_scores(coins: Inclusion) -> Any:
+        return coins.split_scores(scores(coins))
 
     audits: dict[str, Callable[[Inclusion], TrainingAudit]] = {
         "one run": lambda coins: audit_one_run(coins, scores(coins), **claim),
@@ -102,10 +102,10 @@ def planted(*, repetitions: int = REPETITIONS, canaries: int = 1000) -> dict[str
             coins, scores(coins), mechanism="gaussian", **claim
         ),
         "Gaussian": lambda coins: audit_gaussian(
-            *parted(coins), mechanism="gaussian", thresholds=0.0, **claim
+            *split_scores(coins), mechanism="gaussian", thresholds=0.0, **claim
         ),
-        "Clopper-Pearson": lambda coins: audit_runs(*parted(coins), **claim),
-        "trade-off": lambda coins: audit_tradeoff(*parted(coins), thresholds=0.0, **claim),
+        "Clopper-Pearson": lambda coins: audit_runs(*split_scores(coins), **claim),
+        "trade-off": lambda coins: audit_tradeoff(*split_scores(coins), thresholds=0.0, **claim),
     }
     rows = []
     for place, (name, audit) in enumerate(audits.items()):

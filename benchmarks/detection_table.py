@@ -20,9 +20,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from discreet.audit import Audit
-from discreet.audit.zoo import SPECIMENS, Specimen
-from discreet.audit.zoo.bundled import bundled
+from discreet.audit import MechanismAudit
+from discreet.audit.zoo import SPECIMENS, Specimen, bundled
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
 
@@ -45,7 +44,7 @@ def row(specimen: Specimen, repeats: int) -> dict[str, Any]:
         str(size): sum(
             specimen.audit(
                 samples=size, false_alarm_rate=REPEATED_RATE, insecure_seed=SEED + 1 + i
-            ).refuted
+            ).violated
             for i in range(repeats)
         )
         for size in (SIZES if repeats else ())
@@ -62,8 +61,8 @@ def row(specimen: Specimen, repeats: int) -> dict[str, Any]:
     }
 
 
-def audit_of(result: dict[str, Any]) -> Audit:
-    return Audit(**{**result["audit"], "hits": tuple(result["audit"]["hits"])})
+def audit_of(result: dict[str, Any]) -> MechanismAudit:
+    return MechanismAudit(**{**result["audit"], "hits": tuple(result["audit"]["hits"])})
 
 
 def zoo_table(results: list[dict[str, Any]]) -> str:
@@ -91,7 +90,7 @@ def bundled_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _numbers(audit: Audit) -> str:
+def _numbers(audit: MechanismAudit) -> str:
     claimed = at_most(audit.claimed_epsilon, digits=4)
     if audit.delta:
         claimed += f" at {audit.delta:.3g}"
@@ -183,7 +182,7 @@ def main() -> int:
         path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         publish(document)
     everything = [*document["zoo"], *document["bundled"]]
-    wrong = [each["name"] for each in everything if audit_of(each).refuted != each["broken"]]
+    wrong = [each["name"] for each in everything if audit_of(each).violated != each["broken"]]
     print("wrong verdicts:", ", ".join(wrong) or "none")
     return 1 if wrong else 0
 

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from discreet.learn.dpsgd import Plan
 from discreet.learn.naive_bayes import PrivateCategoricalNB
-from discreet.pate import GNMax
-from discreet.pate.partition import check_disjoint, partition_records
+from discreet.pate import GNMax, check_disjoint, partition_records
 from discreet.randomness import source
 
 Array = NDArray[np.float64]

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import Plan, make_private
 from discreet.learn.naive_bayes import PrivateCategoricalNB
-from discreet.pate.partition import check_disjoint
+from discreet.pate import check_disjoint
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,8 @@ from scipy.stats import beta
 from discreet.cli.pictures import COLOURS, blank_figure, save
 from discreet.mechanisms import stable_vector_plan
 from discreet.mechanisms.distances import votes_distance
-from discreet.pate.expected import gaussian_right, laplace_right, passing_vector
+from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
+from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP
 from discreet.privacy.theorems_gaussian import gaussian_mu
 
@@ -119,7 +120,7 @@ def vector_plans() -> dict[str, list[Any]]:
 def vector_labels(distances: np.ndarray, shares: np.ndarray, plans: list[Any]) -> float:
     best = 0.0
     for plan in plans:
-        passing = passing_vector(distances, scale=float(plan.scale), threshold=plan.threshold)
+        passing = vector_answer_rate(distances, scale=float(plan.scale), threshold=plan.threshold)
         failing = float((1.0 - passing) @ shares)
         asked = min(POOL, plan.fails / max(failing, 1e-12))
         best = max(best, float(passing @ shares) * asked)
@@ -130,8 +131,8 @@ def row(teachers: int, agreement: float, queries: int, plans: dict[str, list[Any
     every, shares = simulated_votes(teachers, agreement, queries)
     votes = every[shares > 0.9 / queries]  # the strata of equal size
     winners = np.argmax(votes, axis=1)
-    scale = most_noise(lambda s: laplace_right(votes, winners, s))
-    noise = most_noise(lambda s: gaussian_right(votes, winners, s))
+    scale = most_noise(lambda s: laplace_accuracy(votes, winners, s))
+    noise = most_noise(lambda s: gnmax_accuracy(votes, winners, s))
     distances = np.array([votes_distance(one, moved=True) for one in every])
     mu = gaussian_mu(EPSILON, DELTA)
     return {

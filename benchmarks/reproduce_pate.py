@@ -67,7 +67,7 @@ def flat(images: Any) -> Any:
 def digits_model(epsilon: float, queries: int, *, epochs: int, seed: int) -> Any:
     from sklearn.linear_model import RidgeClassifier
 
-    from discreet.pate.classifier import PATEClassifier
+    from discreet.pate import PATEClassifier
 
     return PATEClassifier(
         classes=list(range(10)),
@@ -88,13 +88,11 @@ def private_figure(model: Any, images: Any, labels: Any, public: Any, cache: Pat
 
     The bound is that of the papers: from the data at hand to a neighbour.
     """
-    from discreet.pate import GNMax, data_dependent_rdp
-    from discreet.pate.partition import partition_records
-    from discreet.pate.teachers import teacher_votes
-    from discreet.pate.vote_files import kept_key
+    from discreet.pate import GNMax, data_dependent_rdp, partition_records, teacher_votes
+    from discreet.pate._partition import keep_key
     from discreet.randomness import source
 
-    parts = partition_records(images, labels, teachers=TEACHERS, key=kept_key(cache, source()))
+    parts = partition_records(images, labels, teachers=TEACHERS, key=keep_key(cache, source()))
     votes = teacher_votes(
         parts,
         images,
@@ -166,7 +164,7 @@ def mnist_runs(
 
 
 def _draw_flow(model: Any, epsilon: float) -> None:
-    from discreet.pate.picture import draw_flow
+    from discreet.pate import draw_flow
 
     if epsilon == MNIST[0][0]:
         draw_flow(model.certificate_, IMAGES / "pate-flow.png")
@@ -180,7 +178,7 @@ def adult_runs(*, quick: bool) -> dict[str, Any]:
 
     from discreet.data import Encoding, read_table
     from discreet.learn.choosing import TableLearner
-    from discreet.pate.classifier import PATEClassifier
+    from discreet.pate import PATEClassifier
     from learners_tasks import adult_schema, census
 
     found = census()

@@ -38,7 +38,7 @@ DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Source files that may use `random` or `numpy.random`, each with the reason. None may today.
 RANDOM_ALLOWED: dict[str, str] = {
     "src/discreet/attacks/chance.py": "attacks repeat experiments; they hide nothing",
-    "src/discreet/pate/own_generators.py": "sets the shared generators aside, draws nothing",
+    "src/discreet/pate/_teacher_task.py": "sets the shared generators aside, draws nothing",
 }
 
 
@@ -475,6 +475,7 @@ def test_make_test_runs_every_stage_in_order() -> None:
         "pip install",
         "/ruff check",
         "/ruff format --check",
+        "/codespell",
         "/mypy",
         "/lint-imports",
         "/pytest",

@@ -13,7 +13,6 @@ import binascii
 import datetime as dt
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
@@ -27,7 +26,14 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from discreet.errors import DataCorrupt, FileUnusable, InvalidValue, SignatureInvalid
+from discreet._json import read_json
+from discreet.errors import (
+    DataCorrupt,
+    FileUnusable,
+    InvalidValue,
+    SchemaError,
+    SignatureInvalid,
+)
 
 __all__ = [
     "IN_TOTO",
@@ -226,7 +232,7 @@ def is_envelope(document: object) -> bool:
 
 def read_envelope(content: str | bytes) -> Envelope:
     """Read an envelope; one that was cut short or damaged is refused."""
-    body = _read_json(content if isinstance(content, bytes) else content.encode(), "it")
+    body = _read_json(content, "it")
     match body:
         case {"payload": str(payload), "payloadType": str(kind), "signatures": [*listed]} if listed:
             signatures = [_read_signature(one) for one in listed]
@@ -252,24 +258,11 @@ def _read_base64(text: str, what: str) -> bytes:
         raise _damaged(f"its {what} is not base64") from None
 
 
-def _read_json(content: bytes, what: str) -> Any:
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        if len({name for name, _ in pairs}) != len(pairs):
-            raise ValueError("a field is there twice")
-        return dict(pairs)
-
-    def finite(text: str) -> float:
-        number = float(text)
-        if not math.isfinite(number):
-            raise ValueError(f"{text} is no number of JSON")
-        return number
-
+def _read_json(content: str | bytes, what: str) -> Any:
     try:
-        return json.loads(
-            content.decode(), object_pairs_hook=once, parse_float=finite, parse_constant=finite
-        )
-    except (ValueError, RecursionError) as error:
-        raise _damaged(f"{what} is not JSON ({error})") from None
+        return read_json(content, what)
+    except SchemaError as error:
+        raise _damaged(str(error)) from None
 
 
 def _damaged(reason: str) -> DataCorrupt:
@@ -392,9 +385,10 @@ def read_revoked(path: str | Path) -> dict[str, str]:
     except DataCorrupt:
         raise FileUnusable("revoked", str(path), expected) from None
     match body:
-        case {"schema": str(schema), "version": 1, "keys": dict(keys)} if schema == REVOKED and all(
-            isinstance(reason, str) for reason in keys.values()
-        ):
+        case {"schema": str(schema), "version": int(version), "keys": dict(keys)} if (
+            schema,
+            repr(version),
+        ) == (REVOKED, "1") and all(isinstance(reason, str) for reason in keys.values()):
             return {fingerprint.strip().lower(): reason for fingerprint, reason in keys.items()}
         case _:
             raise FileUnusable("revoked", str(path), expected)

@@ -5,17 +5,22 @@ giving their cores away: a further thread would have to share a core with one of
 the work is handed to those threads, by the entry point of OpenMP through which torch does it.
 Each takes a piece, then the next that nobody has taken; what comes out does not depend on who did
 it. Where torch has no such entry point, the calling thread does all of it. Needs numba.
+
+:func:`one_thread` is for small fits, which lose by threads.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, NamedTuple, final
 
-__all__ = ["Job", "Primitives", "numba_works", "primitives"]
+__all__ = ["Job", "Primitives", "numba_works", "one_thread", "primitives"]
 
 _forked = False
 
@@ -125,3 +130,23 @@ def _parallel_of_torch() -> Callable[..., None] | None:
     parallel.restype = None
     function: Callable[..., None] = parallel
     return function
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Return a context in which linear algebra and OpenMP use one thread.
+
+    Small fits gain nothing from a second one, and on a busy machine threads that wait for one
+    another cost a hundredfold. Without the package threadpoolctl, which comes with scikit-learn,
+    it does nothing.
+    """
+    libraries = _threaded_libraries("sklearn" in sys.modules, "torch" in sys.modules)
+    return nullcontext() if libraries is None else libraries.limit(limits=1)
+
+
+@lru_cache(maxsize=4)
+def _threaded_libraries(*_loaded: bool) -> Any:
+    """The libraries of this process that have threads of their own; looked for once."""
+    try:
+        return import_module("threadpoolctl").ThreadpoolController()
+    except ImportError:
+        return None

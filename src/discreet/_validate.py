@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from discreet.errors import InvalidValue
 
-__all__ = ["fraction", "integer", "one_of", "real"]
+__all__ = ["fraction", "integer", "one_of", "real", "withheld"]
 
 
 def real(
@@ -117,6 +117,11 @@ def one_of(argument: str, value: object, choices: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in choices:
         raise InvalidValue(argument, value, "one of " + ", ".join(choices))
     return value
+
+
+def withheld(argument: str, expected: str) -> InvalidValue:
+    """Return an error about private data that does not show it."""
+    return InvalidValue(argument, "withheld", expected)
 
 
 def _inside(

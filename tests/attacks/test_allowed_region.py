@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.attacks import allowed_region
-from discreet.attacks.allowed_region import leaves_region, region_can_be_left
-from discreet.attacks.proportions import proportion
+from discreet.attacks import roc
 from discreet.attacks.roc import Roc, roc_curve
 from discreet.errors import InvalidValue
 from discreet.privacy import GDP, Loss, PureDP
@@ -26,6 +24,10 @@ def two_answers(rng: np.random.Generator) -> tuple[Roc, Loss]:
     return roc_curve(inside.astype(float), outside.astype(float)), PureDP(epsilon=1.0)
 
 
+def alarm(curve: Roc, loss: Loss) -> bool:
+    return curve.exceeds(loss, error=RATE)
+
+
 COUNT, TRIALS, RATE = 60, 300, 0.2
 # A binomial law of this rate passes it with a probability of 1e-9.
 MOST = int(stats.binom.isf(1e-9, TRIALS, RATE))
@@ -34,7 +36,7 @@ MOST = int(stats.binom.isf(1e-9, TRIALS, RATE))
 @pytest.mark.parametrize("world", [normal, two_answers])
 def test_false_alarms_are_as_rare_as_stated(world: object) -> None:
     rng = np.random.default_rng(1)
-    alarms = sum(leaves_region(*world(rng), error=RATE) for _ in range(TRIALS))  # type: ignore[operator]
+    alarms = sum(alarm(*world(rng)) for _ in range(TRIALS))  # type: ignore[operator]
     assert alarms <= MOST
 
 
@@ -42,19 +44,12 @@ def test_bounds_for_each_point_alone_would_raise_false_alarms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The planted bug: the same, without a part of the error for every bound."""
-    lower, upper = allowed_region._lower, allowed_region._upper
+    lower, upper = roc.lower_bounds, roc.upper_bounds
     parts = 4 * COUNT
-    monkeypatch.setattr(allowed_region, "_lower", lambda h, n, e: lower(h, n, parts * e))
-    monkeypatch.setattr(allowed_region, "_upper", lambda h, n, e: upper(h, n, parts * e))
+    monkeypatch.setattr(roc, "lower_bounds", lambda h, n, error: lower(h, n, error=parts * error))
+    monkeypatch.setattr(roc, "upper_bounds", lambda h, n, error: upper(h, n, error=parts * error))
     rng = np.random.default_rng(1)
-    assert sum(leaves_region(*normal(rng), error=RATE) for _ in range(TRIALS)) > MOST
-
-
-def test_bounds_are_those_of_clopper_and_pearson() -> None:
-    hits = np.array([0, 1, 7, 19, 20])
-    known = [proportion(int(hit), 20, confidence=0.99) for hit in hits]
-    assert allowed_region._lower(hits, 20, 0.005) == pytest.approx([one.low for one in known])
-    assert allowed_region._upper(hits, 20, 0.005) == pytest.approx([one.high for one in known])
+    assert sum(alarm(*normal(rng)) for _ in range(TRIALS)) > MOST
 
 
 @pytest.mark.parametrize("level", [0.02, 0.5, 0.98])
@@ -66,27 +61,27 @@ def test_a_violation_is_seen_wherever_it_is(level: float, sign: int) -> None:
     more = np.arange(size) < (level + 0.3 * level * (1 - level) + 0.014) * size
     curve = roc_curve(sign * more.astype(float), sign * high.astype(float))
     assert len(curve.thresholds) == 3
-    assert leaves_region(curve, PureDP(epsilon=0.05))
-    assert not leaves_region(curve, PureDP(epsilon=3.0))
+    assert curve.exceeds(PureDP(epsilon=0.05))
+    assert not curve.exceeds(PureDP(epsilon=3.0))
     same = roc_curve(sign * high.astype(float), sign * high.astype(float))
-    assert not leaves_region(same, PureDP(epsilon=0.05))
+    assert not same.exceeds(PureDP(epsilon=0.05))
 
 
 def test_few_records_can_show_nothing() -> None:
     loss = PureDP(epsilon=0.1)
     few, many = (roc_curve(np.zeros(size), np.zeros(size)) for size in (9, 100))
-    assert not region_can_be_left(few, loss)
-    assert region_can_be_left(many, loss)
+    assert not few.could_exceed(loss)
+    assert many.could_exceed(loss)
     # Nor can many, where nearly everything is allowed.
-    assert not region_can_be_left(many, PureDP(epsilon=20.0))
+    assert not many.could_exceed(PureDP(epsilon=20.0))
     with pytest.raises(InvalidValue, match="error"):
-        leaves_region(few, loss, error=0)
+        few.exceeds(loss, error=0)
 
 
 def test_long_curves_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(2)
     curve = roc_curve(rng.normal(1.5, 1, 500), rng.normal(0, 1, 500))
     losses = [GDP(mean) for mean in (0.2, 0.4, 0.6, 1.5)]
-    whole = [leaves_region(curve, loss) for loss in losses]
-    monkeypatch.setattr(allowed_region, "_CHUNK", 7)
-    assert [leaves_region(curve, loss) for loss in losses] == whole == [True, True, True, False]
+    whole = [curve.exceeds(loss) for loss in losses]
+    monkeypatch.setattr(roc, "_CHUNK", 7)
+    assert [curve.exceeds(loss) for loss in losses] == whole == [True, True, True, False]

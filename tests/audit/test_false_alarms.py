@@ -1,7 +1,7 @@
 """The stated false-alarm rate holds, and does not hold for auditors with a planted bug.
 
 Audited are mechanisms whose epsilon is known exactly and claimed exactly, so every
-"refuted" is a false alarm. All draws are seeded.
+"violated" is a false alarm. All draws are seeded.
 """
 
 import math
@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet.audit import audit_mechanism
-from discreet.audit.binomial import lower_bounds, upper_bounds
-from discreet.audit.mechanism import Claim, best_events, judge
-from discreet.audit.outputs import lay_out
+from discreet.audit._mechanism import best_events, judge
+from discreet.audit._outputs import lay_out
+from discreet.audit._verdict import Claim
 
 REJECT = 1e-6
 Draw = Callable[[int, int], Any]
@@ -95,7 +96,7 @@ def test_false_alarms_stay_below_the_stated_rate(
             samples=300,
             false_alarm_rate=rate,
             batch=True,
-        ).refuted
+        ).violated
         for _ in range(audits)
     )
     assert alarms <= most_alarms(audits, rate)
@@ -106,7 +107,7 @@ def test_the_auditor_is_not_silent() -> None:
     draw = response(np.random.default_rng(5))
     for _ in range(20):
         audit = audit_mechanism(draw, 0, 1, epsilon=0.8, samples=20_000, batch=True)
-        assert audit.refuted
+        assert audit.violated
         assert audit.epsilon_lower <= 1.0
 
 
@@ -124,8 +125,8 @@ def test_planted_bug_events_that_testify_on_the_half_that_chose_them() -> None:
             judge(events, *pair, claim=claim, samples=2 * count, rate=rate)
             for pair in ((halves[0], halves[1]), (halves[2], halves[3]))
         ]
-        same += judged[0].refuted
-        honest += judged[1].refuted
+        same += judged[0].violated
+        honest += judged[1].violated
     assert honest <= most_alarms(audits, rate)
     assert stats.binom.sf(same - 1, audits, rate) < REJECT
     assert same >= 5 * rate * audits
@@ -161,7 +162,7 @@ def test_maximising_over_thresholds_without_correction_alarms_far_too_often() ->
     ours = sum(
         audit_mechanism(
             score, 0, 1, epsilon=0.0, samples=count, false_alarm_rate=rate, batch=True
-        ).refuted
+        ).violated
         for _ in range(audits)
     )
     assert stats.binom.sf(uncorrected - 1, audits, rate) < REJECT

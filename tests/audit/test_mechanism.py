@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.audit import Audit, audit_mechanism, search_neighbours
-from discreet.audit.mechanism import verdict
+from discreet.audit import MechanismAudit, audit_mechanism, search_neighbours
+from discreet.audit._verdict import judge_bound
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import Release, binary_response
 from discreet.privacy import ApproxDP, Gaussian, Laplace, PureDP
@@ -25,7 +25,7 @@ def silent(_: Any, count: int) -> np.ndarray:
     return np.zeros(count)
 
 
-def audited(mechanism: Any = silent, **settings: Any) -> Audit:
+def audited(mechanism: Any = silent, **settings: Any) -> MechanismAudit:
     settings = {"epsilon": 1.0, "samples": 400, "batch": True, **settings}
     if "loss" in settings:
         del settings["epsilon"]
@@ -38,21 +38,21 @@ def audited(mechanism: Any = silent, **settings: Any) -> Audit:
 @pytest.mark.parametrize(
     ("shown", "claimed", "most", "expected"),
     [
-        (1.1, 1.0, 3.0, "refuted"),
+        (1.1, 1.0, 3.0, "violated"),
         (1.0, 1.0, 3.0, "consistent"),
         (0.0, 1.0, 3.0, "consistent"),
         (0.0, 3.0, 3.0, "too weak to tell"),
         (2.9, 5.0, 3.0, "too weak to tell"),
-        (0.1, 0.0, 3.0, "refuted"),
+        (0.1, 0.0, 3.0, "violated"),
     ],
 )
 def test_verdict(shown: float, claimed: float, most: float, expected: str) -> None:
-    assert verdict(shown, claimed, most) == expected
+    assert judge_bound(shown, claimed, most) == expected
 
 
 def test_a_complete_leak_reaches_the_ceiling() -> None:
     audit = audited(leaky)
-    assert audit.refuted
+    assert audit.violated
     assert audit.epsilon_lower == audit.ceiling
     assert audit.hits == (200, 0)
     assert (audit.samples, audit.trials) == (400, 200)
@@ -78,8 +78,8 @@ def test_delta_is_subtracted() -> None:
     def often_silent(bit: int, count: int) -> np.ndarray:
         return np.where(generator.random(count) < 0.3, bit + 1, 0)
 
-    assert audited(often_silent, samples=4000, epsilon=0.0, delta=0.2).refuted
-    assert not audited(often_silent, samples=4000, epsilon=0.0, delta=0.3).refuted
+    assert audited(often_silent, samples=4000, epsilon=0.0, delta=0.2).violated
+    assert not audited(often_silent, samples=4000, epsilon=0.0, delta=0.3).violated
 
 
 def test_more_samples_raise_the_ceiling_and_a_smaller_rate_lowers_it() -> None:
@@ -91,13 +91,13 @@ def test_more_samples_raise_the_ceiling_and_a_smaller_rate_lowers_it() -> None:
 def test_what_is_printed_and_written() -> None:
     audit = audited(leaky)
     text = str(audit)
-    assert text.startswith("refuted: epsilon >= 3.16")
+    assert text.startswith("violated: epsilon >= 3.16")
     assert "at most 0.001" in text
     assert "output = " in text
     document = json.loads(json.dumps(audit.to_json(), allow_nan=False))
-    assert document["verdict"] == "refuted"
+    assert document["verdict"] == "violated"
     assert document["hits"] == [200, 0]
-    assert Audit(**{**document, "hits": tuple(document["hits"])}) == audit
+    assert MechanismAudit(**{**document, "hits": tuple(document["hits"])}) == audit
     assert audit.confidence == pytest.approx(0.999)
 
 
@@ -184,7 +184,7 @@ def test_an_error_for_one_input_refutes() -> None:
         return 0.0 / len(records)
 
     audit = audit_mechanism(picky, [], [1], epsilon=1.0, samples=400)
-    assert audit.refuted
+    assert audit.violated
     assert "error ZeroDivisionError" in audit.event or "0" in audit.event
 
 
@@ -201,7 +201,7 @@ def test_the_text_of_an_error_counts() -> None:
             raise ValueError(f"cannot use {value}")
         return 0
 
-    assert audit_mechanism(sometimes, 0, 1, epsilon=1.0, samples=400).refuted
+    assert audit_mechanism(sometimes, 0, 1, epsilon=1.0, samples=400).violated
 
 
 def test_an_error_in_bulk_is_passed_on() -> None:
@@ -236,7 +236,7 @@ def test_several_processes_need_joblib_and_agree_with_one(monkeypatch: Any) -> N
     stand_in.delayed = lambda function: lambda *arguments: (function, arguments)
     monkeypatch.setitem(sys.modules, "joblib", stand_in)
     assert audited(leaky, n_jobs=3, samples=401) == audited(leaky, samples=401)
-    assert audit_mechanism(lambda bit: bit, 0, 1, epsilon=1.0, n_jobs=2, samples=400).refuted
+    assert audit_mechanism(lambda bit: bit, 0, 1, epsilon=1.0, n_jobs=2, samples=400).violated
     assert calls == [3] * 4 + [2] * 4
     monkeypatch.setitem(sys.modules, "joblib", None)
     with pytest.raises(NotApplicable, match="joblib"):
@@ -261,7 +261,7 @@ def test_the_search_finds_the_pair_that_leaks(keep: int) -> None:
         leaks_at_seven, pairs(20), epsilon=1.0, samples=4000, keep=keep, batch=True
     )
     assert (found.first, found.second) == (7, 8)
-    assert found.audit.refuted
+    assert found.audit.violated
     assert found.audit.false_alarm_rate == 1e-3
     assert (found.pairs_tried, found.pairs_tested) == (20, keep)
     assert found.audit.trials == 2000 // keep
@@ -296,7 +296,7 @@ def test_the_search_keeps_its_false_alarm_rate_over_many_pairs(keep: int) -> Non
             false_alarm_rate=rate,
             keep=keep,
             batch=True,
-        ).audit.refuted
+        ).audit.violated
         for _ in range(searches)
     )
     assert alarms <= stats.binom.isf(1e-6, searches, rate)

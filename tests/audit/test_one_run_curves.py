@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 from scipy import optimize, special, stats
 
 from audit.null_mechanisms import accuracy
-from discreet.audit.one_run import one_run_p_value
-from discreet.audit.one_run_curves import (
+from discreet.audit._one_run import (
     ApproximateCurve,
     GaussianCurve,
     LossCurve,
-    refutes,
+    contradicts_curve,
+    one_run_p_value,
 )
 from discreet.privacy import GDP, ApproxDP, Gaussian, PureDP
 
@@ -57,9 +57,9 @@ def test_the_recursion_solves_the_programme(
     most = largest_tail(epsilon, delta, m, r, v)
     curve = ApproximateCurve(epsilon, delta)
     below, above = max(1e-12, most * (1 - 1e-5)), most * (1 + 1e-5) + 1e-9
-    assert not refutes(curve, canaries=m, guesses=r, correct=v, rate=below)
+    assert not contradicts_curve(curve, canaries=m, guesses=r, correct=v, rate=below)
     if above < 1:
-        assert refutes(curve, canaries=m, guesses=r, correct=v, rate=above)
+        assert contradicts_curve(curve, canaries=m, guesses=r, correct=v, rate=above)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.7, 2.0])
@@ -70,8 +70,8 @@ def test_randomized_response_is_allowed(epsilon: float) -> None:
     for r in (1, 5, 40):
         for v in range(r + 1):
             tail = float(stats.binom.sf(v - 1, r, accuracy(epsilon)))
-            assert not refutes(curve, canaries=50, guesses=r, correct=v, rate=tail)
-            assert not refutes(coarse, canaries=50, guesses=r, correct=v, rate=tail)
+            assert not contradicts_curve(curve, canaries=50, guesses=r, correct=v, rate=tail)
+            assert not contradicts_curve(coarse, canaries=50, guesses=r, correct=v, rate=tail)
 
 
 @pytest.mark.parametrize("mu", [0.5, 1.5])
@@ -81,11 +81,11 @@ def test_the_gaussian_is_allowed_and_little_more(mu: float) -> None:
     right = float(special.ndtr(mu / 2))
     for v in range(r // 2, r + 1):
         tail = float(stats.binom.sf(v - 1, r, right))
-        assert not refutes(GaussianCurve(mu), canaries=r, guesses=r, correct=v, rate=tail)
-        assert not refutes(
+        assert not contradicts_curve(GaussianCurve(mu), canaries=r, guesses=r, correct=v, rate=tail)
+        assert not contradicts_curve(
             LossCurve(GDP(mu=mu), delta=1e-5), canaries=r, guesses=r, correct=v, rate=tail
         )
-    assert refutes(GaussianCurve(mu / 2), canaries=r, guesses=r, correct=r, rate=0.05)
+    assert contradicts_curve(GaussianCurve(mu / 2), canaries=r, guesses=r, correct=r, rate=0.05)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_more_right_guesses_and_lower_curves_refute_more(
 ) -> None:
     v = data.draw(st.integers(1, r - 1))
     facts = {"canaries": 80, "guesses": r, "rate": rate}
-    first = refutes(ApproximateCurve(epsilon, 0.001), correct=v, **facts)
-    assert refutes(ApproximateCurve(epsilon, 0.001), correct=v + 1, **facts) >= first
-    assert refutes(ApproximateCurve(epsilon / 2, 0.001), correct=v, **facts) >= first
+    first = contradicts_curve(ApproximateCurve(epsilon, 0.001), correct=v, **facts)
+    assert contradicts_curve(ApproximateCurve(epsilon, 0.001), correct=v + 1, **facts) >= first
+    assert contradicts_curve(ApproximateCurve(epsilon / 2, 0.001), correct=v, **facts) >= first
 
 
 def test_it_agrees_with_the_other_theorem_where_delta_is_0() -> None:
@@ -132,5 +132,5 @@ def test_it_agrees_with_the_other_theorem_where_delta_is_0() -> None:
     for r in (10, 50):
         p_value = one_run_p_value(canaries=r, guesses=r, correct=r, epsilon=1.0, delta=0.0)
         curve = ApproximateCurve(1.0, 0.0)
-        assert not refutes(curve, canaries=r, guesses=r, correct=r, rate=p_value * 0.999)
-        assert refutes(curve, canaries=r, guesses=r, correct=r, rate=p_value * 1.5)
+        assert not contradicts_curve(curve, canaries=r, guesses=r, correct=r, rate=p_value * 0.999)
+        assert contradicts_curve(curve, canaries=r, guesses=r, correct=r, rate=p_value * 1.5)

@@ -3,8 +3,14 @@
 import numpy as np
 import pytest
 
-from discreet.audit import Inclusion, audit_gaussian, audit_one_run, audit_one_run_curve, audit_runs
-from discreet.audit.one_run import one_run_epsilon
+from discreet.audit import (
+    Inclusion,
+    audit_gaussian,
+    audit_one_run,
+    audit_one_run_curve,
+    audit_runs,
+    one_run_epsilon,
+)
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import PureDP
 from discreet.randomness import source
@@ -53,9 +59,9 @@ def test_coins_for_several_audits_are_not_taken_apart() -> None:
     """Twenty attacks at 5 % each are not one at 5 %: the caller would not divide the rate."""
     shared = coins(60, (1, 0), 1, audits=2)
     with pytest.raises(NotApplicable, match="share one false-alarm rate"):
-        shared.parted(np.arange(60.0))
+        shared.split_scores(np.arange(60.0))
     assert shared.audits_left == 2
-    included, excluded = coins(60, (1, 0), 1).parted(np.arange(60.0))
+    included, excluded = coins(60, (1, 0), 1).split_scores(np.arange(60.0))
     assert included.size + excluded.size == 60
 
 

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.audit.events import (
+from discreet.audit import Raised
+from discreet.audit._events import (
     MarkedCells,
     OrderedCells,
     ceiling,
     epsilon_lower_bounds,
     find_event,
 )
-from discreet.audit.outputs import LONGEST, Raised, lay_out, longest
-from discreet.audit.views import finest_bit, views
+from discreet.audit._outputs import LONGEST, lay_out, widest
+from discreet.audit._views import finest_bit, views
 from discreet.mechanisms import Release
 from discreet.privacy import PureDP
 
@@ -71,7 +72,7 @@ def list_of(row: Any) -> Any:
 
 def test_kinds_are_told_apart() -> None:
     raw = [0, None, "0", (), (0, 0), Raised("E", "a"), Raised("E", "b"), math.nan, b"0", {"k": 1}]
-    rows = lay_out(raw, width=longest(raw))
+    rows = lay_out(raw, width=widest(raw))
     assert (
         len({(rows[i : i + 1]).numbers.tobytes() + bytes(rows.marks[i]) for i in range(10)}) == 10
     )
@@ -90,8 +91,8 @@ def test_numbers_of_all_types_are_numbers_and_releases_are_opened() -> None:
 
 def test_long_outputs_are_cut_and_their_length_is_kept() -> None:
     raw = [list(range(1000)), [1]]
-    assert longest(raw) == LONGEST
-    rows = lay_out(raw, width=longest(raw))
+    assert widest(raw) == LONGEST
+    rows = lay_out(raw, width=widest(raw))
     assert rows.lengths.tolist() == [1000, 1]
     assert rows.in_words(0).endswith("...)")
 
@@ -172,7 +173,7 @@ def drawn(kind: str, generator: np.random.Generator, secret: int, count: int) ->
 def test_the_search_finds_what_is_there(kind: str, words: str) -> None:
     generator = np.random.default_rng(3)
     raw = [drawn(kind, generator, secret, 4000) for secret in (0, 1)]
-    width = max(map(longest, raw))
+    width = max(map(widest, raw))
     first, second = (lay_out(outputs, width=width) for outputs in raw)
     events = [
         find_event(first, second, delta=0.0, error=1e-4),

@@ -18,9 +18,10 @@ from discreet.audit import (
     audit_one_run_curve,
     audit_runs,
     audit_tradeoff,
+    one_run_epsilon,
     suggest_guesses,
 )
-from discreet.audit.one_run import one_run_epsilon, one_run_p_value
+from discreet.audit._one_run import one_run_p_value
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import GDP, ApproxDP, Gaussian, PureDP
 from discreet.privacy.theorems_gaussian import gaussian_mu
@@ -259,7 +260,7 @@ def test_coins_are_judged_as_often_as_was_said_and_cannot_be_copied() -> None:
     with pytest.raises(NotApplicable, match="new run with new coins"):
         audit_one_run(game, np.arange(20.0), epsilon=1.0)
     with pytest.raises(NotApplicable, match="new run with new coins"):
-        game.parted(np.arange(20.0))
+        game.split_scores(np.arange(20.0))
     twice = coins(20, (5, 5), 1, audits=2)
     first = audit_one_run(twice, np.arange(20.0), epsilon=1.0)
     assert twice.audits_left == 1
@@ -290,7 +291,7 @@ def test_coins_are_not_used_up_by_a_mistake() -> None:
     with pytest.raises(InvalidValue, match="false_alarm_rate"):
         audit_one_run(game, [0.0] * 20, epsilon=1.0, false_alarm_rate=0.7)
     assert game.audits_left == 1
-    included, excluded = game.parted(np.arange(20.0))
+    included, excluded = game.split_scores(np.arange(20.0))
     assert sorted([*included, *excluded]) == list(range(20))
 
 

@@ -23,6 +23,8 @@ from audit.null_mechanisms import (
     sampled_gaussian,
     tight_threshold,
 )
+from discreet._confidence import lower_bounds, upper_bounds
+from discreet.audit import _many_runs as runs_module
 from discreet.audit import (
     audit_gaussian,
     audit_one_run,
@@ -30,10 +32,7 @@ from discreet.audit import (
     audit_runs,
     audit_tradeoff,
 )
-from discreet.audit import runs as runs_module
-from discreet.audit.binomial import lower_bounds, upper_bounds
-from discreet.audit.one_run import one_run_p_value
-from discreet.audit.one_run_curves import GaussianCurve, refutes
+from discreet.audit._one_run import GaussianCurve, contradicts_curve, one_run_p_value
 from discreet.privacy import GDP, Gaussian, PureDP
 
 AUDITS = 400
@@ -96,9 +95,9 @@ def test_many_runs_is_not_silent() -> None:
 
 
 def test_spoiled_without_the_delta_term(monkeypatch: pytest.MonkeyPatch) -> None:
-    true = runs_module.epsilons_at
+    true = runs_module.epsilons_from_rates
     monkeypatch.setattr(
-        runs_module, "epsilons_at", lambda fpr, tpr, *, delta: true(fpr, tpr, delta=0.0)
+        runs_module, "epsilons_from_rates", lambda fpr, tpr, *, delta: true(fpr, tpr, delta=0.0)
     )
     scores = revealing(np.random.default_rng(4), 1.0, 0.1)
     alarms = sum(
@@ -121,7 +120,7 @@ def best_of_all(with_it: np.ndarray, without: np.ndarray, rate: float) -> tuple[
     tpr = lower_bounds(hits, with_it.size, error=rate)
     fpr = upper_bounds(alarms, without.size, error=rate)
     mus = special.ndtri(tpr) - special.ndtri(fpr)
-    return float(runs_module.epsilons_at(fpr, tpr, delta=0.0).max()), float(mus.max())
+    return float(runs_module.epsilons_from_rates(fpr, tpr, delta=0.0).max()), float(mus.max())
 
 
 def test_spoiled_by_the_best_of_all_thresholds() -> None:
@@ -306,7 +305,7 @@ def test_one_run_gaussian_curve_holds_its_rate_and_finds_half_of_the_noise() -> 
             for kind in (true, loud)
         ]
         refuted = [
-            refutes(GaussianCurve(MU), canaries=300, guesses=60, correct=c, rate=RATE)
+            contradicts_curve(GaussianCurve(MU), canaries=300, guesses=60, correct=c, rate=RATE)
             for c in correct
         ]
         alarms += refuted[0]

@@ -8,8 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from discreet.audit.zoo import SPECIMENS
-from discreet.audit.zoo.bundled import bundled
+from discreet.audit.zoo import SPECIMENS, bundled
 from discreet.cli.app import OneLineErrors
 from discreet.cli.audit_mechanism import audit_mechanism
 
@@ -44,7 +43,7 @@ def test_one_right_mechanism_is_described_and_exits_with_zero(ask: Ask) -> None:
 def test_a_refuted_one_exits_with_one(ask: Ask) -> None:
     result = ask("histogram-noise-reused", *QUICK)
     assert result.exit_code == 1
-    assert "refuted: epsilon >= " in result.stdout
+    assert "violated: epsilon >= " in result.stdout
 
 
 def test_too_weak_is_not_checked(ask: Ask) -> None:
@@ -69,7 +68,7 @@ def test_several_are_a_table_with_a_summary(ask: Ask) -> None:
     assert result.exit_code == 1
     lines = result.stdout.splitlines()
     assert lines[0].split() == ["mechanism", "claimed", "shown", "ceiling", "verdict"]
-    assert lines[-1] == "1 of 2 refuted; false alarms at most 0.001 for each."
+    assert lines[-1] == "1 of 2 claims violated; false alarms at most 0.001 for each."
 
 
 def test_groups_and_the_default(ask: Ask) -> None:

@@ -176,3 +176,13 @@ def test_help_and_guide_list_the_same_codes(run: Run) -> None:
     assert {"70", "125", "130"} <= set(rows)
     for code in set(listed) - {"4"}:
         assert listed[code].partition(":")[0] == rows[code]
+
+
+def test_a_name_that_is_taken_is_4_in_every_command(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.key").write_text("mine", encoding="utf-8")
+    book = str(tmp_path / "a.ledger")
+    assert run("ledger", "create", book, "people", "--epsilon", "1").exit_code == 0
+    assert run("ledger", "create", book, "people", "--epsilon", "1").exit_code == 4
+    assert run("certificate", "keygen", str(tmp_path / "a")).exit_code == 4
+    assert (tmp_path / "a.key").read_text(encoding="utf-8") == "mine"
+    assert not (tmp_path / "a.pub").exists()

@@ -42,7 +42,7 @@ def place(tmp_path: Path, made: Path) -> str:
 # What is told of files and ledgers that cannot be used; all other refusals are of values.
 UNUSABLE = (
     "a dataset 'census' already",
-    "cannot be looked at (File name too long)",
+    "cannot be used (File name too long)",
     "File name too long",
     "--receipt = ",
     "--output = ",
@@ -229,8 +229,8 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
         (["show", "{place}", "\udcff"], "DATASET = '\\udcff': expected a printable name"),
         (["charge", "{place}", "census", "--epsilon", "0.1", "--key", "\udcff"], "--key = "),
         (["create", "{place}", "\udcff", "--epsilon", "1"], "name = '\\udcff': expected"),
-        (["show", "{long}"], "cannot be looked at (File name too long)"),
-        (["create", "{long}", "d", "--epsilon", "1"], "cannot be looked at (File name too long)"),
+        (["show", "{long}"], "cannot be used (File name too long)"),
+        (["create", "{long}", "d", "--epsilon", "1"], "cannot be used (File name too long)"),
         (["show", "postgresql://[bad/x"], "LEDGER = postgresql://: expected a URL"),
         (["create", "postgresql://[bad/x", "d", "--epsilon", "1"], "expected a URL such as"),
         (["show", "postgresql://\udcff/x"], "expected a URL such as"),

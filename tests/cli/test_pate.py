@@ -11,7 +11,7 @@ import pytest
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
 from discreet.ledger import Ledger
-from discreet.pate.student_directory import read_student_directory
+from discreet.pate import read_student_directory
 
 SCHEMA = """
 target = "outcome"

@@ -3,6 +3,7 @@
 import datetime as dt
 import math
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from discreet.curator.plans import make_plan
 from discreet.curator.queries import (
     QUERIES,
     Count,
+    CountPersons,
     GroupBy,
     Histogram,
     Quantile,
@@ -44,7 +46,7 @@ from discreet.curator.queries import (
     ThresholdStream,
     Variance,
 )
-from discreet.data import Categorical, Date, Schema, read_table
+from discreet.data import Categorical, Date, Real, Schema, read_table
 from discreet.errors import InvalidValue, NotApplicable
 
 
@@ -288,9 +290,208 @@ def test_a_time_of_a_zone_is_the_day_that_it_was_there(tmp_path: Path) -> None:
     pq.write_table(zoned_times(), tmp_path / "folder" / "times.parquet")
     with duckdb.connect(str(tmp_path / "times.duckdb")) as connection:
         connection.execute(f"CREATE TABLE t AS FROM '{tmp_path}/times.parquet'")
-    for source, name in ((tmp_path / "folder", None), (tmp_path / "times.duckdb", "t")):
-        with pytest.raises(InvalidValue, match="times without a zone"):
-            CuratedDataset("t", schema=NORTH, source=source, table=name).prepare()
+    assert kept_rows(CuratedDataset("t", schema=NORTH, source=tmp_path / "folder")) == one
+    with pytest.raises(InvalidValue, match="times without a zone"):
+        CuratedDataset("t", schema=NORTH, source=tmp_path / "times.duckdb", table="t").prepare()
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_times_of_a_zone_are_taken_in_every_unit(unit: str, tmp_path: Path) -> None:
+    """A moment before midnight is the day before, also before 1970; pandas has nanoseconds."""
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    midnight = 8 * 3600  # the first second of 1970 in Los Angeles
+    parts = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[unit]
+    moments = [second * parts + less for second in (midnight, 0) for less in (-1, 0)]
+    zoned = pa.array(moments, pa.int64()).cast(pa.timestamp(unit, tz="America/Los_Angeles"))
+    table = pa.table({"day": zoned})
+    schema = Schema({"day": Date(dt.date(1960, 1, 1), dt.date(2021, 12, 31))})
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "times.parquet", tmp_path / "folder" / "times.parquet"):
+        pq.write_table(table, place)
+    frames: list[Any] = [table, table.to_pandas(), table.to_pandas(types_mapper=pd.ArrowDtype)]
+    if unit != "s":  # polars has no seconds
+        frames.append(pl.from_arrow(table))
+    for source in (*frames, tmp_path / "times.parquet", tmp_path / "folder"):
+        found = CuratedDataset("t", schema=schema, source=source, threads=1)
+        assert kept_rows(found) == [(-1,), (-1,), (-1,), (0,)], type(source)
+        found.close()
+
+
+UNFIT = [
+    b"ok",
+    b"\xff\xfeSECRET",
+    b" \xff\xfeSECRET\t",
+    b"\xed\xa0\x80",
+    b"?",
+    b"",
+    b"2020-07-01T\xff",
+]
+OWNERS = [b"\xff", b" \xff\t", b"\xfe", b"?", b"\xff", b"\x00ff", b"FF"]
+
+
+def unfit_sources(folder: Path) -> dict[str, Any]:
+    """The same table, with texts that are not UTF-8, from every source that can hold them."""
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {
+        **dict.fromkeys(("text", "label", "number", "day"), pa.array(UNFIT, pa.binary())),
+        "who": pa.array(OWNERS, pa.binary()),
+    }
+    texts = {name: array.view(pa.string()) for name, array in columns.items()}
+    coded = {
+        name: pa.DictionaryArray.from_arrays(pa.array(range(len(array)), pa.int32()), array)
+        for name, array in texts.items()
+    }
+    for name, arrays in (("texts", texts), ("bytes", columns), ("coded", coded)):
+        pq.write_table(pa.table(arrays), folder / f"{name}.parquet")
+    (folder / "parts").mkdir(exist_ok=True)
+    pq.write_table(pa.table(texts), folder / "parts" / "texts.parquet")
+    lines = zip(*(array.to_pylist() for array in columns.values()), strict=True)
+    names = ",".join(columns).encode()
+    (folder / "rows.csv").write_bytes(b"\n".join([names, *map(b",".join, lines)]))
+    large = {name: array.cast(pa.large_binary()) for name, array in columns.items()}
+    return {
+        "texts": folder / "texts.parquet",
+        "bytes": folder / "bytes.parquet",
+        "coded": folder / "coded.parquet",
+        "parts": folder / "parts",
+        "csv": folder / "rows.csv",
+        "arrow": pa.table(texts),
+        "large": pa.table({name: array.view(pa.large_string()) for name, array in large.items()}),
+        "dictionary": pa.table(coded),
+        "mapping": {name: array.to_pylist() for name, array in columns.items()},
+        "pandas": pd.DataFrame({name: array.to_pylist() for name, array in columns.items()}),
+        "pandas in arrow": pa.table(texts).to_pandas(types_mapper=pd.ArrowDtype),
+    }
+
+
+UNFIT_SCHEMA = Schema(
+    {
+        "text": Categorical(),
+        "label": Categorical(["ok", "?", "??SECRET", "SECRET"], missing="none"),
+        "number": Real(0.0, 1.0, missing=0.25),
+        "day": Date(dt.date(2020, 1, 1), dt.date(2020, 12, 31), missing=dt.date(2020, 2, 2)),
+    },
+    person="who",
+    rows_per_person=2,
+)
+
+
+def test_a_text_that_is_not_utf8_is_repaired_in_every_source(tmp_path: Path) -> None:
+    """It is no label, number or day, names a person of its own, and shows in no message."""
+    kept = {}
+    for name, source in unfit_sources(tmp_path).items():
+        found = CuratedDataset("t", schema=UNFIT_SCHEMA, source=source, key=KEY, threads=1)
+        kept[name] = kept_rows(found)
+        persons = make_plan(CountPersons(epsilon=1), UNFIT_SCHEMA).rows(found.engine())
+        assert persons[0][0] == 5, name
+        found.close()
+    assert all(rows == kept["mapping"] for rows in kept.values()), kept
+    labels = Counter(stored_columns(UNFIT_SCHEMA)["label"].labels[row[1]] for row in kept["csv"])  # type: ignore[index]
+    assert set(labels) <= {"ok", "?", "none", "other"}
+    assert {row[0] for row in kept["csv"]} <= {"ok", "?", "other"}
+    assert len({row[3] for row in kept["csv"]}) == 1
+    assert len(kept["csv"]) == 6
+
+
+def test_spark_repairs_the_same_texts(tmp_path: Path, spark: None) -> None:
+    sources = unfit_sources(tmp_path)
+    duck = CuratedDataset("t", schema=UNFIT_SCHEMA, source=sources["csv"], key=KEY, threads=1)
+    for name in ("texts", "bytes", "parts"):
+        source = str(sources[name])
+        other = CuratedDataset("t", schema=UNFIT_SCHEMA, source=source, key=KEY, engine="spark")
+        assert kept_rows(other) == kept_rows(duck), name
+        other.close()
+
+
+def test_no_message_about_a_source_has_a_cell_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import duckdb
+
+    from discreet.curator.backends import DuckBackend
+
+    def fails(self: Any, table: Any) -> None:
+        raise duckdb.InvalidInputException("SECRET")
+
+    monkeypatch.setattr(DuckBackend, "keep", fails)
+    with pytest.raises(InvalidValue, match="records that duckdb can read") as caught:
+        CuratedDataset("t", schema=UNFIT_SCHEMA, source=unfit_sources(tmp_path)["csv"]).prepare()
+    assert "SECRET" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+@pytest.mark.parametrize("other", [{"text": [1]}, {"age": [1]}, {}])
+def test_files_of_a_directory_have_the_same_columns(other: Any, tmp_path: Path) -> None:
+    """By their declared types: no cell decides."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table(other), tmp_path / "b.parquet")
+    with pytest.raises(InvalidValue, match=r"one (type of )?column 'text'"):
+        CuratedDataset("t", schema=Schema({"text": Categorical()}), source=tmp_path).prepare()
+
+
+NUMBERED = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=2)
+NUMBERS = [math.inf, math.inf, -math.inf, math.nan, None, 1.0, -0.0, 0.0, 0.0, 2.5, 1e18, 2.0**53]
+
+
+def numbered_sources(folder: Path) -> dict[str, Any]:
+    """A column of numbers that name persons, from every source that has such a type."""
+    import duckdb
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    ages = list(range(len(NUMBERS)))
+    table = pa.table({"age": ages, "who": pa.array(NUMBERS, pa.float64(), from_pandas=False)})
+    pq.write_table(table, folder / "rows.parquet")
+    with duckdb.connect(str(folder / "rows.duckdb")) as connection:
+        connection.execute(f"CREATE TABLE rows AS FROM '{folder}/rows.parquet'")
+    return {
+        "parquet": folder / "rows.parquet",
+        "duckdb": folder / "rows.duckdb",
+        "arrow": table,
+        "pandas": table.to_pandas(),
+        "pandas in arrow": table.to_pandas(types_mapper=pd.ArrowDtype),
+        "polars": pl.from_arrow(table),
+        "array": {"age": ages, "who": np.array(NUMBERS, dtype=float)},
+        "list": {"age": ages, "who": NUMBERS},
+    }
+
+
+def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
+    """NaN names nobody; every other number does, infinities and fractions too."""
+    kept = {}
+    for name, source in numbered_sources(tmp_path).items():
+        table = "rows" if name == "duckdb" else None
+        found = CuratedDataset("t", schema=NUMBERED, source=source, table=table, key=KEY, threads=1)
+        kept[name] = kept_rows(found)
+        persons = make_plan(CountPersons(epsilon=1), NUMBERED).rows(found.engine())
+        assert persons[0][0] == 7, name
+        found.close()
+        if table is None:
+            assert len(read_table(source, NUMBERED)) == 9, name
+    assert len(kept["list"]) == 9
+    assert all(rows == kept["list"] for rows in kept.values()), kept
+
+
+def test_numbers_name_as_many_persons_on_spark(tmp_path: Path, spark: None) -> None:
+    source = str(numbered_sources(tmp_path)["parquet"])
+    found = CuratedDataset("t", schema=NUMBERED, source=source, key=KEY, engine="spark")
+    ages = {row[0] for row in kept_rows(found)}
+    assert len(kept_rows(found)) == 9
+    assert ages > {0, 1, 2, 5, 9, 10, 11}
+    found.close()
 
 
 def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def test_the_auditor_finds_nothing_but_would():
 
     options = {"loss": plan.loss, "delta": 0.01, "false_alarm_rate": 1e-9}
     for first, second in ((ordinary, unique), (ordinary, {"a": 9})):
-        assert not audit_mechanism(right, first, second, samples=1500, **options).refuted
-    assert audit_mechanism(without_threshold, ordinary, unique, samples=400, **options).refuted
+        assert not audit_mechanism(right, first, second, samples=1500, **options).violated
+    assert audit_mechanism(without_threshold, ordinary, unique, samples=400, **options).violated
 
 
 def test_texts_that_may_be_categories():

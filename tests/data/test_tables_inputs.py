@@ -1,6 +1,8 @@
 """CSV, Parquet, data frames, Arrow tables, mappings and matrices say the same."""
 
 import datetime as dt
+import enum
+import math
 import random
 import subprocess
 import sys
@@ -14,7 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.made_up_tables import COLUMNS, SCHEMA, rows_of, with_quoted_newlines
+from discreet.data.arrays import column_array
+from discreet.data.cells import date_in_text
 from discreet.data.columns import Categorical, Integer, Real
+from discreet.data.inputs import named_columns
 from discreet.data.schema import Schema
 from discreet.data.tables import Table, check_columns, read_table, table_batches
 from discreet.errors import InvalidValue, NotApplicable
@@ -284,3 +289,77 @@ def test_a_row_group_larger_than_memory_is_read_in_parts(tmp_path):
         found += batch.rows
     assert found == rows
     assert max(held) < 12e6
+
+
+def test_integers_of_128_bits_are_numbers() -> None:
+    """numpy has no such type; polars refuses to convert them."""
+    wide = pl.DataFrame(
+        {
+            "age": pl.Series([30, 2**100, None], dtype=pl.Int128),
+            "sex": ["F", "M", "F"],
+        }
+    )
+    schema = Schema({"age": Integer(0, 90, missing=50), "sex": Categorical(["F", "M"])})
+    assert read_table(wide, schema).columns["age"].tolist() == [30.0, 90.0, 50.0]
+    named = Schema({"sex": Categorical(["F", "M"])}, person="age", rows_per_person=1)
+    assert len(read_table(wide, named)) == 2
+
+
+def test_a_name_that_an_arrow_table_has_twice_is_refused_by_name() -> None:
+    table = pa.table([[1], [2], ["F"]], names=["age", "age", "sex"])
+    columns = named_columns(table)
+    assert columns is not None
+    assert columns["sex"].to_pylist() == ["F"]
+    with pytest.raises(InvalidValue, match=r"data\['age'\] = '2 columns': expected one"):
+        column_array("age", columns["age"])
+
+
+class Stubborn(str):
+    """A text whose own methods say nothing sensible."""
+
+    __slots__ = ()
+
+    def encode(self, *words: object) -> bytes:  # type: ignore[override]
+        raise RuntimeError("SECRET")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("SECRET")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Impostor:
+    """An object that fails when it is asked what it is."""
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("SECRET")
+
+
+class Sex(enum.StrEnum):
+    WOMAN = "F"
+
+
+@pytest.mark.parametrize("form", [dict, pd.DataFrame])
+def test_a_class_of_its_own_makes_no_cell_an_error(form) -> None:
+    cells = np.array([Stubborn("F"), Sex.WOMAN, Impostor(), np.str_("F"), "M"], dtype=object)
+    schema = Schema({"sex": Categorical(["F", "M"])}, person="who", rows_per_person=5)
+    found = read_table(form({"sex": cells, "who": cells}), schema)
+    assert found.columns["sex"].tolist() == [0, 0, 0, 1]
+    numbers = Schema({"sex": Integer(0, 9, missing=4)})
+    ages = np.array([Stubborn("7"), Impostor(), 1], dtype=object)
+    assert read_table(form({"sex": ages}), numbers).columns["sex"].tolist() == [7, 4, 1]
+
+
+@pytest.mark.parametrize("dtype", ["string[pyarrow]", "arrow"])
+def test_texts_that_pandas_keeps_in_arrow_need_not_be_utf8(dtype: str) -> None:
+    raw = pa.chunked_array([pa.array([b"F", b"\xffSECRET"], pa.binary()).view(pa.string())])
+    array = pd.arrays.ArrowExtensionArray(raw) if dtype == "arrow" else pd.array(raw, dtype=dtype)
+    frame = pd.DataFrame({"sex": pd.Series(array)})
+    schema = Schema({"sex": Categorical(["F", "M"])})
+    assert read_table(frame, schema).columns["sex"].tolist() == [0, 2]
+
+
+def test_what_is_not_utf8_is_no_date() -> None:
+    assert math.isnan(date_in_text(b"2020-07-01T\xff"))
+    assert date_in_text("2020-07-01T\u00e9".encode()) == 18444.0

@@ -412,3 +412,16 @@ def test_cells_are_read_inside_the_charge(name, told, book):
         targets = [0.0, 1.0] * 10 if name == "linear" else ["ill", "well"] * 10
         DECLARED[name]().fit(x, targets, **paid(name, book))
     assert Noting.seen == {1}
+
+
+@pytest.mark.parametrize("name", slow_unless([*QUICK, *REPLACED], MODELS))
+def test_a_table_without_rows_is_learned_from_like_any_other(name, book):
+    """Their number never refuses: the model is charged for and knows nothing."""
+    schema, make = MODELS[name]
+    dataset = "r" if name in REPLACED else "d"
+    typed = pa.table(columns(3)).slice(0, 0)
+    for frame in (typed, typed.to_pandas()):
+        model = make(schema).fit(frame, ledger=book, dataset=dataset)
+        assert len(model.predict(frame)) == 0
+        assert np.all(np.isfinite(learned(model)))
+    assert len(list(book.history(dataset))) >= 2

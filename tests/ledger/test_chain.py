@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from discreet._json import canonical
 from discreet.errors import InvalidValue, LedgerCorrupt, SchemaError
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger._entry import EMPTY_ROLL, Entry, Head, Roll, canonical, hash_text, parse_entry
+from discreet.ledger._entry import EMPTY_ROLL, Entry, Head, Roll, hash_text, parse_entry
 from discreet.privacy import Filter, Gaussian, PureDP
 from ledger.tampering import query, tamper
 

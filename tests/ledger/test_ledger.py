@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from discreet._json import canonical
 from discreet.errors import (
     AlreadyCharged,
     BudgetExceeded,
@@ -18,7 +19,7 @@ from discreet.errors import (
     RelationMismatch,
 )
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger._entry import canonical, hash_text
+from discreet.ledger._entry import hash_text
 from discreet.privacy import (
     ApproxDP,
     Filter,

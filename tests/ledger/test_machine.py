@@ -128,11 +128,11 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.copies < 2 and "://" not in self.place)
     @rule()
-    def go_on_with_a_backup(self) -> None:
+    def go_on_with_a_copy(self) -> None:
         self.copies += 1
         copy = self.directory / f"copy{self.copies}"
-        self.book.backup(copy)
         self.book.close()
+        shutil.copytree(self.place, copy)
         self.place, self.book = str(copy), Ledger.open(copy)
 
     @invariant()

@@ -148,7 +148,8 @@ def test_a_migration_that_fails_leaves_the_old_version(
         with pytest.raises(LedgerError):
             Ledger.open(old)
     assert query(old, "SELECT value FROM meta WHERE name = 'schema'") == [version]
-    assert query(old, "SELECT name FROM meta ORDER BY name") == [("ledger",), ("schema",)]
+    names = query(old, "SELECT name FROM meta ORDER BY name")
+    assert (("roll",) in names) is (version > ("2",))
     columns = query(
         old,
         "SELECT column_name FROM information_schema.columns"

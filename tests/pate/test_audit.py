@@ -18,7 +18,7 @@ from discreet.pate import (
     SparseVotes,
     StableVotes,
 )
-from discreet.pate.noise import gaussian_winners, laplace_winners, passes
+from discreet.pate._votes import gaussian_winners, laplace_winners, passes
 from discreet.randomness import source
 
 RATE = 1e-9
@@ -79,7 +79,7 @@ def test_right_aggregators_are_not_refuted(aggregator, pair, delta, public) -> N
         false_alarm_rate=RATE,
         batch=True,
     )
-    assert not audit.refuted, str(audit)
+    assert not audit.violated, str(audit)
 
 
 def refuted(draw, pair, loss, delta, samples=SAMPLES) -> bool:
@@ -91,7 +91,7 @@ def refuted(draw, pair, loss, delta, samples=SAMPLES) -> bool:
         samples=samples,
         false_alarm_rate=RATE,
         batch=True,
-    ).refuted
+    ).violated
 
 
 def test_printed_laplace_noise_is_refuted() -> None:

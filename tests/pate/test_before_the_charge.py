@@ -14,9 +14,8 @@ from sklearn.naive_bayes import GaussianNB
 
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
-from discreet.pate import InteractiveGNMax, SparseVotes, StableVotes, TableStudent
-from discreet.pate import teachers as teachers_module
-from discreet.pate.classifier import PATEClassifier
+from discreet.pate import InteractiveGNMax, PATEClassifier, SparseVotes, StableVotes, TableStudent
+from discreet.pate import _teachers as teachers_module
 
 RNG = np.random.default_rng(2)
 ROWS = RNG.normal(size=(300, 3))
@@ -124,9 +123,9 @@ def mistakes(place: Path) -> dict[str, tuple[dict[str, Any], str]]:
         "one public row": ({"public": PUBLIC[:1]}, "public"),
         "no public row": ({"public": PUBLIC[:0]}, "public"),
         "a teacher that cannot be copied": ({"teacher": Locked()}, "teacher"),
-        "one that cannot be sent": ({"teacher": Locked(), "jobs": 2}, "teacher"),
+        "one that cannot be sent": ({"teacher": Locked(), "n_jobs": 2}, "teacher"),
         "a group with too few answers": ({"teacher": Miscounting()}, "teacher"),
-        "no workers": ({"jobs": 0}, "jobs"),
+        "no workers": ({"n_jobs": 0}, "n_jobs"),
         **{
             f"a student with bad {fault}": ({"student": BadStudent(fault)}, "student")
             for fault in ("fit", "shape", "scores", "arrays", "parameters")
@@ -177,13 +176,13 @@ def test_teachers_are_rehearsed_on_all_public_rows_and_once(
 ) -> None:
     """A teacher that cannot learn from one repeated row is no mistake where there are more."""
     tried: list[int] = []
-    right = teachers_module._tried
+    right = teachers_module._try_on_public_rows
 
     def counted(kind: Any, lesson: Any) -> Any:
         tried.append(len(np.unique(lesson.features, axis=0)))
         return right(kind, lesson)
 
-    monkeypatch.setattr(teachers_module, "_tried", counted)
+    monkeypatch.setattr(teachers_module, "_try_on_public_rows", counted)
     settings = {**SETTINGS, "teacher": QuadraticDiscriminantAnalysis(), "queries": queries}
     model = PATEClassifier(**settings).fit(ROWS, LABELS, public=PUBLIC)
     assert model.certificate_.plan["queries_asked"] == queries
@@ -279,10 +278,10 @@ def test_labels_are_kept_where_a_student_fails_after_all() -> None:
 def test_a_full_disk_does_not_cost_a_run_that_was_paid_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: Path, votes: Any) -> None:
+    def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(teachers_module, "write_votes", full)
+    monkeypatch.setattr(teachers_module.ArrayCache, "put", full)
     model = PATEClassifier(**SETTINGS)
     with pytest.warns(UserWarning, match="could not be kept"):
         model.fit(ROWS, LABELS, public=PUBLIC, cache=tmp_path)

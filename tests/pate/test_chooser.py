@@ -5,12 +5,8 @@ import pytest
 
 from discreet.errors import InvalidValue
 from discreet.pate import SparseVotes, compare_aggregators
-from discreet.pate.expected import (
-    gaussian_right,
-    laplace_right,
-    passing_stable,
-    passing_vector,
-)
+from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
+from discreet.pate._stable_votes import stable_answer_rate, vector_answer_rate
 from oracles.vote_labels import gaussian_labels, laplace_labels
 
 
@@ -26,8 +22,8 @@ def test_chances_of_labels_are_those_of_the_oracle() -> None:
     labels = np.array([0, 0, 2])
     for noise in (0.5, 3.0, 20.0):
         for got, oracle, accuracy in (
-            (gaussian_right(votes, labels, noise), gaussian_labels, 1e-6),
-            (laplace_right(votes, labels, noise), laplace_labels, 5e-3),
+            (gnmax_accuracy(votes, labels, noise), gaussian_labels, 1e-6),
+            (laplace_accuracy(votes, labels, noise), laplace_labels, 5e-3),
         ):
             exact = [
                 oracle(tuple(row), noise)[label] for row, label in zip(votes, labels, strict=True)
@@ -44,10 +40,10 @@ def test_chances_of_passing_are_sums_over_the_noise() -> None:
         wide = (1 - w) / (1 + w) * w ** np.abs(reach)
         tail = np.cumsum(wide[::-1])[::-1]  # P(N >= k)
         for distance in (-3, 0, 5, 20, 60):
-            found = passing_stable(np.array([distance]), epsilon=1 / scale, threshold=20)
+            found = stable_answer_rate(np.array([distance]), epsilon=1 / scale, threshold=20)
             assert np.isclose(found[0], narrow[reach + distance >= 20].sum(), atol=1e-9)
             level = np.clip(20 - distance + reach, -4000, 4000) + 4000
-            vector = passing_vector(np.array([distance]), scale=scale, threshold=20)
+            vector = vector_answer_rate(np.array([distance]), scale=scale, threshold=20)
             assert np.isclose(vector[0], float(narrow @ tail[level]), atol=1e-9)
 
 

@@ -15,10 +15,16 @@ from sklearn.preprocessing import FunctionTransformer
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
 from discreet.learn.saving import read_model, write_model
 from discreet.ledger import Ledger
-from discreet.pate import ConfidentGNMax, InteractiveGNMax, SparseVotes
-from discreet.pate import classifier as module
-from discreet.pate.classifier import PATEClassifier
-from discreet.pate.picture import draw_flow, flow_figure, flow_lines
+from discreet.pate import (
+    ConfidentGNMax,
+    InteractiveGNMax,
+    PATEClassifier,
+    SparseVotes,
+    draw_flow,
+    flow_figure,
+)
+from discreet.pate import _classifier as module
+from discreet.pate._flow import flow_lines
 
 RNG = np.random.default_rng(11)
 CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
@@ -143,7 +149,7 @@ def test_nothing_is_read_before_it_is_charged(
             raise AssertionError("a record was read without a charge")
 
         monkeypatch.setattr(module, "partition_records", read)
-        monkeypatch.setattr(module.Exam, "votes", read)
+        monkeypatch.setattr(module.TeacherEnsemble, "votes", read)
         with pytest.raises(BudgetExceeded):
             clone(model).fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
 
@@ -335,9 +341,9 @@ def test_a_budget_for_another_unit_is_refused(tmp_path: Path, unit: str, persons
 @pytest.mark.parametrize(
     ("changes", "argument"),
     [
-        ({"jobs": 0}, "jobs"),
-        ({"jobs": -3}, "jobs"),
-        ({"jobs": "x"}, "jobs"),
+        ({"n_jobs": 0}, "n_jobs"),
+        ({"n_jobs": -3}, "n_jobs"),
+        ({"n_jobs": "x"}, "n_jobs"),
         ({"relation": "replace", "persons": np.arange(len(ROWS))}, "relation"),
     ],
 )

@@ -26,8 +26,7 @@ from discreet.pate import (
     StableVotes,
     data_dependent_rdp,
 )
-from discreet.pate import surface as surface_module
-from discreet.pate.surface import surface_of
+from discreet.pate import _surface as surface_module
 from discreet.privacy import to_json
 from oracles.vote_labels import (
     confident_labels,
@@ -280,7 +279,7 @@ def test_numbers_of_a_histogram_move_by_at_most_one() -> None:
         LaplaceMax(classes=3, teachers=12, scale=0.7),
         LaplaceMax(classes=4, teachers=6, scale=2),
     ):
-        surface = surface_of(aggregator, resolution=8)
+        surface = aggregator.surface(resolution=8)
         tables = list(histograms(aggregator.teachers, aggregator.classes))
         place = dict(zip(tables, surface.places(np.array(tables)), strict=True))
         changes = [abs(place[a] - place[b]) for a in tables for b in moved(a)]

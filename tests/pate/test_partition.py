@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.pate.partition import check_disjoint, partition_records, shared_records
+from discreet.pate import check_disjoint, partition_records, shared_records
 from discreet.privacy import Relation
 from discreet.randomness import source
 

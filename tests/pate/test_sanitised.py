@@ -22,8 +22,8 @@ from discreet.pate import (
     data_dependent_rdp,
     sanitise,
 )
-from discreet.pate.smooth import adjacent_change, smooth_bound
-from discreet.pate.surface import Cells, surface_of
+from discreet.pate._data_dependent import adjacent_change, smooth_bound
+from discreet.pate._surface import Cells
 from discreet.privacy import Loss
 from oracles.vote_labels import histograms, moved
 
@@ -44,7 +44,7 @@ SMALL = [
 
 def figures(aggregator, order, tables, predictions=None):
     """The figure and the smooth bound of every stream of two queries."""
-    surface = surface_of(aggregator)
+    surface = aggregator.surface()
     table = surface.table(order)
 
     def read(stream, beta):
@@ -88,7 +88,7 @@ def test_the_table_is_the_figure() -> None:
         (ConfidentGNMax(classes=3, teachers=30, **settings), None),
         (InteractiveGNMax(classes=3, teachers=30, **settings), predictions),
     ]:
-        surface = surface_of(aggregator)
+        surface = aggregator.surface()
         cells = surface.cells(votes, public)
         value = float(cells.counts @ surface.table(4.0)[cells.rows, cells.columns])
         figure = data_dependent_rdp(aggregator, votes, predictions=public, orders=[4.0])

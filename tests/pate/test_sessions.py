@@ -21,9 +21,9 @@ from discreet.pate import (
     SampledVotes,
     SparseVotes,
     StableVotes,
-    histogram_of,
+    count_votes,
 )
-from discreet.pate.aggregator import most_queries
+from discreet.pate._aggregator import most_queries
 from discreet.privacy import GDP, ApproxDP, PureDP, to_json
 from discreet.privacy.theorems_gaussian import gaussian_epsilon
 
@@ -195,8 +195,8 @@ def test_bad_votes_are_refused_without_a_word_about_them(aggregator, kind) -> No
         (lambda: EVERY[1].plan(epsilon=0.01, delta=1e-9), "epsilon"),
         (lambda: EVERY[0].plan(epsilon=0.01, delta=0), "epsilon"),
         (lambda: EVERY[2].plan(queries=3, answers=4), "answers"),
-        (lambda: histogram_of([[0, 3]], classes=3), "predictions"),
-        (lambda: histogram_of([[0.5]], classes=3), "predictions"),
+        (lambda: count_votes([[0, 3]], classes=3), "predictions"),
+        (lambda: count_votes([[0.5]], classes=3), "predictions"),
     ],
 )
 def test_bad_parameters_name_themselves(make, argument) -> None:
@@ -255,7 +255,7 @@ def test_every_loss_speaks_of_the_relation_asked_for(relation) -> None:
         if isinstance(one, LaplaceMax):
             settings.pop("epsilon")
         other = type(one)(**settings, relation=relation)
-        plan = other.plan() if isinstance(other, SparseVotes) else other.plan(queries=2)
+        plan = other.plan(queries=2)
         assert plan.loss.relation.value == relation
 
 
@@ -326,7 +326,7 @@ def test_interactive_asks_where_teachers_object() -> None:
 def test_votes_are_counted() -> None:
     rng = np.random.default_rng(4)
     predictions = rng.integers(0, 5, size=(30, 40))
-    table = histogram_of(predictions, classes=5)
+    table = count_votes(predictions, classes=5)
     for query in range(40):
         assert table[query].tolist() == [int((predictions[:, query] == c).sum()) for c in range(5)]
 
@@ -364,7 +364,7 @@ def test_nothing_is_computed_from_votes_that_are_not_paid_for(aggregator) -> Non
     right, seen = session._run, []
 
     def watched(table, predictions):
-        paid = session.plan.surely_paid(
+        paid = session.plan.queries_covered(
             queries=session.asked, answers=session.answers, at_most=10**6
         )
         assert 1 <= len(table) <= paid
@@ -380,14 +380,14 @@ def test_nothing_is_computed_from_votes_that_are_not_paid_for(aggregator) -> Non
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
-def test_what_is_surely_paid_has_room_for_every_outcome(answers) -> None:
+def test_what_is_covered_has_room_for_every_outcome(answers) -> None:
     for plan in (
         EVERY[2].plan(queries=12, answers=5),
         EVERY[2].plan(epsilon=5.0, delta=1e-5),
         EVERY[6].plan(),
     ):
         queries = answers + 1
-        sure = plan.surely_paid(queries=queries, answers=answers, at_most=100)
+        sure = plan.queries_covered(queries=queries, answers=answers, at_most=100)
         for given in range(sure + 1):
             outcomes = [True] * given + [False] * (sure - given)
             for order in (outcomes, outcomes[::-1]):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from discreet.mechanisms.distances import votes_distance
-from discreet.pate.stable import lead_distance
+from discreet.pate._stable_votes import lead_distance
 from oracles.vote_labels import histograms, moved
 
 

@@ -10,15 +10,24 @@ import torch
 from scipy import sparse
 
 from discreet.errors import InvalidValue
-from discreet.pate import ConfidentGNMax, LaplaceMax, SampledVotes, SparseVotes, StableVotes
-from discreet.pate.augmentation import jittered
-from discreet.pate.image_student import ImageStudent
-from discreet.pate.image_view import ScatteringView
-from discreet.pate.planning import made_up_votes, plan_votes, stated_loss
-from discreet.pate.queries import central_examples, uncertain_examples
-from discreet.pate.spreading import neighbour_graph, spread_labels
-from discreet.pate.student import Student, make_student
-from discreet.pate.table_student import TableStudent
+from discreet.pate import (
+    ConfidentGNMax,
+    ImageStudent,
+    LaplaceMax,
+    SampledVotes,
+    ScatteringView,
+    SparseVotes,
+    StableVotes,
+    Student,
+    TableStudent,
+    central_examples,
+    plan_votes,
+    stated_loss,
+    uncertain_examples,
+)
+from discreet.pate._image_student import jitter
+from discreet.pate._planning import made_up_votes
+from discreet.pate._student import make_student, neighbour_graph, spread_labels
 
 RNG = np.random.default_rng(5)
 TRUTH = RNG.integers(0, 3, size=300)
@@ -156,8 +165,8 @@ def test_students_that_know_nothing_or_do_not_exist_are_refused() -> None:
 def test_jitter_moves_every_image_a_little_and_by_its_own_draw() -> None:
     images = torch.zeros(6, 1, 28, 28)
     images[:, :, 10:18, 10:18] = 1.0
-    moved = jittered(images, generator=torch.Generator().manual_seed(1))
-    again = jittered(images, generator=torch.Generator().manual_seed(1))
+    moved = jitter(images, generator=torch.Generator().manual_seed(1))
+    again = jitter(images, generator=torch.Generator().manual_seed(1))
     assert torch.equal(moved, again)
     assert len({tuple(image.flatten().tolist()) for image in moved}) == 6
     overlap = (moved * images).sum(dim=(1, 2, 3)) / images.sum(dim=(1, 2, 3))

@@ -17,10 +17,9 @@ from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
 from discreet.errors import InvalidValue
-from discreet.pate import teachers as teachers_module
-from discreet.pate.networks import NetworkTeachers
-from discreet.pate.partition import partition_records
-from discreet.pate.teachers import rehearse, teacher_names, teacher_votes
+from discreet.pate import NetworkTeachers, partition_records, teacher_votes
+from discreet.pate import _teachers as teachers_module
+from discreet.pate._teachers import name_teachers, rehearse
 
 RNG = np.random.default_rng(3)
 CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
@@ -170,7 +169,7 @@ def test_a_teacher_that_cannot_work_is_found_on_public_rows() -> None:
     for columns in ([], [[7]], [[]], [[0.5]]):
         with pytest.raises(InvalidValue, match="columns ="):
             votes_of(GaussianNB(), columns=columns)
-    assert teacher_names([GaussianNB(), nearest]) == ["GaussianNB()", "nearest"]
+    assert name_teachers([GaussianNB(), nearest]) == ["GaussianNB()", "nearest"]
 
 
 def test_an_interrupted_run_goes_on_and_files_follow_content(tmp_path: Path) -> None:
@@ -221,7 +220,7 @@ def test_an_interrupted_run_goes_on_and_files_follow_content(tmp_path: Path) -> 
 def test_workers_give_the_same_votes() -> None:
     alone = votes_of(DecisionTreeClassifier())
     with joblib.parallel_config(backend="threading"):
-        assert votes_of(DecisionTreeClassifier(), jobs=2).tolist() == alone.tolist()
+        assert votes_of(DecisionTreeClassifier(), n_jobs=2).tolist() == alone.tolist()
 
 
 def test_networks_in_a_group_are_independent_to_the_last_bit() -> None:
@@ -265,7 +264,7 @@ def test_teachers_that_draw_from_the_generators_of_the_process_still_move_one_vo
     def votes(rows: Any, labels: Any) -> Any:
         np.random.seed(0)
         torch.manual_seed(0)
-        return votes_of(shuffled, rows=rows, labels=labels, jobs=1)
+        return votes_of(shuffled, rows=rows, labels=labels, n_jobs=1)
 
     state = np.random.get_state()[1].copy(), torch.random.get_rng_state()
     whole = votes(ROWS, LABELS)

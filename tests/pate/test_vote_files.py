@@ -18,10 +18,9 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
+from discreet._cache import describe, fingerprint
 from discreet.errors import InvalidValue
-from discreet.pate import PATEClassifier, partition_records, teacher_votes
-from discreet.pate.image_view import ScatteringView
-from discreet.pate.vote_files import setup_name
+from discreet.pate import PATEClassifier, ScatteringView, partition_records, teacher_votes
 
 RNG = np.random.default_rng(5)
 ROWS = RNG.normal(size=(300, 3))
@@ -31,7 +30,7 @@ LONG = np.arange(5000.0)
 
 
 def name(*parts: object, cache_key: str | None = None, tried: Any = ()) -> str:
-    return setup_name(parts, tried, cache_key=cache_key)
+    return fingerprint(describe(*parts, cache_key=cache_key), *tried)
 
 
 def votes(cache: Path | None, **how: Any) -> Any:
@@ -106,9 +105,9 @@ def test_names_follow_the_public_rehearsal() -> None:
 
 def test_names_are_the_same_in_every_process() -> None:
     script = (
-        "from discreet.pate.vote_files import setup_name\n"
+        "from discreet._cache import describe, fingerprint\n"
         "from sklearn.ensemble import RandomForestClassifier\n"
-        "print(setup_name([{'a': 1}, RandomForestClassifier(5)], [], cache_key='x'))"
+        "print(fingerprint(describe({'a': 1}, RandomForestClassifier(5), cache_key='x')))"
     )
     elsewhere = subprocess.run(
         [sys.executable, "-c", script],
@@ -144,7 +143,7 @@ LOOP.append(LOOP)
     ids=lambda value: type(value).__name__,
 )
 def test_code_of_ones_own_needs_a_cache_key(value: Any) -> None:
-    with pytest.raises(InvalidValue, match="cache_key = None: expected a text that names"):
+    with pytest.raises(InvalidValue, match="cache_key = None: expected a text that you change"):
         name(value)
     if value is not LOOP:
         assert len(name(value, cache_key="mine")) == 64

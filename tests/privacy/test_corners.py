@@ -31,6 +31,7 @@ from discreet.privacy import (
     largest,
     theorems,
 )
+from discreet.privacy import steps as single_steps
 
 STEPS, RATES, NOISES, DELTAS = (1, 10**7), (1e-6, 1.0), (0.2, 1e3), (1e-15, 0.5)
 CORNERS = list(itertools.product(STEPS, RATES, NOISES, DELTAS))
@@ -327,3 +328,29 @@ def test_a_wrong_false_positive_rate_is_named():
     ):
         with pytest.raises(InvalidValue, match=rf"fpr = {re.escape(shown)}:"):
             Laplace(1.0).tradeoff(wrong)
+
+
+def test_shifts_that_were_moved_together_still_bound_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loss = Gaussian(100.0).poisson(rate=0.3).group(400)
+    exact = loss.epsilon_bounds(delta=1e-6)
+    monkeypatch.setattr(single_steps, "_MOST_SHIFTS", 20)
+    monkeypatch.setattr(single_steps, "_FEWER_SHIFTS", 16)
+    rough = loss.epsilon_bounds(delta=1e-6)
+    assert rough.lower <= exact.lower
+    assert rough.upper >= exact.upper * (1 - 1e-6)
+    assert rough.upper > rough.lower
+
+
+def test_very_large_groups_take_little_time() -> None:
+    """By the central limit theorem the shift is 5e-4, within a few thousandths."""
+    loss = Gaussian(1e9).poisson(rate=0.5).group(10**6)
+    began = time.process_time()
+    found = loss.epsilon_bounds(delta=1e-6)
+    claimed = loss.epsilon(delta=1e-6)
+    assert PureDP(1).group(10**6).tradeoff(0.1) == 1.0
+    assert time.process_time() - began < 5.0
+    truth = GDP(mu=5e-4).epsilon(delta=1e-6)
+    assert found.lower <= claimed <= found.upper
+    assert 0.99 * truth < found.lower <= found.upper < 1.02 * truth

@@ -195,7 +195,8 @@ def test_random_releases_against_every_adversary(block):
 
 
 def test_random_pairs_in_the_same_order_and_groups_and_samples():
-    for seed in range(30):
+    # The last two are pairs whose infinite masses differ in the last digit.
+    for seed in (*range(30), 1141, 1677):
         judge_same_order(seed)
         judge_group(seed)
     for seed in range(8):

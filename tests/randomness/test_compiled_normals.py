@@ -7,15 +7,14 @@ from fractions import Fraction
 from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import pytest
 from scipy import stats
 
-import discreet.randomness.tensor as tensor_module
+import discreet.randomness._normals as normals_module
 from discreet._threads import numba_works
-from discreet.randomness import NormalStream, shared_normals, source
-from discreet.randomness.compiled_normals import (
+from discreet.randomness import NormalStream, source
+from discreet.randomness._compiled_normals import (
     PAIRS,
     RARE,
     TOLERANCE,
@@ -23,7 +22,7 @@ from discreet.randomness.compiled_normals import (
     compiled_box_muller,
     words_for,
 )
-from discreet.randomness.keystream import Keystream
+from discreet.randomness._normals import Keystream
 from randomness.goodness import REJECT
 
 
@@ -146,17 +145,11 @@ def test_there_are_enough_spare_words() -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, 70_001])
 def test_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     by_numpy = NormalStream(source=source(insecure_seed=1)).array(count, stddev=3, dtype=np.float32)
-    monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 0)
+    monkeypatch.setattr(normals_module, "_COMPILE_AFTER", 0)
     stream = NormalStream(source=source(insecure_seed=1))
     compiled = stream.array(count, stddev=3, dtype=np.float32)
     assert compiled == pytest.approx(by_numpy, rel=1e-5, abs=1e-5)
     assert np.isfinite(compiled).all()
-    # The same from OpenSSL's words, and by all threads of torch.
-    shared, alone = np.empty_like(compiled), NormalStream(source=source(insecure_seed=1))
-    NormalStream(source=source(insecure_seed=1)).fill(shared, stddev=3, shared=True)
-    assert (shared == compiled).all()
-    monkeypatch.setattr(Keystream, "compiled_keys", None)
-    assert (alone.array(count, stddev=3, dtype=np.float32) == compiled).all()
 
 
 def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +161,8 @@ def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None
         calls.append(1)
         return compiled(*args)
 
-    monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 1000)
-    monkeypatch.setattr(tensor_module, "compiled_box_muller", lambda: noting)
-    monkeypatch.setattr(Keystream, "compiled_keys", None)
+    monkeypatch.setattr(normals_module, "_COMPILE_AFTER", 1000)
+    monkeypatch.setattr(normals_module, "compiled_box_muller", lambda: noting)
     for _ in range(2):
         calls.clear()
         stream = NormalStream(source=source(insecure_seed=2))
@@ -180,13 +172,13 @@ def test_when_a_stream_goes_on_compiled(monkeypatch: pytest.MonkeyPatch) -> None
         assert not calls, "doubles are left to numpy"
         stream.array(10, dtype=np.float32)
         assert len(calls) == 1
-    monkeypatch.setattr(tensor_module, "numba_works", lambda: False)
+    monkeypatch.setattr(normals_module, "numba_works", lambda: False)
     stream.array(10, dtype=np.float32)
     assert len(calls) == 1
 
 
 def test_normal_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 0)
+    monkeypatch.setattr(normals_module, "_COMPILE_AFTER", 0)
     stream = NormalStream(source=source(insecure_seed=3))
     values = stream.array(400_001, dtype=np.float32, stddev=2).astype(float) / 2
     n = values.size
@@ -199,39 +191,28 @@ def test_normal_law(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not stream.array(100, stddev=0, dtype=np.float32).any()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_block_that_was_not_made_is_noticed(
-    shared: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Compiled jobs cannot raise: one that breaks off, as without memory, would leave old noise."""
-    monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", 0)
-
-    @numba.njit
-    def failing(words: Any, stddev: Any, normals: Any) -> bool:
-        if normals.size < 2 * PAIRS:
-            np.empty(1 << 55, dtype=np.uint8)  # raises MemoryError, and numba drops it
-        normals[:] = 1
-        return True
-
-    monkeypatch.setattr(shared_normals, "compiled_box_muller", lambda: failing)
-    broken = shared_normals.NormalBlocks()
-    monkeypatch.setattr(tensor_module, "compiled_normal_blocks", lambda: broken)
+def test_a_block_without_enough_spare_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keystream of zeros makes every radius a rare one; old noise must not pass for new."""
+    monkeypatch.setattr(normals_module, "_COMPILE_AFTER", 0)
     stream = NormalStream()
-    stream.fill(np.empty(4 * PAIRS, dtype=np.float32), shared=shared)
-    with pytest.raises(RuntimeError, match="memory ran out"):
-        stream.fill(np.empty(4 * PAIRS + 2, dtype=np.float32), shared=shared)
+    monkeypatch.setattr(
+        Keystream,
+        "read_into",
+        lambda self, buffer, zeros: buffer.__setitem__(slice(len(zeros)), zeros),
+    )
+    with pytest.raises(RuntimeError, match="not random"):
+        stream.fill(np.empty(4 * PAIRS, dtype=np.float32))
 
 
 def test_keys_change_at_the_same_places_with_and_without_compiled_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     of_block = -(-words_for(PAIRS) // 4)
-    monkeypatch.setattr(tensor_module, "Keystream", partial(Keystream, blocks=7 * of_block // 2))
-    monkeypatch.setattr(tensor_module, "_TOGETHER", 2)
+    monkeypatch.setattr(normals_module, "Keystream", partial(Keystream, blocks=7 * of_block // 2))
+    monkeypatch.setattr(normals_module, "_TOGETHER", 2)
     found = []
     for after in (0, 10**18):
-        monkeypatch.setattr(tensor_module, "_COMPILE_AFTER", after)
+        monkeypatch.setattr(normals_module, "_COMPILE_AFTER", after)
         stream = NormalStream(source=source(insecure_seed=5))
         parts = [stream.array(10 * PAIRS, dtype=np.float32) for _ in range(2)]
         found.append(np.concatenate(parts))

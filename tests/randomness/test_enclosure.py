@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.randomness.cells import taylor_lower, taylor_upper
-from discreet.randomness.enclosure import LazyUniform, exp_negative, rational_bounds
-from discreet.randomness.race import certified_log, next_bit_bounds
+from discreet.randomness._discrete import taylor_lower, taylor_upper
+from discreet.randomness._enclosure import LazyUniform, exp_negative, rational_bounds
+from discreet.randomness._race import certified_log, next_bit_bounds
 from randomness.scripted_source import ScriptedSource, words
 
 POSITIVE = st.builds(

@@ -8,11 +8,15 @@ import mpmath
 import numpy as np
 import pytest
 
-from discreet.randomness.cells import CellSampler, Shape, _CellWeights
-from discreet.randomness.enclosure import LazyUniform
-from discreet.randomness.gaussian import GaussianShape
-from discreet.randomness.inversion import Inversion
-from discreet.randomness.laplace import LaplaceShape
+from discreet.randomness._discrete import (
+    CellSampler,
+    GaussianShape,
+    Inversion,
+    LaplaceShape,
+    Shape,
+    _CellWeights,
+)
+from discreet.randomness._enclosure import LazyUniform
 from randomness.scripted_source import ScriptedSource, words
 
 SHAPES = [

@@ -13,7 +13,7 @@ from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.randomness import Race, Source, select, source
-from discreet.randomness.race import _Runner
+from discreet.randomness._race import _Runner
 from randomness.goodness import REJECT
 from randomness.scripted_source import ScriptedSource, words
 

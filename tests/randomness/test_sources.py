@@ -195,36 +195,6 @@ def test_a_fork_is_noticed_without_its_number_and_with_the_lock_held() -> None:
     assert run_python(RECYCLED_PID).strip() == "apart"
 
 
-FORK_WITHIN = """
-import os
-import numpy as np
-from discreet.randomness import NormalStream
-stream = NormalStream()
-reader, writer = os.pipe()
-own, child = NormalStream._fill_normals, []
-def forking(self, *given, **settings):
-    own(self, *given, **settings)
-    if not child:
-        child.append(os.fork())  # as a signal handler does
-NormalStream._fill_normals = forking
-found = np.zeros(10, dtype=np.float32)
-stream.fill(found)
-if child[0] == 0:
-    with os.fdopen(writer, "w") as out:
-        out.write(repr(found.tolist()))
-    os._exit(0)
-os.waitpid(child[0], 0)
-os.close(writer)
-theirs = eval(os.fdopen(reader).read())
-assert len(theirs) == 10 and not set(theirs) & set(found.tolist())
-print("apart")
-"""
-
-
-def test_a_fork_within_a_fill_shares_no_noise() -> None:
-    assert run_python(FORK_WITHIN).strip() == "apart"
-
-
 def test_threads_share_no_noise() -> None:
     stream = NormalStream()
     seeded = source(insecure_seed=3)

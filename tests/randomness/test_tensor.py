@@ -12,11 +12,11 @@ import pytest
 import torch
 from scipy import stats
 
-import discreet.randomness.tensor as tensor_module
+import discreet.randomness._normals as normals_module
 from discreet.errors import InvalidValue
 from discreet.randomness import NormalStream, source
-from discreet.randomness.compiled_normals import PAIRS
-from discreet.randomness.keystream import Keystream
+from discreet.randomness._compiled_normals import PAIRS
+from discreet.randomness._normals import Keystream
 from randomness.goodness import REJECT
 from randomness.keystreams import counters_encrypted
 from randomness.scripted_source import ScriptedSource
@@ -130,7 +130,7 @@ def test_reproducible_only_by_the_insecure_seed() -> None:
 
 
 def test_the_key_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensor_module, "Keystream", partial(Keystream, blocks=4))
+    monkeypatch.setattr(normals_module, "Keystream", partial(Keystream, blocks=4))
     keys = ScriptedSource(bytes(range(96)))
     stream = NormalStream(source=keys)
     assert keys.used == 0, "no key before it is needed"
@@ -197,37 +197,16 @@ def test_uniforms_keep_all_64_bits() -> None:
     words += [w >> shift for shift in (8, 11, 12, 13, 30) for w in words[11:200]]
     high = np.array([word >> 32 for word in words], dtype=np.uint32)
     low = np.array([word % 2**32 for word in words], dtype=np.uint32)
-    found = tensor_module._uniforms(high, low, tensor_module._Scratch())
+    found = normals_module._uniforms(high, low, normals_module._Scratch())
     expected = [float(Fraction(2 * word + 1, 2**65)) for word in words]
     assert found.tolist() == expected, "rounded once, correctly"
     assert found[0] == 2.0**-65
     assert found[1] == 3 * 2.0**-65
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_who_draws_in_between_has_scratch_memory_of_its_own(
-    dtype: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a signal handler may, between the words of a block and their transform."""
-    inner = []
-    words = NormalStream._words
-
-    def interrupted(self: NormalStream, count: int, scratch: tensor_module._Scratch) -> np.ndarray:
-        found = words(self, count, scratch)
-        if not inner:
-            inner.append(None)
-            inner.append(NormalStream().array(500, dtype=dtype))
-        return found
-
-    monkeypatch.setattr(NormalStream, "_words", interrupted)
-    outer = NormalStream().array(500, dtype=dtype)
-    assert not np.isin(inner[1], outer).any()
-    assert tensor_module._IDLE.scratch is not None
-
-
 def test_without_forks_the_module_can_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.register_at_fork")
-    for name in ("discreet.randomness.tensor", "discreet._threads"):
+    for name in ("discreet.randomness._normals", "discreet._threads"):
         found = importlib.util.find_spec(name)
         assert found is not None
         assert found.loader is not None

@@ -20,8 +20,9 @@ from discreet.learn.tabular import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
-from discreet.pate.student_directory import read_student_directory
+from discreet.pate import read_student_directory
 from discreet.privacy import from_json, to_json
+from discreet.report.recheck import recheck
 from recorded.version_0_1 import HERE, LOSSES, open_ledger
 
 SOUND = [one for one in LOSSES if one["item"] is None]
@@ -74,3 +75,16 @@ def test_a_network_is_loaded(name: str) -> None:
     two = torch.nn.Sequential(layers(8, 4), torch.nn.ReLU(), layers(4, 2))
     certificate = load(HERE / f"dpsgd-{name}", layers(8, 2) if name == "vouched" else two)
     assert certificate.epsilon <= 2.0
+
+
+def test_recheck_lists_what_it_does_not_read(tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    with (tmp_path / "large" / "certificate.json").open("wb") as file:
+        file.truncate(65 * 2**20)
+    (tmp_path / "certificate.json").symlink_to(HERE / "affected.certificate.json")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    found = {one.path: (one.state, one.why) for one in recheck(tmp_path)}
+    assert found == {
+        "certificate.json": ("not checked", "a symbolic link"),
+        "large/certificate.json": ("not checked", "too large for a certificate"),
+    }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.attacks.proportions import proportion
+from discreet._confidence import proportion
 from discreet.attacks.results import MembershipResult
 from discreet.audit import Inclusion, TrainingAudit, audit_one_run
 from discreet.certificate import Certificate, Collection, PaidAnswer

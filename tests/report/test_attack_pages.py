@@ -13,12 +13,12 @@ import plotly.graph_objects as go
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from discreet._confidence import proportion
 from discreet.attacks.anonymity import link_tables, made_up_tables, measure_anonymity
 from discreet.attacks.attribute import Attribute, attribute_inference
 from discreet.attacks.inversion import InversionResult, invert
 from discreet.attacks.inversion_recognition import RecognitionResult
 from discreet.attacks.property_attack import PropertyResult
-from discreet.attacks.proportions import proportion
 from discreet.attacks.results import MembershipResult
 from discreet.attacks.targets import as_target
 from discreet.errors import InvalidValue

@@ -19,6 +19,7 @@ from report.certificates import (
     LOSS,
     audit,
     facts,
+    fitted,
     internal_facts,
     paid_facts,
     public_certificate,
@@ -302,6 +303,16 @@ def test_another_document_fails_the_schema_and_nothing_more_is_asked(tmp_path: P
         path.write_text(text, encoding="utf-8")
         checks = verify_certificate(path)
         assert [one.ok for one in checks] == [False]
+
+
+def test_integers_are_integers(tmp_path: Path) -> None:
+    """2.0 equals 2 for Python, and the ledger does not record the version of a fresh document."""
+    path = tmp_path / "certificate.json"
+    for document in (fitted(facts()).to_json(), public_certificate(facts())):
+        document["version"] = 2.0
+        document["hash"] = content_hash(document)
+        path.write_text(json.dumps(document), encoding="utf-8")
+        assert "2.0 is not 2" in wrong(path)["it follows the schema"]
 
 
 def mutants(value: Any) -> list[Any]:

@@ -13,7 +13,7 @@ come with every attack:
 
 The ``excess`` is what the attack wins over the imputation on members, less what it wins on
 non-members. What a model only knows of the population has excess zero. Intervals hold at the
-stated confidence each, without approximation (:mod:`.proportions`).
+stated confidence each, without approximation (:mod:`discreet._confidence`).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
+from discreet._confidence import Difference, Proportion, excess, gain, gap, proportion
 from discreet.attacks.attribute_imputation import Imputation, fit_imputation
 from discreet.attacks.attribute_values import Attribute
 from discreet.attacks.chance import generator
-from discreet.attacks.proportions import Difference, Proportion, excess, gain, gap, proportion
 from discreet.attacks.targets import as_target, class_indices
 from discreet.errors import InvalidValue
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
+from discreet._confidence import Proportion, proportion
 from discreet.attacks.inversion import InversionResult
-from discreet.attacks.proportions import Proportion, proportion
 from discreet.attacks.targets import Target, as_target, class_indices
 from discreet.errors import InvalidValue
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
+from discreet._confidence import Proportion, proportion
 from discreet.attacks.chance import generator
 from discreet.attacks.property_weights import Layer, layers_of, sorted_weights, weight_sets
-from discreet.attacks.proportions import Proportion, proportion
 from discreet.attacks.roc import area
 from discreet.attacks.targets import as_target
 from discreet.errors import InvalidValue

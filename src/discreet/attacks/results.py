@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.attacks.proportions import Difference, Proportion, gap, proportion
+from discreet._confidence import Difference, Proportion, gap, proportion
 from discreet.attacks.roc import OperatingPoint, Roc, area, area_interval, roc_curve
 from discreet.errors import InvalidValue, NotApplicable
 

@@ -4,6 +4,19 @@ Scores are those of members and of non-members; a higher score says "member". A 
 called a member if its score is at least the threshold. A point of the curve exists only for
 thresholds that occur: equal scores are accepted or rejected together, so a constant score
 has no points but (0, 0) and (1, 1).
+
+A guarantee bounds the share of members found at each share of non-members accused
+(``loss.tradeoff``), at every threshold. :meth:`Roc.exceeds` compares every point of the curve, and
+the curve of the reversed scores as well: an attack that is always wrong tells as much as one that
+is right. Rates are known up to chance only. The bounds of Clopper and Pearson are taken for every
+number of accused that can occur, one-sided, each with the same part of the error (Bonferroni): for
+n non-members and m members, 2 (n + m) bounds. They hold for all thresholds at once, chosen in
+hindsight or not, also for scores with ties. For if j of n scores reach a threshold, it lies above
+the one of rank j + 1, so the true share that reaches it is at most the share above that rank,
+which is at most Beta(j + 1, n - j) in distribution: the law that the upper bound is a quantile of.
+The lower bound is the same with the rank j. So for independent records and a guarantee that is
+right, the probability of any point outside is at most the error. Records of one training run share
+a model and are not independent.
 """
 
 from __future__ import annotations
@@ -17,13 +30,20 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
-from discreet.attacks.proportions import Proportion, proportion
+from discreet._confidence import Proportion, lower_bounds, proportion, upper_bounds
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["OperatingPoint", "Roc", "area", "area_interval", "roc_curve"]
+    from discreet.privacy import Loss
+
+__all__ = ["FALSE_ALARM", "OperatingPoint", "Roc", "area", "area_interval", "roc_curve"]
+
+# An alarm says that a certificate is wrong, so it is given only where chance has no say.
+FALSE_ALARM = 1e-6
+# Points of a trade-off curve that are computed in one go.
+_CHUNK = 8192
 
 
 @final
@@ -90,6 +110,42 @@ class Roc:
             proportion(int(self.true_positives[place]), self.members, confidence=confidence),
             proportion(int(self.false_positives[place]), self.nonmembers, confidence=confidence),
         )
+
+    def exceeds(self, loss: Loss, *, error: float = FALSE_ALARM) -> bool:
+        """Say whether a point of the curve is outside of what ``loss`` allows, beyond chance.
+
+        Parameters
+        ----------
+        loss : Loss
+            The guarantee.
+        error : float
+            The probability of a false alarm, at most, for independent records.
+
+        >>> from discreet.privacy import PureDP
+        >>> found = roc_curve(np.full(200, 1.0), np.zeros(200))
+        >>> found.exceeds(PureDP(epsilon=1.0)), found.exceeds(PureDP(epsilon=9.0))
+        (True, False)
+        """
+        each = _validate.real("error", error, above=0, below=1) / (
+            2 * (self.members + self.nonmembers)
+        )
+        accused, found = self.false_positives, self.true_positives
+        reversed_ = (self.nonmembers - accused, self.members - found)
+        return any(
+            _above(false, true, self.nonmembers, self.members, loss, each)
+            for false, true in ((accused, found), reversed_)
+        )
+
+    def could_exceed(self, loss: Loss, *, error: float = FALSE_ALARM) -> bool:
+        """Say whether an attack without any mistake on as many records would exceed ``loss``."""
+        perfect = Roc(
+            np.array([np.inf, 1.0, 0.0]),
+            np.array([0, 0, self.nonmembers]),
+            np.array([0, self.members, self.members]),
+            self.nonmembers,
+            self.members,
+        )
+        return perfect.exceeds(loss, error=error)
 
 
 def roc_curve(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> Roc:
@@ -165,6 +221,24 @@ def _edge(inside: Callable[[float], bool], start: float, end: float) -> float:
         middle = (near + far) / 2
         near, far = (middle, far) if inside(middle) else (near, middle)
     return far
+
+
+def _above(
+    false: NDArray[np.int64],
+    true: NDArray[np.int64],
+    nonmembers: int,
+    members: int,
+    loss: Loss,
+    error: float,
+) -> bool:
+    tpr = lower_bounds(true, members, error=error)
+    fpr = upper_bounds(false, nonmembers, error=error)
+    # Guessing is always allowed: most points need no look at the loss.
+    doubtful = np.flatnonzero(tpr > fpr)
+    return any(
+        bool(np.any(tpr[part] > loss.tradeoff(fpr[part])))
+        for part in (doubtful[at : at + _CHUNK] for at in range(0, len(doubtful), _CHUNK))
+    )
 
 
 def _checked(argument: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:

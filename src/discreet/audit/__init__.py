@@ -3,7 +3,7 @@
 Mechanisms:
 
 - :func:`audit_mechanism` tries to refute a claimed loss on two neighbouring inputs;
-  :func:`search_neighbours` does so over many pairs.
+  :func:`search_neighbours` does so over many pairs. The outcome is a :class:`MechanismAudit`.
 - :mod:`discreet.audit.zoo` holds broken mechanisms that must be refuted, their right
   twins that must not be, and the mechanisms of this package.
 
@@ -15,27 +15,59 @@ Training, from scores that say how much a record seems to have taken part:
   :class:`Inclusion` includes by fair coins; :func:`suggest_guesses` says how many to guess.
 - :class:`TrainingAudit` is the outcome of each: lower bound, confidence, ceiling, verdict,
   assumptions. Canaries for DP-SGD are in :mod:`discreet.learn.dpsgd.canaries`.
+- What a bound follows from can be computed again from the counts alone, as the checker of
+  certificates does: :func:`epsilon_from_rates`, :func:`gaussian_epsilon_from_rates`,
+  :func:`one_run_epsilon`, :func:`curve_epsilon`; :class:`Method` has their names.
 
-:mod:`discreet.audit.binomial` has the exact bounds that the rest stands on.
+:func:`lower_bound` and :func:`upper_bound` are the exact bounds that the rest stands on.
 
-A refuted claim is a proof up to the false-alarm rate. An audit that refutes nothing
+A violated claim is a proof up to the false-alarm rate. An audit that contradicts nothing
 proves nothing, and says how much it could have shown.
 """
 
-from discreet.audit.gaussian import audit_gaussian
-from discreet.audit.inclusion import Inclusion
-from discreet.audit.mechanism import Audit, audit_mechanism
-from discreet.audit.neighbours import NeighbourAudit, search_neighbours
-from discreet.audit.one_run import audit_one_run, suggest_guesses
-from discreet.audit.one_run_curves import audit_one_run_curve
-from discreet.audit.outputs import Raised
-from discreet.audit.runs import audit_runs
-from discreet.audit.tradeoff import audit_tradeoff
-from discreet.audit.verdicts import TrainingAudit
+from discreet._confidence import lower_bound, upper_bound
+from discreet.audit._inclusion import Inclusion
+from discreet.audit._many_runs import (
+    audit_gaussian,
+    audit_runs,
+    audit_tradeoff,
+    epsilon_from_rates,
+    gaussian_epsilon_from_rates,
+    require_gaussian,
+)
+from discreet.audit._mechanism import (
+    MechanismAudit,
+    NeighbourAudit,
+    audit_mechanism,
+    search_neighbours,
+)
+from discreet.audit._one_run import (
+    audit_one_run,
+    audit_one_run_curve,
+    contradicts_curve,
+    curve_epsilon,
+    one_run_epsilon,
+    read_curve,
+    suggest_guesses,
+)
+from discreet.audit._outputs import Raised
+from discreet.audit._verdict import (
+    CONSISTENT,
+    GAUSSIAN_ONLY,
+    TOO_WEAK,
+    VIOLATED,
+    Method,
+    TrainingAudit,
+)
 
 __all__ = [
-    "Audit",
+    "CONSISTENT",
+    "GAUSSIAN_ONLY",
+    "TOO_WEAK",
+    "VIOLATED",
     "Inclusion",
+    "MechanismAudit",
+    "Method",
     "NeighbourAudit",
     "Raised",
     "TrainingAudit",
@@ -45,6 +77,15 @@ __all__ = [
     "audit_one_run_curve",
     "audit_runs",
     "audit_tradeoff",
+    "contradicts_curve",
+    "curve_epsilon",
+    "epsilon_from_rates",
+    "gaussian_epsilon_from_rates",
+    "lower_bound",
+    "one_run_epsilon",
+    "read_curve",
+    "require_gaussian",
     "search_neighbours",
     "suggest_guesses",
+    "upper_bound",
 ]

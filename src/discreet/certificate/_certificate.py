@@ -14,6 +14,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from discreet import __version__, _validate
+from discreet._json import canonical, digest_of, read_json
 from discreet._rounding import at_most
 from discreet.certificate._findings import (
     guarantee_of,
@@ -29,11 +30,8 @@ from discreet.certificate._schema import (
     COVERS,
     SCHEMA,
     VERSION,
-    canonical,
     content_hash,
-    digest_of,
     faults,
-    parse,
     require_valid,
     schema,
 )
@@ -391,10 +389,7 @@ class Certificate:
         What can be read off the document alone is checked: an epsilon below what its loss costs, a
         warning that is missing. Plan, files and ledger are for ``discreet certificate verify``.
         """
-        try:
-            body = parse(document) if isinstance(document, str) else document
-        except ValueError as error:
-            raise SchemaError(f"certificate: not JSON: {error}") from None
+        body = read_json(document, "certificate") if isinstance(document, str) else document
         if not isinstance(body, Mapping):
             raise SchemaError("not a certificate: expected a JSON object")
         body = as_version_2(body)

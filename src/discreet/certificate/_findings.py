@@ -13,9 +13,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from discreet.errors import NotApplicable
-from discreet.privacy import Loss, to_json
+from discreet.errors import DiscreetError, NotApplicable
+from discreet.privacy import Loss, from_json, to_json
 from discreet.privacy.account import every_accountant
+from discreet.privacy.serial import read_old
 
 __all__ = [
     "FPRS",
@@ -196,8 +197,21 @@ def _numbers_read(steps: Any) -> Iterator[_Warning]:
         "undermines",
         (
             f"In {steps} steps the loop read numbers off its private batches or losses (item, "
-            "float, tolist, numpy, print). If they were shown, or anything was decided by them, "
-            "epsilon does not cover it."
+            "float, tolist, numpy, print, or sizes that the values decide). If they were shown, or "
+            "anything was decided by them, epsilon does not cover it."
+        ),
+    )
+
+
+def _writes(steps: Any) -> Iterator[_Warning]:
+    yield (
+        "serious",
+        "undermines",
+        (
+            f"In {steps} steps something else than the steps of the plan changed parameters, "
+            "buffers, noisy gradients or the state of the optimizer (a write by hand, a hook, "
+            "the weights of another model). If what was written depends on private data, epsilon "
+            "does not cover it."
         ),
     )
 
@@ -220,6 +234,7 @@ _RUN_STATEMENTS: dict[str, Callable[[Any], Iterator[_Warning]]] = {
     "isolation": _isolation,
     "earlier_plans": _earlier_plans,
     "steps_with_numbers_read": _numbers_read,
+    "steps_with_writes": _writes,
     "outside_tensors": _outside_tensors,
 }
 
@@ -353,7 +368,12 @@ def _charged_otherwise(body: Mapping[str, Any]) -> bool:
     found: Any = body["receipt"]
     for name in ("entry", "content", "loss"):
         found = found.get(name) if isinstance(found, Mapping) else None
-    return found is not None and found != body["loss"]
+    if found is None or found == body["loss"]:
+        return False
+    try:  # 0.1 wrote some losses in another form
+        return read_old(found).loss != from_json(body["loss"])
+    except DiscreetError:
+        return True
 
 
 def _about_collection(body: Mapping[str, Any]) -> Iterator[_Warning]:

@@ -1,6 +1,8 @@
 """Certificates that 0.1 wrote, in three formats, as documents of version 2.
 
-Nothing is judged here. What 0.1 did not write down is empty, and its warnings are computed anew.
+Fields that 0.1 did not write are refused; nothing else is judged here. What 0.1 did not write down
+is empty, and its warnings are computed anew. A loss in a form that is refused today is given in
+today's form.
 """
 
 from __future__ import annotations
@@ -10,13 +12,34 @@ from typing import Any
 
 from discreet.certificate._findings import run_warnings, verdict_on, warnings_on
 from discreet.certificate._schema import COVERS, SCHEMA, VERSION, content_hash
-from discreet.errors import SchemaError
+from discreet.errors import DiscreetError, SchemaError
+from discreet.privacy import from_json, to_json
+from discreet.privacy.serial import read_old
 
-__all__ = ["as_version_2", "is_of_0_1"]
+__all__ = ["as_version_2", "is_of_0_1", "todays_form"]
 
 _LEARNER = ("discreet.learn.certificate", 1)
 _DPSGD = ("discreet.dpsgd.certificate", 1)
 _PUBLIC = ("discreet.certificate", 1)
+_FIELDS = {
+    _LEARNER: {
+        *("kind", "format", "learner", "loss", "epsilon", "delta", "relation", "unit", "covers"),
+        *("plan", "randomness", "receipt", "version"),
+    },
+    _DPSGD: {
+        *("schema", "version", "plan", "plan_hash", "loss", "epsilon", "epsilon_lower", "delta"),
+        *("relation", "unit", "sampler", "steps_taken", "isolation", "final_clip_norm"),
+        *("randomness", "warnings", "assumptions", "versions", "receipt", "model_digest"),
+    },
+    _PUBLIC: {
+        *("schema", "version", "part", "title", "written", "written_by", "guarantee", "meaning"),
+        *("audits", "released", "answers", "collection", "warnings", "verdict", "hash"),
+    },
+}
+_RELEASED = {
+    *("learner", "loss", "plan", "files", "model_digest", "versions", "randomness", "isolation"),
+    *("assumptions", "method_warnings", "covers", "receipt"),
+}
 _SHARED = ("loss", "delta", "randomness", "versions", "assumptions", "model_digest", "receipt")
 
 
@@ -37,6 +60,7 @@ def as_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
     if kind not in {_LEARNER, _DPSGD, _PUBLIC}:
         return dict(document)
     try:
+        _require_fields(document, _FIELDS[kind])
         if kind == _LEARNER:
             body = _of_learner(document)
         elif kind == _DPSGD:
@@ -46,13 +70,34 @@ def as_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
         body["warnings"] = warnings_on(body) if "title" in body else run_warnings(body)
         if "title" in body:
             body["verdict"] = verdict_on(body)
+    except SchemaError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         raise SchemaError(f"a certificate of 0.1 lacks or mistypes a field: {error}") from None
     return {**body, "hash": content_hash(body)}
 
 
+def todays_form(loss: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A loss that 0.1 wrote, in a form that is read today; one that has none stays as it is."""
+    try:
+        from_json(loss)
+    except DiscreetError:
+        try:
+            return to_json(read_old(loss).loss)
+        except DiscreetError:
+            pass
+    return loss
+
+
+def _require_fields(table: Mapping[str, Any], names: set[str], at: str = "") -> None:
+    for name in sorted(set(table) ^ names):
+        what = "is missing" if name in names else "is not a field that 0.1 wrote"
+        raise SchemaError(f"certificate: {at}{name} {what}")
+
+
 def _document(**facts: Any) -> dict[str, Any]:
-    return {"schema": SCHEMA, "version": VERSION, "covers": COVERS, **facts}
+    loss = todays_form(facts.pop("loss"))
+    return {"schema": SCHEMA, "version": VERSION, "covers": COVERS, "loss": loss, **facts}
 
 
 def _of_learner(old: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +122,12 @@ def _of_dpsgd(old: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_public(old: Mapping[str, Any]) -> dict[str, Any]:
-    made, promise = old["released"], old["guarantee"]
+    made, promise = old["released"], dict(old["guarantee"])
+    _require_fields(made, _RELEASED, "released.")
+    loss = todays_form(promise["loss"])
+    if loss is not promise["loss"]:
+        promise |= {"loss": loss, "description": repr(from_json(loss))}
+    answers = [{**one, "loss": todays_form(one["loss"])} for one in old["answers"]]
     run = {}
     if "steps_taken" in made["plan"]:
         run["steps_taken"] = made["plan"]["steps_taken"]
@@ -90,8 +140,10 @@ def _of_public(old: Mapping[str, Any]) -> dict[str, Any]:
         plan=_without(made["plan"], "plan_hash", "steps_taken"),
         run=run,
         files=made["files"],
-        **{name: old[name] for name in ("title", "written", "written_by", "audits", "answers")},
-        **{name: old[name] for name in ("collection", "guarantee", "meaning")},
+        guarantee=promise,
+        answers=answers,
+        **{name: old[name] for name in ("title", "written", "written_by", "audits")},
+        **{name: old[name] for name in ("collection", "meaning")},
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, final
@@ -24,6 +23,7 @@ from discreet._dsse import (
     read_statement,
     sign_statement,
 )
+from discreet._json import canonical, read_json
 from discreet.errors import DataCorrupt, InvalidValue, SignatureInvalid
 
 __all__ = [
@@ -131,7 +131,7 @@ def sign_certificate(
 ) -> Envelope:
     """Sign a certificate: the bytes of its file, and the SHA-256 of the files that it names."""
     subjects = {**files, _FILE: hashlib.sha256(content).hexdigest()}
-    predicate = {"issuer": issuer.to_json(), "certificate": json.loads(content)}
+    predicate = {"issuer": issuer.to_json(), "certificate": read_json(content, _FILE)}
     return sign_statement(subjects, PREDICATE, predicate, key)
 
 
@@ -153,4 +153,4 @@ def files_of(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _text(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, sort_keys=True)
+    return canonical(document)

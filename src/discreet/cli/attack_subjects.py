@@ -179,7 +179,7 @@ def _imported_model(model: str, label: str, output: str | None) -> Subject:
 def _trained(model: str) -> Subject:
     from discreet.attacks.targets import as_target
     from discreet.learn.model_directory import read_model_directory
-    from discreet.pate.student_directory import holds_student, read_student_directory
+    from discreet.pate import holds_student, read_student_directory
 
     student = holds_student(model)
     learner = read_student_directory(model) if student else read_model_directory(model)

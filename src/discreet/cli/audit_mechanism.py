@@ -11,7 +11,7 @@ from discreet.cli.tables import at_least, at_most, print_json, print_lines, prin
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.audit import Audit
+    from discreet.audit import MechanismAudit
     from discreet.audit.zoo import Specimen
 
 __all__ = ["audit_mechanism"]
@@ -72,8 +72,7 @@ def audit_mechanism(
     rate = real("false_alarm_rate", false_alarm_rate, above=0, at_most=0.5)
     seed = None if insecure_seed is None else count("insecure_seed", insecure_seed)
 
-    from discreet.audit.zoo import SPECIMENS
-    from discreet.audit.zoo.bundled import bundled
+    from discreet.audit.zoo import SPECIMENS, bundled
 
     known = {**bundled(), **SPECIMENS}
     chosen = _chosen(names or ["bundled"], known, set(bundled()))
@@ -91,7 +90,7 @@ def audit_mechanism(
         print_lines([f"{specimen.name}: {specimen.about}", *str(audit).splitlines()])
     else:
         _print_audits(audits)
-    if any(audit.refuted for _, audit in audits):
+    if any(audit.violated for _, audit in audits):
         raise typer.Exit(1)
     if any(audit.verdict == "too weak to tell" for _, audit in audits):
         raise typer.Exit(6)
@@ -115,7 +114,7 @@ def _chosen(names: list[str], known: dict[str, Specimen], own: set[str]) -> list
     return list(picked.values())
 
 
-def _as_json(specimen: Specimen, audit: Audit) -> dict[str, object]:
+def _as_json(specimen: Specimen, audit: MechanismAudit) -> dict[str, object]:
     return {
         "name": specimen.name,
         "about": specimen.about,
@@ -140,7 +139,7 @@ def _print_names(specimens: list[Specimen], *, as_json: bool) -> None:
     )
 
 
-def _print_audits(audits: list[tuple[Specimen, Audit]]) -> None:
+def _print_audits(audits: list[tuple[Specimen, MechanismAudit]]) -> None:
     rows = [
         (
             specimen.name,
@@ -154,7 +153,9 @@ def _print_audits(audits: list[tuple[Specimen, Audit]]) -> None:
     ]
     headings = ("mechanism", "", "claimed", "shown", "ceiling", "verdict")
     print_table(headings, rows, numeric=(False, False, True, True, True, False))
-    refuted = sum(audit.refuted for _, audit in audits)
+    violated = sum(audit.violated for _, audit in audits)
     rate = audits[0][1].false_alarm_rate
-    summary = f"{refuted} of {len(audits)} refuted; false alarms at most {rate:g} for each."
+    summary = (
+        f"{violated} of {len(audits)} claims violated; false alarms at most {rate:g} for each."
+    )
     print_lines(["", summary])

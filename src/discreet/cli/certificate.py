@@ -96,11 +96,10 @@ def page(
     if "title" not in document or document.get("part") == "internal":
         raise InvalidValue("path", path, "a certificate that was published")
     with page_place(output) as place:
-        from discreet.certificate._old_formats import as_version_2
         from discreet.report.public_page import certificate_page
         from discreet.report.signature_check import find_signature
 
-        place.write(certificate_page(as_version_2(document), find_signature(path)))
+        place.write(certificate_page(document, find_signature(path)))
     print_lines([f"page: {shown(output)}"])
 
 

@@ -152,7 +152,7 @@ def _internal(model: str, label: str, members: str, nonmembers: str, shadows: in
     import numpy as np
 
     from discreet import attacks
-    from discreet.attacks.proportions import proportion
+    from discreet._confidence import proportion
     from discreet.cli.attack_subjects import subject
     from discreet.report.internal_facts import Attacked, InternalFacts, Utility
 

@@ -368,7 +368,7 @@ class Teachers(_Estimated):
         self.plain_shadows, self.private_shadows = 16, 8
 
     def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
-        from discreet.pate.classifier import PATEClassifier
+        from discreet.pate import PATEClassifier
 
         return PATEClassifier(
             epsilon=self.epsilon,
@@ -393,7 +393,7 @@ class Teachers(_Estimated):
 
     def _audits(self) -> tuple[TrainingAudit, ...]:
         from discreet.audit import audit_runs
-        from discreet.pate.planning import plan_votes
+        from discreet.pate import plan_votes
         from discreet.randomness import source
 
         assert self.data.unlabelled is not None

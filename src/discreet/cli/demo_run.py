@@ -199,7 +199,7 @@ def _internal(data: DemoData, targets: dict[str, Any], attacked: dict[str, Any])
 
 
 def _utility(model: str, records: str, target: Any, x: Any, y: Any) -> Utility:
-    from discreet.attacks.proportions import proportion
+    from discreet._confidence import proportion
     from discreet.report.internal_facts import Utility
 
     right = int(np.sum(target.labels(x) == y))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from discreet.certificate import Certificate
     from discreet.data import Schema
     from discreet.ledger import Ledger
-    from discreet.pate.classifier import PATEClassifier
+    from discreet.pate import PATEClassifier
 
 __all__ = ["pate"]
 
@@ -166,7 +166,7 @@ class _Order:
             "teachers": count("teachers", teachers, at_least=2),
             "queries": None if queries is None else count("queries", queries, at_least=1),
             "agreement": real("agreement", agreement, above=0, below=1),
-            "jobs": count("jobs", jobs, at_least=1),
+            "n_jobs": count("jobs", jobs, at_least=1),
             "relation": Relation.parse("add_remove" if relation is None else relation).value,
             "insecure_seed": None
             if insecure_seed is None
@@ -243,7 +243,7 @@ def _trained(
 ) -> PATEClassifier:
     from discreet.data import Encoding, check_columns, read_table
     from discreet.learn.charging import charged
-    from discreet.pate.classifier import PATEClassifier
+    from discreet.pate import PATEClassifier
 
     schema = order.schema
     check_columns(file, schema)
@@ -296,8 +296,7 @@ def _summary(order: _Order, certificate: Certificate) -> list[str]:
 
 
 def _write(draft: Path, order: _Order, model: PATEClassifier, lines: list[str]) -> None:
-    from discreet.pate.picture import draw_flow
-    from discreet.pate.student_directory import write_student_files
+    from discreet.pate import draw_flow, write_student_files
 
     write_student_files(draft, model, order.schema)
     (draft / "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -77,7 +77,7 @@ def predict(
 
 def _read(model: str) -> TableLearner:
     from discreet.learn.model_directory import read_model_directory
-    from discreet.pate.student_directory import holds_student, read_student_directory
+    from discreet.pate import holds_student, read_student_directory
 
     return read_student_directory(model) if holds_student(model) else read_model_directory(model)
 

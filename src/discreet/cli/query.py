@@ -94,8 +94,8 @@ def _token(token_file: str | None) -> str:
 
 
 def _read_question(text: str) -> dict[str, Any]:
+    from discreet._json import read_json
     from discreet.errors import SchemaError
-    from discreet.ledger._entry import parse_json
 
     try:
         if text == "-":
@@ -104,7 +104,7 @@ def _read_question(text: str) -> dict[str, Any]:
             written = text
         else:
             written = Path(text).read_text(encoding="utf-8")
-        content = parse_json(written, "question")
+        content = read_json(written, "question")
     except OSError as error:
         expected = f"JSON, or a readable file ({error.strerror})"
         raise InvalidValue("question", text[:80], expected) from None

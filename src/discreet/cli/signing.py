@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
-import secrets
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from discreet._files import replace_file, write_file
 from discreet.cli.options import Json, shown
 from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
@@ -166,8 +164,7 @@ def sign(
     envelope = _signed(target, block, own) if found is None else found.envelope.with_signature(own)
     place = target.with_name(ENVELOPE) if found is None else target
     text = json.dumps(envelope.to_json(), indent=1) + "\n"
-    write_text(str(place), text)
-    page = _draw_page(place.with_name("certificate.html"), text)
+    page = _write_with_page(place, text)
     name = key_id(own.public_key())
     if as_json:
         written = [str(path) for path in (place, page) if path is not None]
@@ -177,15 +174,24 @@ def sign(
         print_lines([f"page:   {shown(page.as_posix())}"] if page is not None else [])
 
 
-def _draw_page(place: Path, text: str) -> Path | None:
-    """Draw the page beside an envelope again, so that it names the keys; None if there is none."""
-    if not place.is_file():
+def _write_with_page(place: Path, text: str) -> Path | None:
+    """Write an envelope, and draw the page beside it again so that it names the keys.
+
+    Returns the page, or None if there is none. Everything is made before anything is replaced.
+    """
+    page = place.with_name("certificate.html")
+    if not page.is_file():
+        write_text(str(place), text)
         return None
     from discreet.certificate._signing import read_signed
     from discreet.report.public_page import certificate_page
 
     signed = read_signed(text)
-    return certificate_page(signed.document, signed).write(place)
+    html = certificate_page(signed.document, signed).html()
+    with replace_file(page) as draft:
+        draft.write_text(html, encoding="utf-8", newline="\n")
+        write_text(str(place), text)
+    return page
 
 
 def _signed(target: Path, block: dict[str, str | None], own: Ed25519PrivateKey) -> Envelope:
@@ -271,19 +277,11 @@ def write_text(output: str, text: str) -> None:
     if "\0" in output or not Path(output).name:
         raise InvalidValue("output", output, "the name of a file")
     target = Path(output)
-    draft = target.with_name(f".{target.name[:64]}.{secrets.token_hex(8)}")
     try:
         if target.exists() and not target.is_file():
             # To replace a device by a file would be worse than to refuse it.
             raise InvalidValue("output", output, "the name of a file")
-        with draft.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(target)
+        write_file(target, text)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
-    finally:
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from typing import Any, Protocol, final
 
 from discreet.curator.planning import Bar
 from discreet.curator.queries import Query, query_from_json
-from discreet.errors import KeyConflict
+from discreet.errors import KeyConflict, LedgerCorrupt
 from discreet.privacy import Loss, from_json, to_json
 
 __all__ = ["Answer", "AnswerStore", "SqliteAnswers", "open_answers"]
@@ -104,6 +104,9 @@ class AnswerStore(Protocol):
     def check_key(self, dataset: str, key: str, name: str) -> None:
         """Raise ``KeyConflict`` if an idempotency key is bound to another question."""
 
+    def last_receipts(self) -> list[Mapping[str, Any]]:
+        """The receipt of the last charge of each chain that an answer was paid from."""
+
     def close(self) -> None:
         """Let go of all connections."""
 
@@ -150,9 +153,22 @@ class SqliteAnswers:
         self._waiting: list[_Pending] = []
         self._guard = threading.Lock()
         self._writing = threading.Lock()
-        self._connection().executescript(_TABLES)
-        # Of two that make the store at the same time, the first one names it.
-        self._write([("INSERT OR IGNORE INTO stores VALUES (1, ?)", (secrets.token_hex(16),))])
+        try:
+            self._connection().executescript(_TABLES)
+            # Of two that make the store at the same time, the first one names it.
+            self._write([("INSERT OR IGNORE INTO stores VALUES (1, ?)", (secrets.token_hex(16),))])
+            damage = self._connection().execute("PRAGMA quick_check(1)").fetchone()[0]
+        except sqlite3.OperationalError:  # it is busy, or the disk is full
+            self.close()
+            raise
+        except sqlite3.DatabaseError as error:
+            damage = str(error)
+        if damage != "ok":
+            self.close()
+            raise LedgerCorrupt(
+                f"{self._path}: the stored answers are damaged ({damage}); restore a backup of "
+                "them. Without them no answer is given again, and each is paid for again"
+            )
 
     def _connection(self) -> sqlite3.Connection:
         found: sqlite3.Connection | None = getattr(self._local, "connection", None)
@@ -241,6 +257,13 @@ class SqliteAnswers:
             .fetchone()
         )
         return None if row is None else str(row[0])
+
+    def last_receipts(self) -> list[Mapping[str, Any]]:
+        rows = self._connection().execute(
+            "SELECT answer, max(json_extract(answer, '$.receipt.entry.seq')) FROM answers "
+            "GROUP BY dataset, json_extract(answer, '$.receipt.entry.ledger')"
+        )
+        return [json.loads(answer)["receipt"] for answer, _ in rows]
 
     def _write(self, statements: list[tuple[str, tuple[str, ...]]]) -> list[bool]:
         """Run statements in a transaction; whoever gets the turn commits for all who wait.

@@ -16,12 +16,28 @@ import ibis  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet.curator.scratch import PrivateFolder
+from discreet.curator.sources import NOT_UTF8, one_column, open_parquet, raw_names
+from discreet.data.schema import Schema
 from discreet.errors import InvalidValue, NotApplicable
 
 __all__ = ["MOST_ROWS", "Backend", "DuckBackend", "SparkBackend", "open_backend"]
 
 # With parts of at most 2**30 in a row, no sum over a table passes 2**62.
 MOST_ROWS = 2**32
+
+# What curator.sources makes of a text in Python: without the blanks, in hexadecimal digits, where
+# it is not UTF-8.
+_BLANK = "(09|0A|0B|0C|0D|20)+"
+_UTF8_IN_DUCKDB = (
+    f"CASE WHEN contains(coalesce(TRY(decode({{0}})), '{NOT_UTF8}'), '{NOT_UTF8}') THEN "
+    f"'{NOT_UTF8}' || regexp_replace(hex({{0}}), '^{_BLANK}|{_BLANK}$', '', 'g') "
+    "ELSE TRY(decode({0})) END"
+)
+_UTF8_IN_SPARK = (
+    f"CASE WHEN NOT is_valid_utf8({{0}}) OR contains(CAST({{0}} AS STRING), '{NOT_UTF8}') THEN "
+    f"concat('{NOT_UTF8}', regexp_replace(hex({{0}}), '^{_BLANK}|{_BLANK}$', '')) "
+    "ELSE CAST({0} AS STRING) END"
+)
 
 
 class Backend(Protocol):
@@ -30,11 +46,14 @@ class Backend(Protocol):
     # Whether queries can tell persons apart: the table then has all their rows, numbered.
     counts_persons: bool
 
-    def read_parquet(self, place: str) -> Any:
-        """The table of a Parquet file or directory, as Ibis sees it."""
+    def read_parquet(self, place: str, schema: Schema) -> Any:
+        """The columns of a schema in a Parquet file or directory, as Ibis sees them."""
 
-    def read_database(self, place: str, table: str) -> Any:
-        """A table of a database file."""
+    def read_staged(self, place: str) -> Any:
+        """A Parquet file that was written here."""
+
+    def read_database(self, place: str, table: str, schema: Schema) -> Any:
+        """The columns of a schema in a table of a database file."""
 
     def keep(self, table: Any) -> None:
         """Compute a table once and keep it as the bounded table."""
@@ -78,12 +97,25 @@ class DuckBackend:
         self._local = threading.local()
         self._compiling = threading.Lock()
 
-    def read_parquet(self, place: str) -> Any:
-        return self._ibis.read_parquet(_files_in(Path(place)) if Path(place).is_dir() else place)
+    def read_parquet(self, place: str, schema: Schema) -> Any:
+        if "://" in place:
+            return _by_raw_names(self._ibis.read_parquet(place), schema)
+        path = Path(place)
+        files = _files_in(path) if path.is_dir() else [place]
+        self._connection.register("given", open_parquet(files, place, schema))
+        found = self._connection.execute("DESCRIBE given").fetchall()
+        texts = (name for name, kind, *_ in found if kind == "BLOB")
+        replaced = ", ".join(f"{_UTF8_IN_DUCKDB.format(name)} AS {name}" for name in texts)
+        replaced = f" REPLACE ({replaced})" if replaced else ""
+        self._connection.execute(f"CREATE TEMP VIEW texts AS SELECT *{replaced} FROM given")
+        return self._ibis.table("texts")
 
-    def read_database(self, place: str, table: str) -> Any:
+    def read_staged(self, place: str) -> Any:
+        return self._ibis.read_parquet(place)
+
+    def read_database(self, place: str, table: str, schema: Schema) -> Any:
         self._ibis.attach(place, name="source", read_only=True)
-        return self._ibis.table(table, database=("source", "main"))
+        return _by_raw_names(self._ibis.table(table, database=("source", "main")), schema)
 
     def keep(self, table: Any) -> None:
         self._connection.execute(f"CREATE TABLE bounded AS {self.compile(table)}")
@@ -150,12 +182,26 @@ class SparkBackend:
         self._kept: Any = None
         self._compiling = threading.Lock()
 
-    def read_parquet(self, place: str) -> Any:
+    def read_parquet(self, place: str, schema: Schema) -> Any:
+        frame = self._session.read.parquet(place)
+        kinds = dict(frame.dtypes)
+        columns = []
+        for raw, name in raw_names(schema).items():
+            one_column(frame.columns, name)
+            cell = "`" + name.replace("`", "``") + "`"
+            is_text = kinds[name] in {"string", "binary"}
+            columns.append(f"{_UTF8_IN_SPARK.format(cell) if is_text else cell} AS {raw}")
+        return self._seen(frame.selectExpr(*columns))
+
+    def read_staged(self, place: str) -> Any:
+        return self._seen(self._session.read.parquet(place))
+
+    def _seen(self, frame: Any) -> Any:
         view = self._name + "_source"
-        self._session.read.parquet(place).createOrReplaceTempView(view)
+        frame.createOrReplaceTempView(view)
         return self._ibis.table(view)
 
-    def read_database(self, place: str, table: str) -> Any:
+    def read_database(self, place: str, table: str, schema: Schema) -> Any:
         raise InvalidValue("engine", "spark", "duckdb for a database file of DuckDB")
 
     def keep(self, table: Any) -> None:
@@ -192,6 +238,14 @@ def open_backend(engine: str, *, threads: int, master: str) -> Backend:
     if _validate.one_of("engine", engine, ("duckdb", "spark")) == "spark":
         return SparkBackend(master=master)
     return DuckBackend(threads=threads)
+
+
+def _by_raw_names(table: Any, schema: Schema) -> Any:
+    columns = {}
+    for raw, name in raw_names(schema).items():
+        one_column(table.columns, name)
+        columns[raw] = table[name]
+    return table.select(**columns)
 
 
 def _files_in(folder: Path) -> list[str]:

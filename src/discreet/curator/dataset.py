@@ -14,7 +14,7 @@ from discreet.curator.scratch import PrivateFolder
 from discreet.data.columns import Bounded, Date, Labelled
 from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
 from discreet.data.schema import Schema
-from discreet.errors import FileUnusable, InvalidValue
+from discreet.errors import DiscreetError, FileUnusable, InvalidValue
 from discreet.randomness import SystemSource
 
 if TYPE_CHECKING:
@@ -137,40 +137,46 @@ class CuratedDataset:
         key = SystemSource().read(32) if self._key is None else self._key
         staging = PrivateFolder()
         backend = open_backend(self.engine_name, threads=self._threads, master=self._master)
+        place = os.fspath(self._source) if isinstance(self._source, str | os.PathLike) else None
         try:
-            place = os.fspath(self._source) if isinstance(self._source, str | os.PathLike) else None
             raw: Any = None
             if place is not None and self._read_by_engine(place):
                 raw = (
-                    backend.read_parquet(place)
+                    backend.read_parquet(place, self.schema)
                     if self._table is None
-                    else backend.read_database(place, self._table)
+                    else backend.read_database(place, self._table, self.schema)
                 )
                 if self._has_zoned_days(raw):
                     if self._table is not None or not Path(place).is_file():
-                        expected = "days, times without a zone, or a single Parquet file"
+                        expected = "days, times without a zone, or Parquet files read by DuckDB"
                         raise InvalidValue("source", "times of a zone", expected)
                     raw = None  # an engine has the moment, and not the day that it was there
             coded = raw is None
             if coded:
                 rows = staging.path / "rows.parquet"
                 write_parquet(self._source, self.schema, rows)
-                raw = backend.read_parquet(str(rows))
+                raw = backend.read_staged(str(rows))
             build_bounded(
                 backend, raw, schema=self.schema, columns=self.columns, coded=coded, key=key
             )
-        except BaseException:
+        except BaseException as error:
             backend.close()
-            raise
+            if not isinstance(error, Exception) or isinstance(error, DiscreetError):
+                raise
+            # What an engine says may have a cell in it.
+            expected = f"records that {self.engine_name} can read ({type(error).__name__})"
+            raise InvalidValue("source", place or "a table", expected) from None
         finally:
             staging.close()
         return Engine(backend, self.columns)
 
     def _has_zoned_days(self, raw: Any) -> bool:
+        from discreet.curator.sources import raw_names
+
         kinds = (
-            raw[name].type()
-            for name, column in self.schema.columns.items()
-            if isinstance(column, Date) and name in raw.columns
+            raw[raw_name].type()
+            for raw_name, name in raw_names(self.schema).items()
+            if isinstance(self.schema.columns.get(name), Date)
         )
         return any(kind.is_timestamp() and kind.timezone is not None for kind in kinds)
 

@@ -18,7 +18,7 @@ from discreet.curator.forms import checked_text
 from discreet.curator.planning import Plan, Released
 from discreet.curator.plans import Quote, make_plan, quote
 from discreet.curator.queries import Query
-from discreet.errors import AlreadyCharged, InvalidValue
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt, LedgerMissing
 from discreet.ledger import Charge, Ledger
 from discreet.randomness import SystemSource
 
@@ -65,12 +65,41 @@ class Curator:
         self._datasets = datasets
         self._answers = open_answers(answers) if isinstance(answers, str | Path) else answers
         self._store = self._answers.identity()
+        try:
+            self.check_ledger()
+        except BaseException:
+            self._answers.close()
+            raise
         self._turns = [threading.Lock() for _ in range(_STRIPES)]
         self._agreed: dict[tuple[str, str], str] = {}
 
     def close(self) -> None:
         """Close the stored answers; the ledger and the datasets belong to the caller."""
         self._answers.close()
+
+    def check_ledger(self) -> None:
+        """Raise ``LedgerCorrupt`` if the ledger lacks a charge that a stored answer was paid by.
+
+        Then an older copy was put in its place, which does not know what was spent since.
+        """
+        for receipt in self._answers.last_receipts():
+            entry = receipt["entry"]
+            try:
+                first = self._ledger.receipt(entry["dataset"], 0)
+            except LedgerMissing:
+                continue
+            if first["entry"]["ledger"] != entry["ledger"]:
+                continue  # answers of another ledger are never given
+            try:
+                holds = self._ledger.receipt(entry["dataset"], entry["seq"])["hash"]
+            except LedgerMissing:
+                holds = None
+            if holds != receipt["hash"]:
+                raise LedgerCorrupt(
+                    f"{entry['dataset']!r} lacks entry {entry['seq']}, which paid for a stored "
+                    "answer: this is an older copy of the ledger, which does not know what was "
+                    "spent since; put the newer one back"
+                )
 
     def quote(self, dataset: str, query: Query, *, analyst: str | None = None) -> Quote:
         """What a query would cost; for the analyst who was given its answer, that it is free."""

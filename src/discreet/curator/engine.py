@@ -18,9 +18,9 @@ from discreet.curator.grids import PERSON, StoredColumn
 from discreet.curator.ibis_algebra import IbisAlgebra
 from discreet.curator.ingestion import kept_column, person_text
 from discreet.curator.lowering import Lowering
-from discreet.curator.sources import raw_name
+from discreet.curator.sources import raw_names
 from discreet.data.schema import Schema
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import NotApplicable
 
 __all__ = ["Engine", "build_bounded"]
 
@@ -43,25 +43,19 @@ def build_bounded(
 ) -> None:
     """Read, rank and keep a table; ``coded`` says that it was staged by the schema's rules."""
     kept: dict[str, Any] = {}
-    for name, column in schema.columns.items():
-        stored = columns[name]
-        cells = raw[raw_name(stored.position)] if coded else _file_column(raw, name)
-        kept[stored.kept_as] = kept_column(cells, column, stored, coded=coded)
-    if schema.person is not None:
-        cells = raw[PERSON] if coded else _file_column(raw, schema.person)
-        kept[PERSON] = cells if coded else person_text(cells, schema.person)
+    for raw_name, name in raw_names(schema).items():
+        if raw_name == PERSON:
+            kept[PERSON] = raw[PERSON] if coded else person_text(raw[PERSON], name)
+        else:
+            stored = columns[name]
+            cells = raw[raw_name]
+            kept[stored.kept_as] = kept_column(cells, schema.columns[name], stored, coded=coded)
     table = raw.select(**kept)
     if schema.person is None:
         backend.keep(without_persons(table, columns))
     else:
         cap = None if backend.counts_persons else schema.rows_per_person
         backend.keep(ranked(table, columns, key=key, cap=cap))
-
-
-def _file_column(raw: Any, name: str) -> Any:
-    if list(raw.columns).count(name) != 1:
-        raise InvalidValue("source", "a table", f"one column {name!r}")
-    return raw[name]
 
 
 @final

@@ -63,9 +63,11 @@ def person_text(raw: Any, name: str) -> Any:
         return trimmed(raw).nullif("")
     if kind.is_integer():
         return raw.cast("string")
-    if kind.is_floating():
-        return _whole_text(raw.cast("float64"))
-    raise InvalidValue(f"source.{name}", str(kind), "texts or whole numbers that name persons")
+    if kind.is_floating():  # as discreet.data.cells.text_of has it: all but NaN name somebody
+        number = raw.cast("float64")
+        text = _whole_text(number).fill_null(number.cast("string"))
+        return ibis.ifelse(number.isnan().fill_null(True), ibis.null().cast("string"), text)
+    raise InvalidValue(f"source.{name}", str(kind), "texts or numbers that name persons")
 
 
 def _number(raw: Any, column: Column, name: str) -> Any:

@@ -21,8 +21,7 @@ from discreet.errors import InvalidValue
 from discreet.mechanisms.error_bars import each_of, laplace_reach, outward
 from discreet.mechanisms.laplace import IntegerLaplace
 from discreet.privacy import Loss, Relation
-from discreet.randomness import Source, discrete_laplace
-from discreet.randomness.enclosure import exp_negative
+from discreet.randomness import Source, discrete_laplace, exp_negative
 
 if TYPE_CHECKING:
     from discreet.curator.engine import Engine

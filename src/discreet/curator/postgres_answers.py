@@ -6,7 +6,7 @@ import json
 import queue
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, final
@@ -134,6 +134,15 @@ class PostgresAnswers:
             ).fetchone()
         if row is not None and row[0] != name:
             raise KeyConflict(OTHER_QUERY)
+
+    def last_receipts(self) -> list[Mapping[str, Any]]:
+        with self._session() as session:
+            rows = session.execute(
+                "SELECT DISTINCT ON (dataset, entry ->> 'ledger') answer FROM (SELECT dataset, "
+                "answer, answer::json -> 'receipt' -> 'entry' AS entry FROM answers) AS paid "
+                "ORDER BY dataset, entry ->> 'ledger', (entry ->> 'seq')::bigint DESC"
+            ).fetchall()
+        return [json.loads(answer)["receipt"] for (answer,) in rows]
 
     def close(self) -> None:
         while True:

@@ -22,7 +22,7 @@ from functools import lru_cache
 
 from discreet.errors import InvalidValue
 from discreet.mechanisms.error_bars import least
-from discreet.randomness.enclosure import exp_negative
+from discreet.randomness import exp_negative
 
 __all__ = ["least_count", "release_threshold"]
 

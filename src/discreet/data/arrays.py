@@ -79,15 +79,22 @@ def column_array(name: str, values: object) -> NDArray[Any]:
     are read one by one.
     """
     home = type(values).__module__.partition(".")[0]
+    if home == "pandas" and _in_arrow(getattr(values, "dtype", None)):
+        home, values = "pyarrow", values.array.__arrow_array__()  # type: ignore[attr-defined]
     if home == "pyarrow":
         from discreet.data.arrow_cells import cells_of
 
+        if not hasattr(values, "type"):
+            found, expected = f"{values.num_columns} columns", "one: rename or drop the others"  # type: ignore[attr-defined]
+            raise InvalidValue(f"data[{name!r}]", found, expected)
         values = cells_of(values)
     elif home == "polars":
         series: Any = values
         # Wall-clock time of the column's own zone, as for Arrow.
         zoned = getattr(series.dtype, "time_zone", None) is not None
-        values = (series.dt.replace_time_zone(None) if zoned else series).to_numpy()
+        series = series.dt.replace_time_zone(None) if zoned else series
+        # numpy has no integers of 128 bits.
+        values = series.to_list() if "128" in str(series.dtype) else series.to_numpy()
     elif hasattr(values, "to_numpy"):
         values = values.to_numpy()
     if not isinstance(values, np.ndarray):
@@ -104,6 +111,11 @@ def column_array(name: str, values: object) -> NDArray[Any]:
         expected = "an array of one dimension, one cell for each row"
         raise InvalidValue(f"data[{name!r}]", f"{values.ndim} dimensions", expected)
     return values
+
+
+def _in_arrow(dtype: Any) -> bool:
+    """Whether pandas keeps a column in Arrow; its own way out fails at texts that are not UTF-8."""
+    return type(dtype).__name__ == "ArrowDtype" or getattr(dtype, "storage", None) == "pyarrow"
 
 
 def numbers_from_array(array: NDArray[Any], column: Column) -> NDArray[np.float64]:

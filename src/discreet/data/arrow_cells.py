@@ -20,7 +20,7 @@ from discreet.errors import NotApplicable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ArrowBatch", "arrow_kind", "cells_of", "load", "numbers_from_text"]
+__all__ = ["ArrowBatch", "arrow_kind", "cells_of", "load", "numbers_from_text", "wall_clock"]
 
 # Up to fifteen digits on both sides: no exponent, no leading plus, no bare point.
 _COMMON_NUMBER = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"
@@ -102,7 +102,7 @@ def _distinct(trimmed: Any) -> tuple[NDArray[np.int64], list[bytes]]:
 
 def _flattened(array: Any) -> Any:
     """Return texts as one binary array without nulls, and all else as a numpy array."""
-    pa, compute = load("pyarrow"), load("pyarrow.compute")
+    pa = load("pyarrow")
     types = pa.types
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
@@ -118,9 +118,7 @@ def _flattened(array: Any) -> Any:
         numbers = array.cast(pa.float64()) if types.is_float16(kind) else array
         return numbers.to_numpy(zero_copy_only=False)
     if types.is_date(kind) or types.is_timestamp(kind):
-        # Wall-clock time of the column's own zone, as pandas and Python would show it.
-        local = compute.local_timestamp(array) if _zone_is_known(kind) else array
-        return local.to_numpy(zero_copy_only=False)
+        return wall_clock(array).to_numpy(zero_copy_only=False)
     objects = np.empty(len(array), dtype=object)
     for at, cell in enumerate(array):
         try:
@@ -128,6 +126,14 @@ def _flattened(array: Any) -> Any:
         except (ValueError, ArithmeticError, ImportError):
             objects[at] = None  # Python has no such value
     return objects
+
+
+def wall_clock(array: Any) -> Any:
+    """Return times as the clocks of their own zone showed them, as pandas and Python do."""
+    if _zone_is_known(array.type):
+        return load("pyarrow.compute").local_timestamp(array)
+    zoned = getattr(array.type, "tz", None) is not None
+    return array.cast(load("pyarrow").timestamp(array.type.unit)) if zoned else array
 
 
 def cells_of(array: Any) -> NDArray[Any]:

@@ -81,6 +81,7 @@ def date_in_text(text: bytes) -> float:
     if found is None:
         return MISSING
     try:
+        text.decode()  # what is not UTF-8 is no date either, wherever it is read
         return to_days(dt.date(*map(int, found.groups())))
     except ValueError:
         return MISSING
@@ -125,15 +126,11 @@ def text_of(cell: object) -> bytes:
     >>> text_of(" Male "), text_of(3.0), text_of(2.5), text_of(True), text_of(None)
     (b'Male', b'3', b'2.5', b'True', b'')
     """
-    cell = _plain(cell)
-    if isinstance(cell, str):
-        return cell.encode("utf-8", "surrogatepass").strip(BLANKS)
-    if isinstance(cell, bytes | bytearray):
-        return bytes(cell).strip(BLANKS)
-    if not isinstance(cell, numbers.Real | Decimal | dt.date | UUID):
-        return b""
     try:
-        if cell != cell:
+        cell = _plain(cell)
+        if isinstance(cell, bytes):
+            return cell.strip(BLANKS)
+        if not isinstance(cell, numbers.Real | Decimal | dt.date | UUID) or cell != cell:
             return b""
         if isinstance(cell, bool | dt.date | UUID):
             return str(cell).encode()
@@ -149,26 +146,28 @@ def text_of(cell: object) -> bytes:
 def _read(
     cell: object, from_text: Callable[[bytes], float], from_object: Callable[[object], float]
 ) -> float:
-    cell = _plain(cell)
-    if isinstance(cell, str):
-        return from_text(cell.encode("utf-8", "surrogatepass"))
-    if isinstance(cell, bytes | bytearray):
-        return from_text(bytes(cell))
     try:
+        cell = _plain(cell)
+        if isinstance(cell, bytes):
+            return from_text(cell)
         return MISSING if cell is None else from_object(cell)
     except Exception:  # noqa: BLE001 - an object may raise anything, and no cell may be an error
         return MISSING
 
 
 def _plain(cell: object) -> object:
-    """Return numpy scalars as what Python has for them; days for a date of numpy."""
+    """Return texts as bytes, numpy scalars as what Python has for them, its dates as days."""
+    if isinstance(cell, str):  # by its characters, whatever a class of its own makes of them
+        return str.encode(cell, "utf-8", "surrogatepass")
+    if isinstance(cell, bytes | bytearray):
+        return memoryview(cell).tobytes()
     if isinstance(cell, np.datetime64):
         day = cell.astype("datetime64[D]")
         return None if np.isnat(day) else day.item()
     if isinstance(cell, np.timedelta64):
         return None  # an item of it may be a plain number
     if isinstance(cell, np.generic):
-        cell = cell.item()
+        return _plain(cell.item())
     if isinstance(cell, complex) and cell.imag == 0.0:
         # One complex cell makes pandas write the whole column so: the others stay what they are.
         return cell.real

@@ -17,7 +17,9 @@ common pool for rows without a name would let one person's rows push out those o
 
 A row whose cell for the person is empty belongs to nobody known and is left out: it cannot
 be charged to anyone. Names are compared as texts without the blanks around them: two spellings
-are two persons.
+are two persons. In a column of numbers NaN is empty, and every other number names a person, an
+infinity and a fraction too; a name that is not UTF-8 is compared by its bytes. The curator's
+engines follow the same rule.
 
 The choice needs a pass of its own over the column of persons, and memory for their names and
 up to 200 bytes a kept row while it sorts, however wide the rows are.

@@ -438,7 +438,12 @@ def named_columns(data: object) -> Mapping[str, Any] | None:
         return data
     home, kind = type(data).__module__.partition(".")[0], type(data).__name__
     if home == "pyarrow" and hasattr(data, "schema"):
-        return {name: data.column(name) for name in dict.fromkeys(data.schema.names)}  # type: ignore[attr-defined]
+        names = list(data.schema.names)
+        places = {name: [at for at, one in enumerate(names) if one == name] for name in names}
+        return {
+            name: data.column(at[0]) if len(at) == 1 else data.select(at)  # type: ignore[attr-defined]
+            for name, at in places.items()
+        }
     if home in ("pandas", "polars") and kind == "DataFrame":
         return {name: data[name] for name in dict.fromkeys(data.columns)}  # type: ignore[index, attr-defined]
     return None

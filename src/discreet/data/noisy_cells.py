@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy.special import ndtri
 
+from discreet import _validate
 from discreet.data.cells import to_days
 from discreet.data.columns import Bounded, Date, Integer, Real
 from discreet.errors import InvalidValue, NotApplicable
@@ -44,7 +45,6 @@ from discreet.mechanisms.parameters import rounded_up, stated_epsilon
 from discreet.privacy import GDP, DiscreteLaplace, Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -242,7 +242,7 @@ def plan_cells(
     )
     if delta is None:
         return plain
-    slack = float(rational("delta", delta, above=0, below=1))
+    slack = float(_validate.fraction("delta", delta, above=0, below=1))
     target = math.nextafter(float(budget), 0.0)
     stddev = _length(changed) / gaussian_mu(target, slack)
     if _threshold("laplace", scale, _USUAL_CELLS) <= _threshold("gaussian", stddev, _USUAL_CELLS):

@@ -28,6 +28,7 @@ from typing import Any, final
 
 import numpy as np
 
+from discreet import _validate
 from discreet.data.columns import Bounded, Categorical, Column
 from discreet.data.inputs import open_table
 from discreet.data.noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
@@ -37,10 +38,8 @@ from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
 from discreet.mechanisms import Release
 from discreet.mechanisms.parameters import stated_epsilon
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import Loss, Relation
-from discreet.randomness import Source
-from discreet.randomness.arguments import rational
+from discreet.randomness import Source, choose_source
 
 __all__ = ["MOST_LEARNED", "SchemaPlan", "complete_schema", "learned_categories", "plan_schema"]
 
@@ -155,7 +154,7 @@ def plan_schema(
         name: grid_of(name, _bounded(schema, name), (grids or {}).get(name)) for name in bounded
     }
     one = _share("epsilon", epsilon, budget, len(names))
-    slack = Fraction(0) if delta is None else rational("delta", delta, above=0, below=1)
+    slack = Fraction(0) if delta is None else _validate.fraction("delta", delta, above=0, below=1)
     if labelled and not slack:
         expected = f"a delta, as the categories of {labelled[0]!r} are to be learned"
         raise InvalidValue("delta", delta, expected)

@@ -26,8 +26,8 @@ from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
 from discreet.mechanisms import Release, laplace_integers
 from discreet.mechanisms.parameters import rounded_up, stated_epsilon
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import DiscreteLaplace, Loss, Relation
+from discreet.randomness import choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -38,8 +38,7 @@ from discreet.data.contributions import CHOICES, rows_and_owners
 from discreet.data.inputs import TableInput, open_table
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
-from discreet.mechanisms.seeding import choose_source
-from discreet.randomness import Source
+from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -32,11 +32,9 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import GDP, Loss, PureDP, RenyiDP, calibrate
 from discreet.privacy.theorems_gaussian import gaussian_mu
-from discreet.randomness import Source, bernoulli, uniform_integers
-from discreet.randomness.arguments import rational
+from discreet.randomness import Source, bernoulli, choose_source, uniform_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -76,7 +74,7 @@ def selection_loss(run: Loss, *, stop: object) -> Loss:
     """
     if not isinstance(run, Loss):
         raise InvalidValue("run", run, "the loss of one run")
-    gamma = rational("stop", stop, above=0, at_most=1)
+    gamma = _validate.fraction("stop", stop, above=0, at_most=1)
     if gamma == 1:
         return run
     pure = _pure(run)
@@ -136,7 +134,9 @@ def select_privately(
     if not options:
         raise InvalidValue("candidates", candidates, "at least one candidate")
     gamma = (
-        default_stop(len(options)) if stop is None else rational("stop", stop, above=0, at_most=1)
+        default_stop(len(options))
+        if stop is None
+        else _validate.fraction("stop", stop, above=0, at_most=1)
     )
     loss = selection_loss(run_loss, stop=gamma)
     bits = choose_source(source, insecure_seed)

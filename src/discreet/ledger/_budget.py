@@ -14,9 +14,10 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from discreet import _validate
+from discreet._json import canonical
 from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue, LedgerCorrupt
-from discreet.ledger._entry import Entry, canonical, check_name, parse_entry, printable
+from discreet.ledger._entry import Entry, check_name, parse_entry, printable
 from discreet.privacy.adaptive import Filter
 from discreet.privacy.atoms import ApproxDP
 from discreet.privacy.loss import Loss

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, ClassVar, NoReturn, final
 
+from discreet._json import canonical, read_json
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerError, SchemaError
-from discreet.ledger._entry import Entry, canonical, make_receipt, parse_json
+from discreet.ledger._entry import Entry, make_receipt
 
 _LONGEST_RESULT = 65_536
 
@@ -80,7 +81,7 @@ class Charge:
     @property
     def result(self) -> object:
         """What the body recorded, or ``None``."""
-        return parse_json(self._result, "result")
+        return read_json(self._result, "result")
 
     def receipt(self) -> dict[str, Any]:
         """The entry as a JSON object for :func:`discreet.ledger.check_receipt`."""
@@ -93,8 +94,8 @@ class Charge:
         try:
             text = canonical(result)
             if len(text) <= _LONGEST_RESULT:
-                parse_json(text, "result")  # what cannot be read, or has a name twice, is not kept
-        except (TypeError, ValueError, RecursionError, SchemaError):
+                read_json(text, "result")  # what cannot be read, or has a name twice, is not kept
+        except SchemaError:
             text = ""
         if not 0 < len(text) <= _LONGEST_RESULT:
             expected = f"JSON of at most {_LONGEST_RESULT} characters, no name twice"

@@ -17,11 +17,12 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from discreet._dsse import Envelope, is_envelope, read_envelope, read_statement, sign_statement
+from discreet._json import canonical, read_json
 from discreet.errors import DataCorrupt, InvalidValue, SchemaError
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
@@ -37,40 +38,9 @@ _LARGEST_PRINTED = 10_000  # bits; Python prints at most 4,300 digits
 _ROLL = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64}|)")
 
 
-def canonical(value: object) -> str:
-    r"""One text for one value: sorted names, no blanks, ASCII.
-
-    >>> canonical({"b": [1, "é"], "a": None})
-    '{"a":null,"b":[1,"\\u00e9"]}'
-    """
-    return json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-    )
-
-
 def hash_text(text: str) -> str:
     """The SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("ascii")).hexdigest()
-
-
-def parse_json(text: str, where: str) -> Any:
-    """Read JSON strictly: no field twice, no NaN."""
-
-    def refuse(name: str) -> NoReturn:
-        raise SchemaError(f"{where}: {name} is not a number of JSON")
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen = dict(pairs)
-        if len(seen) != len(pairs):
-            raise SchemaError(f"{where}: a field is given twice")
-        return seen
-
-    try:
-        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, SchemaError):
-            raise
-        raise SchemaError(f"{where} is not JSON: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -155,7 +125,7 @@ class Entry:
 
 def parse_entry(text: str) -> Entry:
     """Read the text of an entry, or raise ``SchemaError``."""
-    fields = parse_json(text, "entry")
+    fields = read_json(text, "entry")
     if not isinstance(fields, dict) or set(fields) - {"roll"} != _FIELDS:
         raise SchemaError("entry: the fields are not those of an entry")
     version = fields["version"]
@@ -173,11 +143,7 @@ def parse_entry(text: str) -> Entry:
     ):
         raise SchemaError("entry: a field has the wrong type")
     roll = Roll.parse(fields["roll"]) if version > 1 else None
-    try:
-        exact = canonical(fields) == text
-    except (ValueError, RecursionError):  # a number such as 1e999 is read and cannot be written
-        exact = False
-    if not exact:
+    if canonical(fields) != text:
         raise SchemaError("entry: the text is not in canonical form")
     named = {name: fields[name] for name in (*words, "seq", "kind", "content")}
     return Entry(**named, roll=roll, text=text, hash=hash_text(text))
@@ -230,7 +196,7 @@ def make_export(dataset: str, entries: Iterable[tuple[str, str]]) -> dict[str, A
 
 def read_document(text: str) -> Mapping[str, Any]:
     """Read a receipt or an export strictly, or raise ``SchemaError``."""
-    document = parse_json(text, "receipt")
+    document = read_json(text, "receipt")
     if not isinstance(document, dict):
         raise SchemaError("receipt: expected an object")
     return document

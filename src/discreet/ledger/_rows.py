@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple
 
+from discreet._json import read_json
 from discreet._store import Session
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
 from discreet.ledger._budget import format_label, write_state
-from discreet.ledger._entry import Entry, Head, Roll, parse_entry, parse_json
+from discreet.ledger._entry import Entry, Head, Roll, parse_entry
 from discreet.privacy.adaptive import Filter
 
 
@@ -161,7 +162,7 @@ def _read(state: str) -> Filter:
     """What a text says never changes; whoever spends from it takes a copy."""
     known = _KNOWN.get(state)
     return (
-        _remember(state, Filter.from_state(parse_json(state, "state"))) if known is None else known
+        _remember(state, Filter.from_state(read_json(state, "state"))) if known is None else known
     )
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.randomness.arguments import rational
-from discreet.randomness.enclosure import exp_negative
+from discreet.randomness import exp_negative
 
 __all__ = [
     "decimal_down",
@@ -33,7 +33,7 @@ _SMALLEST = Fraction(1, 10**300)
 
 def workable_epsilon(epsilon: object) -> Fraction:
     """Return an epsilon from 1e-9 to 1e6, for which thresholds can be certified, or raise."""
-    exact = rational("epsilon", epsilon, above=0)
+    exact = _validate.fraction("epsilon", epsilon, above=0)
     if not Fraction(1, 10**9) <= exact <= 10**6:
         raise InvalidValue("epsilon", epsilon, "a number with 1e-09 <= epsilon <= 1e+06")
     return exact
@@ -41,7 +41,7 @@ def workable_epsilon(epsilon: object) -> Fraction:
 
 def workable_delta(delta: object) -> Fraction:
     """Return a delta from 1e-300 up, below 1, or raise."""
-    exact = rational("delta", delta, above=0, below=1)
+    exact = _validate.fraction("delta", delta, above=0, below=1)
     if exact < _SMALLEST:
         raise InvalidValue("delta", delta, "a number with 1e-300 <= delta < 1")
     return exact

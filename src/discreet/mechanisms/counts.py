@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
 from discreet.mechanisms.error_bars import each_of, integer_bars, laplace_reach
 from discreet.mechanisms.laplace import IntegerLaplace
 from discreet.mechanisms.parameters import either, rounded_up, stated_epsilon
 from discreet.mechanisms.release import Interval, Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import Loss, Relation
-from discreet.randomness import Source, discrete_laplace
-from discreet.randomness.arguments import withheld
+from discreet.randomness import Source, choose_source, discrete_laplace
 
 __all__ = ["NoisyFraction", "laplace_count", "laplace_fraction", "laplace_histogram"]
 

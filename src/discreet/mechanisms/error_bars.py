@@ -16,7 +16,7 @@ import numpy as np
 from scipy import special
 
 from discreet.mechanisms.release import Interval
-from discreet.randomness.enclosure import exp_negative
+from discreet.randomness import exp_negative
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,10 +19,9 @@ from typing import Any
 
 from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import rounded_up
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.selection import Pace, Selection, pick, utility_bound
 from discreet.privacy import Exponential, Relation
-from discreet.randomness import Race, Source
+from discreet.randomness import Race, Source, choose_source
 
 __all__ = ["exponential_choice", "exponential_stream"]
 

@@ -32,12 +32,6 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.answers import (
-    integer_answer,
-    integer_answers,
-    real_answer,
-    real_answers,
-)
 from discreet.mechanisms.error_bars import (
     gaussian_reach,
     integer_bars,
@@ -54,16 +48,19 @@ from discreet.mechanisms.parameters import (
     stated_noise,
 )
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian, Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_classical_stddev, gaussian_mu
 from discreet.randomness import (
     Source,
+    choose_source,
     discrete_gaussian,
     gaussian_on_grid,
+    read_integer,
+    read_integers,
+    read_real,
+    read_reals,
     sensitivity_on_grid,
 )
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -123,7 +120,7 @@ def gaussian_integer(
     target = _target(stddev, epsilon, delta, calibration)
     noise = _noise(target, change, partial(_one_number, change, Relation.parse(relation)))
     bits = choose_source(source, insecure_seed)
-    answer = integer_answer("value", value)
+    answer = read_integer("value", value)
     noisy = answer + discrete_gaussian(noise.variance, source=bits)
     return Release(
         noisy,
@@ -155,8 +152,8 @@ def gaussian_integers(
     >>> noisy.loss  # 1/20, and a little for the steps
     GDP(mu=0.0500...)
     """
-    answers = integer_answers("values", values)
-    norm = rational("sensitivity", sensitivity, above=0)
+    answers = read_integers("values", values)
+    norm = _validate.fraction("sensitivity", sensitivity, above=0)
     shift = rounded_up("sensitivity", sensitivity, norm)
     target = _target(stddev, epsilon, delta, calibration)
     coordinates = _coordinates(changed, answers.size)
@@ -203,7 +200,7 @@ def gaussian_real(
         target.in_steps(grid), steps, partial(_one_number, steps, Relation.parse(relation))
     )
     bits = choose_source(source, insecure_seed)
-    answer = real_answer("value", value)
+    answer = read_real("value", value)
     noisy = gaussian_on_grid(
         answer, stddev=Fraction(noise.stddev) * grid, granularity=grid, source=bits
     )
@@ -239,7 +236,7 @@ def gaussian_vector(
     >>> noisy.loss, noisy.loss.epsilon(delta=1e-5) <= 1.0
     (GDP(mu=0.26805...), True)
     """
-    answers = real_answers("values", values)
+    answers = read_reals("values", values)
     target = _target(stddev, epsilon, delta, calibration)
     coordinates = _coordinates(changed, answers.size)
     grid, norm = _on_grid(target, sensitivity, granularity, coordinates=coordinates)
@@ -373,7 +370,7 @@ def _on_grid(
     target: _Target, sensitivity: object, granularity: object, *, coordinates: int | None
 ) -> tuple[Fraction, Fraction]:
     """Return the granularity and the L2 sensitivity in its steps; None is one number."""
-    norm = rational("sensitivity", sensitivity, above=0)
+    norm = _validate.fraction("sensitivity", sensitivity, above=0)
     rows = coordinates or 1
     grid = grid_for(
         granularity,

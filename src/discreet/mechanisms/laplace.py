@@ -35,12 +35,6 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.mechanisms.answers import (
-    integer_answer,
-    integer_answers,
-    real_answer,
-    real_answers,
-)
 from discreet.mechanisms.error_bars import (
     integer_bars,
     integers_bars,
@@ -58,15 +52,18 @@ from discreet.mechanisms.parameters import (
     stated_noise,
 )
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import DiscreteLaplace, Relation
 from discreet.randomness import (
     Source,
+    choose_source,
     discrete_laplace,
     laplace_on_grid,
+    read_integer,
+    read_integers,
+    read_real,
+    read_reals,
     sensitivity_on_grid,
 )
-from discreet.randomness.arguments import rational
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -139,7 +136,7 @@ def laplace_integer(
     )
     bits = choose_source(source, insecure_seed)
     loss = noise.loss()
-    answer = integer_answer("value", value)
+    answer = read_integer("value", value)
     noisy = answer + discrete_laplace(noise.exact_scale, source=bits)
     return Release(
         noisy,
@@ -176,7 +173,7 @@ def laplace_integers(
     )
     bits = choose_source(source, insecure_seed)
     loss = noise.loss()
-    answers = integer_answers("values", values)
+    answers = read_integers("values", values)
     draws = discrete_laplace(noise.exact_scale, answers.size, source=bits).reshape(answers.shape)
     return Release(
         saturated(answers, draws),
@@ -213,7 +210,7 @@ def laplace_real(
     grid, noise = _on_grid(sensitivity, epsilon, scale, granularity, relation, coordinates=None)
     bits = choose_source(source, insecure_seed)
     loss = noise.loss()
-    answer = real_answer("value", value)
+    answer = read_real("value", value)
     noisy = laplace_on_grid(answer, scale=noise.exact_scale * grid, granularity=grid, source=bits)
     return Release(
         float(noisy.values),
@@ -245,7 +242,7 @@ def laplace_vector(
     >>> noisy.loss, noisy.loss.epsilon(delta=0)
     (DiscreteLaplace(scale=36.0, sensitivity=18), 0.5)
     """
-    answers = real_answers("values", values)
+    answers = read_reals("values", values)
     coordinates = _changed_coordinates(changed, answers.size)
     grid, noise = _on_grid(sensitivity, epsilon, scale, granularity, relation, coordinates)
     bits = choose_source(source, insecure_seed)
@@ -270,7 +267,7 @@ def _on_grid(
     coordinates: int | None,
 ) -> tuple[Fraction, IntegerLaplace]:
     """Return the granularity and the noise in its steps; ``coordinates`` None is one number."""
-    change = rational("sensitivity", sensitivity, above=0)
+    change = _validate.fraction("sensitivity", sensitivity, above=0)
     if either(epsilon=epsilon, scale=scale) == "scale":
         about = Fraction(stated_noise("scale", scale))
     else:

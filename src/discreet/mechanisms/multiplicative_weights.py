@@ -17,11 +17,9 @@ import numpy as np
 from discreet import _validate
 from discreet.mechanisms.parameters import drawn_scale, rounded_up
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.small_database import public_total, read_histogram, read_queries
 from discreet.privacy import DiscreteLaplace, Exponential, Loss, Relation
-from discreet.randomness import Source, discrete_laplace, select
-from discreet.randomness.arguments import rational
+from discreet.randomness import Source, choose_source, discrete_laplace, select
 
 __all__ = ["SyntheticDistribution", "multiplicative_weights", "multiplicative_weights_loss"]
 
@@ -150,7 +148,7 @@ def _moved(
 
 
 def _step(rounds: int, epsilon: object) -> Fraction:
-    return rational("epsilon", epsilon, above=0) / (2 * rounds)
+    return _validate.fraction("epsilon", epsilon, above=0) / (2 * rounds)
 
 
 def _scale(step: Fraction) -> float:

@@ -25,8 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms.answers import real_answers
 from discreet.mechanisms.error_bars import least
 from discreet.mechanisms.laplace import IntegerLaplace
 from discreet.mechanisms.parameters import (
@@ -38,17 +39,17 @@ from discreet.mechanisms.parameters import (
     stated_epsilon,
     stated_noise,
 )
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.selection import Pace, Selection, pick, stated_range, utility_bound
 from discreet.privacy import PureDP, Relation
 from discreet.randomness import (
     Source,
     bernoulli_exp,
+    choose_source,
     laplace_on_grid,
     permutation,
+    read_reals,
     sensitivity_on_grid,
 )
-from discreet.randomness.arguments import rational, withheld
 
 __all__ = ["permute_and_flip", "report_noisy_max"]
 
@@ -78,7 +79,7 @@ def report_noisy_max(
     """
     neighbours = Relation.parse(relation)
     stated_range(sensitivity, None, monotone, neighbours)
-    change = rational("sensitivity", sensitivity, above=0)
+    change = _validate.fraction("sensitivity", sensitivity, above=0)
     moves = 1 if flag("monotone", monotone) else 2
     if either(epsilon=epsilon, scale=scale) == "scale":
         about = Fraction(stated_noise("scale", scale))
@@ -165,7 +166,7 @@ def permute_and_flip(
 
 
 def _row(scores: Any) -> Any:
-    row = real_answers("scores", scores)
+    row = read_reals("scores", scores)
     if row.ndim != 1:
         raise InvalidValue("scores", f"shape {row.shape}", "one row")
     return row

@@ -11,10 +11,9 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+from discreet import _validate
 from discreet.errors import InvalidValue
-from discreet.randomness import default_granularity
-from discreet.randomness.arguments import rational
-from discreet.randomness.grid import granularity_checked
+from discreet.randomness import check_granularity, default_granularity
 
 __all__ = [
     "drawn_scale",
@@ -91,7 +90,7 @@ def stated_epsilon(epsilon: object) -> tuple[Fraction, float]:
     0.1 means one tenth, which is less than the double that prints so. 0.3 prints for a double
     that is less than three tenths: there the double itself is the aim.
     """
-    exact = rational("epsilon", epsilon, above=0)
+    exact = _validate.fraction("epsilon", epsilon, above=0)
     if isinstance(epsilon, float):
         exact = min(exact, Fraction(float(epsilon)))
     return exact, rounded_up("epsilon", epsilon, exact)
@@ -99,7 +98,7 @@ def stated_epsilon(epsilon: object) -> tuple[Fraction, float]:
 
 def stated_noise(argument: str, value: object) -> float:
     """Return a scale or a standard deviation as the double that is drawn with."""
-    exact = rational(argument, value, above=0)
+    exact = _validate.fraction(argument, value, above=0)
     return float(value) if isinstance(value, float) else rounded_up(argument, value, exact)
 
 
@@ -121,13 +120,13 @@ def grid_for(
     True
     """
     if granularity is not None:
-        return granularity_checked(granularity)
+        return check_granularity(granularity)
     try:
         grid = default_granularity(noise)
         finer = math.ceil(grid * coordinates * 2**20 / sensitivity).bit_length() - 1
         if finer > 0:
             grid /= 2 ** (min(finer, _FINER_FOR_ARRAYS) if array else finer)
-        return granularity_checked(grid)
+        return check_granularity(grid)
     except InvalidValue as error:
         raise InvalidValue("granularity", granularity, error.expected) from None
 

@@ -25,16 +25,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import stated_epsilon
 from discreet.mechanisms.release import Release
 from discreet.mechanisms.response_estimate import Channel, Estimate, response_bars
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy.divergence import channel_epsilon
-from discreet.randomness import Source, bernoulli, uniform_integers
-from discreet.randomness.arguments import withheld
-from discreet.randomness.coins import enclosed_bernoulli
-from discreet.randomness.enclosure import exp_negative
+from discreet.randomness import (
+    Source,
+    bernoulli,
+    choose_source,
+    enclosed_bernoulli,
+    exp_negative,
+    uniform_integers,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

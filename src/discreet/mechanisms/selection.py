@@ -23,7 +23,6 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms.parameters import either, flag, rounded_up, stated_epsilon
 from discreet.mechanisms.release import Release
 from discreet.privacy import Relation
-from discreet.randomness.arguments import rational
 
 __all__ = ["Pace", "Selection", "pick", "stated_range", "utility_bound"]
 
@@ -74,7 +73,7 @@ class Pace:
         neighbours = Relation.parse(relation)
         width = stated_range(sensitivity, score_range, monotone, neighbours)
         if either(epsilon=epsilon, rate=rate) == "rate":
-            pace = rational("rate", rate, above=0)
+            pace = _validate.fraction("rate", rate, above=0)
             if pace > _FASTEST:
                 raise InvalidValue("rate", rate, "at most 2**500")
             cost = pace * width
@@ -93,12 +92,12 @@ def stated_range(
     if either(sensitivity=sensitivity, score_range=score_range) == "score_range":
         if one_way:
             raise InvalidValue("monotone", monotone, "False where score_range says everything")
-        return rational("score_range", score_range, above=0)
+        return _validate.fraction("score_range", score_range, above=0)
     if one_way and relation is not Relation.ADD_REMOVE:
         raise InvalidValue(
             "monotone", monotone, "False under replace: one record leaves and another comes"
         )
-    return rational("sensitivity", sensitivity, above=0) * (1 if one_way else 2)
+    return _validate.fraction("sensitivity", sensitivity, above=0) * (1 if one_way else 2)
 
 
 def utility_bound(candidates: int, *, rate: object, beta: float) -> float:
@@ -114,7 +113,7 @@ def utility_bound(candidates: int, *, rate: object, beta: float) -> float:
     15.202
     """
     count = _validate.integer("candidates", candidates, at_least=1)
-    pace = rational("rate", rate, above=0)
+    pace = _validate.fraction("rate", rate, above=0)
     risk = _validate.real("beta", beta, above=0, below=1)
     return (math.log(count) - math.log(risk)) * (1.0 + 1e-14) / float(pace)
 

@@ -6,7 +6,7 @@ queries. The winner is a database like any other: whatever is computed from it i
 
 Exact, for small domains: the candidates are the multisets of the domain, all of them are
 enumerated, their scores are integers, and the race of
-:mod:`discreet.randomness.race` has exactly the stated probabilities. For larger domains
+:class:`discreet.randomness.Race` has exactly the stated probabilities. For larger domains
 see :mod:`discreet.mechanisms.multiplicative_weights`.
 """
 
@@ -21,13 +21,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms.parameters import stated_epsilon
 from discreet.mechanisms.release import Interval, Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import Exponential, Relation
-from discreet.randomness import Race, Source
-from discreet.randomness.arguments import withheld
+from discreet.randomness import Race, Source, choose_source
 
 __all__ = [
     "MeasuredError",

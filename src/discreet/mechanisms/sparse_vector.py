@@ -24,22 +24,21 @@ from typing import Any, NamedTuple, final
 
 from discreet import _validate
 from discreet.errors import InvalidValue, RelationMismatch
-from discreet.mechanisms.answers import real_answer
 from discreet.mechanisms.certified import decimal_down, workable_delta, workable_epsilon
 from discreet.mechanisms.halting import Charge, SingleRun
 from discreet.mechanisms.parameters import either, flag
 from discreet.mechanisms.release import Interval, Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import PureDP, Relation
 from discreet.randomness import (
     Source,
+    check_granularity,
+    choose_source,
     default_granularity,
     discrete_laplace,
+    read_real,
     round_to_grid,
     sensitivity_on_grid,
 )
-from discreet.randomness.arguments import rational
-from discreet.randomness.grid import granularity_checked
 
 __all__ = ["AboveThreshold", "SparseVector", "StepBudget", "step_budget"]
 
@@ -144,12 +143,12 @@ class _Comparison(SingleRun):
                 "monotone=True speaks of queries that all move in one direction between "
                 "neighbours; under 'replace' not even counts do (S15)"
             )
-        width = rational("sensitivity", sensitivity, above=0)
-        noise = rational("scale", scale, above=0) if step is None else 2 * width / step
+        width = _validate.fraction("sensitivity", sensitivity, above=0)
+        noise = _validate.fraction("scale", scale, above=0) if step is None else 2 * width / step
         grid = default_granularity(noise) if granularity is None else granularity
-        self._granularity = granularity_checked(grid)
+        self._granularity = check_granularity(grid)
         steps = int(sensitivity_on_grid(width, granularity=self._granularity))
-        self._threshold = rational("threshold", threshold)
+        self._threshold = _validate.fraction("threshold", threshold)
         self._level = math.floor(self._threshold / self._granularity + Fraction(1, 2))
         if step is None:
             self._threshold_scale = noise / self._granularity
@@ -199,7 +198,7 @@ class _Comparison(SingleRun):
         Raises :class:`MechanismHalted` once the run is over.
         """
         with self._turn():
-            answer = real_answer("value", value)
+            answer = read_real("value", value)
             level = int(round_to_grid(answer, granularity=self._granularity))
             noise = discrete_laplace(self._query_scale, source=self._source)
             above = level + noise >= self._bar
@@ -278,7 +277,7 @@ class AboveThreshold(_Comparison):
         charge: Charge | None = None,
     ) -> None:
         either(epsilon=epsilon, scale=scale)
-        step = None if epsilon is None else rational("epsilon", epsilon, above=0)
+        step = None if epsilon is None else _validate.fraction("epsilon", epsilon, above=0)
         super().__init__(
             threshold=threshold,
             runs=1,

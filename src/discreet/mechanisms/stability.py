@@ -30,6 +30,7 @@ from fractions import Fraction
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue, RelationMismatch
 from discreet.mechanisms.certified import (
     exp_bounds,
@@ -39,10 +40,8 @@ from discreet.mechanisms.certified import (
     workable_epsilon,
 )
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.privacy import ApproxDP, Relation
-from discreet.randomness import Source, discrete_laplace
-from discreet.randomness.arguments import withheld
+from discreet.randomness import Source, choose_source, discrete_laplace
 
 __all__ = [
     "FAIL",

@@ -29,12 +29,10 @@ from discreet.errors import InvalidValue
 from discreet.mechanisms.certified import decimal_up, laplace_difference_tail, workable_delta
 from discreet.mechanisms.halting import Charge, SingleRun
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.sparse_vector import step_budget
 from discreet.mechanisms.stability import FAIL, Fail, StableFunction, agreed_relation
 from discreet.privacy import ApproxDP, Loss, PureDP, Relation
-from discreet.randomness import Source, discrete_laplace
-from discreet.randomness.arguments import rational
+from discreet.randomness import Source, choose_source, discrete_laplace
 
 __all__ = ["StableVector", "StableVectorPlan", "stable_vector_plan"]
 
@@ -90,7 +88,7 @@ def stable_vector_plan(
     5 * PureDP(epsilon=0.2, relation='replace') + ApproxDP(epsilon=0, delta=..., relation='replace')
     """
     count = _validate.integer("fails", fails, at_least=1)
-    target = 2 * workable_delta(rational("delta", delta, above=0, below=1) / 2)
+    target = 2 * workable_delta(_validate.fraction("delta", delta, above=0, below=1) / 2)
     kind = _validate.one_of("threshold", threshold, THRESHOLDS)
     if questions is not None:
         questions = _validate.integer("questions", questions, at_least=1)

@@ -23,20 +23,20 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
 from discreet.mechanisms.certified import decimal_up, exp_bounds, workable_delta, workable_epsilon
 from discreet.mechanisms.release import Release
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.stability import FAIL, stability_test
 from discreet.privacy import ApproxDP, Relation
 from discreet.randomness import (
     Source,
     bernoulli,
+    choose_source,
     discrete_laplace,
     permutation,
     uniform_integers,
 )
-from discreet.randomness.arguments import withheld
 
 __all__ = [
     "PrintedSubsampling",

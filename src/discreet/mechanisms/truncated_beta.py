@@ -28,13 +28,12 @@ from functools import lru_cache, partial
 from typing import final
 
 from discreet import _validate
+from discreet._validate import withheld
 from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import rounded_up, stated_epsilon
-from discreet.mechanisms.seeding import choose_source
 from discreet.mechanisms.selection import Selection, utility_bound
 from discreet.privacy import Exponential, Relation
-from discreet.randomness import Source, select
-from discreet.randomness.arguments import rational, withheld
+from discreet.randomness import Source, choose_source, select
 
 __all__ = ["CALIBRATIONS", "bernoulli_parameter"]
 
@@ -74,7 +73,7 @@ def bernoulli_parameter(
     """
     neighbours = Relation.parse(relation)
     method = _validate.one_of("calibration", calibration, CALIBRATIONS)
-    edge = rational("margin", margin, above=0)
+    edge = _validate.fraction("margin", margin, above=0)
     if edge >= Fraction(1, 2):
         raise InvalidValue("margin", margin, "a number with 0 < margin < 1/2")
     table = _table(edge, _validate.integer("points", points, at_least=2, at_most=1 << 20))

@@ -1,4 +1,13 @@
-"""PATE: labels by a vote of teachers that never leave, and what the labels cost (S23-S25).
+"""PATE: labels by a vote of teachers that never leave, and what the labels cost.
+
+- :class:`PATEClassifier` does all of it: disjoint parts, teachers, votes, a student to release.
+- Aggregators turn votes into labels: :class:`LaplaceMax`, :class:`GNMax`, :class:`ConfidentGNMax`,
+  :class:`InteractiveGNMax`, :class:`StableVotes`, :class:`SampledVotes`, :class:`SparseVotes`, or
+  one of your own (:class:`Aggregator`). ``plan`` says what a stream costs, ``open`` starts it.
+- :func:`compare_aggregators` and :func:`plan_votes` choose one from public votes.
+- :func:`data_dependent_rdp` and :func:`sanitise` compute, and publish, figures for given votes.
+- :func:`partition_records` and :func:`teacher_votes` are the steps in between; a :class:`Student`
+  learns from released labels.
 
 What needs scikit-learn or torch is imported when it is first used.
 """
@@ -8,72 +17,96 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from discreet.pate.chooser import Prospect, compare_aggregators
-from discreet.pate.confident import ConfidentGNMax, InteractiveGNMax
-from discreet.pate.data_dependent import DataDependentRDP, data_dependent_rdp
-from discreet.pate.gaussian_max import GNMax
-from discreet.pate.laplace_max import LaplaceMax
-from discreet.pate.partition import Partition, partition_records, shared_records
-from discreet.pate.planning import VotePlan, plan_votes
-from discreet.pate.queries import central_examples, uncertain_examples
-from discreet.pate.sanitised import ReleaseNoise, SanitisedRDP, sanitise
-from discreet.pate.session import Plan, Session
-from discreet.pate.sparse import SparseVotes
-from discreet.pate.stable import SampledVotes, StableVotes
-from discreet.pate.teachers import teacher_votes
-from discreet.pate.votes import histogram_of
+from discreet.pate._aggregator import (
+    Aggregator,
+    Chances,
+    Costs,
+    Outcome,
+    Prospect,
+    SessionPlan,
+    VoteProfile,
+    VotingSession,
+)
+from discreet.pate._data_dependent import (
+    DataDependentRDP,
+    ReleaseNoise,
+    SanitisedRDP,
+    data_dependent_rdp,
+    sanitise,
+)
+from discreet.pate._flow import draw_flow, flow_figure
+from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, LaplaceMax
+from discreet.pate._partition import Partition, check_disjoint, partition_records, shared_records
+from discreet.pate._planning import LabelPlan, compare_aggregators, plan_votes, stated_loss
+from discreet.pate._stable_votes import SampledVotes, SparseVotes, StableVotes
+from discreet.pate._student import Student, TableStudent, central_examples, uncertain_examples
+from discreet.pate._teachers import teacher_votes
+from discreet.pate._votes import count_votes
 
 if TYPE_CHECKING:
-    from discreet.pate.classifier import PATEClassifier
-    from discreet.pate.image_student import ImageStudent
-    from discreet.pate.image_view import ScatteringView
-    from discreet.pate.networks import NetworkTeachers
-    from discreet.pate.picture import draw_flow, flow_figure
-    from discreet.pate.table_student import TableStudent
+    from discreet.pate._classifier import (
+        PATEClassifier,
+        holds_student,
+        read_student_directory,
+        write_student_files,
+    )
+    from discreet.pate._image_student import ImageStudent, ScatteringView
+    from discreet.pate._network_teachers import NetworkTeachers
 
 __all__ = [
+    "Aggregator",
+    "Chances",
     "ConfidentGNMax",
+    "Costs",
     "DataDependentRDP",
     "GNMax",
     "ImageStudent",
     "InteractiveGNMax",
+    "LabelPlan",
     "LaplaceMax",
     "NetworkTeachers",
+    "Outcome",
     "PATEClassifier",
     "Partition",
-    "Plan",
     "Prospect",
     "ReleaseNoise",
     "SampledVotes",
     "SanitisedRDP",
     "ScatteringView",
-    "Session",
+    "SessionPlan",
     "SparseVotes",
     "StableVotes",
+    "Student",
     "TableStudent",
-    "VotePlan",
+    "VoteProfile",
+    "VotingSession",
     "central_examples",
+    "check_disjoint",
     "compare_aggregators",
+    "count_votes",
     "data_dependent_rdp",
     "draw_flow",
     "flow_figure",
-    "histogram_of",
+    "holds_student",
     "partition_records",
     "plan_votes",
+    "read_student_directory",
     "sanitise",
     "shared_records",
+    "stated_loss",
     "teacher_votes",
     "uncertain_examples",
+    "write_student_files",
 ]
 
 _HOME_OF = {
-    "ImageStudent": "image_student",
-    "NetworkTeachers": "networks",
-    "PATEClassifier": "classifier",
-    "ScatteringView": "image_view",
-    "TableStudent": "table_student",
-    "draw_flow": "picture",
-    "flow_figure": "picture",
+    "ImageStudent": "_image_student",
+    "NetworkTeachers": "_network_teachers",
+    "PATEClassifier": "_classifier",
+    "ScatteringView": "_image_student",
+    "holds_student": "_classifier",
+    "read_student_directory": "_classifier",
+    "write_student_files": "_classifier",
 }
 
 

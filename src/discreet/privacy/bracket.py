@@ -399,7 +399,9 @@ def _delta_one_way(
     lower, upper, tight = plan.see(first_look)
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what the view cut off is among them.
-        return Bounds(infinite_mass(lower) if tight else 0.0, infinite_mass(upper))
+        # The two may differ in the last digit.
+        most = infinite_mass(upper)
+        return Bounds(min(infinite_mass(lower), most) if tight else 0.0, most)
     tilt, cells, whisper, tail = _delta_aim(plan, lower, epsilon)
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:

@@ -39,6 +39,7 @@ _FAR = 2_000.0  # binomial mixtures: no quadrature when the outermost peak lies 
 _PANEL_NODES = 20
 _RESOLVED = 1e7  # order * mu beyond which the exponents, its square, lose their last digits
 _MOST_REVERSE_NODES = 40_000
+_MOST_RECORDS = 20_000  # binomial mixtures of more records are not integrated
 
 
 def _step(reach: float) -> float:
@@ -192,12 +193,15 @@ def binomial_gaussian_divergence(orders: Array, mu: float, rate: float, records:
     )
     reach = records * mu
     result = _minkowski(orders, (k * mu) ** 2, log_shares)
+    ceiling = -records * math.log1p(-rate)
+    if records > _MOST_RECORDS:
+        # Too many to integrate; a mixture never has more than its largest shift alone.
+        return np.maximum(result, np.minimum(orders * (reach * reach / 2.0), ceiling))
     inside = (orders * reach < _FAR) & (reach <= _STEEP)
     if bool(np.any(inside)):
         steps = [_step(reach)] * int(np.sum(inside))
         quadrature = _binomial_moments(orders[inside], steps, mu, log_shares)
         result[inside] = quadrature / (orders[inside] - 1.0)
-    ceiling = -records * math.log1p(-rate)
     for i in np.flatnonzero(result < ceiling):
         reverse = _reverse_binomial(float(orders[i]), mu, log_shares)
         result[i] = max(result[i], min(reverse, ceiling))

@@ -16,13 +16,13 @@ numbers, which Python writes and reads without loss.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from fractions import Fraction
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
+from discreet._json import read_json
 from discreet.errors import DiscreetError, NotApplicable, SchemaError
 from discreet.privacy.atoms import (
     GDP,
@@ -97,7 +97,7 @@ def from_json(document: Mapping[str, Any] | str) -> Loss:
 
 
 def _body(document: Mapping[str, Any] | str) -> object:
-    top = _parse(document) if isinstance(document, str) else document
+    top = read_json(document, "the document") if isinstance(document, str) else document
     body = _fields(top, "document", ("schema", "version", "loss"))
     if body["schema"] != SCHEMA:
         raise SchemaError(f"schema {body['schema']!r}: expected {SCHEMA!r}")
@@ -207,28 +207,6 @@ def _plain(value: object) -> object:
 
 
 # --- reading -------------------------------------------------------------------------
-
-
-def _parse(text: str) -> object:
-    try:
-        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, SchemaError):
-            raise
-        raise SchemaError(f"the document is not JSON: {error}") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise SchemaError(f"{name} is not a number of JSON")
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    seen: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in seen:
-            raise SchemaError(f"field {name!r} is given twice")
-        seen[name] = value
-    return seen
 
 
 def _fields(node: object, where: str, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -361,7 +339,7 @@ def _read_grouped(node: Mapping[str, Any], where: str, depth: int, old: Reasons)
         return base
     if old is not None and target != base.relation and size % 2:
         old.append("a replaced record was counted as one change; it is a removal and an addition")
-        size *= 2
+        return base.group(2 * size, relation=target)
     return Grouped(base, size, target)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 
 import numpy as np
 from scipy import special
@@ -45,6 +45,8 @@ __all__ = ["Step", "View", "has_two_orders", "is_symmetric", "stacked_gaussians"
 
 MOST_POINTS = 4096
 LARGE_STDDEV = 2.0e4
+# A sampled group of so many shifts is dear; neighbours are moved together.
+_MOST_SHIFTS, _FEWER_SHIFTS = 2048, 512
 
 
 @dataclass(frozen=True)
@@ -195,15 +197,8 @@ def _sampled_group(mu: float, view: View) -> Step:
     falls. For the upper measure the largest go to infinity and the smallest up to the first that
     stays; for the lower one the largest go down to the last that stays and the smallest to 0.
     """
-    n, k = view.records, np.arange(view.records + 1)
-    log_weight = (
-        special.gammaln(n + 1)
-        - special.gammaln(k + 1)
-        - special.gammaln(n - k + 1)
-        + k * math.log(view.rate)
-        + (n - k) * math.log1p(-view.rate)
-    )
-    beyond = special.bdtrc(k, n, view.rate)
+    n = view.records
+    k, log_weight, beyond = _binomial(n, view.rate)
     last = int(np.argmax(beyond <= view.tail))
     # At the left end of the outcomes small shifts count most.
     left = log_weight - mu * k * (0.5 * mu * k - float(special.ndtri(view.tail)))
@@ -216,15 +211,40 @@ def _sampled_group(mu: float, view: View) -> Step:
         below = float(special.bdtr(first - 1, n, view.rate))
         raised[0] += below
         lowered, low_shifts = np.append(below, lowered), np.append(0.0, shifts)
+    high_shifts = shifts
+    if len(shifts) > _MOST_SHIFTS:
+        raised, high_shifts = _fewer_shifts(raised, shifts, upwards=True)
+        lowered, low_shifts = _fewer_shifts(lowered, low_shifts, upwards=False)
     # What the logarithms of the weights, and of their sum at an outcome, may lose.
     error = 4e-16 * (
         3.0 * float(special.gammaln(n + 1)) + 100.0 + float(np.abs(left[first:]).max())
     )
     # A sum of gains has the mass that went to infinity at 0 too, where P weighs at least 0.1.
-    upper = _mixture_cells(raised, shifts, view, error + 10.0 * above)
+    upper = _mixture_cells(raised, high_shifts, view, error + 10.0 * above)
     if not view.swapped:
         upper = replace(upper, high_tail=upper.high_tail + above)
     return Step(_mixture_cells(lowered, low_shifts, view, error).lower(), upper.upper())
+
+
+@lru_cache(maxsize=4)
+def _binomial(n: int, rate: float) -> tuple[Array, Array, Array]:
+    """The numbers 0 to n, the logarithms of their binomial weights, and the mass beyond each."""
+    k = np.arange(n + 1)
+    log_weight = (
+        special.gammaln(n + 1)
+        - special.gammaln(k + 1)
+        - special.gammaln(n - k + 1)
+        + k * math.log(rate)
+        + (n - k) * math.log1p(-rate)
+    )
+    return k, log_weight, special.bdtrc(k, n, rate)
+
+
+def _fewer_shifts(weights: Array, shifts: Array, *, upwards: bool) -> tuple[Array, Array]:
+    """Move neighbouring shifts together: away from 0 every hockey stick grows."""
+    starts = np.arange(0, len(shifts), -(-len(shifts) // _FEWER_SHIFTS))
+    ends = np.append(starts[1:], len(shifts)) - 1
+    return np.add.reduceat(weights, starts), shifts[ends if upwards else starts]
 
 
 def _mixture_cells(weights: Array, shifts: Array, view: View, error: float) -> Cells:

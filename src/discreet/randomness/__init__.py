@@ -2,32 +2,57 @@
 
 - :func:`source` gives bits: the operating system's, or with ``insecure_seed=`` a
   reproducible stream whose ``provenance`` says so in everything that it touches.
+  :func:`choose_source` reads the ``source=`` and ``insecure_seed=`` of a caller.
 - :func:`uniform_integers`, :func:`permutation`, :func:`bernoulli`,
-  :func:`bernoulli_exp`, :func:`discrete_laplace`, :func:`discrete_gaussian` and
-  :func:`select` have exactly the stated probabilities, for single draws and in bulk.
+  :func:`bernoulli_exp`, :func:`enclosed_bernoulli`, :func:`binomial`,
+  :func:`discrete_laplace`, :func:`discrete_gaussian` and :func:`select` have exactly the
+  stated probabilities, for single draws and in bulk; they rest on the enclosures of
+  :func:`exp_negative`.
 - :func:`laplace_on_grid` and :func:`gaussian_on_grid` add such noise to real
   numbers on a declared grid; :func:`sensitivity_on_grid` is what to charge for.
 - :class:`NormalStream` supplies Gaussian tensors for training from a cryptographic
   keystream; its page says what that protects against and what it does not.
+- :func:`read_integer`, :func:`read_integers`, :func:`read_real`, :func:`read_reals` and
+  :func:`read_row` take private numbers in, and never show them in an error;
+  :func:`to_fraction` makes such a number exact.
 
-Every function takes ``source=``; without it the operating system is asked.
+Every function that draws takes ``source=``; without it the operating system is asked.
 """
 
-from discreet.randomness.coins import bernoulli, bernoulli_exp
-from discreet.randomness.gaussian import discrete_gaussian
-from discreet.randomness.grid import (
+from discreet.randomness._answers import (
+    read_integer,
+    read_integers,
+    read_real,
+    read_reals,
+    read_row,
+    to_fraction,
+)
+from discreet.randomness._discrete import binomial, discrete_gaussian, discrete_laplace
+from discreet.randomness._enclosure import (
+    bernoulli,
+    bernoulli_exp,
+    enclosed_bernoulli,
+    exp_negative,
+)
+from discreet.randomness._grid import (
     GridRelease,
+    check_granularity,
     default_granularity,
     gaussian_on_grid,
     laplace_on_grid,
     round_to_grid,
     sensitivity_on_grid,
 )
-from discreet.randomness.integers import permutation, uniform_integers
-from discreet.randomness.laplace import discrete_laplace
-from discreet.randomness.race import Race, select
-from discreet.randomness.sources import InsecureSeededSource, Source, SystemSource, source
-from discreet.randomness.tensor import NormalStream
+from discreet.randomness._integers import permutation, uniform_integers
+from discreet.randomness._normals import NormalStream
+from discreet.randomness._race import Race, select
+from discreet.randomness._sources import (
+    InsecureSeededSource,
+    Source,
+    SystemSource,
+    choose_source,
+    source,
+)
 
 __all__ = [
     "GridRelease",
@@ -38,15 +63,26 @@ __all__ = [
     "SystemSource",
     "bernoulli",
     "bernoulli_exp",
+    "binomial",
+    "check_granularity",
+    "choose_source",
     "default_granularity",
     "discrete_gaussian",
     "discrete_laplace",
+    "enclosed_bernoulli",
+    "exp_negative",
     "gaussian_on_grid",
     "laplace_on_grid",
     "permutation",
+    "read_integer",
+    "read_integers",
+    "read_real",
+    "read_reals",
+    "read_row",
     "round_to_grid",
     "select",
     "sensitivity_on_grid",
     "source",
+    "to_fraction",
     "uniform_integers",
 ]

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from discreet.attacks.allowed_region import leaves_region
 from discreet.attacks.results import MembershipResult
 from discreet.certificate._schema import SCHEMA, VERSION, content_hash, require_valid
 from discreet.errors import InvalidValue
@@ -72,4 +71,4 @@ def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
     independent records. Here the records share one run, so that a guarantee for each of them does
     not bound how many are found together. Audits have a rate of false alarms.
     """
-    return not leaves_region(result.roc, loss)
+    return not result.roc.exceeds(loss)

@@ -10,8 +10,8 @@ from discreet.report.page import Page
 from discreet.report.words import level, plain, points, with_interval
 
 if TYPE_CHECKING:
+    from discreet._confidence import Proportion
     from discreet.attacks.attribute import AttributeResult
-    from discreet.attacks.proportions import Proportion
 
 __all__ = ["attribute_page"]
 

@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from discreet.audit.binomial import lower_bounds, upper_bounds
-from discreet.audit.gaussian import GAUSSIAN_ONLY, epsilon_from_rates, require_gaussian
-from discreet.audit.one_run import one_run_epsilon
-from discreet.audit.one_run_curves import curve_epsilon, curve_of, refutes
-from discreet.audit.runs import epsilon_at
-from discreet.audit.verdicts import CONSISTENT, VIOLATED
+from discreet._confidence import lower_bounds, upper_bounds
+from discreet.audit import (
+    CONSISTENT,
+    GAUSSIAN_ONLY,
+    VIOLATED,
+    Method,
+    contradicts_curve,
+    curve_epsilon,
+    epsilon_from_rates,
+    gaussian_epsilon_from_rates,
+    one_run_epsilon,
+    read_curve,
+    require_gaussian,
+)
 from discreet.certificate._findings import many_runs
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Loss, from_json
@@ -30,14 +38,7 @@ _NUMBERS_AGREE = 1e-6
 # Below this the confidence, 1 - rate, has lost digits of the rate.
 _FINE = 1e-9
 
-_RUNS = "many runs, Clopper-Pearson"
-_TRADEOFF = "trade-off curve, Clopper-Pearson"
-_GAUSSIAN = f"Gaussian mechanism, Clopper-Pearson ({GAUSSIAN_ONLY})"
-_ONE_RUN = "one run, guesses about canaries"
-_CURVE = "one run, trade-off curve"
-_GAUSSIAN_CURVE = f"{_CURVE} ({GAUSSIAN_ONLY})"
-
-_CORNER = {
+_RATES = {
     *("threshold", "false_positives", "excluded", "true_positives", "included", "fpr", "tpr"),
     "thresholds_tested",
 }
@@ -46,13 +47,13 @@ _GUESSES = {
     *("audits_of_these_coins", "randomness"),
 }
 _WORDS = {"audited"}
-_EVIDENCE = {
-    _RUNS: _CORNER,
-    _TRADEOFF: _CORNER | {"allowed_tpr"},
-    _GAUSSIAN: _CORNER | {"mu_lower"},
-    _ONE_RUN: _GUESSES,
-    _CURVE: _GUESSES,
-    _GAUSSIAN_CURVE: _GUESSES,
+_EVIDENCE: dict[str, set[str]] = {
+    Method.MANY_RUNS: _RATES,
+    Method.TRADEOFF: _RATES | {"allowed_tpr"},
+    Method.GAUSSIAN: _RATES | {"mu_lower"},
+    Method.ONE_RUN: _GUESSES,
+    Method.ONE_RUN_CURVE: _GUESSES,
+    Method.ONE_RUN_GAUSSIAN: _GUESSES,
 }
 
 
@@ -142,7 +143,7 @@ def _stated(
 def _rates(audit: Mapping[str, Any], rate: float, *, best: bool = False) -> tuple[float, float]:
     """(FPR, TPR) bounds of the counts, or of the best that there could have been."""
     seen = audit["evidence"]
-    count = {name: _count(seen, name) for name in _CORNER if name not in _NO_COUNTS}
+    count = {name: _count(seen, name) for name in _RATES if name not in _NO_COUNTS}
     inside, outside = count["included"], count["excluded"]
     hits, alarms = count["true_positives"], count["false_positives"]
     if not (hits <= inside and alarms <= outside and count["thresholds_tested"] >= 1):
@@ -178,7 +179,7 @@ def _count(table: Mapping[str, Any], name: str) -> int:
 
 def _runs(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
     def shown(rate: float, *, best: bool) -> float:
-        return epsilon_at(*_rates(audit, rate, best=best), delta=audit["delta"])
+        return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
     yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
     yield from _stated(audit, "ceiling", lambda rate: shown(rate, best=True))
@@ -187,7 +188,7 @@ def _runs(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
 
 def _gaussian(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
     def shown(rate: float, *, best: bool) -> float:
-        return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
+        return gaussian_epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
     yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
     yield from _stated(audit, "ceiling", lambda rate: shown(rate, best=True))
@@ -196,7 +197,7 @@ def _gaussian(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
 
 def _tradeoff(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
     def shown(rate: float, *, best: bool) -> float:
-        return epsilon_at(*_rates(audit, rate, best=best), delta=audit["delta"])
+        return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
     # Among several thresholds the one that is told need not be the one with the largest epsilon.
     alone = audit["evidence"]["thresholds_tested"] == 1
@@ -250,7 +251,7 @@ def _one_run(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
 
 def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
     size, guesses, right, most, shared = _guessed(audit)
-    gaussian = audit["method"] == _GAUSSIAN_CURVE
+    gaussian = audit["method"] == Method.ONE_RUN_GAUSSIAN
 
     def shown(rate: float, correct: int) -> float:
         return curve_epsilon(
@@ -267,8 +268,10 @@ def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
 
     def against(loss: Loss, correct: int) -> bool:
         rate = (1.0 - audit["confidence"]) / shared
-        claimed = curve_of(loss, audit["delta"])
-        return refutes(claimed, canaries=size, guesses=guesses, correct=correct, rate=rate)
+        claimed = read_curve(loss, audit["delta"])
+        return contradicts_curve(
+            claimed, canaries=size, guesses=guesses, correct=correct, rate=rate
+        )
 
     if audit["verdict"] != VIOLATED and against(whole, right):
         yield "refutes the claim and does not say so"
@@ -277,10 +280,10 @@ def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Loss, Loss], Iterator[str]]] = {
-    _RUNS: _runs,
-    _TRADEOFF: _tradeoff,
-    _GAUSSIAN: _gaussian,
-    _ONE_RUN: _one_run,
-    _CURVE: _curve,
-    _GAUSSIAN_CURVE: _curve,
+    Method.MANY_RUNS: _runs,
+    Method.TRADEOFF: _tradeoff,
+    Method.GAUSSIAN: _gaussian,
+    Method.ONE_RUN: _one_run,
+    Method.ONE_RUN_CURVE: _curve,
+    Method.ONE_RUN_GAUSSIAN: _curve,
 }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.attacks.proportions import proportion
+from discreet._confidence import proportion
 from discreet.report.style import BLACK, DASHES, GREY, PALETTE
 
 if TYPE_CHECKING:

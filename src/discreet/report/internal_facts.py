@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from discreet import _validate
-from discreet.attacks.proportions import Proportion
+from discreet._confidence import Proportion
 from discreet.attacks.results import MembershipResult
 from discreet.errors import InvalidValue
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from discreet import _validate
 from discreet._rounding import interval
-from discreet.attacks.allowed_region import FALSE_ALARM, leaves_region, region_can_be_left
 from discreet.attacks.results import REPORTED_FPR, SMALLEST_SLICE, MembershipResult
+from discreet.attacks.roc import FALSE_ALARM
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, dots, histogram, roc
 from discreet.report.page import Page
@@ -212,13 +212,13 @@ def _curve(
 def _compare(page: Page, results: Sequence[MembershipResult], loss: Loss) -> None:
     """Say whether the curves stay within the guarantee, at every threshold."""
     each = FALSE_ALARM / len(results)
-    if any(leaves_region(result.roc, loss, error=each) for result in results):
+    if any(result.roc.exceeds(loss, error=each) for result in results):
         page.warning(
             "WARNING: a measured curve lies outside of what the certificate of the model allows, "
             "by more than chance explains. The certificate, the training or the experiment is "
             "wrong."
         )
-    elif any(region_can_be_left(result.roc, loss, error=each) for result in results):
+    elif any(result.roc.could_exceed(loss, error=each) for result in results):
         page.text(
             "At no threshold does a measured curve lie outside of what the certificate of the "
             "model allows by more than chance explains. Every point of the curves was compared, "

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from discreet.audit.verdicts import TrainingAudit
+from discreet.audit import TrainingAudit
 from discreet.certificate import Certificate, read_certificate, schema
 from discreet.certificate._old_formats import is_of_0_1
 from discreet.certificate._schema import faults
@@ -87,7 +87,7 @@ def digest_on_disk(place: Path) -> str | None:
 def _model_of_0_1(place: Path) -> Iterator[str]:
     """A model without a digest is loaded, which compares its parts."""
     from discreet.learn.model_directory import read_model_directory
-    from discreet.pate.student_directory import holds_student, read_student_directory
+    from discreet.pate import holds_student, read_student_directory
 
     if (place / "model.json").exists():
         (read_student_directory if holds_student(place) else read_model_directory)(place)

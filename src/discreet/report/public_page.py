@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet._rounding import at_most, interval
 from discreet.certificate._findings import FPRS
+from discreet.certificate._old_formats import as_version_2
 from discreet.certificate._schema import require_valid
 from discreet.errors import InvalidValue
 from discreet.report.certificate_pictures import (
@@ -72,10 +73,13 @@ _SAID = {
 def certificate_page(document: Mapping[str, Any], signed: SignedCertificate | None = None) -> Page:
     """Return the page of a public document; one that does not follow the schema is refused.
 
+    A document of 0.1 is shown as it reads today, and stays as it is inside the page.
     ``signed`` is the signed form of the same document. The page names its keys; whether they are to
     be trusted is for its reader to check.
     """
+    inside, document = document, as_version_2(document)
     require_valid(document)
+    document["hash"] = inside["hash"]
     if "title" not in document:
         raise InvalidValue("document", "what a learner wrote", "a certificate that was published")
     page = Page(f"Privacy certificate: {document['title']}", internal=False, notice=_NOTICE)
@@ -88,7 +92,7 @@ def certificate_page(document: Mapping[str, Any], signed: SignedCertificate | No
     _undermines(page, document)
     _collection(page, document)
     _checking(page, document)
-    page.embed(document)
+    page.embed(inside)
     return page if signed is None else page.embed(signed.envelope.to_json(), name=SIGNATURE)
 
 
@@ -336,7 +340,7 @@ def _undermines(page: Page, document: Mapping[str, Any]) -> None:
 
 def _flow(page: Page, document: Mapping[str, Any]) -> None:
     """How PATE got from records to a student; other learners have no such picture."""
-    from discreet.pate.picture import flow_figure
+    from discreet.pate import flow_figure
 
     figure = flow_figure(document["plan"], relation=document["guarantee"]["relation"])
     if figure is not None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from discreet.errors import DiscreetError, SchemaError
@@ -18,6 +20,7 @@ __all__ = ["Rechecked", "recheck"]
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _LARGEST = 64 * 2**20
+_OURS = {"certificate.json", "model.npz"}
 _SQLITE = b"SQLite format 3\x00"
 _NETWORK = (
     "the loss is charged rightly, but 0.1 did not look for padding that mixes examples, for "
@@ -53,8 +56,12 @@ def recheck(directory: str | Path) -> list[Rechecked]:
         raise SchemaError(f"{directory} is not a directory")
     found: list[Rechecked] = []
     for path in sorted(top.rglob("*")):
-        if path.is_file() and not path.is_symlink():
-            found += _look(path, path.relative_to(top).as_posix())
+        name = path.relative_to(top).as_posix()
+        if path.is_symlink():
+            if path.name in _OURS:
+                found.append(Rechecked(name, "file", "not checked", "a symbolic link"))
+        elif path.is_file():
+            found += _look(path, name)
     return found
 
 
@@ -65,12 +72,15 @@ def _look(path: Path, name: str) -> Iterator[Rechecked]:
             start = file.read(16)
         if start == _SQLITE:
             yield from _ledger(path, name)
-        elif path.suffix == ".json" and path.stat().st_size <= _LARGEST:
+        elif path.suffix == ".json" and path.stat().st_size > _LARGEST:
+            if path.name in _OURS:
+                yield Rechecked(name, "file", "not checked", "too large for a certificate")
+        elif path.suffix == ".json":
             yield from _document(json.loads(path.read_text(encoding="utf-8")), name, "certificate")
         elif path.suffix == ".npz":
             yield from _document(saved_certificate(path), name, "model")
     except (OSError, ValueError, RecursionError, DiscreetError) as error:
-        if path.name in {"certificate.json", "model.npz"} or start == _SQLITE:
+        if path.name in _OURS or start == _SQLITE:
             yield Rechecked(name, "file", "not checked", f"cannot be read: {error}")
 
 
@@ -117,14 +127,25 @@ def _network(found: Rechecked) -> Rechecked:
 
 
 def _ledger(path: Path, name: str) -> Iterator[Rechecked]:
+    """Verify a ledger: the database in its directory, or a copy of a single file of 0.1."""
+    if path.name.endswith(".before-4"):  # what a migration keeps
+        return
     try:
-        ledger = Ledger.open(path, read_only=True)
+        with TemporaryDirectory() as folder:
+            if path.match("ledger-*.sqlite"):
+                place, name = path.parent, str(Path(name).parent)
+            else:
+                place = Path(folder) / "copy"
+                for end in ("", "-wal"):
+                    if Path(f"{path}{end}").exists():
+                        shutil.copyfile(f"{path}{end}", f"{place}{end}")
+                Ledger.migrate(place)
+            with Ledger.open(place, read_only=True) as ledger:
+                verdict = ledger.verify()
     except DiscreetError as error:
         if "not a ledger" not in str(error):
             yield Rechecked(name, "ledger", "not checked", str(error))
         return
-    with ledger:
-        verdict = ledger.verify()
     others = [str(problem) for problem in verdict.problems if not problem.undercharged]
     wrong = [problem for problem in verdict.problems if problem.undercharged]
     for problem in wrong:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
 from discreet._dsse import is_envelope
+from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
 from discreet.certificate import COVERS, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
@@ -29,10 +30,10 @@ from discreet.certificate._findings import (
     verdict_on,
     warnings_on,
 )
-from discreet.certificate._old_formats import as_version_2, is_of_0_1
-from discreet.certificate._schema import content_hash, digest_of, parse, require_valid
+from discreet.certificate._old_formats import as_version_2, is_of_0_1, todays_form
+from discreet.certificate._schema import content_hash, require_valid
 from discreet.certificate._signing import read_signed
-from discreet.errors import DiscreetError, FileUnusable, InvalidValue
+from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, from_json, to_json
@@ -42,6 +43,7 @@ from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
 from discreet.report.model_facts import disagreements
 from discreet.report.page import EMBEDDED, SIGNATURE
+from discreet.report.version_0_1 import faults_of_0_1, warning_faults_of_0_1
 
 if TYPE_CHECKING:
     from discreet.ledger import Ledger
@@ -53,7 +55,6 @@ _VERSIONS_AGREE = 1e-3
 _HERE = f"discreet {__version__}"
 _MODELS = ("model.npz", "model.safetensors")
 _NO_LEDGER = "no ledger was given"
-_OF_0_1 = "it was written by 0.1"
 
 
 @final
@@ -88,11 +89,11 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
         checks += [
             _run_check("the losses add up to the guarantee", lambda: _losses(document)),
             _run_check("every accountant says so", lambda: _guarantee(document, old=old)),
-            _run_check("the meaning follows from the loss", lambda: _meaning(document)),
+            _run_check("the meaning follows from the loss", lambda: _meaning(document, old=old)),
             _run_check("the audits say what their counts say", lambda: audit_faults(document)),
         ]
     if old:
-        checks += _written_by_0_1(document)
+        checks += _written_by_0_1(found, document, checks)
     else:
         checks.append(_run_check("no warning was left out", lambda: _warnings(document)))
     checks += _plan(document)
@@ -116,8 +117,8 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
             raise FileUnusable("path", str(path), "a page with one certificate inside")
         text = found[0]
     try:
-        document = parse(text)
-    except ValueError as error:
+        document = read_json(text, "it")
+    except SchemaError as error:
         raise FileUnusable("path", str(path), f"a certificate in JSON ({error})") from None
     if not isinstance(document, dict):
         raise FileUnusable("path", str(path), "a certificate: a JSON object")
@@ -243,11 +244,34 @@ def _below(said: object, right: object, what: str) -> Iterator[str]:
         yield f"{what} is stated as {claimed:g} and is {right}"
 
 
-def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
+def _meaning(document: Mapping[str, Any], *, old: bool) -> Iterator[str]:
     said = document["meaning"]
     right = _right_meaning(from_json(document["guarantee"]["loss"]))
-    if not _alike(said, right):
+    # 0.1 may have counted a form that it should not have written as more than it costs.
+    if not (_alike(said, right) or (old and _allows_more(said, right))):
         yield "beliefs or rates are not those of the loss"
+
+
+def _allows_more(said: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+    """Whether every number is a bound, if not the best one."""
+    room = 1.0 + _VERSIONS_AGREE
+    return (
+        len(said["beliefs"]) == len(right["beliefs"])
+        and len(said["rates"]) == len(right["rates"])
+        and all(
+            one["prior"] == ours["prior"]
+            and one["failure_probability"] >= ours["failure_probability"]
+            and one["upper"] * room >= ours["upper"]
+            and one["lower"] <= ours["lower"] * room
+            for one, ours in zip(said["beliefs"], right["beliefs"], strict=True)
+        )
+        and all(
+            one["fpr"] == ours["fpr"] and one["tpr"] * room >= ours["tpr"]
+            for one, ours in zip(said["rates"], right["rates"], strict=True)
+        )
+        and said["advantage"] * room >= right["advantage"]
+        and _alike(said["best_accuracy"], 0.5 * (1.0 + said["advantage"]))
+    )
 
 
 def _alike(said: object, right: object) -> bool:
@@ -287,7 +311,7 @@ def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _plan_of_pate(document: Mapping[str, Any]) -> Iterator[str]:
-    from discreet.pate.planning import stated_loss
+    from discreet.pate import stated_loss
 
     plan = document["plan"]
     _facts_alone(document).check_covers(stated_loss(plan["aggregator"], plan["budget"]))
@@ -306,22 +330,29 @@ def _facts_alone(document: Mapping[str, Any]) -> Certificate:
     return Certificate.from_json({**facts, "warnings": run_warnings(facts)})
 
 
-def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
-    """What 0.1 may have got wrong; docs/pitfalls.md tells what to compute again."""
+def _written_by_0_1(
+    found: Mapping[str, Any], document: Mapping[str, Any], earlier: Sequence[Check]
+) -> list[Check]:
+    """What 0.1 wrote and may have got wrong; docs/pitfalls.md tells what to compute again."""
+    checks = [_run_check("the other fields are as 0.1 wrote them", partial(faults_of_0_1, found))]
+    if "warnings" not in found:
+        checks.append(Check("no warning was left out", None, "learners of 0.1 wrote none"))
+    else:
+        asked = partial(warning_faults_of_0_1, found, document)
+        checks.append(_run_check("no warning was left out", asked))
+    parts = [found.get("guarantee", found), *found.get("answers", ())]
+    if "guarantee" in found:
+        parts.append(found["released"])
+    if any(todays_form(part["loss"]) is not part["loss"] for part in parts):
+        text = "0.1 wrote a form of loss that is not used any more; what it costs was computed"
+        checks.append(Check("the form and description of the loss", None, text))
     what = "what 0.1 got wrong does not affect it"
-    checks = [Check("no warning was left out", None, _OF_0_1)]
-    said = document["epsilon"]
-    try:
-        loss, reason = read_old(document["loss"])
-        costs = loss.epsilon(delta=document["delta"])
-    except DiscreetError as error:
-        text = f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
-        return [*checks, Check(what, False, text)]
-    if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
-        text = f"0.1 claimed epsilon {said:g}, it costs {at_most(costs, digits=6)}"
-        text += "" if reason is None else f" ({reason})"
+    wrong = "; ".join(_too_low(parts[: len(parts) - ("guarantee" in found)]))
+    if not wrong and any(one.ok is False for one in earlier):
+        wrong = "; ".join(dict.fromkeys(filter(None, map(_reason, parts))))
+    if wrong:
         cure = "charge the difference (discreet ledger correct) and certify again"
-        checks.append(Check(what, False, f"{text}: {cure}"))
+        checks.append(Check(what, False, f"{wrong}: {cure}"))
     elif document["learner"] == "DP-SGD":
         text = (
             "0.1 did not see padding that lets examples influence one another, parameters outside "
@@ -331,6 +362,28 @@ def _written_by_0_1(document: Mapping[str, Any]) -> list[Check]:
     else:
         checks.append(Check(what, True))
     return checks
+
+
+def _too_low(parts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Claims of 0.1 that are below what their loss costs."""
+    for part in parts:
+        said = part["epsilon"]
+        try:
+            loss, reason = read_old(part["loss"])
+            costs = loss.epsilon(delta=part["delta"])
+        except DiscreetError as error:
+            yield f"0.1 claimed epsilon {said}; no theorem bounds this loss: {error}"
+            continue
+        if said is not None and said < costs * (1.0 - _VERSIONS_AGREE):
+            text = f"0.1 claimed epsilon {said:g}, it costs {at_most(costs, digits=6)}"
+            yield text + ("" if reason is None else f" ({reason})")
+
+
+def _reason(part: Mapping[str, Any]) -> str | None:
+    try:
+        return read_old(part["loss"]).reason
+    except DiscreetError as error:
+        return str(error)
 
 
 # --- what the ledger says --------------------------------------------------------------------
@@ -384,7 +437,8 @@ def _covers(receipt: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> I
     if entry.get("kind") != "charge":
         yield f"the entry is of kind {entry.get('kind')!r}, not a charge"
         return
-    charged = from_json(entry["content"]["loss"])
+    # The entry may be one of 0.1, which wrote some losses in another form.
+    charged = read_old(entry["content"]["loss"]).loss
     losses = [from_json(part["loss"]) for part in parts]
     claimed = losses[0] if len(losses) == 1 else compose((loss, 1) for loss in losses)
     if len(parts) > 1 and claimed != charged:
@@ -543,9 +597,10 @@ def _belongs_to_public_part(annex: Mapping[str, Any], directory: Path) -> Check:
 
 def _page(document: Mapping[str, Any], text: str) -> Check:
     what = "the page shows the document"
-    if document.get("written_by") != _HERE or is_of_0_1(document):
+    check = _run_check(what, partial(_page_matches, document, text))
+    if check.ok is not True and document.get("written_by") != _HERE:
         return Check(what, None, f"it was written by {document.get('written_by')}")
-    return _run_check(what, partial(_page_matches, document, text))
+    return check
 
 
 def _page_matches(document: Mapping[str, Any], text: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from discreet._rounding import at_least, at_most
 
 if TYPE_CHECKING:
-    from discreet.attacks.proportions import Difference, Proportion
+    from discreet._confidence import Difference, Proportion
 
 __all__ = [
     "between",

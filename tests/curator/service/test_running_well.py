@@ -66,6 +66,82 @@ def test_a_full_disk_and_a_damaged_ledger_have_words_of_their_own() -> None:
     assert problem_of(LedgerCorrupt("a sum at a path")) is DAMAGED
 
 
+def ask_once(study: Study, **query: str) -> None:
+    with in_process(study) as service:
+        body = {"query": {**COUNT, **query}}
+        asked = service.post("/v1/datasets/people/ask", headers=study.token("ann"), json=body)
+        assert asked.status_code == 200
+
+
+def test_an_older_copy_of_the_ledger_is_not_served(study: Study) -> None:
+    """It does not know what was spent since; the stored answers have the receipts."""
+    with Ledger.open(study.place) as book:
+        book.backup(study.folder / "copy")
+    ask_once(study)
+    ask_once(study, epsilon="1/5")
+    (study.folder / "copy").replace(study.place)
+    with pytest.raises(LedgerCorrupt, match="an older copy of the ledger"):
+        create_app(Settings(ledger=study.place))
+    done = CliRunner().invoke(app, ["serve", study.place, "--port", "0"], prog_name="discreet")
+    assert done.exit_code != 0
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_answers_of_another_ledger_do_not_stop_a_new_one(study: Study) -> None:
+    ask_once(study)
+    for end in ("", ".registry"):
+        Path(study.place + end).unlink()
+    ask_once(make_study(study.folder, rows=people(30)))
+
+
+@pytest.mark.parametrize("damage", [b"not a database " * 500, None])
+def test_damaged_answers_are_told_in_one_line(study: Study, damage: bytes | None) -> None:
+    ask_once(study)
+    place = Path(study.place + ".answers")
+    whole = place.read_bytes()
+    place.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
+    with pytest.raises(LedgerCorrupt, match="the stored answers are damaged"):
+        create_app(Settings(ledger=study.place))
+    done = CliRunner().invoke(app, ["serve", study.place, "--port", "0"], prog_name="discreet")
+    assert done.exit_code != 0
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_ledger_that_is_deleted_while_served_is_damaged(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(office_module, "_VERDICT_HOLDS", 0.0)
+    with in_process(study) as service:
+        Path(study.place).unlink()
+        address = "/v1/datasets/people/ask"
+        asked = service.post(address, headers=study.token("ann"), json={"query": COUNT})
+        for answer in (asked, service.get("/health")):
+            assert (answer.status_code, answer.json()["kind"]) == (503, "damaged")
+            assert study.place not in answer.text
+
+
+def test_a_head_without_end_is_cut_off(study: Study) -> None:
+    """The parser takes headers of any size; 10 s of a fast line would be gigabytes."""
+    with in_process(study) as service:
+        host, port = service.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as greedy:
+            greedy.sendall(b"GET /health HTTP/1.1\r\nHost: here\r\nX-Long: ")
+            with pytest.raises(OSError, match=r"."):
+                greedy.sendall(b"x" * (1 << 26))
+        with socket.create_connection((host, int(port))) as honest:
+            # A long body and, right behind it, the beginning of another head.
+            head = b"POST /health HTTP/1.1\r\nHost: here\r\nContent-Length: 120000\r\n\r\n"
+            honest.sendall(head + b"x" * 120_000 + b"GET /health HT")
+            time.sleep(0.2)
+            honest.sendall(b"TP/1.1\r\nHost: here\r\n\r\n")
+            honest.settimeout(10)
+            answered = b""
+            while b"200 OK" not in answered:
+                part = honest.recv(4096)
+                assert part, answered
+                answered += part
+
+
 def test_idle_connections_delay_nobody(study: Study) -> None:
     with in_process(study) as service:
         host, port = service.url.removeprefix("http://").split(":")

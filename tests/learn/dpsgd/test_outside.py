@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import shutil
+import warnings
 
 import numpy as np
 import pytest
@@ -238,7 +240,7 @@ def run_of(losses, *, after=lambda losses: None, form="each", public=(), **optio
 
 def facts(certificate):
     """What a certificate states of what was read and brought in."""
-    names = ("steps_with_numbers_read", "outside_tensors")
+    names = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors")
     return {name: certificate.run[name] for name in names if name in certificate.run}
 
 
@@ -262,7 +264,43 @@ READINGS = {
     "through a copy": lambda losses: float(copy.deepcopy(losses.detach()).sum()),
     "through a sum": lambda losses: (torch.zeros(()) + losses.detach().sum()).item(),
     "through a write": lambda losses: written(losses).item(),
+    "through a view": lambda losses: through_a_view(losses).item(),
+    "through .data": lambda losses: through_data(losses).item(),
+    "through out=": lambda losses: through_out(losses).item(),
+    "torch.tensor": lambda losses: copied(torch.tensor, losses).item(),
+    "torch.as_tensor": lambda losses: copied(torch.as_tensor, losses).item(),
+    "new_tensor": lambda losses: copied(torch.zeros(1).new_tensor, losses).item(),
+    "clone": lambda losses: losses.clone().detach().mean().item(),
+    "its memory": lambda losses: losses.detach().untyped_storage()[0],
+    "how many": lambda losses: len((losses > 1).nonzero()),
+    "a mask": lambda losses: losses[losses > 1].shape,
+    "where": lambda losses: torch.where(losses > 1)[0].shape,
+    "unique": lambda losses: losses.detach().unique().numel(),
 }
+
+
+def through_a_view(losses):
+    kept = torch.zeros(3)
+    kept[:1].copy_(losses.detach().mean())
+    return kept.sum()
+
+
+def through_data(losses):
+    kept = torch.zeros(())
+    kept.data.copy_(losses.detach().mean())
+    return kept
+
+
+def through_out(losses):
+    kept = torch.zeros(2, 1)
+    torch.mean(losses.detach(), 0, keepdim=True, out=kept[0])
+    return kept.sum()
+
+
+def copied(copy_of, losses):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch would rather have clone().detach()
+        return copy_of(losses.detach().mean(), dtype=torch.float64)
 
 
 def written(losses):
@@ -279,6 +317,56 @@ def test_numbers_that_are_read_are_stated(read):
     again = type(certificate).from_json(certificate.to_json())
     assert again == certificate
     assert problems(again) == []
+
+
+def test_losses_that_are_only_added_up_are_no_numbers_read():
+    totals = torch.zeros(3), [torch.zeros(2)], torch.zeros(2, 2)
+
+    def add(losses):
+        totals[0].add_(losses.detach().mean())
+        totals[1][0] += losses.detach().sum()
+        totals[2][0].add_(losses.detach().max())
+
+    assert facts(run_of(honest, after=add)) == {}
+
+
+def test_what_was_added_up_outside_and_is_read_at_the_end_is_stated():
+    total = torch.zeros(())
+    private, optimizer = wrap(network(), plan(steps=4))
+    for x, y in private.batches(data(64)):
+        losses = each(private.model(x), y)
+        private.backward(losses)
+        optimizer.step()
+        total += losses.detach().mean()
+    assert facts(private.certificate()) == {}
+    total.item()
+    assert facts(private.certificate()) == {"steps_with_numbers_read": 1}
+    private.detach()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_hook_of_the_model_that_reads_is_stated(early):
+    model, seen = network(), []
+
+    def outputs(_, __, out):
+        seen.append(out.detach().mean().item())
+
+    def inputs(_, given):
+        seen.append(given[0].mean().item())
+
+    for hook in ("register_forward_hook", "register_forward_pre_hook"):
+        model = network()
+        act = outputs if hook == "register_forward_hook" else inputs
+        if early:
+            getattr(model, hook)(act)
+        private, optimizer = wrap(model, plan(steps=4))
+        if not early:
+            getattr(model, hook)(act)
+        for x, y in private.batches(data(64)):
+            private.backward(each(model(x), y))
+            optimizer.step()
+        assert facts(private.certificate()) == {"steps_with_numbers_read": 4}
+        private.detach()
 
 
 @pytest.mark.parametrize("form", ["each", "mean"])
@@ -363,6 +451,54 @@ def test_tensors_from_outside_are_stated_unless_declared(losses):
     assert facts(run_of(losses, public=[WEIGHT])) == {}
 
 
+@pytest.mark.parametrize("losses", OUTSIDERS.values(), ids=OUTSIDERS)
+@pytest.mark.parametrize("only", [3, 5])
+def test_tensors_from_outside_are_seen_in_every_step(losses, only):
+    """Also in a step that is no power of two, and in no other."""
+    step = 0
+
+    def late(model, x, y):
+        nonlocal step
+        step += 1
+        return (losses if step - 1 == only else honest)(model, x, y)
+
+    private, optimizer = wrap(network(), plan(steps=6))
+    for x, y in private.batches(data(64)):
+        private.backward(late(private.model, x, y))
+        optimizer.step()
+    assert facts(private.certificate()) == {"outside_tensors": 1}
+    private.detach()
+
+
+def test_a_bank_that_a_hook_fills_is_refused():
+    model, bank = network(), []
+    private, _ = wrap(model, plan(steps=6))
+    model.register_forward_pre_hook(lambda _, given: bank.append(given[0].clone().detach()))
+
+    def losses(model, x, y):
+        scores = model(x)
+        near = sum(one.mean() for one in bank[:-1][:1]) if private.steps_taken > 2 else 0.0
+        return each(scores, y) * (1.0 + near)
+
+    with pytest.raises(PlanViolation, match="an earlier batch"):
+        trained(private, losses)
+    private.detach()
+
+
+def test_a_second_network_that_learns_from_raw_rows_is_stated():
+    second = nn.Linear(FEATURES, CLASSES)
+
+    def losses(model, x, y):
+        own = functional.cross_entropy(second(x), y)
+        slopes = torch.autograd.grad(own, list(second.parameters()))
+        with torch.no_grad():
+            for one, slope in zip(second.parameters(), slopes, strict=True):
+                one.data = one.data - 0.1 * slope
+        return each(model(x) + second(x).detach(), y)
+
+    assert facts(run_of(losses)) == {"outside_tensors": 1}
+
+
 def test_a_teacher_is_stated_unless_declared():
     teacher = network(seed=9)
 
@@ -425,3 +561,64 @@ def test_facts_survive_a_resumed_run(tmp_path):
 
     assert part(2) == {"steps_with_numbers_read": 2}
     assert part(4) == {"steps_with_numbers_read": 2}
+
+
+@pytest.mark.parametrize("kind", ["own loop", "trainer"])
+def test_a_crash_forgets_nothing(tmp_path, kind, monkeypatch):
+    """What happened after the last saved state is on the disk before the next line runs."""
+
+    class Killed(BaseException):
+        pass
+
+    def run(place, reads):
+        model, seen = network(), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        if reads:
+            optimizer.register_step_post_hook(lambda *_: model[0].weight.data.add_(1.0))
+
+        def loss(outputs, targets):
+            losses = each(outputs, targets)
+            if reads:
+                seen.append(losses.tolist())
+                shutil.copytree(place, tmp_path / "crash", dirs_exist_ok=True)
+                if len(seen) == 4:  # the trainer has rehearsed once
+                    raise Killed
+            return losses
+
+        if kind == "trainer":
+            trainer = dpsgd.Trainer(
+                model, plan(steps=12), loss=loss, optimizer=optimizer, isolation="vouched"
+            )
+            options = {"checkpoint": place, "checkpoint_every": 2, "progress": False}
+            return facts(trainer.fit(data(64), **options).certificate)
+        private = dpsgd.make_private(
+            model, optimizer, plan(steps=12), isolation="vouched", checkpoint=place
+        )
+        for x, y in private.batches(data(64)):
+            private.backward(loss(model(x), y))
+            optimizer.step()
+            private.save()
+        return facts(private.certificate())
+
+    with pytest.raises(Killed):
+        run(tmp_path / "run", reads=True)
+    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})
+    stated = run(tmp_path / "crash", reads=False)
+    assert stated["steps_with_numbers_read"] >= 3
+    assert stated["steps_with_writes"] >= 2
+
+
+def test_a_run_that_reads_nothing_states_nothing_after_a_crash(tmp_path, monkeypatch):
+    model = network()
+    private, optimizer = wrap(model, plan(steps=12), checkpoint=tmp_path / "run", source=None)
+    for x, y in private.batches(data(64)):
+        private.backward(each(model(x), y))
+        optimizer.step()
+        if private.steps_taken == 3:
+            break
+    shutil.copytree(tmp_path / "run", tmp_path / "crash")
+    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})
+    resumed, _ = wrap(network(), plan(steps=12), checkpoint=tmp_path / "crash", source=None)
+    assert facts(resumed.certificate()) == {}
+    resumed.detach()
+    private.detach()

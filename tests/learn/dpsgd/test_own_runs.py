@@ -11,6 +11,7 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation, SchemaError
@@ -298,6 +299,24 @@ def test_the_mark_goes_where_the_model_goes(way):
     optimizer = torch.optim.SGD([p for p in other.parameters() if p.requires_grad], lr=0.1)
     certificate, _ = train(other, optimizer, plan())
     assert certificate.loss == 2 * plan().loss
+
+
+@pytest.mark.parametrize("part", [lambda mean: mean, lambda mean: mean.module])
+def test_the_mark_goes_to_the_averages_of_torch(part):
+    """``AveragedModel`` is a copy that was made before any step, and is trained all the same."""
+    model = network()
+    mean, still, other = (AveragedModel(one) for one in (model, network(), nn.Linear(6, 3)))
+    other.update_parameters(nn.Linear(6, 3))
+    private = make_private(model, sgd(model), plan(), isolation="vouched")
+    for batch in private.batches(data(64)):
+        private.step(EACH, *batch)
+        mean.update_parameters(model)
+    private.detach()
+    chosen = part(mean)
+    certificate, _ = train(chosen, sgd(chosen), plan())
+    assert certificate.loss == 2 * plan().loss
+    for one in (still, other):
+        assert not earlier_plans_of(train(one, sgd(one), plan())[0])
 
 
 def test_the_mark_goes_with_the_state_of_the_optimizer():

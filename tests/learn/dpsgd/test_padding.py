@@ -55,6 +55,30 @@ def to_length_twelve(items):
     return functional.pad(names, (0, 12 - names.shape[1])), labels
 
 
+def to_a_multiple(items):
+    names, labels = padded(items)
+    return functional.pad(names, (0, -names.shape[1] % 32)), labels
+
+
+def to_a_power_of_two(items):
+    names, labels = padded(items)
+    return functional.pad(names, (0, (1 << (names.shape[1] - 1).bit_length()) - len(names[0]))), (
+        labels
+    )
+
+
+class LongestSoFar:
+    """A collate that never pads less than it did before."""
+
+    def __init__(self):
+        self.longest = 0
+
+    def __call__(self, items):
+        names, labels = padded(items)
+        self.longest = max(self.longest, names.shape[1])
+        return functional.pad(names, (0, self.longest - names.shape[1])), labels
+
+
 class CharLSTM(nn.Module):
     """As in tutorials: what the last letter of the batch leaves."""
 
@@ -156,6 +180,44 @@ def test_a_model_that_feels_the_padding_is_refused(run, dataset, model):
 )
 def test_a_model_that_ignores_the_padding_is_accepted(run, model, collate):
     run(model(), Names(), collate)
+
+
+class Mean(Bag):
+    def forward(self, names):
+        return self.last(self.letters(names).mean(1))
+
+
+@pytest.mark.parametrize("dataset", [Names(), Names(length=6), Names(length=4)])
+@pytest.mark.parametrize("make", [lambda: to_a_multiple, lambda: to_a_power_of_two, LongestSoFar])
+@pytest.mark.parametrize("run", [by_loop, by_trainer])
+def test_padding_in_blocks_or_as_far_as_ever_is_felt_too(dataset, make, run):
+    with pytest.raises(PlanViolation, match="changes with the padding"):
+        run(Mean(), dataset, make())
+    run(Masked(), dataset, make())
+
+
+def test_one_long_example_late_in_the_batch_is_found():
+    """The first 16 are equally long, and collate would make all of them longer only for a long one.
+
+    Of an example that cannot be cut the others are all that shows it.
+    """
+
+    class Counts(Names):
+        def __getitem__(self, at):
+            return 9 if at == 40 else 1, at % 2
+
+    def ones(items):
+        counts, labels = zip(*items, strict=True)
+        names = pad_sequence([torch.ones(one, dtype=torch.int64) for one in counts], True)
+        return names, torch.tensor(labels)
+
+    private, _ = wrap(CharLSTM(), plan(steps=1, sampler="full", expected_batch_size=None))
+    private._isolation = "checked"
+    batches = private.batches(Counts(), collate=ones)
+    x, _ = next(batches)
+    with pytest.raises(PlanViolation, match="changes with the padding"):
+        private.model(x)
+    private.detach()
 
 
 def test_removing_one_long_record_moves_the_sum_of_the_refused_model_by_clip_norms():

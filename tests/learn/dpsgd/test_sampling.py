@@ -1,7 +1,6 @@
 """False alarms: each statistical test below fires wrongly with probability at most 1e-9."""
 
 import math
-from fractions import Fraction
 from itertools import combinations, islice
 
 import numpy as np
@@ -11,7 +10,6 @@ from scipy import stats
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd import Phase, Plan
 from discreet.learn.dpsgd.sampling import (
-    BinomialWeights,
     PoissonSampler,
     draws,
     first_step_after,
@@ -49,36 +47,6 @@ def fits(observed, probabilities):
         cells[-1] += observed[~rich].sum()
     wanted = np.asarray(wanted) * np.sum(cells) / np.sum(wanted)
     return stats.chisquare(cells, wanted).pvalue > ALARM
-
-
-@pytest.mark.parametrize(
-    ("trials", "probability"), [(1, 0.5), (5, 0.9), (40, 0.2), (300, 0.004), (1000, 0.5)]
-)
-def test_binomial_weights_enclose_the_exact_probabilities(trials, probability):
-    exact = Fraction(probability)
-    weights = BinomialWeights(trials=trials, probability=exact)
-
-    def mass(k):
-        return math.comb(trials, k) * exact**k * (1 - exact) ** (trials - k)
-
-    mode = mass(weights.value(0))
-    assert mode == max(mass(k) for k in range(trials + 1))
-    for bits in (40, 90):
-        for index in range(2 * min(trials, 40)):
-            lower, upper = weights.weight(index, bits)
-            k = weights.value(index)
-            true = mass(k) / mode if 0 <= k <= trials else Fraction(0)
-            assert Fraction(lower, 2**bits) <= true <= Fraction(upper, 2**bits)
-            assert upper - lower <= 2 * index + 2
-    index = 2 * min(trials, 12) + 1
-    tail = weights.tail(index, 60)
-    if tail is not None:
-        total = sum(
-            mass(weights.value(i)) / mode
-            for i in range(index, 2 * trials + 2)
-            if 0 <= weights.value(i) <= trials
-        )
-        assert total <= Fraction(tail, 2**60)
 
 
 @pytest.mark.parametrize(

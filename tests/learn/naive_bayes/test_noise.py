@@ -143,12 +143,12 @@ def audit(noise, relation, claimed):
 @pytest.mark.parametrize("relation", ["add_remove", "replace"])
 def test_the_auditor_refutes_wrong_noise_and_not_ours(relation):
     noise = planned(features=2, epsilon=2.0, relation=relation)
-    assert not audit(noise, relation, noise.loss).refuted
+    assert not audit(noise, relation, noise.loss).violated
     half = replace(noise, parameter=0.5 * noise.parameter)
-    assert audit(half, relation, noise.loss).refuted
+    assert audit(half, relation, noise.loss).violated
 
 
 def test_the_auditor_refutes_the_sensitivity_of_the_wrong_relation():
     mistaken = planned(features=2, epsilon=2.0, relation="add_remove")
     right = planned(features=2, epsilon=2.0, relation="replace")
-    assert audit(mistaken, "replace", right.loss).refuted
+    assert audit(mistaken, "replace", right.loss).violated

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.attacks.proportions import Proportion, proportion
+from discreet._confidence import Proportion, proportion
 from discreet.errors import NotApplicable
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from fastapi.responses import JSONResponse
 
+from discreet._json import read_json
 from discreet.curator.service import problems
 from discreet.curator.service.answer_bodies import AnswerBody, QuoteBody
 from discreet.curator.service.bodies import (
@@ -24,7 +25,7 @@ from discreet.curator.service.gate import BODY, HOLDER
 from discreet.curator.service.office import Office
 from discreet.curator.service.registry import Holder
 from discreet.curator.service.runner import Runner, Unanswered
-from discreet.ledger._entry import parse_json
+from discreet.errors import SchemaError
 
 __all__ = ["PROBLEMS", "DatasetPath", "HolderOf", "analyst_router"]
 
@@ -39,8 +40,8 @@ def body_of(request: Request) -> Any:
     """The JSON that was sent, read strictly: no field twice, no NaN."""
     body: bytes = request.scope[BODY]
     try:
-        return parse_json(body.decode("utf-8"), "the request")
-    except (UnicodeDecodeError, ValueError) as error:
+        return read_json(body, "the request")
+    except SchemaError as error:
         text = " ".join(str(error).split())[:200]
         raise Unanswered(problems.Problem(422, "invalid", text)) from None
 

@@ -55,7 +55,13 @@ class Office:
     def open(cls, settings: Settings) -> Office:
         """Open everything that the settings name, and every dataset that is registered."""
         ledger = Ledger.open(settings.ledger)
-        office = cls(settings, ledger=ledger, registry=Registry.open(settings.ledger))
+        registry = Registry.open(settings.ledger)
+        try:
+            office = cls(settings, ledger=ledger, registry=registry)
+        except BaseException:
+            registry.close()
+            ledger.close()
+            raise
         try:
             office.check_ledger()
         except LedgerCorrupt:
@@ -82,15 +88,17 @@ class Office:
             try:
                 began = time.monotonic()
                 problems = self.ledger.verify().problems
+                self._fault = f"{problems[0]} (run discreet ledger verify)" if problems else None
+                try:
+                    self.curator.check_ledger()
+                except LedgerCorrupt as error:
+                    self._fault = self._fault or str(error)
                 ended = time.monotonic()
-                self._fault = str(problems[0]) if problems else None
                 self._check_again = ended + max(_VERDICT_HOLDS, 20.0 * (ended - began))
             finally:
                 self._verifying.release()
         if self._fault is not None:
-            raise LedgerCorrupt(
-                f"{self._fault} (run discreet ledger verify); no question is answered"
-            )
+            raise LedgerCorrupt(f"{self._fault}; no question is answered")
 
     # --- asking ------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from discreet.errors import (
     KeyConflict,
     LedgerBusy,
     LedgerCorrupt,
+    LedgerError,
     LedgerExists,
     LedgerFull,
     LedgerMissing,
@@ -73,7 +74,8 @@ def problem_of(error: BaseException) -> Problem:
     # Their own words name files of the server.
     if isinstance(error, LedgerFull):
         return FULL
-    if isinstance(error, LedgerCorrupt):
+    # Its files were replaced, moved or deleted while in use, or cannot be opened.
+    if isinstance(error, LedgerCorrupt) or type(error) is LedgerError:
         return DAMAGED
     if isinstance(error, LedgerBusy):
         return BUSY

@@ -5,8 +5,9 @@ and leaves Nagle's algorithm on: the body of an answer then waits until the clie
 its head, up to 40 ms.
 
 A client that opens connections and asks nothing would hold them as long as it likes. The head of
-a request must arrive within :data:`HEAD_SECONDS`. Where a process has :data:`MOST_CONNECTIONS`,
-the one that has waited longest for a request makes room for a new one.
+a request must arrive within :data:`HEAD_SECONDS` and in about :data:`HEAD_BYTES`. Where a process
+has :data:`MOST_CONNECTIONS`, the one that has waited longest for a request makes room for a new
+one.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["HEAD_SECONDS", "MOST_CONNECTIONS", "PromptProtocol"]
+__all__ = ["HEAD_BYTES", "HEAD_SECONDS", "MOST_CONNECTIONS", "PromptProtocol"]
 
+HEAD_BYTES = 65_536
 HEAD_SECONDS = 10.0
 MOST_CONNECTIONS = 256
 
@@ -29,6 +31,7 @@ class PromptProtocol(HttpToolsProtocol):
     # Connections without a request, the one that has waited longest first.
     _idle: ClassVar[dict[PromptProtocol, None]] = {}
     _deadline: asyncio.TimerHandle | None = None
+    _head = 0  # bytes that came after those in which a head began
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -43,11 +46,19 @@ class PromptProtocol(HttpToolsProtocol):
             longest.connections.discard(longest)  # it is lost in the next turn of the loop
             longest.transport.abort()
 
+    def data_received(self, data: bytes) -> None:
+        self._head += len(data)
+        super().data_received(data)
+        # The parser itself would take any number.
+        if self._deadline is not None and self._head > HEAD_BYTES:
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
+        self._head = 0
         if self._deadline is None:
             self._wait()
         super().on_message_begin()

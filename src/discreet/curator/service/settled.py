@@ -62,6 +62,9 @@ class SettledAnswers:
     def check_key(self, dataset: str, key: str, name: str) -> None:
         self._inner.check_key(dataset, key, name)
 
+    def last_receipts(self) -> list[Mapping[str, Any]]:
+        return self._inner.last_receipts()
+
     def close(self) -> None:
         self._inner.close()
 

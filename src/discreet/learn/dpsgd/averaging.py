@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from discreet import _validate
 from discreet.errors import SchemaError
+from discreet.learn.dpsgd.written import announced
 
 __all__ = ["ParameterAverage"]
 
@@ -55,10 +56,11 @@ class ParameterAverage:
     @torch.no_grad()
     def exchange(self) -> None:
         """Exchange parameters and averages; a second call restores them."""
-        for parameter, average in zip(self._parameters, self._averages, strict=True):
-            held = parameter.detach().clone()
-            parameter.copy_(average)
-            average.copy_(held)
+        with announced(self._parameters):
+            for parameter, average in zip(self._parameters, self._averages, strict=True):
+                held = parameter.detach().clone()
+                parameter.copy_(average)
+                average.copy_(held)
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor], *, updates: int) -> None:

@@ -10,6 +10,7 @@ state dict of a model that is read in another process has no mark.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,11 +19,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from discreet.errors import PlanViolation, SchemaError
 from discreet.learn.dpsgd.plan import Plan
 
-__all__ = ["GROUP_ENTRY", "Remembering", "mark", "plans_of", "require_alike"]
+__all__ = ["GROUP_ENTRY", "Remembering", "mark", "mark_averages", "plans_of", "require_alike"]
 
 GROUP_ENTRY = "discreet_plans"
 _ATTRIBUTE = "_discreet_plans"
@@ -33,12 +35,16 @@ _TextOf = Callable[[], str | None]
 
 def plans_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Plan]:
     """The plans that model and optimizer were under, by the ids of their runs."""
-    texts = {module.__dict__.get(_ATTRIBUTE) for module in model.modules()}
-    texts |= {group.get(GROUP_ENTRY) for group in optimizer.param_groups}
+    texts = {group.get(GROUP_ENTRY) for group in optimizer.param_groups}
     if _KNOWN:
         texts |= {_KNOWN.get(print_) for print_ in _prints(model.parameters())}
+    return _marks_on(model, texts)
+
+
+def _marks_on(model: nn.Module, texts: Iterable[str | None] = ()) -> dict[str, Plan]:
     found: dict[str, Plan] = {}
-    for text in sorted(texts - {None}, key=str):
+    on_modules = {module.__dict__.get(_ATTRIBUTE) for module in model.modules()}
+    for text in sorted({*texts, *on_modules} - {None}, key=str):
         found |= read_plans(text)
     return found
 
@@ -72,6 +78,20 @@ def mark(model: nn.Module, optimizer: Optimizer | None, plans: Mapping[str, Plan
     if optimizer is not None and plans:
         optimizer.param_groups[0][GROUP_ENTRY] = text
     return text
+
+
+def mark_averages(model: nn.Module, plans: Mapping[str, Plan]) -> None:
+    """Mark what ``AveragedModel`` of torch has made of a model: it was a copy before any step."""
+    outline = _outline(model)
+    for one in gc.get_objects():
+        if not issubclass(type(one), AveragedModel) or "_modules" not in vars(one):
+            continue
+        if int(one.n_averaged) and _outline(one.module) == outline:
+            mark(one, None, {**_marks_on(one), **plans})
+
+
+def _outline(model: nn.Module) -> list[Any]:
+    return [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
 
 
 def require_alike(plan: Plan, earlier: Mapping[str, Plan]) -> None:

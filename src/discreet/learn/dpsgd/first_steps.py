@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, final
 
 import torch
 import torch.utils.checkpoint
-from torch import Tensor, nn
+from torch import nn
 from torch._C._functorch import peek_interpreter_stack
 
 from discreet.errors import PlanViolation
 from discreet.learn.dpsgd.wrapping import refuse_compiled
+from discreet.learn.dpsgd.written import bits
 
 __all__ = ["CHECKPOINTED", "StateWatch", "refuse_several_passes"]
 
@@ -29,9 +30,6 @@ CHECKPOINTED = (
     "plainly; batches(..., max_physical=...) bounds the memory of a step instead"
 )
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
-
-_PIECE = 1 << 18
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def refuse_several_passes(writes: Collection[str]) -> None:
@@ -132,18 +130,7 @@ class StateWatch:
 
     def _prints(self) -> dict[str, _Print]:
         named = [*self._model.named_parameters(), *self._model.named_buffers()]
-        return {name: _Print(one._version, _bits(one)) for name, one in named}
-
-
-def _bits(one: Tensor) -> int:
-    held = one.detach()
-    if held.is_complex():
-        held = torch.view_as_real(held)
-    if held.is_floating_point():
-        held = held.view(_INTEGERS[held.element_size()])
-    # In pieces, because torch makes a copy in 64 bits of what it adds up.
-    pieces = torch.split(held.reshape(-1), _PIECE)
-    return sum(int(piece.sum(dtype=torch.int64).item()) for piece in pieces)
+        return {name: _Print(one._version, bits(one)) for name, one in named}
 
 
 @final

@@ -9,7 +9,7 @@ outside. Plain numbers of Python and arrays of numpy cannot be followed.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, final
 from weakref import ref
 
@@ -20,7 +20,7 @@ from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import violations
 from discreet.learn.dpsgd.isolation.parts import exchanged, leaves_of, tensors
 
-__all__ = ["FromBatch", "Lineage", "OutputMark", "guard_loading", "plain"]
+__all__ = ["STATED", "FromBatch", "Lineage", "OutputMark", "guard_loading", "plain"]
 
 _READS = {
     Tensor.__array__,
@@ -34,15 +34,25 @@ _READS = {
     Tensor.__int__,
     Tensor.__repr__,
     Tensor.allclose,
+    Tensor.data_ptr,
     Tensor.equal,
     Tensor.is_nonzero,
     Tensor.item,
     Tensor.numpy,
+    Tensor.storage,
     Tensor.tolist,
+    Tensor.untyped_storage,
     torch.allclose,
     torch.equal,
     torch.is_nonzero,
 }
+STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors")
+"""What a certificate states of a run: in how many steps, or that it happened at all."""
+
+# What these make is as large as the values say, and a size is a number of Python.
+_SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
+# Copies that torch makes without asking the class of what it copies: only a mode sees them.
+_COPIES = {Tensor.new_tensor, torch.as_tensor, torch.asarray, torch.tensor}
 # What these make has nothing of the tensors that they are called on but a type and a device...
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.
@@ -71,16 +81,20 @@ class FromBatch(Tensor):
             args = tuple(plain(one) for one in args)
         if marked and func is Tensor.backward:
             marked[0].lineage.look_at(marked[0])
+        if marked and _is_sized_by_values(func, args):
+            marked[0].lineage.note_reading()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
         if not marked or not isinstance(result, Tensor | list | tuple):
             if func is Tensor.__setitem__ and marked:
                 marked[0].lineage.take_in(given)
-                _mark(args[0], marked)
+                _mark_written(args[0], marked)
             return result
         if func in BLANK or (func in CONTENT_OF_FIRST and not isinstance(args[0], FromBatch)):
             return result
         marked[0].lineage.take_in(given)
+        if any(result is one and type(one) is Tensor for one in given):  # in place, or out=
+            _mark_written(result, marked)
         _mark(result, marked)
         return result
 
@@ -122,6 +136,30 @@ def _mark(result: Any, parents: list[FromBatch]) -> None:
             one.batch = min(one.batch, *(parent.batch for parent in parents))
 
 
+def _mark_written(target: Any, parents: list[FromBatch]) -> None:
+    """Mark a tensor that was written to, with the one that it is a view of.
+
+    If others hold its memory too, as they do after ``.data``, it cannot be followed: it was read.
+    """
+    if not isinstance(target, Tensor):
+        return
+    with torch._C.DisableTorchFunctionSubclass():
+        base, memory = target._base, target.untyped_storage()
+        # The tensor, what it is a view of, and the line above.
+        known = 2 + (base is not None)
+        shared = torch._C._storage_Use_Count(memory._cdata) > known
+    if shared and not isinstance(target, FromBatch):
+        parents[0].lineage.note_reading()
+    _mark([target] if base is None else [target, base], parents)
+
+
+def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    name = getattr(func, "__name__", "")
+    if func is Tensor.__getitem__:
+        return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1:]))
+    return name in _SIZED or (name == "where" and len(args) == 1)
+
+
 def plain(one: Any) -> Any:
     """The same tensor without its mark; anything else as it is."""
     if not isinstance(one, FromBatch):
@@ -144,14 +182,12 @@ class Lineage:
         self._public = [one for given in (model, *public) for one in _held(given)]
         self._known = {id(one) for one in self._public}
         self._made: dict[int, ref[Tensor]] | None = None
-        self._strange: dict[int, Tensor] = {}
         self._calls_without = False
         self.batch = 0
         self.is_open = False
         self.step = 0
-        self.read_in: set[int] = set()
-        self.outside = 0
-        self.before: dict[str, int] = {}
+        self.keep: Callable[[str], None] | None = None  # in case that the process dies
+        self.go_on_from({})
 
     @property
     def facts(self) -> dict[str, int]:
@@ -160,12 +196,14 @@ class Lineage:
         That tensors came from outside is 1, however many: one for each row would tell the size of
         a batch.
         """
-        found = {
-            "steps_with_numbers_read": len(self.read_in)
-            + self.before.get("steps_with_numbers_read", 0),
-            "outside_tensors": int(self.outside > 0 or "outside_tensors" in self.before),
-        }
+        found = {name: len(self._steps[name]) + self._before.get(name, 0) for name in STATED}
+        found["outside_tensors"] = min(1, found["outside_tensors"])
         return {name: count for name, count in found.items() if count}
+
+    def go_on_from(self, facts: Mapping[str, int]) -> None:
+        """Begin to count with what happened before."""
+        self._before = dict(facts)
+        self._steps: dict[str, set[int]] = {name: set() for name in STATED}
 
     def hand_out(self, data: Any, step: int, *, watched: bool) -> Any:
         """The tensors of the next batch, marked; ``watched``: what comes from outside is noted."""
@@ -173,7 +211,6 @@ class Lineage:
         self.is_open = True
         self.step = step
         self._made = {} if watched else None
-        self._strange = {}
         return self.mark(data)
 
     def mark(self, data: Any) -> Any:
@@ -192,12 +229,27 @@ class Lineage:
     def end_batch(self) -> None:
         """The passes of a batch are over."""
         self.is_open = False
-        self.outside = max(self.outside, len(self._strange))
-        self._made, self._strange = None, {}
+        self._made = None
 
     def note_reading(self) -> None:
         """A number was read off something that comes of a batch."""
-        self.read_in.add(self.step)
+        self._note("steps_with_numbers_read", self.step)
+
+    def note_write(self, step: int) -> None:
+        """The model or its optimizer was changed by something else than a step of the plan."""
+        self._note("steps_with_writes", step)
+
+    def _note(self, name: str, step: int) -> None:
+        if step not in self._steps[name]:
+            self._steps[name].add(step)
+            if self.keep is not None:
+                self.keep(name)
+
+    def look_at_settings(self, groups: Iterable[dict[str, Any]]) -> None:
+        """Note it if a setting of the optimizer is a tensor that comes of a batch."""
+        values = [value for group in groups for key, value in group.items() if key != "params"]
+        if any(isinstance(one, FromBatch) for one in _flat(values)):
+            self.note_reading()
 
     def require_current(self, *marked: FromBatch) -> None:
         """Raise if one of the tensors comes of an earlier batch of this run."""
@@ -210,8 +262,14 @@ class Lineage:
             self.require_current(loss)
             self._check(plain(loss))
 
-    def note_made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def note_made(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Note the result of a call, unless something from outside went into it."""
+        if func in _COPIES:
+            copied = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, FromBatch)]
+            if copied:
+                _mark(result, copied)
         if self._made is None:
             return
         clean = all(self._is_known(one) for one in _flat((*args, *kwargs.values())))
@@ -232,7 +290,7 @@ class Lineage:
         if self._made is not None:
             for one in given:
                 if not self._is_known(one):
-                    self._strange[id(one)] = one
+                    self._note("outside_tensors", self.step)
 
     def unwrap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
         """The arguments of a call of the model without marks, if they are of the batch."""

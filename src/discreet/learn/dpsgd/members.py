@@ -18,6 +18,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from discreet.errors import DiscreetError, InvalidValue, PlanViolation
+from discreet.learn.dpsgd.written import announced
 
 if TYPE_CHECKING:
     from discreet.learn.dpsgd.distributed import ProcessTeam
@@ -94,6 +95,13 @@ class Members:
                     name, "not the same on all members", "one for all members of the run"
                 )
 
+    def largest(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """For each name the largest count that a member has."""
+        if self._team is None:
+            return dict(counts)
+        told = [json.loads(text) for text in self._team.gather(json.dumps(dict(counts)))]
+        return {name: max(one.get(name, 0) for one in told) for name in set().union(*told)}
+
     def lead_with(self, argument: str, *, given: bool) -> None:
         """Raise on all members if some have an argument that the leader lacks."""
         if self._team is None:
@@ -118,7 +126,8 @@ class Members:
             return
         if not self._team.agreed(model):
             _log.warning("the members' models differ, by rounding; all get the leader's")
-        self._team.synchronise(model)
+        with announced(list(model.parameters())):
+            self._team.synchronise(model)
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

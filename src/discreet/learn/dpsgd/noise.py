@@ -8,9 +8,8 @@ of them, one in use and one being filled; what is handed out is then a copy, bec
 a gradient would otherwise hold the noise of the steps to come. Other models have a single buffer
 for one step, so noise needs no more memory than the gradients do. It is itself handed out; if
 somebody has kept a gradient, a new one takes its place. It is filled while the next forward and
-backward run, or, where the threads of torch keep all cores busy, at the moment of need and with
-their help: a thread in the background would then hold all of them up, and for longer than the
-filling takes.
+backward run, or, where the threads of torch keep all cores busy, at the moment of need: a thread
+in the background would then hold all of them up, and for longer than the filling takes.
 """
 
 from __future__ import annotations
@@ -109,12 +108,10 @@ class _Buffer:
         self.waited = False
 
 
-def _fill(
-    stream: NormalStream, parts: Sequence[_Part], stddevs: Sequence[float], *, shared: bool
-) -> None:
+def _fill(stream: NormalStream, parts: Sequence[_Part], stddevs: Sequence[float]) -> None:
     for part in parts:
         if len(set(stddevs)) == 1:
-            stream.fill(part.host, stddev=stddevs[0], shared=shared)
+            stream.fill(part.host, stddev=stddevs[0])
         else:
             for row, stddev in enumerate(stddevs):
                 stream.fill(part.host[row], stddev=stddev)
@@ -261,7 +258,7 @@ class NoiseBank:
         stddevs = [self._stddev_of(first + row) for row in range(self.rows)]
         # Without the bank itself: it goes, with its memory, as soon as nobody holds it.
         at_need = self.rows == 1 and torch.get_num_threads() >= self._cores
-        fill = partial(_fill, self._stream, parts, stddevs, shared=at_need)
+        fill = partial(_fill, self._stream, parts, stddevs)
         wait = fill if at_need else self._worker.submit(fill).result
         # In one piece and last: what breaks off before leaves a buffer with nothing in it.
         buffer.filled = _Filled(first, parts, wait)

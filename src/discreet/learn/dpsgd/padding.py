@@ -34,7 +34,9 @@ __all__ = [
 ]
 
 # Of the first batch so many examples are looked at.
-MOST = 16
+MOST = 64
+# So often the length of an example is doubled, to get beyond what all batches are padded to.
+_DOUBLED = 8
 _ERRORS = (
     AttributeError,
     IndexError,
@@ -70,7 +72,8 @@ def shapes_of(batch: Any) -> list[torch.Size]:
 def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None) -> Pair | None:
     """Batches with and without more padding of one example, or ``None`` if none is padded.
 
-    If the examples are all equally long, one of them is cut short.
+    If the examples are all padded equally far, one of them is cut short, and if that has no effect,
+    because batches are padded to a multiple or as far as any before, made longer.
     """
     collate = collate or default_collate
     alone = [collate([item]) for item in items[:MOST]]
@@ -81,12 +84,22 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
             return alone[least], collate([items[least], items[most]])
         except _ERRORS:
             return None  # examples of different lengths cannot be in one batch
-    try:
-        short = _cut(items[0], _length(items[0]))
-        first, both = collate([short]), collate([short, items[0]])
-    except _ERRORS:
-        return None
-    return None if shapes_of(first) == shapes_of(alone[0]) else (first, both)
+    item, length = items[0], _length(items[0])
+    if length < 2:
+        return None  # nothing to cut
+    halves = [length >> times for times in range(1, length.bit_length())]
+    for other in [*halves, *(length << times for times in range(1, _DOUBLED))]:
+        try:
+            changed = _resized(item, length, other)
+            first = collate([changed])
+            if shapes_of(first) == shapes_of(alone[0]):
+                continue
+            if other < length:
+                return first, collate([changed, item])
+            return alone[0], collate([item, changed])
+        except _ERRORS:
+            return None
+    return None
 
 
 def require_padding_ignored(
@@ -228,20 +241,27 @@ def _length(item: Any) -> int:
     return next((length for length in lengths if length > 1), 0)
 
 
-def _cut(value: Any, length: int) -> Any:
-    """An example with its sequences of this length, and numbers that tell it, cut in half."""
-    if length < 2:
-        raise ValueError("nothing to cut")
-    half = length // 2
+def _resized(value: Any, length: int, other: int) -> Any:
+    """An example with its sequences of this length, and numbers that tell it, made ``other`` long.
+
+    Shorter ones are cut, longer ones repeat their first entry.
+    """
     if _is_sequence(value):
-        return value[:half] if len(value) == length else value
+        if len(value) != length:
+            return value
+        more = max(0, other - length)
+        if isinstance(value, Tensor):
+            return torch.cat([value[:other], *[value[:1]] * more])
+        if isinstance(value, np.ndarray):
+            return np.concatenate([value[:other], *[value[:1]] * more])
+        return value[:other] + value[:1] * more
     if isinstance(value, dict):
-        return {key: _cut(one, length) for key, one in value.items()}
+        return {key: _resized(one, length, other) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        parts = [_cut(one, length) for one in value]
+        parts = [_resized(one, length, other) for one in value]
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return type(value)(parts)
     if isinstance(value, Tensor | np.ndarray) or type(value) is int:
-        return value * 0 + half if value == length else value
+        return value * 0 + other if value == length else value
     return value

@@ -10,9 +10,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
+from discreet._validate import withheld
 from discreet.errors import DiscreetError, InvalidValue
 from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
-from discreet.randomness.arguments import withheld
 
 __all__ = [
     "are_classes",

@@ -30,8 +30,6 @@ depends on how B was drawn (S6):
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +39,7 @@ from functools import cached_property, lru_cache, reduce
 from typing import Any, final
 
 from discreet import _validate
+from discreet._json import digest_of, read_json
 from discreet.certificate._findings import delta_warning
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.learn.dpsgd.clipping import Clipping, Quantile, read_clipping
@@ -339,13 +338,12 @@ class Plan:
         A target that the noise multiplier does not meet raises too: nothing is calibrated
         again, and nothing is believed.
         """
-        try:
-            body = json.loads(document) if isinstance(document, str) else dict(document)
-        except ValueError as error:
-            raise SchemaError(f"plan: not JSON: {error}") from None
-        if not isinstance(body, dict):
+        body = read_json(document, "plan") if isinstance(document, str) else document
+        if not isinstance(body, Mapping):
             raise SchemaError("plan: expected an object")
-        if body.pop("schema", None) != _SCHEMA or body.pop("version", None) != _VERSION:
+        body = dict(body)
+        schema, version = body.pop("schema", None), body.pop("version", None)
+        if schema != _SCHEMA or version != _VERSION or type(version) is not int:
             raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSION}")
         expected = set(cls.__dataclass_fields__)
         if set(body) != expected:
@@ -368,8 +366,7 @@ class Plan:
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of the plan's canonical JSON: equal exactly for equal plans."""
-        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()
+        return digest_of(self.to_json())
 
 
 def loss_of_all(plans: Iterable[Plan]) -> Loss:

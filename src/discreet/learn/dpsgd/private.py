@@ -76,6 +76,7 @@ from discreet.learn.dpsgd.wrapping import (
     release,
     same_parameters,
 )
+from discreet.learn.dpsgd.written import WriteWatch
 from discreet.ledger import Charge
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream, Source
@@ -93,61 +94,14 @@ class Private:
     cannot be replaced.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_after_step",
-        "_bank",
-        "_batch_axis",
-        "_begun",
-        "_broken",
-        "_chunk",
-        "_clip",
-        "_counters",
-        "_depth",
-        "_drawn",
-        "_earlier",
-        "_engine",
-        "_factors",
-        "_form",
-        "_frozen",
-        "_given",
-        "_guard",
-        "_handles",
-        "_held",
-        "_ids",
-        "_inputs_of",
-        "_isolation",
-        "_last_factor",
-        "_lineage",
-        "_loss_watch",
-        "_losses_of",
-        "_mark",
-        "_model",
-        "_names",
-        "_noisy",
-        "_notes",
-        "_optimizer",
-        "_paddings",
-        "_parameters",
-        "_pid",
-        "_plan",
-        "_reduction",
-        "_remembering",
-        "_reserve",
-        "_rows",
-        "_run",
-        "_run_id",
-        "_running",
-        "_scale",
-        "_source",
-        "_state_watch",
-        "_step",
-        "_stepped",
-        "_stream",
-        "_team",
-        "_watch",
-        "_writes",
-    )
+    __slots__ = (  # noqa: SIM905 - one name a line takes sixty lines
+        "__weakref__ _after_step _bank _batch_axis _begun _broken _chunk _clip _counters "
+        "_depth _drawn _earlier _engine _factors _form _frozen _given _guard _handles _held "
+        "_ids _inputs_of _isolation _last_factor _lineage _loss_watch _losses_of _mark _model "
+        "_names _noisy _notes _optimizer _paddings _parameters _pid _plan _reduction "
+        "_remembering _reserve _rows _run _run_id _running _scale _source _state_watch _step "
+        "_stepped _stream _team _watch _writes _written"
+    ).split()
 
     def __init__(
         self,
@@ -219,10 +173,17 @@ class Private:
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
         self._lineage = Lineage(model, public, self._refuse_outside_parameters)
         self._guard = ForwardGuard(rows_of, axes, self._lineage)
+        self._written = WriteWatch(
+            model,
+            optimizer,
+            self._parameters,
+            allowed=lambda: None if self._isolation == "vouched" else self._writes,
+            note=lambda: self._lineage.note_write(self._step),
+        )
         self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
         self._handles: list[Any] = [
             model.register_forward_pre_hook(self._guard, with_kwargs=True),
-            model.register_forward_hook(OutputMark(self._lineage)),
+            model.register_forward_hook(OutputMark(self._lineage), prepend=True),
             *guard_loading(model, lambda: self._engine is not None),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
@@ -326,6 +287,7 @@ class Private:
             digest = digest_of(released_tensors(self._model))
         except InvalidValue:
             digest = None  # its state holds more than tensors: save refuses it
+        self._written.check()
         return certify_run(
             self._plan,
             steps_taken=self._step,
@@ -479,6 +441,8 @@ class Private:
         ]
         made.watch.note = self._lineage.note_made
         self._form = made.engine.backward_form
+        if not self._step:
+            self._written.seal()
         self._engine = made.engine  # last: it says that all is there
 
     def _open(self, chunk: Chunk) -> None:
@@ -489,14 +453,15 @@ class Private:
         self._stepped = False
         self._depth = 0
         self._given = None
-        step = self._step
-        self._begun = step + 1
+        self._begun = self._step + 1
         self._rows = rows = chunk.units * self._plan.augmentations
         self._scale = float(rows) if self._reduction == "mean" else 1.0
-        # Losses are looked at in the first step and, because the data may differ, in steps 2^k.
         if self._counters:
             self._counters = [(buffer, buffer.clone()) for buffer, _ in self._counters]
-        if self._watch is not None and (not step & (step - 1) or self._state_watch is not None):
+        self._written.open()
+        hooks: Any = self._model._forward_pre_hooks
+        hooks.move_to_end(self._handles[0].id)  # those of others see what is marked
+        if self._watch is not None:
             self._watch.start()
         if self._state_watch is not None:
             self._state_watch.start()
@@ -525,6 +490,7 @@ class Private:
         if self._given is not None:
             self._given = None
             self._drop_gradients()
+            self._written.abandon()
         if self._guard.padding is not None:  # to be tried out at another batch
             self._guard.padding, self._paddings = None, Paddings()
         self._lineage.end_batch()
@@ -661,6 +627,7 @@ class Private:
             raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
         self._absorb(chunk)
         self._depth = 1
+        self._lineage.look_at_settings(self._optimizer.param_groups)
         self._drop_gradients()  # without them the optimizer leaves everything as it is
         if not chunk.last:
             return
@@ -671,10 +638,12 @@ class Private:
             self._team.sum_(noisy)
         assert self._bank is not None
         self._clip.end_step(self._step, self._bank, self._factors.noise_share, self._team)
+        self._written.check()
         self._step += 1
         self._given = noisy
         for parameter, gradient in zip(self._parameters, noisy, strict=True):
             parameter.grad = gradient
+        self._written.give(noisy)
         self._broken = False
 
     def _absorb(self, chunk: Chunk) -> None:
@@ -684,9 +653,15 @@ class Private:
         refuse_autocast()
         # Until all is done: what was added already could not be told, so nothing of it is used.
         self._broken = True
+        watch = self._watch
+        unseen = watch is not None and not watch.has_heard
+        if watch is not None:
+            watch.stop()
         norms = engine.squared_norms(scale=self._scale) if engine.heard else None
-        if norms is None or (self._watch is not None and not self._watch.has_heard):
+        if norms is None or unseen:
             self._broken = False
+            if watch is not None:
+                watch.start()
             unheard = norms is None
             raise PlanViolation(violations.NO_BACKWARD if unheard else violations.UNSEEN_BACKWARD)
         self._chunk = None
@@ -696,8 +671,6 @@ class Private:
 
     def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
         self._lineage.end_batch()
-        if self._watch is not None:
-            self._watch.stop()
         if self._state_watch is not None:
             self._state_watch.judge()
             self._loss_watch.end_batch()
@@ -735,6 +708,8 @@ class Private:
         self._bank.release()
         for call in self._after_step:
             call()
+        if self._watch is not None and self._running:
+            self._watch.start()  # what the loop reads before the next batch
 
     def _drop_gradients(self) -> None:
         for parameter in chain(self._parameters, self._frozen):
@@ -743,8 +718,10 @@ class Private:
     # --- continuing and ending ---------------------------------------------------------
 
     def _put_mark(self) -> None:
-        plans = {**self._earlier, self._run_id: self._plan}
-        self._mark = earlier.mark(self._model, self._optimizer, plans)
+        self._mark = earlier.mark(self._model, self._optimizer, self._plans())
+
+    def _plans(self) -> dict[str, Plan]:
+        return {**self._earlier, self._run_id: self._plan}
 
     def save(self, notes: Mapping[str, Any] | None = None) -> None:
         """Keep the state of the run in the directory that ``make_private(checkpoint=...)`` got.
@@ -773,6 +750,8 @@ class Private:
         """
         self._abandon()
         self._remembering()
+        if self._mark is not None:
+            earlier.mark_averages(self._model, self._plans())
         self._loss_watch.remove()
         if self._state_watch is not None:
             self._state_watch.remove()
@@ -780,6 +759,8 @@ class Private:
             self._watch.end()
         if self._engine is not None:
             self._engine.detach()
+        self._written.check()
+        self._written.remove()
         for handle in self._handles:
             handle.remove()
         self._handles = []
@@ -792,6 +773,7 @@ class Private:
         assert self._engine is None
         self._step = self._begun = step
         self._put_mark()
+        self._written.seal()
         self._stream = self._stream.derive("from step", step)  # not that of step 0 again
         self._clip.continue_with(clip_norms)
 

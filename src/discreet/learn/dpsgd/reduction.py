@@ -225,7 +225,8 @@ class BackwardWatch(TorchFunctionMode):
     :meth:`start`; ``torch.autograd.backward`` is not seen, nor is another thread: torch keeps
     modes by thread. What another thread stops stays behind in the first one, and does nothing
     there until that one calls :meth:`start` or :meth:`leave`. ``note`` is called after every
-    call of torch that is seen, with its arguments and its result.
+    call of torch that is seen and makes tensors, with its arguments and its
+    result.
     """
 
     needs_no_inner_calls = True
@@ -234,7 +235,7 @@ class BackwardWatch(TorchFunctionMode):
         super().__init__()
         self._check = check
         self.heard = False
-        self.note: Callable[[Any, Any, Any], None] | None = None
+        self.note: Callable[[Any, Any, Any, Any], None] | None = None
         self._outputs = _Outputs()
         self._hook = model.register_forward_hook(self._outputs)
 
@@ -292,8 +293,8 @@ class BackwardWatch(TorchFunctionMode):
             self._check(args[0])
             self.heard = True
         result = func(*args, **(kwargs or {}))
-        if self.note is not None and self._outputs.on:
-            self.note(args, kwargs or {}, result)
+        if isinstance(result, Tensor | list | tuple) and self.note is not None and self._outputs.on:
+            self.note(func, args, kwargs or {}, result)
         return result
 
     def _comes_from_the_model(self, loss: Tensor) -> bool:

@@ -84,6 +84,7 @@ class RunDirectory:
         if names - remains:
             raise InvalidValue("checkpoint", str(self.path), "an empty directory or that of a run")
         self.run_id = secrets.token_hex(16)
+        self._happened: set[str] = set()
         self._save_progress(attempt=0, reserved=0, finished=False)
         # Last: a directory without it is one in which nothing has happened yet.
         write_json(
@@ -123,6 +124,7 @@ class RunDirectory:
             raise ResumeRefused(
                 f"the run in {self.path.name!r} is complete; its model and certificate are there"
             )
+        self._happened = {str(name) for name in known.get("happened", ())}
         # A new attempt is on the disk before anything of it happens: seeded streams, which exist
         # for experiments, must not be read twice either.
         self.attempt = attempt + 1
@@ -140,6 +142,7 @@ class RunDirectory:
                 "attempt": attempt,
                 "reserved": reserved,
                 "finished": finished,
+                "happened": sorted(self._happened),
             },
         )
 
@@ -166,12 +169,33 @@ class RunDirectory:
         self._save_progress(attempt=self.attempt, reserved=steps, finished=False)
         self.reserved = steps
 
+    # --- what the certificate is to state ----------------------------------------------
+
+    def note(self, name: str) -> None:
+        """Return when the disk knows what has happened since the last saved state."""
+        if name not in self._happened:
+            self._happened.add(name)
+            self._set_reserved(self.reserved)
+
+    def facts_after(self, notes: Mapping[str, Any], lost: int) -> dict[str, int]:
+        """The facts of a saved state, and of ``lost`` steps that were taken after it.
+
+        In how many of those it happened is not known: in all of them.
+        """
+        facts = dict(notes.get("run", {}))
+        for name in self._happened:
+            facts[name] = max(1, facts.get(name, 0) + lost)
+        return facts
+
     # --- state and receipt -------------------------------------------------------------
 
     def save_state(self, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
         """Keep a state, in place of the former one."""
         described = {**notes, "run_id": self.run_id, "plan_hash": self._plan.content_hash}
         write_tensors(self.path / "state.safetensors", tensors, notes=described)
+        if self._happened:  # the state knows it better
+            self._happened.clear()
+            self._set_reserved(self.reserved)
 
     def load_state(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         """The last state that was kept, if any."""

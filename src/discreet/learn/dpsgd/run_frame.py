@@ -51,6 +51,7 @@ __all__ = [
 _log = logging.getLogger("discreet.learn.dpsgd")
 
 State = tuple[dict[str, Tensor], dict[str, Any]]
+FactsAfter = Callable[[Mapping[str, Any], int], dict[str, int]]
 
 
 def class_of(optimizer: Optimizer) -> str:
@@ -60,6 +61,7 @@ def class_of(optimizer: Optimizer) -> str:
 
 def state_of(private: Private) -> State:
     """All that a run needs to go on, as tensors and plain values."""
+    private._written.check()
     tensors, plain = pack_optimizer(private.optimizer)
     tensors = prefixed("optimizer", tensors)
     tensors.update(prefixed("model", tensors_of(private.model)))
@@ -77,8 +79,11 @@ def state_of(private: Private) -> State:
     }
 
 
-def continue_from(private: Private, state: State, reserved: int) -> None:
-    """Go on from a state, after the first ``reserved`` steps, which may have been taken."""
+def continue_from(private: Private, state: State, reserved: int, facts: FactsAfter) -> None:
+    """Go on from a state, after the first ``reserved`` steps, which may have been taken.
+
+    ``facts(notes, lost)`` gives what the certificate is to state of what happened before.
+    """
     tensors, notes = state
     plan, optimizer = private.plan, private.optimizer
     if notes.get("optimizer_class") != class_of(optimizer):
@@ -98,7 +103,7 @@ def continue_from(private: Private, state: State, reserved: int) -> None:
         )
     # All that the model and the optimizer held before was replaced.
     private._earlier, private._notes = before, notes.get("notes", {})
-    private._lineage.before = notes.get("run", {})
+    private._lineage.go_on_from(facts(notes, start - notes["steps_taken"]))
     if notes.get("isolation") == "vouched":  # what was not probed stays so
         private._isolation = "vouched"
     private._continue_at(start, clip_norms=notes["clip_norms"])
@@ -109,8 +114,8 @@ def enter(private: Private, run: RunDirectory) -> None:
     found = run.load_state()
     private._run_id = run.run_id
     if found is not None:
-        continue_from(private, found, run.reserved)
-    private._run, private._reserve = run, run.reserve
+        continue_from(private, found, run.reserved, run.facts_after)
+    private._run, private._reserve, private._lineage.keep = run, run.reserve, run.note
     if found is None:
         private.save()
 

@@ -18,16 +18,15 @@ from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.plan import Phase, Plan
 from discreet.privacy import Relation
-from discreet.randomness import Source, permutation, uniform_integers
+from discreet.randomness import Source, binomial, permutation, uniform_integers
 from discreet.randomness import source as any_source
-from discreet.randomness.inversion import Inversion, Weights
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Indices = NDArray[np.int64]
 
-__all__ = ["BinomialWeights", "PoissonSampler", "draws", "first_step_after", "subset"]
+__all__ = ["PoissonSampler", "draws", "first_step_after", "subset"]
 
 _LARGE = 4096  # from here on, marking a table of all records is faster than sorting
 
@@ -117,18 +116,12 @@ class PoissonSampler:
 
     def __init__(self, *, population: int, rate: float, source: Source | None = None) -> None:
         self._population = _validate.integer("population", population, at_least=0)
-        share = Fraction(_validate.real("rate", rate, above=0, at_most=1))
+        self._rate = Fraction(_validate.real("rate", rate, above=0, at_most=1))
         self._source = any_source() if source is None else source
-        self._counts = None
-        if self._population > 0 and share < 1:
-            self._weights = BinomialWeights(trials=self._population, probability=share)
-            self._counts = Inversion(self._weights)
 
     def count(self) -> int:
         """A fresh binomial number."""
-        if self._counts is None:
-            return self._population
-        return self._weights.value(self._counts.draw(self._source))
+        return binomial(self._population, self._rate, source=self._source)
 
     def draw(self) -> Indices:
         """The indices of one step."""
@@ -166,66 +159,3 @@ def subset(size: int, *, population: int, source: Source | None = None) -> Indic
 def _distinct(values: Indices) -> Indices:
     values.sort()
     return values[np.concatenate(([True], values[1:] != values[:-1]))]
-
-
-@final
-class BinomialWeights(Weights):
-    """Binomial probabilities over that of the mode, enclosed in integers.
-
-    Index 0 is the mode, 1 and 2 its neighbours above and below, and so on outwards. Each
-    weight follows from the one before it by a rational factor; the rounding of every product is
-    kept on the safe side, so the enclosures are rigorous at any precision.
-    """
-
-    def __init__(self, *, trials: int, probability: Fraction) -> None:
-        self._trials = trials
-        self._odds = probability / (1 - probability)
-        self._mode = math.floor((trials + 1) * probability)
-        self._mode = min(self._mode, trials)
-        self._tables: dict[int, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
-
-    def value(self, index: int) -> int:
-        """The number of successes that an index stands for; it may be out of range."""
-        distance = (index + 1) // 2
-        return self._mode + distance if index % 2 else self._mode - distance
-
-    def weight(self, index: int, bits: int) -> tuple[int, int]:
-        if not 0 <= self.value(index) <= self._trials:
-            return 0, 0
-        side = self._sides(bits)[index % 2]
-        distance = (index + 1) // 2
-        while len(side) <= distance:
-            side.append(self._following(side[-1], len(side) - 1, upwards=index % 2 == 1))
-        return side[distance]
-
-    def tail(self, index: int, bits: int) -> int | None:
-        # Successive factors shrink on either side: each side is below a geometric series.
-        total = 0
-        for first in (index, index + 1):
-            upper = self.weight(first, bits)[1]
-            if upper == 0:
-                continue
-            factor = self._factor((first + 1) // 2, upwards=first % 2 == 1)
-            if factor >= 1:
-                return None
-            total += math.ceil(upper / (1 - factor))
-        return total
-
-    def _sides(self, bits: int) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        if bits not in self._tables:
-            one = (1 << bits, 1 << bits)
-            self._tables[bits] = ([one], [one])
-        return self._tables[bits]
-
-    def _factor(self, distance: int, *, upwards: bool) -> Fraction:
-        """The weight at ``distance + 1`` from the mode over the weight at ``distance``."""
-        if upwards:
-            value = self._mode + distance
-            return self._odds * Fraction(self._trials - value, value + 1)
-        value = self._mode - distance
-        return Fraction(value, self._trials - value + 1) / self._odds
-
-    def _following(self, last: tuple[int, int], distance: int, *, upwards: bool) -> tuple[int, int]:
-        factor = self._factor(distance, upwards=upwards)
-        lower = last[0] * factor.numerator // factor.denominator
-        return lower, -(-last[1] * factor.numerator // factor.denominator)

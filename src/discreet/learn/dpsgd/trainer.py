@@ -39,6 +39,7 @@ from discreet.learn.dpsgd.probing import probe
 from discreet.learn.dpsgd.progress import Display
 from discreet.learn.dpsgd.run_directory import RunDirectory
 from discreet.learn.dpsgd.run_frame import (
+    FactsAfter,
     Payment,
     State,
     charged_once,
@@ -261,6 +262,7 @@ class Trainer:
             if self._average is not None:
                 self._average.exchange()
             members.settle(self.model)
+            private._lineage.go_on_from(members.largest(private._lineage.facts))
             certificate = private.certificate(receipt=receipt)
             # Seeded members differ in this; the certificate is the leader's.
             randomness = members.told(lambda: dict(certificate.randomness))
@@ -553,21 +555,25 @@ class Trainer:
                 found = run.load_state()
                 if found is None:
                     run.save_state(*self._state(private))
-                private._reserve = run.reserve
+                private._reserve, private._lineage.keep = run.reserve, run.note
         found = members.state(found)
         if found is None:
             return
         reserved = members.told(lambda: 0 if run is None else run.reserved)
-        with members.together():
-            self._continue(private, found, reserved)
 
-    def _continue(self, private: Private, found: State, reserved: int) -> None:
+        def facts(notes: Mapping[str, Any], lost: int) -> dict[str, int]:
+            return {} if run is None else run.facts_after(notes, lost)  # the leader's count
+
+        with members.together():
+            self._continue(private, found, reserved, facts)
+
+    def _continue(self, private: Private, found: State, reserved: int, facts: FactsAfter) -> None:
         tensors, notes = found
         if (notes["scheduler"] is None) != (self.scheduler is None):
             raise ResumeRefused("the run had a scheduler, or had none; this trainer differs")
         if (notes["average"] is None) != (self._average is None):
             raise ResumeRefused("the run averaged parameters, or did not; this trainer differs")
-        continue_from(private, found, reserved)
+        continue_from(private, found, reserved, facts)
         if self.scheduler is not None:
             self.scheduler.load_state_dict(notes["scheduler"])
         if self._average is not None:

@@ -144,9 +144,12 @@ class _ProjectedSGD(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
             # What was fitted before is another release: its certificate must not outlive it.
             self.__dict__.pop("certificate_", None)
             features, answers, _ = opened.read(bits)
+            rows, goals = self._rows(features), self._goals(answers)
+            if not opened.rows:  # then there is one record that counts for nothing
+                rows, goals = np.zeros((1, plan.dimension)), np.full(1, np.nan)
             run = train(
-                self._rows(features),
-                self._goals(answers),
+                rows,
+                goals,
                 loss=self._linear_loss(),
                 projection=self._set(),
                 plan=plan,
@@ -197,7 +200,7 @@ class _ProjectedSGD(RehearsedEstimator, BaseEstimator):  # type: ignore[misc]
             slope = self._linear_loss().slope_bound(score_bound=reach, target_bound=1.0)
             steep = slope * length
         return SgdPlan.make(
-            records=records,
+            records=max(1, records),
             dimension=dimension,
             lipschitz=steep,
             diameter=region.diameter(dimension),

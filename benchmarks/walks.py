@@ -1,0 +1,184 @@
+"""Count the files of Discreet that a user's call walks through.
+
+`make walks` prints the table and exits with 1 where a walk is longer than planned;
+`--write` puts it into docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import discreet
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+SOURCE = str(Path(discreet.__file__).parent)
+BEGIN, END = "<!-- walks: begin -->", "<!-- walks: end -->"
+
+
+@contextmanager
+def traced(files: set[str]) -> Iterator[None]:
+    """Add every file of the package in which a function is called meanwhile, in any thread."""
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(SOURCE) and frame.f_code.co_name != "<module>":
+            files.add(name)
+
+    threading.setprofile_all_threads(note) if sys.version_info >= (3, 12) else (
+        threading.setprofile(note)
+    )
+    sys.setprofile(note)
+    try:
+        yield
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def dpsgd_pieces() -> tuple[Any, ...]:
+    import torch
+
+    from discreet.learn import dpsgd
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    features = torch.randn(64, 8)
+    data = torch.utils.data.TensorDataset(features, (features[:, 0] > 0).long())
+    plan = dpsgd.Plan(
+        examples=64,
+        expected_batch_size=16,
+        steps=4,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+        delta=1e-5,
+    )
+    return dpsgd, torch, model, optimizer, data, plan
+
+
+def walk_private_step(files: set[str]) -> None:
+    dpsgd, torch, model, optimizer, data, plan = dpsgd_pieces()
+    private = dpsgd.make_private(model, optimizer, plan)
+    loss = torch.nn.CrossEntropyLoss(reduction="none")
+    for number, (inputs, labels) in enumerate(private.batches(data)):
+        if number < 3:
+            private.step(loss, inputs, labels)
+        else:
+            with traced(files):
+                private.step(loss, inputs, labels)
+
+
+def walk_make_private(files: set[str]) -> None:
+    dpsgd, torch, model, optimizer, data, plan = dpsgd_pieces()
+    with traced(files):
+        private = dpsgd.make_private(model, optimizer, plan)
+        for inputs, labels in private.batches(data):
+            losses = torch.nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+            private.backward(losses)
+            optimizer.step()
+            break
+
+
+def walk_curator_count(files: set[str]) -> None:
+    from discreet.curator import Count, CuratedDataset, Curator
+    from discreet.data import Categorical, Schema
+    from discreet.ledger import Ledger
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        book = Ledger.create(folder / "study.ledger")
+        book.create_dataset("visits", epsilon=10, unit="row")
+        schema = Schema({"ill": Categorical(["no", "yes"])}, expected_rows=100)
+        held = CuratedDataset("visits", schema=schema, source={"ill": ["no", "yes"] * 50})
+        desk = Curator(book, {"visits": held}, answers=folder / "answers.sqlite")
+        with closing(desk):
+            desk.ask("visits", Count(epsilon="1/10"), analyst="ann")
+            with traced(files):
+                desk.ask("visits", Count(epsilon="1/5"), analyst="ann")
+
+
+def walk_train(files: set[str]) -> None:
+    from discreet.cli import main
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        rows = "\n".join(f"{20 + n % 60},{'yes' if n % 60 > 30 else 'no'}" for n in range(400))
+        (folder / "visits.csv").write_text("age,ill\n" + rows + "\n", encoding="utf-8")
+        (folder / "visits.toml").write_text(
+            'target = "ill"\nexpected_rows = 400\n[columns.age]\ntype = "integer"\n'
+            'bounds = [0, 100]\n[columns.ill]\ntype = "categorical"\ncategories = ["no", "yes"]\n'
+            'other = "no"\n',
+            encoding="utf-8",
+        )
+        words = ["train", str(folder / "visits.csv"), "--schema", str(folder / "visits.toml")]
+        run_command(main, [*words, "--epsilon", "2", "--out", str(folder / "model")], files)
+
+
+def walk_demo(files: set[str]) -> None:
+    from discreet.cli import main
+
+    with tempfile.TemporaryDirectory() as place:
+        run_command(main, ["demo", "--out", str(Path(place) / "demo")], files)
+
+
+def run_command(main: Callable[[], object], words: list[str], files: set[str]) -> None:
+    before, sys.argv = sys.argv, ["discreet", *words]
+    try:
+        with traced(files):
+            main()
+    except SystemExit as end:
+        if end.code not in (0, None):
+            raise
+    finally:
+        sys.argv = before
+
+
+WALKS: dict[str, tuple[Callable[[set[str]], None], int]] = {
+    "`private.step` of an MLP": (walk_private_step, 10),
+    "`make_private` and the first batch": (walk_make_private, 22),
+    "a count at the curator": (walk_curator_count, 25),
+    "`discreet train`": (walk_train, 40),
+    "`discreet demo`": (walk_demo, 90),
+}
+
+
+def table(counts: dict[str, int]) -> str:
+    rows = [f"| {name} | {counts[name]} | {WALKS[name][1]} |" for name in counts]
+    return "\n".join(["| walk | files | at most |", "|---|---|---|", *rows])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/architecture.md")
+    parser.add_argument("--files", action="store_true", help="list the files of each walk")
+    parser.add_argument("--only", help="walks whose name contains this")
+    words = parser.parse_args()
+    counts = {}
+    for name, (walk, _) in WALKS.items():
+        if words.only and words.only not in name:
+            continue
+        files: set[str] = set()
+        walk(files)
+        counts[name] = len(files)
+        if words.files:
+            print(name, *sorted(path.removeprefix(SOURCE) for path in files), sep="\n  ")
+    print(table(counts))
+    if words.write:
+        text = PAGE.read_text(encoding="utf-8")
+        head, _, rest = text.partition(BEGIN)
+        _, _, tail = rest.partition(END)
+        PAGE.write_text(f"{head}{BEGIN}\n{table(counts)}\n{END}{tail}", encoding="utf-8")
+    return int(any(counts[name] > WALKS[name][1] for name in counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

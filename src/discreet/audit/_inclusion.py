@@ -1,0 +1,155 @@
+"""Which canaries take part: fair independent coins, and guesses that are fixed before them.
+
+The theorems about one run need that every canary is included by a fair coin of its own, and
+that how many guesses are made does not depend on how they turn out. An :class:`Inclusion` is made
+with the numbers of guesses, draws the coins itself, and can be judged only as often as was said
+when it was made: a second audit of the same coins, chosen after the first, would be a second
+chance.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.audit._many_runs import check_scores
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.randomness import Source, bernoulli, choose_source
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+@final
+class Inclusion:
+    """Fair coins for ``canaries`` canaries, to be judged ``audits`` times.
+
+    ``guesses`` are the numbers of canaries that will be called included and excluded: those
+    with the largest and the smallest scores. All others are abstained from. With several
+    ``audits``, the false-alarm rate of each call is divided by their number, so that all
+    their bounds hold together.
+
+    >>> coins = Inclusion(8, guesses=(2, 2))
+    >>> coins.included.shape, coins.included.dtype, coins.audits_left
+    ((8,), dtype('bool'), 1)
+    """
+
+    __slots__ = ("_audits", "_coins", "_guesses", "_left", "_provenance")
+
+    def __init__(
+        self,
+        canaries: int,
+        *,
+        guesses: tuple[int, int],
+        audits: int = 1,
+        source: Source | None = None,
+    ) -> None:
+        count = _validate.integer("canaries", canaries, at_least=1)
+        self._guesses = check_guesses(guesses, count)
+        self._audits = self._left = _validate.integer("audits", audits, at_least=1)
+        bits = choose_source(source)
+        # On top of bytes an array stays read-only, whatever is done to its flags.
+        coins = np.asarray(bernoulli("1/2", count, source=bits), dtype=np.bool_)
+        self._coins: NDArray[np.bool_] = np.frombuffer(coins.tobytes(), dtype=np.bool_)
+        self._provenance = bits.provenance
+
+    @property
+    def canaries(self) -> int:
+        """The number of canaries."""
+        return int(self._coins.size)
+
+    @property
+    def guesses(self) -> tuple[int, int]:
+        """How many will be called included, and how many excluded."""
+        return self._guesses
+
+    @property
+    def audits(self) -> int:
+        """Among how many audits the false-alarm rate is divided."""
+        return self._audits
+
+    @property
+    def audits_left(self) -> int:
+        """How many audits may still be made."""
+        return self._left
+
+    @property
+    def included(self) -> NDArray[np.bool_]:
+        """Who takes part: for the trainer, never for the attacker who computes the scores."""
+        return self._coins
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """Where the coins came from."""
+        return dict(self._provenance)
+
+    def split_scores(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Use up the only audit: the scores of the included and of the excluded canaries.
+
+        Coins for several audits are refused: whoever takes the scores apart to judge them
+        elsewhere would not divide the false-alarm rate.
+        """
+        if self._audits > 1:
+            raise NotApplicable(
+                f"these coins were made for {self._audits} audits, which share one false-alarm "
+                "rate; scores are taken apart only for a single one"
+            )
+        values = self._checked(scores)
+        if self._coins.all() or not self._coins.any():
+            raise NotApplicable("all coins fell alike: there is nothing to compare")
+        self._spend()
+        return values[self._coins], values[~self._coins]
+
+    def correct(self, scores: ArrayLike) -> int:
+        """Use up one audit: how many of the guesses are right.
+
+        Equal scores are ranked by the place of the canary, which the coins do not know.
+        """
+        values = self._checked(scores)
+        self._spend()
+        order = np.argsort(values, kind="stable")
+        called_in, called_out = self._guesses
+        right = int(self._coins[order[order.size - called_in :]].sum())
+        return right + called_out - int(self._coins[order[:called_out]].sum())
+
+    @property
+    def most_right(self) -> int:
+        """How many guesses the coins allow to be right: whoever calls more included than are errs.
+
+        For the judge alone: it tells how many were included.
+        """
+        inside = int(self._coins.sum())
+        called_in, called_out = self._guesses
+        return min(called_in, inside) + min(called_out, self.canaries - inside)
+
+    def _checked(self, scores: ArrayLike) -> NDArray[np.float64]:
+        values = check_scores("scores", scores)
+        if values.size != self.canaries:
+            raise InvalidValue(
+                "scores", f"{values.size} scores", f"one for each of {self.canaries}"
+            )
+        return values
+
+    def _spend(self) -> None:
+        if self._left == 0:
+            raise NotApplicable(
+                f"these coins were made for {self._audits} audit(s), which were made; another one "
+                "needs a new run with new coins"
+            )
+        self._left -= 1
+
+    def __reduce__(self) -> NoReturn:
+        raise NotApplicable("coins cannot be copied: a copy could be judged again")
+
+
+def check_guesses(guesses: Any, canaries: int) -> tuple[int, int]:
+    """Two numbers of guesses that are not both 0 and fit among the canaries."""
+    expected = f"two integers >= 0, together between 1 and the {canaries} canaries"
+    if not isinstance(guesses, tuple | list) or len(guesses) != 2:
+        raise InvalidValue("guesses", guesses, expected)
+    first, second = (_validate.integer("guesses", one, at_least=0) for one in guesses)
+    if not 1 <= first + second <= canaries:
+        raise InvalidValue("guesses", guesses, expected)
+    return first, second

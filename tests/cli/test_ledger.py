@@ -338,3 +338,37 @@ def test_an_old_file_is_migrated_by_one_command(run: Any, tmp_path: Path) -> Non
     assert done == {"ledger": str(place), "old": f"{place}.before-4"}
     assert answer(run, "verify", str(place))["ok"]
     assert "is a directory already" in refusal(run, "migrate", str(place), code=4)
+
+
+def test_a_backup_is_restored_by_one_command(run: Any, place: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    with Ledger.open(place) as book:
+        for copy in ("told", "guessed", "closed"):
+            book.backup(tmp_path / copy)
+        receipt = book.charge("census", PureDP("0.1")).receipt()
+        spent = book.show("census").budget.spent["basic"]
+    (kept / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    told, guessed, closed = (str(tmp_path / copy) for copy in ("told", "guessed", "closed"))
+    text = refusal(run, "charge", told, "census", "--epsilon", "0.1", code=4)
+    assert f"discreet ledger restore {told}" in text
+    done = answer(run, "restore", told, "--receipts", str(kept))
+    [census] = [one for one in done["datasets"] if one["name"] == "census"]
+    assert census["budgets"][0]["spent"]["basic"] == str(spent)
+    assert run("ledger", "restore", guessed, "--spent", "census=0.1").exit_code == 0
+    assert "restored from a backup: entry" in run("ledger", "show", guessed, "census").stdout
+    assert "note: census, entry" in run("ledger", "verify", guessed).stdout
+    assert run("ledger", "charge", guessed, "census", "--epsilon", "0.01").exit_code == 0
+    assert "census: closed" in run("ledger", "restore", closed).stdout
+    assert run("ledger", "charge", closed, "census", "--epsilon", "0.01").exit_code == 3
+    assert "DATASET=EPSILON" in refusal(run, "restore", closed, "--spent", "nobody=1")
+
+
+def test_repair_says_whether_there_was_anything(run: Any, place: str) -> None:
+    assert answer(run, "repair", place) == {"ledger": place, "repaired": False}
+    (Path(place) / "unflushed").touch()
+    assert "discreet ledger repair" in refusal(
+        run, "charge", place, "census", "--epsilon", "0.1", code=4
+    )
+    assert answer(run, "repair", place) == {"ledger": place, "repaired": True}
+    assert answer(run, "verify", place)["ok"]

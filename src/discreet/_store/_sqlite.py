@@ -306,7 +306,7 @@ class SqliteStore:
 
     def _check_writable(self, link: Link) -> None:
         link.check_files()
-        self._check_mark()
+        self._check_mark(LedgerError)
         _tables.check_version(link, self.place)
         link.check_tables()
         if not self._may_restore and link.rows("SELECT 1 FROM meta WHERE name = 'backup'"):
@@ -355,9 +355,9 @@ class SqliteStore:
                 f"repair {self.given}"
             ) from None
 
-    def _check_mark(self) -> None:
+    def _check_mark(self, kind: type[LedgerError] = LedgerUnconfirmed) -> None:
         if self._failed or (self.directory / MARK).exists():
-            raise LedgerUnconfirmed(
+            raise kind(
                 f"{self.given}: the disk did not confirm what was written earlier, so nothing "
                 f"may rest on it; nothing was charged: run discreet ledger repair {self.given}"
             )

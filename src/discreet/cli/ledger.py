@@ -15,7 +15,7 @@ from discreet.cli.ledger_export import export
 from discreet.cli.ledger_group import LedgerGroup
 from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
-from discreet.cli.ledger_upkeep import migrate
+from discreet.cli.ledger_upkeep import migrate, repair, restore
 from discreet.cli.options import Json, RelationName, real, shown
 from discreet.cli.signing import PublicKeys, RevokedList, trusted_keys
 from discreet.cli.tables import print_json, print_lines, print_table
@@ -189,6 +189,7 @@ def _print_views(place: str, views: Sequence[DatasetView], *, as_json: bool) -> 
             [
                 f"{view.name}: unit {view.unit}, relation {view.relation.value}{wants}",
                 f"{view.entries} entries, the last is {view.head[:16]}",
+                *(f"restored from a backup: entry {seq}" for seq in view.restored),
                 "",
             ]
         )
@@ -395,3 +396,5 @@ def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | N
 ledger.command(short_help="Spend a loss, and run a command if it fits.")(charge)
 ledger.command(short_help="A receipt, or a whole chain, as JSON.")(export)
 ledger.command(short_help="Make a directory of a ledger in a single file.")(migrate)
+ledger.command(short_help="Let a backup be charged.")(restore)
+ledger.command(short_help="Copy a ledger after a failed flush.")(repair)

@@ -199,7 +199,7 @@ class BudgetView:
 
     @property
     def closed(self) -> bool:
-        """Whether no sum is open: a correction exceeded the budget, and it pays for nothing."""
+        """Whether no sum is open: a correction or a restored backup closed the budget."""
         return set(self.remaining) <= {"delta"}
 
     @property
@@ -215,7 +215,10 @@ class BudgetView:
 
 @dataclass(frozen=True)
 class DatasetView:
-    """A dataset now: whose privacy, under which relation, and its budgets."""
+    """A dataset now: whose privacy, under which relation, and its budgets.
+
+    ``restored`` has the positions of the entries that tell of a restored backup.
+    """
 
     name: str
     unit: str
@@ -225,6 +228,7 @@ class DatasetView:
     entries: int
     head: str
     genesis: str
+    restored: tuple[int, ...] = ()
 
     @property
     def budget(self) -> BudgetView:

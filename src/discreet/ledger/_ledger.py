@@ -17,6 +17,7 @@ from discreet._store import (
     check_path,
     check_timeout,
     create_store,
+    is_url,
     open_store,
 )
 from discreet.errors import (
@@ -168,6 +169,85 @@ class Ledger:
         from discreet.ledger._migration import migrate_file
 
         return migrate_file(check_path("place", place), timeout=check_timeout(timeout))
+
+    @classmethod
+    def restore(
+        cls,
+        place: str | Path,
+        *,
+        receipts: Iterable[Mapping[str, Any]] = (),
+        spent: Mapping[str, Loss] | None = None,
+        timeout: float = 60.0,
+        clock: Callable[[], datetime] | None = None,
+    ) -> Ledger:
+        """Open a backup for charging, after telling what was spent since it was made.
+
+        An entry on every chain says so. A dataset of which neither ``receipts`` nor ``spent``
+        tell anything has its budgets closed: they refuse every further charge.
+
+        Parameters
+        ----------
+        place
+            The directory of the backup, or the URL of a restored database.
+        receipts
+            All receipts of charges since then. They are spent again, in order; one that is
+            missing between them is noticed and refused. That none is missing at the end is for
+            the caller to know.
+        spent
+            For each dataset a loss that bounds what was spent since, charged to every budget.
+        timeout
+            Seconds to wait for others.
+        clock
+            What dates the entries.
+
+        Returns
+        -------
+        Ledger
+            The ledger, open.
+
+        Raises
+        ------
+        LedgerError
+            If the place is not marked as a backup and nothing is told of a dataset, or if the
+            receipts do not fit; nothing was changed.
+
+        """
+        from discreet.ledger._migration import restore_dataset
+
+        documents, losses = check_receipts(receipts), dict(spent or {})
+        wait = check_timeout(timeout)
+        ledger = cls(open_store(place, timeout=wait, backup=True), clock=clock)
+        try:
+            with ledger._store.writing() as session:
+                marks = session.rows("SELECT value FROM meta WHERE name = 'backup'")
+                made = str(marks[0][0]) if marks else None
+                names = [row.name for row in _rows.read_datasets(session)]
+                unknown = sorted(set(losses) - set(names))
+                if unknown:
+                    raise InvalidValue("spent", unknown[0], "a dataset of this ledger")
+                for name in names:
+                    found = _rows.read_dataset(session, name, lock=ledger._store.row_lock)
+                    content = restore_dataset(session, found, documents, losses.get(name), made)
+                    entry = ledger._entry(found.head, "restored", content, found.roll)
+                    _rows.append_entry(session, found.number, entry)
+                if made is not None:
+                    session.run("DELETE FROM meta WHERE name = 'backup'")
+        except BaseException:
+            ledger.close()
+            raise
+        ledger.close()
+        return cls.open(place, timeout=timeout, clock=clock)
+
+    @staticmethod
+    def repair(place: str | Path, *, timeout: float = 60.0) -> bool:
+        """Copy a SQLite ledger into a new, flushed file after the disk failed to flush.
+
+        Returns whether there was anything to repair. What was charged and not confirmed counts
+        as spent if it is still there. Run ``verify`` afterwards.
+        """
+        if is_url(place):
+            raise LedgerError("repair is for SQLite ledgers; PostgreSQL repairs itself")
+        return SqliteStore.repair(check_path("place", place), timeout=check_timeout(timeout))
 
     def close(self) -> None:
         """Close all connections."""
@@ -379,11 +459,12 @@ class Ledger:
         if (dataset, request.loss) in self._tried:
             return
         try:
-            with self._store.reading() as session:
+            with self._store.reading(durable=False) as session:
                 self._charged(session, _rows.read_dataset(session, dataset), request, claim)
         except BudgetExceeded:
             if request.key is None:
-                raise
+                with self._store.reading():  # what was read is on the disk before it leaves
+                    raise
             return  # the same key may have been charged meanwhile: the transaction will tell
         if len(self._tried) > 4096:
             self._tried.clear()
@@ -488,6 +569,7 @@ class Ledger:
             # The dataset first, then the others by name.
             labels = sorted(((str(scope), str(name)) for scope, name in rows), key=_dataset_first)
             budgets = self._budgets(session, found, labels or [(DATASET, "")])
+            restored = _rows.read_restored(session, found.number)
         views = tuple(
             view_budget(format_label(*label), budget) for label, budget in budgets.items()
         )
@@ -500,6 +582,7 @@ class Ledger:
             entries=found.head.seq + 1,
             head=found.head.hash,
             genesis=found.head.genesis,
+            restored=restored,
         )
 
     def remaining(

@@ -1,8 +1,9 @@
-"""Turn a ledger in a single file, as versions 1 to 3 kept it, into a directory.
+"""Turn a ledger in a single file, as versions 1 to 3 kept it, into a directory; restore a backup.
 
-Every step can be repeated after a crash, and until the last one the old file is there: the rows are
-copied into a new directory and verified there; the old file is told that it has version 4, so that
-older programs refuse it; it moves to ``study.ledger.before-4``; the directory takes its name.
+Every step of a migration can be repeated after a crash, and until the last one the old file is
+there: the rows are copied into a new directory and verified there; the old file is told that it has
+version 4, so that older programs refuse it; it moves to ``study.ledger.before-4``; the directory
+takes its name.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from discreet._json import canonical
 from discreet._store import (
     LATEST,
     BareSession,
+    Session,
     SqliteStore,
     fill_database,
     hash_datasets,
@@ -24,8 +28,20 @@ from discreet._store import (
     read_version,
     sync_path,
 )
-from discreet.errors import LedgerBusy, LedgerCorrupt, LedgerError, LedgerExists, LedgerMissing
-from discreet.ledger._replay import verify_store
+from discreet.errors import (
+    InvalidValue,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerExists,
+    LedgerMissing,
+)
+from discreet.ledger import _rows
+from discreet.ledger._budget import format_label, parse_label, write_sums
+from discreet.ledger._entry import RECEIPT, Entry, parse_entry
+from discreet.ledger._replay import Replay, check_receipt, spend_or_close, verify_store
+from discreet.privacy.loss import Loss
+from discreet.privacy.serial import to_json
 
 _SIDE_FILES = ("-wal", "-shm", "-users", "-queue", "-turn", "-sync")
 
@@ -141,3 +157,73 @@ def _verify(draft: Path, timeout: float) -> None:
         store.close()
     if faults:
         raise LedgerCorrupt(f"the ledger is not sound, nothing was changed: {faults[0]}")
+
+
+# --- restoring a backup ------------------------------------------------------------------
+
+
+def restore_dataset(
+    session: Session,
+    found: _rows.StoredDataset,
+    receipts: Sequence[Mapping[str, Any]],
+    loss: Loss | None,
+    made: str | None,
+) -> dict[str, Any]:
+    """Spend what a backup has forgotten of a dataset; return what its entry says of that."""
+    replay = Replay(found.name)
+    for row in _rows.read_entries(session, found.number):
+        replay.feed(row.text, row.hash, position=row.seq)
+    faults = [fault for fault in replay.problems if not fault.undercharged]
+    if faults:
+        raise LedgerCorrupt(f"{faults[0]}; nothing was restored, run verify")
+    # The sums that are kept may be above those of the replay, and never sink.
+    labels = [parse_label(label) for label in replay.budgets]
+    stored = _rows.read_budgets(session, found.number, labels)
+    replay.budgets.update({format_label(*label): budget for label, budget in stored.items()})
+    content: dict[str, Any] = {"backup": made}
+    mine = _own_receipts(found, receipts, replay)
+    if loss is not None:
+        if not isinstance(loss, Loss):
+            raise InvalidValue("spent", type(loss).__name__, "a loss for each dataset")
+        content |= {"how": "loss", "loss": to_json(loss)}
+        for budget in replay.budgets.values():
+            spend_or_close(budget, loss)
+    elif mine:
+        later = [entry for entry in mine if entry.seq > found.head.seq]
+        replay.spend_again(later)
+        charges = [dict(entry.content) for entry in later if entry.kind == "charge"]
+        content |= {"how": "receipts", "charges": charges}
+    elif made is not None:
+        content["how"] = "closed"
+        for budget in replay.budgets.values():
+            budget.raise_sums({})
+    else:
+        raise LedgerError(
+            f"this is not marked as a backup, and nothing tells what was spent of {found.name!r} "
+            "since it was copied; nothing was changed: give receipts or the loss"
+        )
+    for label, budget in replay.budgets.items():
+        _rows.save_budget(session, found.number, parse_label(label), budget)
+    content["spent"] = {label: write_sums(budget) for label, budget in replay.budgets.items()}
+    return content
+
+
+def _own_receipts(
+    found: _rows.StoredDataset, receipts: Sequence[Mapping[str, Any]], replay: Replay
+) -> list[Entry]:
+    """Return the entries of a dataset that receipts hold, in order; each must fit its chain."""
+    mine: dict[int, Entry] = {}
+    for receipt in receipts:
+        faults = check_receipt(receipt)
+        if faults or receipt.get("schema") != RECEIPT:
+            raise LedgerError(f"a receipt cannot be used: {faults[0] if faults else 'an export'}")
+        entry = parse_entry(canonical(receipt["entry"]))
+        if (entry.ledger, entry.dataset) != (found.head.ledger, found.name):
+            continue
+        known = replay.hashes[entry.seq] if entry.seq < len(replay.hashes) else entry.hash
+        if known != entry.hash or mine.setdefault(entry.seq, entry) != entry:
+            raise LedgerError(
+                f"the receipt of entry {entry.seq} of {found.name!r} is not of this chain; "
+                "nothing was restored"
+            )
+    return [entry for _, entry in sorted(mine.items())]

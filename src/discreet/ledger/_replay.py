@@ -20,6 +20,8 @@ from discreet.errors import (
     DiscreetError,
     InvalidValue,
     LedgerCorrupt,
+    LedgerError,
+    LedgerUnconfirmed,
     NotApplicable,
     SchemaError,
 )
@@ -189,6 +191,11 @@ class Replay:
                 self._problem(entry.seq, f"the key {key!r} was charged before")
             self.keys[key] = entry.seq
         self._check_required(entry)
+        self._spend(entry)
+
+    def _spend(self, entry: Entry) -> None:
+        """Charge the budgets that a charge touches, and compare with the sums that it noted."""
+        content = entry.content
         labels = [DATASET] + [
             format_label(scope, content[scope]) for scope in SCOPES if content[scope] is not None
         ]
@@ -273,6 +280,44 @@ class Replay:
         self.problems.remove(told)
         self.notes.append(replace(told, what=f"{told.what}; corrected by entry {entry.seq}"))
 
+    def _take_restored(self, entry: Entry) -> None:
+        """Spend again what was forgotten when a backup was restored, as the entry says."""
+        how, before = entry.content["how"], len(self.problems)
+        if how == "receipts":
+            for charge in entry.content["charges"]:
+                self._spend(replace(entry, content=charge))
+            told = f"{len(entry.content['charges'])} charges were spent again from receipts"
+        elif how == "loss":
+            for budget in self._filters.values():
+                spend_or_close(budget, from_json(entry.content["loss"]))
+            told = "a declared loss was spent for what is forgotten"
+        elif how == "closed":
+            for budget in self._filters.values():
+                budget.raise_sums({})
+            told = "what was spent since is not known, and all budgets are closed"
+        else:
+            raise SchemaError(f"restored in the way {how!r}")
+        for label in self._filters:
+            self._compare(entry, label, entry.content["spent"].get(label, {}))
+        self.spent.update(entry.content["spent"])
+        if len(self.problems) == before:
+            what = f"restored from a backup of {entry.content['backup'] or 'unknown date'}: {told}"
+            self.notes.append(Fault(self.dataset, entry.seq, what))
+
+    def spend_again(self, receipts: Iterable[Entry]) -> None:
+        """Spend charges that follow the chain, in order; raise if one between them is missing."""
+        for entry in receipts:
+            if entry.kind != "charge":
+                continue
+            found = len(self.problems), len(self.notes)
+            self._spend(entry)
+            if (len(self.problems), len(self.notes)) != found:
+                raise LedgerError(
+                    f"{self.dataset}: the sums after entry {entry.seq} are not those that the "
+                    "receipts before it lead to: a receipt is missing, or a budget was opened "
+                    "since; give all receipts, or the loss that was spent since"
+                )
+
     def _take_outcome(self, entry: Entry) -> None:
         charge = entry.content["charge"]
         if entry.content["outcome"] not in ("completed", "failed"):
@@ -336,6 +381,14 @@ class Replay:
     def budgets(self) -> dict[str, Filter]:
         """The replayed budgets, by label, which is one for each (scope, name) on the chain."""
         return self._filters
+
+
+def spend_or_close(budget: Filter, loss: Loss) -> None:
+    """Spend a loss that was spent already; a budget that cannot pay for it is closed."""
+    try:
+        budget.charge(loss)
+    except BudgetExceeded:
+        budget.raise_sums({})
 
 
 @lru_cache(maxsize=256)
@@ -470,7 +523,7 @@ def verify_store(store: Store, *, receipts: Iterable[Mapping[str, Any]] = ()) ->
     try:
         with store.reading() as session:
             problems += _verify_tables(store, session, replays)
-    except LedgerCorrupt as error:
+    except (LedgerCorrupt, LedgerUnconfirmed) as error:
         problems.append(Fault("ledger", None, str(error)))
     replayed = [replay for _, replay in sorted(replays.items())]
     problems += [problem for replay in replayed for problem in replay.problems]

@@ -200,6 +200,14 @@ def read_entries(session: Session, number: int, *, page: int = 1000) -> Iterator
         last = rows[-1][0]
 
 
+def read_restored(session: Session, number: int) -> tuple[int, ...]:
+    """Return the positions of the entries that tell of a restored backup."""
+    rows = session.rows(
+        "SELECT seq FROM entries WHERE dataset = ? AND kind = 'restored' ORDER BY seq", (number,)
+    )
+    return tuple(check_types(row, (int,), "an entry of a restored backup")[0] for row in rows)
+
+
 def read_charges_before(
     session: Session, found: StoredDataset, end: int, *, page: int
 ) -> Iterator[Entry]:

@@ -27,8 +27,7 @@ from matplotlib.colors import LogNorm
 from scipy.stats import beta
 
 from discreet.cli.pictures import COLOURS, blank_figure, save
-from discreet.mechanisms import stable_vector_plan
-from discreet.mechanisms.distances import votes_distance
+from discreet.mechanisms import stable_vector_plan, votes_distance
 from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
 from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP

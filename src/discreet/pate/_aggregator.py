@@ -26,7 +26,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.halting import Charge, SingleRun
+from discreet.mechanisms import Charge, SingleRun
 from discreet.pate._surface import RESOLUTION, Surface
 from discreet.pate._votes import read_histogram, read_histograms
 from discreet.privacy import GDP, Loss, Relation

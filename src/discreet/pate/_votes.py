@@ -18,7 +18,7 @@ last digits. Nothing rests on that: every statement holds for the discrete noise
 
 *Losses.* One moved vote shifts the histogram by an integer vector with two entries of size one.
 Gaussian noise of deviation s on all counts is GDP(sqrt(2) / s) by the domination theorem of
-:mod:`discreet.mechanisms.gaussian_dominance`, and on the largest count alone, which
+:func:`discreet.mechanisms.discrete_gaussian_mu`, and on the largest count alone, which
 moves by at most one, GDP(1 / s). Laplace noise of scale b on all counts is two
 releases of PureDP(1 / b), one for each count that moves; together PureDP(2 / b),
 but the two compose to less at delta > 0.
@@ -43,7 +43,7 @@ from scipy import special
 
 from discreet._validate import fraction, withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms.gaussian_dominance import dominating_mu
+from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, PureDP, Relation
 from discreet.randomness import Source, discrete_gaussian, discrete_laplace
 
@@ -208,7 +208,7 @@ def laplace_difference_log_tail(
 
 def _dominating(noise: Fraction, shift: float, coordinates: int) -> float:
     deviation = math.nextafter(float(noise), 0.0) * STEPS
-    mu = dominating_mu(deviation, shift, coordinates=coordinates)
+    mu = discrete_gaussian_mu(deviation, shift, coordinates=coordinates)
     if mu is None:  # not for a noise that read_noise admits
         raise InvalidValue("noise", str(noise), "at least a tenth of a vote")
     return mu

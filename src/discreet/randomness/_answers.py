@@ -48,14 +48,14 @@ def read_integers(argument: str, values: object) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def read_real(argument: str, value: Any) -> Any:
+def read_real(argument: str, value: Any, *, expected: str = "a finite number") -> Any:
     """Return a private finite number as it was given, or raise without showing it."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | Decimal):
-        raise withheld(argument, "a finite number")
+        raise withheld(argument, expected)
     if not isinstance(value, numbers.Rational) and not math.isfinite(value):
-        raise withheld(argument, "a finite number")
+        raise withheld(argument, expected)
     return value
 
 
@@ -89,7 +89,7 @@ def read_row(argument: str, values: object) -> Sequence[Any] | NDArray[Any]:
         return read_reals(argument, values)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes) or not values:
         raise withheld(argument, expected)
-    return [read_real(argument, value) for value in values]
+    return [read_real(argument, value, expected=expected) for value in values]
 
 
 def to_fraction(number: Any) -> Fraction:

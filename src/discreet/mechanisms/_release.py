@@ -10,8 +10,6 @@ from discreet import _validate
 from discreet.errors import NotApplicable
 from discreet.privacy import Loss
 
-__all__ = ["Interval", "Release"]
-
 Value = TypeVar("Value")
 
 
@@ -37,7 +35,7 @@ class Release(Generic[Value]):
     _error_bars: Callable[[float], Interval] | None = field(default=None, repr=False, compare=False)
 
     def interval(self, *, confidence: float = 0.95) -> Interval:
-        """Where the true answer lies, with at least this confidence over the noise.
+        """Return where the true answer lies, with at least this confidence over the noise.
 
         It is post-processing of the released value and costs nothing.
         """
@@ -48,3 +46,20 @@ class Release(Generic[Value]):
                 "confidence interval for the true answer"
             )
         return self._error_bars(level)
+
+
+@dataclass(frozen=True)
+class Selection(Release[Value]):
+    """A released candidate; ``shortfall`` says how far its score may be from the best one."""
+
+    _shortfall: Callable[[float], float] | None = field(default=None, repr=False, compare=False)
+
+    def shortfall(self, *, confidence: float = 0.95) -> float:
+        """Return by how much the chosen score is below the best at most, with this confidence.
+
+        Computed from public numbers only; it costs nothing.
+        """
+        level = _validate.real("confidence", confidence, above=0, below=1)
+        if self._shortfall is None:
+            raise NotApplicable("no utility bound is known for this selection")
+        return self._shortfall(1.0 - level)

@@ -1,4 +1,4 @@
-"""S12: a Gaussian that dominates vectors of discrete Gaussian noise (proved here).
+"""A Gaussian that dominates vectors of discrete Gaussian noise (proved here).
 
 Let X = k + N_Z(0, sigma^2)^d with an integer vector k, and compare k with 0. For
 any s with 0 < s < sigma let tau^2 = sigma^2 - s^2,
@@ -39,23 +39,35 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["dominating_mu"]
-
 _SMOOTHINGS = (0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
 _LARGEST_MU = 30.0
 # Roundings below: a handful of operations, each of relative error 2**-53.
 _UPWARD = 1.0 + 2.0**-48
 
 
-def dominating_mu(stddev: float, shift: float, *, coordinates: int) -> float | None:
+def discrete_gaussian_mu(stddev: float, shift: float, *, coordinates: int) -> float | None:
     """Return mu' for noise of parameter ``stddev`` and integer shifts of L2 norm <= ``shift``.
 
-    ``coordinates`` is the largest number of coordinates that change. None if the noise is too
-    small, or mu' too large, for the theorem to say anything.
+    Parameters
+    ----------
+    stddev : float
+        The parameter sigma of discrete Gaussian noise, in steps.
+    shift : float
+        The largest L2 norm of the integer vector between neighbours, in steps.
+    coordinates : int
+        The largest number of coordinates that change.
 
-    >>> dominating_mu(10.0 * 2**40, 2.0**40, coordinates=1000)  # rounded up
+    Returns
+    -------
+    float or None
+        The release is mu'-GDP. None if the noise is too small, or mu' too large, for the
+        theorem to say anything.
+
+    Examples
+    --------
+    >>> discrete_gaussian_mu(10.0 * 2**40, 2.0**40, coordinates=1000)  # rounded up
     0.1000000000000...
-    >>> dominating_mu(0.5, 1.0, coordinates=1) is None
+    >>> discrete_gaussian_mu(0.5, 1.0, coordinates=1) is None
     True
     """
     found = [

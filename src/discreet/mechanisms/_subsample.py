@@ -1,4 +1,7 @@
-"""Subsample and aggregate, M_samp: any estimator becomes private by a vote of subsets (S17).
+"""Subsample and aggregate: any estimator becomes private by a vote of subsets.
+
+Nissim, Raskhodnikova and Smith 2007; the form with a stable vote is that of Smith and Thakurta
+2013.
 
 The records are spread over subsets at random, without looking at them; the estimator is run
 on each subset; the value that most subsets agree on is released if its lead is stable.
@@ -7,8 +10,8 @@ c1 - c2 of the first value over the second moves by at most 2 b. Hence
 
     d = floor((c1 - c2) / (2 b)) - 1
 
-moves by at most one between neighbours, and is at most 0 where a neighbour has another
-winner: a distance for M_stab (S16), whose test and whose exact delta are used. (The floor
+moves by at most one between neighbours, and is at most 0 where a neighbour has another winner:
+a distance for :func:`release_if_stable`, whose test and whose exact delta are used. (The floor
 costs nothing: it is needed for integer noise, and it keeps both properties.)
 """
 
@@ -25,9 +28,9 @@ import numpy as np
 from discreet import _validate
 from discreet._validate import withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms.certified import decimal_up, exp_bounds, workable_delta, workable_epsilon
-from discreet.mechanisms.release import Release
-from discreet.mechanisms.stability import FAIL, stability_test
+from discreet.mechanisms._intervals import check_delta, check_epsilon, decimal_up, exp_bounds
+from discreet.mechanisms._release import Release
+from discreet.mechanisms._stability import FAIL, stability_test
 from discreet.privacy import ApproxDP, Relation
 from discreet.randomness import (
     Source,
@@ -38,20 +41,13 @@ from discreet.randomness import (
     uniform_integers,
 )
 
-__all__ = [
-    "PrintedSubsampling",
-    "printed_subsampling",
-    "subsample_and_aggregate",
-    "subsample_and_aggregate_as_printed",
-]
-
 Estimator = Callable[[Any], Any]
 _PLAIN = (str, bytes, bool, int, float, type(None))
 
 
 @final
 class PrintedSubsampling(NamedTuple):
-    """The parameters that the lectures print: rate g, number of subsets, and the cap 2 g n_T."""
+    """The parameters of the textbook form: rate g, number of subsets, and the cap 2 g n_T."""
 
     rate: Fraction
     subsets: int
@@ -66,8 +62,8 @@ def printed_subsampling(*, epsilon: object, delta: object, records: int) -> Prin
     >>> printed_subsampling(epsilon=1, delta=1e-5, records=10_000).subsets
     2812740
     """
-    total = workable_epsilon(epsilon)
-    target = workable_delta(delta)
+    total = check_epsilon(epsilon)
+    target = check_delta(delta)
     n = _validate.integer("records", records, at_least=1)
     rate = Fraction(repr(float(total) / (32.0 * -math.log(target))))
     if rate > 1:
@@ -89,9 +85,10 @@ def subsample_and_aggregate(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[Any]:
-    """Release the value on which most subsets agree, or FAIL (M_samp, practical form, S17).
+    """Release the value on which most subsets agree, or FAIL; the practical form.
 
-    **Guarantee.** (epsilon, delta')-DP with the exact delta' < delta of M_stab (S16), for
+    **Guarantee.** (epsilon, delta')-DP with the exact delta' < delta of
+    :func:`stability_test`, for
     every estimator. Each record is in at most ``cap`` of the ``subsets``: ``cap=1`` are
     disjoint subsets. Under replace the positions are dealt out in random order, so sizes
     differ by at most one per deal; under add_remove every record draws its subsets by
@@ -157,15 +154,15 @@ def subsample_and_aggregate_as_printed(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[Any]:
-    """Release by M_samp as the lectures print it, with its slip corrected (S17).
+    """Release by the textbook form of subsample and aggregate, with its slip corrected.
 
     Every subset takes each record with probability g; FAIL if a record is in more than
     2 g n_T subsets; else d = (c1 - c2) / (4 g n_T) - 1 + noise against ln(1/delta) / epsilon.
     See :func:`printed_subsampling` for the numbers; more than ``largest`` subsets are refused.
 
     **Guarantee.** Under replace, whether a record is in too many subsets depends on positions
-    only: (epsilon, delta') with the delta' of M_stab. Under add_remove the number of
-    subsets comes from ``public_size``, and the record that is added can itself be the one in
+    only: (epsilon, delta') with the delta' of :func:`stability_test`. Under add_remove the number
+    of subsets comes from ``public_size``, and the record that is added can itself be the one in
     too many subsets: with probability at most e^(-2 g^2 n_T) (Hoeffding), and e^epsilon times
     that is added to delta'.
 

@@ -1,4 +1,4 @@
-"""S11: counts of records, histograms over public categories, and the fraction of lecture 004.
+"""Counts of records, histograms over public categories, and shares, with Laplace noise.
 
 One person is one record. Adding or removing a record changes one count by one; replacing a
 record takes one from a count and gives one to another. A single count therefore has
@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from discreet import _validate
-from discreet._validate import withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms.error_bars import each_of, integer_bars, laplace_reach
-from discreet.mechanisms.laplace import IntegerLaplace
-from discreet.mechanisms.parameters import either, rounded_up, stated_epsilon
-from discreet.mechanisms.release import Interval, Release
+from discreet.mechanisms._intervals import each_of, integer_bars
+from discreet.mechanisms._noise import LaplaceNoise
+from discreet.mechanisms._parameters import read_epsilon, round_up
+from discreet.mechanisms._release import Interval, Release
 from discreet.privacy import Loss, Relation
-from discreet.randomness import Source, choose_source, discrete_laplace
-
-__all__ = ["NoisyFraction", "laplace_count", "laplace_fraction", "laplace_histogram"]
+from discreet.randomness import Source, choose_source, read_integer
 
 
 class NoisyFraction(NamedTuple):
@@ -44,22 +41,47 @@ def laplace_count(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[int]:
-    """S11: how many records have a property, plus discrete Laplace noise; (1 / scale)-DP.
+    """Release how many records have a property, plus discrete Laplace noise; (1 / scale)-DP.
 
-    The sensitivity is 1 under both relations. The noisy count may be negative.
+    Parameters
+    ----------
+    count : int
+        The private number of records, at least 0.
+    epsilon : number or str, optional
+        The pure epsilon to meet.
+    scale : number or str, optional
+        The scale of the noise; give exactly one of the two.
+    relation : Relation or str
+        What neighbours are.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
 
+    Returns
+    -------
+    Release of int
+        The noisy count, which may be negative. Its sensitivity is 1 under both relations.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; a private count is not shown.
+
+    Examples
+    --------
     >>> laplace_count(120, epsilon=0.1).loss
     DiscreteLaplace(scale=10.0)
     """
-    noise = IntegerLaplace.stated(sensitivity=1, epsilon=epsilon, scale=scale, relation=relation)
+    noise = LaplaceNoise.read(sensitivity=1, epsilon=epsilon, scale=scale, relation=relation)
     bits = choose_source(source, insecure_seed)
-    loss = noise.loss()
-    noisy = _counted("count", count) + discrete_laplace(noise.exact_scale, source=bits)
+    loss = noise.loss
+    noisy = read_integer("count", count, at_least=0) + noise.draw(None, bits)
     return Release(
         noisy,
         loss,
         _provenance("laplace_count", noise, bits),
-        integer_bars(noisy, laplace_reach(noise.exact_scale)),
+        integer_bars(noisy, noise.quantile),
     )
 
 
@@ -73,14 +95,41 @@ def laplace_histogram(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[dict[Hashable, int]]:
-    """S11: the number of records in each public category, plus discrete Laplace noise.
+    """Release the number of records in each public category, plus discrete Laplace noise.
 
-    ``categories`` are public: every one gets a noisy count, also where there is no record, and
-    records of no category are not counted. Under add_remove one count changes by 1 and the
-    release is (1 / scale)-DP; under replace two counts change by 1, it is (2 / scale)-DP, and
-    the loss is exactly that of two such counts. With ``epsilon`` the scale is 1 / epsilon and
-    2 / epsilon. ``interval`` gives arrays in the order of ``categories`` that hold together.
+    Parameters
+    ----------
+    records : iterable
+        The private records. Those of no category are not counted.
+    categories : sequence
+        The public categories: every one gets a noisy count, also where there is no record.
+    epsilon : number or str, optional
+        The pure epsilon to meet.
+    scale : number or str, optional
+        The scale of the noise; give exactly one of the two.
+    relation : Relation or str
+        What neighbours are.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
 
+    Returns
+    -------
+    Release of dict
+        Noisy counts by category. Under add_remove one count changes by 1 and the release is
+        (1 / scale)-DP; under replace two counts change by 1, it is (2 / scale)-DP, and the loss
+        is exactly that of two such counts. With ``epsilon`` the scale is 1 / epsilon and
+        2 / epsilon. ``interval`` gives arrays in the order of ``categories`` that hold
+        together.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; a private count is not shown.
+
+    Examples
+    --------
     >>> noisy = laplace_histogram("abba", categories="abc", scale=0.01)  # hardly any noise
     >>> noisy.value
     {'a': 2, 'b': 2, 'c': 0}
@@ -94,7 +143,7 @@ def laplace_histogram(
     for record in records:
         if _is_one_of(record, counts):
             counts[record] += 1
-    draws = discrete_laplace(noise.exact_scale, len(names), source=bits)
+    draws = noise.draw(len(names), bits)
     noisy = {name: counts[name] + int(draw) for name, draw in zip(names, draws, strict=True)}
     return Release(
         noisy,
@@ -114,14 +163,41 @@ def laplace_fraction(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[NoisyFraction]:
-    """S11: what share of people has a property, from two noisy counts (lecture 004).
+    """Release what share of people has a property, from two noisy counts.
 
-    The two counts are a histogram: (1 / scale)-DP under add_remove, (2 / scale)-DP under
-    replace. Epsilon 0.1 means scale 10 or 20, whatever the size of the population. The fraction is
-    computed from the noisy counts, cut to [0, 1], and 1/2 if no noisy count is positive.
-    ``interval`` is about the true fraction. Under replace the size n is public and
-    ``laplace_count(having, ...)`` over n is better: it needs half of the noise.
+    Under replace the size n is public and ``laplace_count(having, ...)`` over n is better: it
+    needs half of the noise.
 
+    Parameters
+    ----------
+    having, lacking : int
+        The private numbers of people with and without the property.
+    epsilon : number or str, optional
+        The pure epsilon to meet.
+    scale : number or str, optional
+        The scale of the noise; give exactly one of the two.
+    relation : Relation or str
+        What neighbours are.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
+
+    Returns
+    -------
+    Release of NoisyFraction
+        The two counts are a histogram: (1 / scale)-DP under add_remove, (2 / scale)-DP under
+        replace. Epsilon 0.1 means scale 10 or 20, whatever the size of the population. The
+        fraction is computed from the noisy counts, cut to [0, 1], and 1/2 if no noisy count is
+        positive. ``interval`` is about the true fraction.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; a private count is not shown.
+
+    Examples
+    --------
     >>> share = laplace_fraction(8_000_000, 24_000_000, epsilon=0.1, insecure_seed=1)
     >>> share.loss, round(share.value.fraction, 4)
     (DiscreteLaplace(scale=10.0), 0.25)
@@ -131,12 +207,15 @@ def laplace_fraction(
     """
     noise, loss = _histogram_noise(2, epsilon, scale, relation)
     bits = choose_source(source, insecure_seed)
-    answers = _counted("having", having), _counted("lacking", lacking)
-    draws = discrete_laplace(noise.exact_scale, 2, source=bits)
+    answers = (
+        read_integer("having", having, at_least=0),
+        read_integer("lacking", lacking, at_least=0),
+    )
+    draws = noise.draw(2, bits)
     first, second = (answer + int(draw) for answer, draw in zip(answers, draws, strict=True))
 
     def bars(confidence: float) -> Interval:
-        t = laplace_reach(noise.exact_scale)(each_of(2, 1.0 - confidence))
+        t = noise.quantile(each_of(2, 1.0 - confidence))
         return Interval(
             math.nextafter(_share(first - t, second + t, otherwise=0.0), -math.inf),
             math.nextafter(_share(first + t, second - t, otherwise=1.0), math.inf),
@@ -152,14 +231,14 @@ def laplace_fraction(
 
 def _histogram_noise(
     categories: int, epsilon: object, scale: object, relation: Relation | str
-) -> tuple[IntegerLaplace, Loss]:
-    """The noise of one count, and the loss of as many counts as one neighbour changes."""
+) -> tuple[LaplaceNoise, Loss]:
+    """Return the noise of one count, and the loss of as many counts as one neighbour changes."""
     neighbours = Relation.parse(relation)
     changed = 2 if neighbours is Relation.REPLACE and categories > 1 else 1
-    if either(epsilon=epsilon, scale=scale) == "epsilon":
-        scale = rounded_up("epsilon", epsilon, changed / stated_epsilon(epsilon)[0])
-    noise = IntegerLaplace.stated(sensitivity=1, epsilon=None, scale=scale, relation=neighbours)
-    return noise, changed * noise.loss()
+    if _validate.exactly_one(epsilon=epsilon, scale=scale) == "epsilon":
+        scale = round_up("epsilon", epsilon, changed / read_epsilon(epsilon)[0])
+    noise = LaplaceNoise.read(sensitivity=1, epsilon=None, scale=scale, relation=neighbours)
+    return noise, changed * noise.loss
 
 
 def _categories(categories: Sequence[Hashable]) -> list[Hashable]:
@@ -181,21 +260,14 @@ def _is_one_of(record: Any, counts: dict[Hashable, int]) -> bool:
         return False
 
 
-def _counted(argument: str, value: object) -> int:
-    try:
-        return _validate.integer(argument, value, at_least=0)
-    except InvalidValue:
-        raise withheld(argument, "an integer >= 0") from None
-
-
 def _share(having: int, lacking: int, *, otherwise: float) -> float:
     first, second = max(having, 0), max(lacking, 0)
     return first / (first + second) if first + second else otherwise
 
 
-def _together(noisy: list[int], noise: IntegerLaplace) -> Callable[[float], Interval]:
+def _together(noisy: list[int], noise: LaplaceNoise) -> Callable[[float], Interval]:
     def bars(confidence: float) -> Interval:
-        t = laplace_reach(noise.exact_scale)(each_of(len(noisy), 1.0 - confidence))
+        t = noise.quantile(each_of(len(noisy), 1.0 - confidence))
         centre = np.array(noisy)
         return Interval(centre - t, centre + t)
 
@@ -203,7 +275,7 @@ def _together(noisy: list[int], noise: IntegerLaplace) -> Callable[[float], Inte
 
 
 def _provenance(
-    mechanism: str, noise: IntegerLaplace, bits: Source, **more: object
+    mechanism: str, noise: LaplaceNoise, bits: Source, **more: object
 ) -> dict[str, Any]:
     return {
         "mechanism": mechanism,

@@ -1,13 +1,19 @@
-"""The small database mechanism: one synthetic database answers all queries (S19).
+"""Synthetic data that answers many counting queries: a small database, or weights.
 
-All databases of ``size`` records over a finite domain compete in one exponential
-mechanism; the score of a candidate is minus its largest error over K counting
-queries. The winner is a database like any other: whatever is computed from it is free.
+**The small database mechanism** (Blum, Ligett and Roth 2008). All databases of ``size``
+records over a finite domain compete in one exponential mechanism; the score of a candidate is
+minus its largest error over K counting queries. The winner is a database like any other:
+whatever is computed from it is free.
 
-Exact, for small domains: the candidates are the multisets of the domain, all of them are
+It is exact, for small domains: the candidates are the multisets of the domain, all of them are
 enumerated, their scores are integers, and the race of
-:class:`discreet.randomness.Race` has exactly the stated probabilities. For larger domains
-see :mod:`discreet.mechanisms.multiplicative_weights`.
+:class:`discreet.randomness.Race` has exactly the stated probabilities.
+
+**Multiplicative weights** with the exponential mechanism, for larger domains (Hardt, Ligett
+and McSherry 2012, MWEM). A synthetic distribution over the domain starts uniform; in each
+round the exponential mechanism picks a query that it answers badly, the answer is measured
+with discrete Laplace noise, and the weights of the domain are moved towards the measurement.
+Work grows with queries x domain, not with the number of databases.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations_with_replacement, islice
 from typing import Any, NamedTuple, final
 
@@ -23,26 +30,18 @@ import numpy as np
 from discreet import _validate
 from discreet._validate import withheld
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.parameters import stated_epsilon
-from discreet.mechanisms.release import Interval, Release
-from discreet.privacy import Exponential, Relation
-from discreet.randomness import Race, Source, choose_source
-
-__all__ = [
-    "MeasuredError",
-    "SmallDatabase",
-    "error_bound",
-    "evaluate_without_privacy",
-    "read_histogram",
-    "read_queries",
-    "small_database",
-    "small_database_size",
-]
+from discreet.mechanisms._parameters import read_epsilon, round_up, scale_to_draw
+from discreet.mechanisms._release import Interval, Release
+from discreet.privacy import DiscreteLaplace, Exponential, Loss, Relation
+from discreet.randomness import Race, Source, choose_source, discrete_laplace, select
 
 _CHUNK = 1 << 12
 # With these two a score, which is a count times the size, fits 64 bits.
 _LARGEST_TOTAL = 1 << 50
 _LARGEST_SIZE = 1 << 11
+# Synthetic answers are public; rounded to this part of a record they make scores integers,
+# so that no float rounding can raise the sensitivity of a score.
+_PARTS = 1 << 10
 
 
 @final
@@ -58,17 +57,17 @@ class SmallDatabase:
         return sum(self.histogram)
 
     def answers(self, queries: object) -> np.ndarray:
-        """The fraction of its records that satisfy each query; free."""
+        """Return the fraction of its records that satisfy each query; free."""
         matrix = read_queries(queries, len(self.histogram))
         return np.asarray(matrix @ np.array(self.histogram) / self.size, dtype=np.float64)
 
 
 def small_database_size(*, queries: int, alpha: float) -> int:
-    """Return ceil(log2(K) / alpha^2), at least 1: the size of S19.
+    """Return ceil(log2(K) / alpha^2), at least 1, the size of a small database.
 
     A sample of ln(2 K) / (2 alpha^2) records of any database answers K queries to
     within alpha with positive probability (Hoeffding and a union bound), so such a database
-    exists; the size of the lectures is larger for every K >= 2.
+    exists; the size returned is larger for every K >= 2.
 
     >>> small_database_size(queries=8, alpha=0.5)
     12
@@ -86,7 +85,7 @@ def error_bound(
     sqrt(ln(2 K) / (2 s)) + 2 / (epsilon n) (ln |Y| + ln(1/failure)), with |Y| the number of
     multisets of ``size`` s: the best candidate is within the first term (see
     :func:`small_database_size`), and the exponential mechanism loses at most the second
-    (S13; S19 prints |X|^s for |Y|, which is larger). As fractions, and under replace.
+    (McSherry and Talwar 2007). As fractions, and under replace.
 
     >>> bound = error_bound(queries=8, domain=4, size=12, records=5000, epsilon=1, failure=0.05)
     >>> round(bound, 4)
@@ -122,7 +121,7 @@ def small_database(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[SmallDatabase]:
-    """Release a database of ``size`` (or of the size that S19 sets for ``alpha``).
+    """Release a database of ``size``, or of :func:`small_database_size` for ``alpha``.
 
     **Guarantee.** epsilon-DP, as an exponential mechanism with epsilon-bounded range
     (McSherry and Talwar 2007; Durfee and Rogers 2019). The score of a candidate with
@@ -146,7 +145,7 @@ def small_database(
     >>> out.value.histogram[:2], out.loss
     ((3, 1), Exponential(epsilon=10.0, relation='replace'))
     """
-    exact, stated = stated_epsilon(epsilon)
+    exact, stated = read_epsilon(epsilon)
     chosen = Relation.parse(relation)
     matrix = read_queries(queries)
     counts = read_histogram(histogram, matrix.shape[1])
@@ -288,3 +287,131 @@ def _error_bars(
         return Interval(answers - reach, answers + reach)
 
     return bars
+
+
+@final
+@dataclass(frozen=True)
+class SyntheticDistribution:
+    """Released weights over the domain, and the noisy measurements that made them."""
+
+    weights: tuple[float, ...]
+    measured: tuple[tuple[int, int], ...]
+
+    def answers(self, queries: object) -> np.ndarray:
+        """Return the fraction that satisfies each query; free."""
+        matrix = read_queries(queries, len(self.weights))
+        return np.asarray(matrix @ np.array(self.weights), dtype=np.float64)
+
+
+def multiplicative_weights_loss(*, rounds: int, epsilon: object, relation: Relation | str) -> Loss:
+    """Return T (Exponential(e) + DiscreteLaplace(1/e)), e = epsilon / (2 T), before a run.
+
+    As a pure guarantee it sums to epsilon; at delta > 0 the accountants read less.
+
+    >>> loss = multiplicative_weights_loss(rounds=8, epsilon=2, relation="replace")
+    >>> loss.epsilon(delta=0), loss.epsilon(delta=1e-6) < 2
+    (2.0, True)
+    """
+    count = _validate.integer("rounds", rounds, at_least=1)
+    chosen = Relation.parse(relation)
+    step = _step(count, epsilon)
+    pick = Exponential(round_up("epsilon", epsilon, step), chosen)
+    return count * pick + count * DiscreteLaplace(_scale(step), 1, chosen)
+
+
+def multiplicative_weights(
+    histogram: object,
+    queries: object,
+    *,
+    rounds: int,
+    epsilon: object,
+    relation: Relation | str,
+    public_size: int | None = None,
+    replays: int = 10,
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Release[SyntheticDistribution]:
+    """Release a distribution over the domain that answers the queries.
+
+    **Guarantee.** The loss is ``rounds`` x (Exponential(e) + DiscreteLaplace(1/e)) with
+    e = epsilon / (2 rounds), so epsilon-DP (basic composition); the choice of a query and
+    its measurement depend on earlier ones only through their released results, and the
+    parameters of every step are fixed beforehand. Counts of 0/1 queries have sensitivity 1
+    under both relations; so has the score abs(count - synthetic count) of a query, on
+    integers (the synthetic count is public and rounded). The weights are post-processing.
+
+    Arguments are as in :func:`discreet.mechanisms.small_database`. ``replays`` is how often the
+    measurements so far are gone through again in each round; it costs nothing. There is no
+    interval: the error depends on the data.
+
+    >>> out = multiplicative_weights(
+    ...     [700, 200, 100, 0],
+    ...     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0]],
+    ...     rounds=3,
+    ...     epsilon=3,
+    ...     relation="replace",
+    ...     insecure_seed=2,
+    ... )
+    >>> abs(float(out.value.answers([[1, 0, 0, 0]])[0]) - 0.7) < 0.1
+    True
+    """
+    loss = multiplicative_weights_loss(rounds=rounds, epsilon=epsilon, relation=relation)
+    chosen = Relation.parse(relation)
+    again = _validate.integer("replays", replays, at_least=1)
+    matrix = read_queries(queries)
+    counts = read_histogram(histogram, matrix.shape[1])
+    total = max(1, public_total(counts, chosen, public_size))
+    step = _step(rounds, epsilon)
+    bits = choose_source(source, insecure_seed)
+    true = matrix @ counts
+    weights = np.full(counts.size, 1.0 / counts.size)
+    average = np.zeros(counts.size)
+    measured: list[tuple[int, int]] = []
+    for _ in range(rounds):
+        synthetic = np.rint(matrix @ weights * total * _PARTS).astype(np.int64)
+        scores = np.abs(_PARTS * true - synthetic)
+        picked = select(scores, rate=step / (2 * _PARTS), source=bits)
+        noisy = int(true[picked]) + discrete_laplace(scale_to_draw(_scale(step)), source=bits)
+        measured.append((picked, noisy))
+        weights = _move_weights(weights, matrix, measured, total, again)
+        average += weights / rounds
+    released = SyntheticDistribution(
+        tuple(float(weight) for weight in average / average.sum()), tuple(measured)
+    )
+    provenance: dict[str, Any] = {
+        "mechanism": "multiplicative_weights",
+        "rounds": rounds,
+        "queries": len(matrix),
+        "epsilon_of_a_step": str(step),
+        "relation": chosen.value,
+        "public_size": total,
+        **bits.provenance,
+    }
+    return Release(released, loss, provenance)
+
+
+def _move_weights(
+    weights: np.ndarray,
+    matrix: np.ndarray,
+    measured: list[tuple[int, int]],
+    total: int,
+    replays: int,
+) -> np.ndarray:
+    """Return the weights after going through the public measurements ``replays`` times."""
+    for _ in range(replays):
+        for query, noisy in measured:
+            # A measurement outside 0 .. total says no more than the nearest bound.
+            target = min(max(noisy / total, 0.0), 1.0)
+            gap = target - float(matrix[query] @ weights)
+            weights = weights * np.exp(0.5 * gap * matrix[query])
+            weights = weights / weights.sum()
+    return weights
+
+
+def _step(rounds: int, epsilon: object) -> Fraction:
+    return _validate.fraction("epsilon", epsilon, above=0) / (2 * rounds)
+
+
+def _scale(step: Fraction) -> float:
+    """Return the noise scale 1 / step as a double, not below it."""
+    return round_up("epsilon", str(step), 1 / step)

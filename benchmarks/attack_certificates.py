@@ -34,7 +34,7 @@ from discreet.attacks import (
     ShadowPool,
     label_only,
     lira,
-    pooled,
+    pool_results,
     quantile_regression,
     rmia,
     shokri,
@@ -128,7 +128,7 @@ def attacks(
                 seed=seed,
             )
         )
-    return {name: pooled(results) for name, results in found.items()}
+    return {name: pool_results(results) for name, results in found.items()}
 
 
 def checked(result: MembershipResult, loss: Loss | None) -> dict[str, Any]:

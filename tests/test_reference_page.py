@@ -15,7 +15,7 @@ LISTED = re.findall(
     r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE
 )
 # Commands have --help; attacks and learners gather what these hold.
-ELSEWHERE = {"discreet", "discreet.cli", "discreet.attacks.membership", "discreet.learn"}
+ELSEWHERE = {"discreet", "discreet.cli", "discreet.learn"}
 
 
 def packages() -> list[str]:

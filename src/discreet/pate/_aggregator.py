@@ -459,12 +459,19 @@ class Aggregator(ABC):
         answers: int | None,
     ) -> SessionPlan:
         """The filter for Gaussian privacy: everything together is GDP(mu), and no less."""
-        mu = gaussian_mu(epsilon, delta) * (1.0 - 1e-12)
-        while GDP(mu, self.neighbours).epsilon(delta=delta) > epsilon:
-            mu *= 1.0 - 1e-9
         query = Fraction(mus[0]) ** 2
         answer = Fraction(mus[1]) ** 2 if len(mus) > 1 else Fraction(0)
-        plan = SessionPlan(
+        mu, steps = gaussian_mu(epsilon, delta) * (1.0 - 1e-12), 0
+        while Fraction(mu) ** 2 >= query + answer and (
+            GDP(mu, self.neighbours).epsilon(delta=delta) > epsilon
+        ):
+            # Small steps first; ever larger ones for budgets that the accountant cannot resolve.
+            mu *= 1.0 - min(0.5, 1e-9 * 2.0 ** max(0, steps - 16))
+            steps += 1
+        if Fraction(mu) ** 2 < query + answer:
+            one = GDP(math.sqrt(math.fsum(value * value for value in mus)), self.neighbours)
+            raise _refuse_too_little(epsilon, one.epsilon(delta=delta), delta)
+        return SessionPlan(
             GDP(mu, self.neighbours),
             _check_limit("queries", queries),
             _check_limit("answers", answers),
@@ -473,10 +480,6 @@ class Aggregator(ABC):
             query,
             answer,
         )
-        if not plan.has_room(queries=0, answers=0):
-            one = GDP(math.sqrt(math.fsum(value * value for value in mus)), self.neighbours)
-            raise _refuse_too_little(epsilon, one.epsilon(delta=delta), delta)
-        return plan
 
     @final
     def open(

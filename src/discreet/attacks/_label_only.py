@@ -30,8 +30,9 @@ from discreet.attacks._training import fresh_seed, seeded_generator
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from numpy.random import Generator  # noqa: TID251 - a type
     from numpy.typing import NDArray
+
+    from discreet.attacks._training import Generator
 
     Labels = Callable[[NDArray[np.float64]], NDArray[np.int64]]
 

@@ -27,10 +27,10 @@ from discreet.attacks._training import seeded_generator
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
-    from numpy.random import Generator  # noqa: TID251 - a type
     from numpy.typing import NDArray
 
     from discreet.attacks._observation import Observation
+    from discreet.attacks._training import Generator
 
 
 # More columns than this are reduced to their main directions before trees look at them.

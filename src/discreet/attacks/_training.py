@@ -29,7 +29,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from numpy.random import Generator as Generator  # noqa: TID251 - the one place that attacks draw from
+from numpy.random import Generator as Generator  # noqa: PLC0414, TID251 - attacks draw here
 
 from discreet import _validate
 from discreet.errors import InvalidValue

@@ -20,7 +20,7 @@ from discreet.mechanisms import (
 )
 from discreet.mechanisms.gaussian_dominance import _absorbed, dominating_mu
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian
-from discreet.privacy.theorems_gaussian import (
+from discreet.privacy.theorems import (
     gaussian_classical_stddev,
     gaussian_delta,
     gaussian_mu,

@@ -15,8 +15,7 @@ from discreet.errors import InvalidValue
 from discreet.mechanisms import laplace_integer, laplace_integers, laplace_real, laplace_vector
 from discreet.mechanisms.laplace import IntegerLaplace
 from discreet.mechanisms.parameters import stated_epsilon
-from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse
-from discreet.privacy.charges import approx_claim
+from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse, approx_claim
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square, delta_of, product, shifted_laplace
 from randomness.goodness import chi_square_p, laplace_pmf

@@ -211,9 +211,12 @@ def record() -> dict[str, Any]:
     }
 
 
-if __name__ == "__main__":
-    RECORDED.parent.mkdir(exist_ok=True)
-    found = record()
+def write(found: dict[str, Any]) -> None:
+    """Write the file, one loss a line."""
     lines = [f"{json.dumps(text)}: {json.dumps(row)}" for text, row in found["losses"].items()]
-    text = f'{{"arithmetic": "{found["arithmetic"]}", "losses": {{\n' + ",\n".join(lines) + "\n}}\n"
-    RECORDED.write_text(text, encoding="utf-8")
+    head = f'{{"arithmetic": "{found["arithmetic"]}", "losses": {{'
+    RECORDED.write_text(head + "\n" + ",\n".join(lines) + "\n}}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(record())

@@ -43,7 +43,7 @@ from discreet.mechanisms import gaussian_integers, laplace_integers
 from discreet.mechanisms.gaussian_dominance import dominating_mu
 from discreet.mechanisms.parameters import rounded_up, stated_epsilon
 from discreet.privacy import GDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ from discreet.mechanisms.parameters import (
 )
 from discreet.mechanisms.release import Release
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_classical_stddev, gaussian_mu
+from discreet.privacy.theorems import gaussian_classical_stddev, gaussian_mu
 from discreet.randomness import (
     Source,
     choose_source,

@@ -12,7 +12,7 @@ unbiased estimate of the true share; for two coins it is 2 m - 1/2. ``interval``
 array is about the true number of people divided by n; it inverts the exact distribution of the
 responses, a sum of two binomials, and for k > 2 it holds for all categories together.
 
-**Check.** :func:`channel_epsilon` (of :mod:`discreet.privacy.divergence`) gives the exact local
+**Check.** :func:`channel_epsilon` (of :mod:`discreet.privacy.theorems`) gives the exact local
 epsilon of any finite channel, and :func:`response_channel` the matrices of the ones here.
 """
 
@@ -30,7 +30,7 @@ from discreet.errors import InvalidValue
 from discreet.mechanisms.parameters import stated_epsilon
 from discreet.mechanisms.release import Release
 from discreet.mechanisms.response_estimate import Channel, Estimate, response_bars
-from discreet.privacy.divergence import channel_epsilon
+from discreet.privacy.theorems import channel_epsilon
 from discreet.randomness import (
     Source,
     bernoulli,

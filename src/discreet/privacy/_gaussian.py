@@ -11,7 +11,6 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
-from discreet.privacy import _normal_mixtures as mixtures
 from discreet.privacy._claims import ZCDP
 from discreet.privacy._loss import Atom, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
@@ -24,6 +23,9 @@ _LARGE_STDDEV = 2.0e4
 _WIDEST_LATTICE = 1000.0
 
 
+# The numerics of normal mixtures are read on first use: describing a loss does not wait for them.
+
+
 class _Normal(Atom, abstract=True):
     """Abstract base: what Gaussian noise and a claim of mu-GDP have in common."""
 
@@ -31,6 +33,8 @@ class _Normal(Atom, abstract=True):
     def gaussian_mu(self) -> float: ...
 
     def pair(self, resolution: Resolution) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         return Pair.exact(mixtures.shifted_cells(self.gaussian_mu(), resolution), reflected=True)
 
     def renyi(self, orders: Array) -> Array:
@@ -84,16 +88,22 @@ class Gaussian(_Normal):
         return self.mu
 
     def sampled_pair(self, resolution: Resolution, rate: float, records: int = 1) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         if records > 1:
             return mixtures.sampled_group_pair(self.mu, rate, records, resolution)
         return Pair.exact(mixtures.shifted_cells(self.mu, resolution, rate=rate))
 
     def sampled_renyi(self, orders: Array, rate: float, records: int = 1) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         if records > 1:
             return mixtures.binomial_gaussian_divergence(orders, self.mu, rate, records)
         return mixtures.poisson_gaussian_divergence(orders, self.mu, rate)
 
     def subset_renyi(self, orders: Array, rate: float) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         return mixtures.without_replacement_gaussian_divergence(orders, self.mu, rate)
 
 
@@ -190,6 +200,8 @@ class DiscreteGaussian(Atom):
 
         That is a run of integers against the integral over it.
         """
+        from discreet.privacy import _normal_mixtures as mixtures
+
         reach = float(-special.ndtri(resolution.tail)) + 1.0
         error = (6.0 + reach**2) / self.stddev**2
         cells = mixtures.shifted_cells(self._mu, resolution, rate=rate, lattice=self.stddev)
@@ -204,12 +216,18 @@ class DiscreteGaussian(Atom):
         return super().sampled_pair(resolution, rate, records)
 
     def renyi(self, orders: Array) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         return mixtures.discrete_gaussian_divergence(orders, self.stddev, self.sensitivity)
 
     def sampled_renyi(self, orders: Array, rate: float, records: int = 1) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         return mixtures.poisson_lattice_divergence(orders, self._mu, rate, self.stddev)
 
     def subset_renyi(self, orders: Array, rate: float) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
         if self.stddev > _WIDEST_LATTICE:
             return super().subset_renyi(orders, rate)
         return mixtures.without_replacement_lattice_divergence(orders, self._mu, rate, self.stddev)

@@ -473,7 +473,7 @@ def binomial_gaussian_divergence(orders: Array, mu: float, rate: float, records:
     ceiling = -records * math.log1p(-rate)
     if records > _MOST_RECORDS:
         # Too many to integrate; a mixture never has more than its largest shift alone.
-        return np.maximum(result, np.minimum(orders * (reach * reach / 2.0), ceiling))
+        return np.asarray(np.maximum(result, np.minimum(orders * (reach * reach / 2.0), ceiling)))
     inside = (orders * reach < _FAR) & (reach <= _STEEP)
     if bool(np.any(inside)):
         steps = [_step(reach)] * int(np.sum(inside))

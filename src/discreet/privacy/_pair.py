@@ -69,7 +69,7 @@ ROUGH = Resolution()
 FINE = Resolution(cells=4096, tail=1e-100)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measure:
     """Masses of privacy losses under P, one row for each step of a kind.
 
@@ -96,7 +96,7 @@ class Measure:
         return cls(loss[None, :], mass[None, :], np.array([infinite]), mass_error)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Side:
     """What one of the two distributions has beyond its masses in the cells.
 
@@ -114,7 +114,7 @@ class Side:
         return replace(self, low_tail=self.high_tail, high_tail=self.low_tail)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cells:
     """Partitions of the outcomes of pairs (P, Q), one row for each pair.
 
@@ -289,7 +289,7 @@ class Cells:
         return Measure(loss + ROUNDING * np.abs(loss), mass, infinite, self.mass_error)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pair:
     """What is known of the pair (P, Q) of one release.
 

@@ -48,7 +48,7 @@ _CELLS_PER_DOUBLING = 2048
 # --- moments of losses that are known point by point ------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Spectrum:
     """A pair (P, Q) as seen from Q: where the loss lies and how likely that is.
 

@@ -31,7 +31,7 @@ from discreet.mechanisms import stable_vector_plan, votes_distance
 from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
 from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

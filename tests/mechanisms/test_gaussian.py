@@ -21,7 +21,7 @@ from discreet.mechanisms import (
 )
 from discreet.mechanisms._gaussian_dominance import _absorbed
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian
-from discreet.privacy.theorems_gaussian import (
+from discreet.privacy.theorems import (
     gaussian_classical_stddev,
     gaussian_delta,
     gaussian_mu,

@@ -20,8 +20,7 @@ from discreet.mechanisms import (
     laplace_vector,
     read_epsilon,
 )
-from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse
-from discreet.privacy.charges import approx_claim
+from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse, approx_claim
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square, delta_of, product, shifted_laplace
 from randomness.goodness import chi_square_p, laplace_pmf

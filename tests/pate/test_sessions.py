@@ -25,7 +25,7 @@ from discreet.pate import (
 )
 from discreet.pate._aggregator import most_queries
 from discreet.privacy import GDP, ApproxDP, PureDP, to_json
-from discreet.privacy.theorems_gaussian import gaussian_epsilon
+from discreet.privacy.theorems import gaussian_epsilon
 
 ENSEMBLE = {"classes": 3, "teachers": 60}
 SELECTIVE = {"threshold": 40, "selection_noise": 8, "answer_noise": 4}

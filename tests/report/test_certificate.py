@@ -15,8 +15,15 @@ from discreet.certificate import Collection, PaidAnswer, schema
 from discreet.certificate._schema import content_hash, faults, require_valid
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.mechanisms import laplace_count
-from discreet.privacy import GDP, ApproxDP, DiscreteLaplace, Loss, PureDP, from_json
-from discreet.privacy.account import every_accountant
+from discreet.privacy import (
+    GDP,
+    ApproxDP,
+    DiscreteLaplace,
+    Loss,
+    PureDP,
+    every_accountant,
+    from_json,
+)
 from discreet.report import InternalFacts, internal_annex
 from discreet.report.annex import annex_schema
 from report.certificates import (

@@ -70,7 +70,7 @@ from discreet.audit._verdict import (
 )
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import GDP, Composition, Gaussian, Loss
-from discreet.privacy.meaning import best_tpr
+from discreet.privacy.theorems import best_tpr
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray

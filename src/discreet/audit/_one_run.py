@@ -70,8 +70,7 @@ from discreet.audit._verdict import (
 )
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss
-from discreet.privacy.meaning import best_tpr
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import best_tpr, gaussian_mu
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -1,6 +1,6 @@
 """Budgets of a dataset: one for all of it, and one for each analyst, project or purpose named.
 
-Every budget is a :class:`~discreet.privacy.adaptive.Filter`, which is valid however the charges
+Every budget is a :class:`~discreet.privacy.Filter`, which is valid however the charges
 are chosen (S9a). A charge goes through when *all* the budgets that it touches admit it, so
 analysts who pool their shares still meet the cap of the dataset.
 """
@@ -18,10 +18,7 @@ from discreet._json import canonical
 from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.ledger.entries import name_of, printable
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.atoms import ApproxDP
-from discreet.privacy.loss import Loss
-from discreet.privacy.serial import from_json, to_json, write_fraction
+from discreet.privacy import ApproxDP, Filter, Loss, from_json, to_json, write_fraction
 
 __all__ = [
     "DATASET",

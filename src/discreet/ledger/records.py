@@ -15,7 +15,7 @@ from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
 from discreet.ledger.budgets import label_of, state_of
 from discreet.ledger.entries import Entry, Head, Roll, parse_entry
 from discreet.ledger.store import Session
-from discreet.privacy.adaptive import Filter
+from discreet.privacy import Filter
 
 __all__ = [
     "DatasetRow",

@@ -16,11 +16,7 @@ from typing import Any
 from discreet.errors import BudgetExceeded, DiscreetError, NotApplicable, SchemaError
 from discreet.ledger.budgets import DATASET, SCOPES, label_of
 from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Roll, hash_of, parse_entry
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.atoms import ApproxDP
-from discreet.privacy.charges import plan_claim
-from discreet.privacy.loss import Loss
-from discreet.privacy.serial import from_json, read_fraction, read_old
+from discreet.privacy import ApproxDP, Filter, Loss, from_json, plan_claim, read_fraction, read_old
 
 __all__ = ["Problem", "Replay", "Undercharge"]
 

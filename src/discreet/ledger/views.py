@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 from discreet.errors import LedgerCorrupt
 from discreet.ledger.budgets import DATASET, SCOPES
 from discreet.ledger.entries import Entry, parse_entry
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.relation import Relation
-from discreet.privacy.serial import read_fraction, read_old
+from discreet.privacy import Filter, Relation, read_fraction, read_old
 
 __all__ = [
     "BudgetView",

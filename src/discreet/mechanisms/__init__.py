@@ -79,7 +79,7 @@ from discreet.mechanisms._subsample import (
     subsample_and_aggregate,
     subsample_and_aggregate_as_printed,
 )
-from discreet.privacy.divergence import channel_epsilon
+from discreet.privacy.theorems import channel_epsilon
 
 __all__ = [
     "FAIL",

@@ -4,7 +4,7 @@ A :class:`SessionPlan` is known before anything is spent. Its loss covers every 
 session answers, however the queries are chosen, because each release of a kind is computed from
 one draw of that kind's dominating pair: draw as many pairs of each kind as the plan allows
 beforehand, and the whole transcript, with its order and its end, is computed from them. A plan
-with a budget of mu^2 rests on the filter for Gaussian privacy (:mod:`discreet.privacy.adaptive`):
+with a budget of mu^2 rests on the filter for Gaussian privacy (:class:`discreet.privacy.Filter`):
 the squares of what was run never add up to more.
 
 A session refuses by cost alone: whether it is over follows from the answers that were given and
@@ -30,7 +30,7 @@ from discreet.mechanisms import Charge, SingleRun
 from discreet.pate._surface import RESOLUTION, Surface
 from discreet.pate._votes import read_histogram, read_histograms
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:

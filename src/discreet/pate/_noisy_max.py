@@ -45,7 +45,7 @@ from discreet.pate._votes import (
     read_noise,
     read_prediction,
 )
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, La
 from discreet.pate._stable_votes import SampledVotes, SparseVotes, StableVotes
 from discreet.pate._votes import read_histograms, read_prediction
 from discreet.privacy import Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.grid import RAW_STEPS, TURNED_STEPS, squared_raw_norm
 from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 
 __all__ = ["RESIDUAL_STEPS", "LinearPlan", "default_delta"]
 

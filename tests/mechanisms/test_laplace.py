@@ -231,7 +231,7 @@ def test_noise_is_never_drawn_below_what_is_charged(number: float, sensitivity: 
     for asked in ({"scale": number}, {"epsilon": number}, {"epsilon": Fraction(number)}):
         stated = {"scale": None, "epsilon": None, **asked}
         noise = LaplaceNoise.read(sensitivity=sensitivity, relation="replace", **stated)
-        charged = approx_claim(noise.loss())
+        charged = approx_claim(noise.loss)
         assert charged is not None
         assert sensitivity / noise.exact_scale <= charged[0]
     for epsilon in (number, Fraction(number), Fraction(number) / 3):
@@ -246,5 +246,5 @@ def test_noise_is_never_drawn_below_what_is_charged(number: float, sensitivity: 
 
 def test_a_scale_that_prints_larger_than_it_is() -> None:
     noise = LaplaceNoise.read(sensitivity=1, epsilon=None, scale=0.3, relation="add_remove")
-    assert approx_claim(noise.loss()) == (Fraction(10, 3), 0)
+    assert approx_claim(noise.loss) == (Fraction(10, 3), 0)
     assert noise.exact_scale == Fraction(3, 10) > Fraction(0.3)

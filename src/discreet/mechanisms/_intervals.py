@@ -40,6 +40,20 @@ _SMALLEST = Fraction(1, 10**300)
 def each_of(count: int, risk: float) -> float:
     """Return the risk of each of ``count`` independent draws when all must hold together.
 
+    Parameters
+    ----------
+    count : int
+        How many draws there are.
+    risk : float
+        The risk that any of them may miss.
+
+    Returns
+    -------
+    float
+        The risk of each, rounded down.
+
+    Examples
+    --------
     >>> round(each_of(3, 1 - 0.9**3), 9)
     0.1
     """
@@ -52,6 +66,18 @@ def laplace_quantile(scale: Fraction) -> Quantile:
     P(|X| > t) = 2 r^(t+1) / (1 + r), r = e^(-1/scale), is compared in integers; a
     comparison that 512 bits leave open goes to the safe side.
 
+    Parameters
+    ----------
+    scale : Fraction
+        The scale of the noise.
+
+    Returns
+    -------
+    callable
+        A function of the risk.
+
+    Examples
+    --------
     >>> laplace_quantile(Fraction(10))(0.05)
     30
     """
@@ -170,6 +196,20 @@ def real_bars(
 def round_outward(exact: Fraction, direction: float) -> float:
     """Return the double next to ``exact`` in the direction of an infinity.
 
+    Parameters
+    ----------
+    exact : Fraction
+        The number to round.
+    direction : float
+        Plus or minus infinity.
+
+    Returns
+    -------
+    float
+        On that side of ``exact``, or equal to it.
+
+    Examples
+    --------
     >>> round_outward(Fraction(1, 3), math.inf) > Fraction(1, 3) > round_outward(
     ...     Fraction(1, 3), -math.inf
     ... )
@@ -204,7 +244,20 @@ def _fits(steps: NDArray[Any], limit: int) -> bool:
 
 
 def least_integer(holds: Callable[[int], bool], start: int) -> int:
-    """Return the least t >= 0 with ``holds(t)``, for a predicate that stays true."""
+    """Return the least t >= 0 with ``holds(t)``, for a predicate that stays true.
+
+    Parameters
+    ----------
+    holds : callable
+        False below some integer and true from it on.
+    start : int
+        Where the search begins.
+
+    Returns
+    -------
+    int
+        The least integer.
+    """
     high = max(start, 1)
     while not holds(high):
         high *= 2

@@ -27,8 +27,27 @@ _FASTEST = 1 << 500
 def round_up(argument: str, value: object, exact: Fraction) -> float:
     """Return the least double that is at least ``exact``, also as the decimal that it prints as.
 
-    ``value`` is what the caller wrote.
+    Parameters
+    ----------
+    argument : str
+        The name of the argument, for the error.
+    value : object
+        What the caller wrote, for the error.
+    exact : Fraction
+        The number to round.
 
+    Returns
+    -------
+    float
+        A positive double.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no such positive double.
+
+    Examples
+    --------
     >>> round_up("scale", "10/3", Fraction(10, 3)) >= Fraction(10, 3)
     True
     """
@@ -59,6 +78,21 @@ def read_epsilon(epsilon: object) -> tuple[Fraction, float]:
 
     0.1 means one tenth, which is less than the double that prints so. 0.3 prints for a double
     that is less than three tenths: there the double itself is the aim.
+
+    Parameters
+    ----------
+    epsilon : number or str
+        What the caller wrote.
+
+    Returns
+    -------
+    tuple of Fraction and float
+        The aim, and what is reported.
+
+    Raises
+    ------
+    InvalidValue
+        If it is not a positive number.
     """
     exact = _validate.fraction("epsilon", epsilon, above=0)
     if isinstance(epsilon, float):

@@ -193,6 +193,23 @@ def k_ary_response(
 def two_coin_estimate(responses: Any) -> Estimate:
     """Return 2 mean - 1/2, the unbiased estimate of the share that would truly say yes.
 
+    Parameters
+    ----------
+    responses : bool or array of bool
+        What people said; public.
+
+    Returns
+    -------
+    Estimate
+        The share, with its variances.
+
+    Raises
+    ------
+    InvalidValue
+        If these are not responses.
+
+    Examples
+    --------
     >>> two_coin_estimate([True, True, False, True]).share
     1.0
     """
@@ -200,7 +217,25 @@ def two_coin_estimate(responses: Any) -> Estimate:
 
 
 def binary_estimate(responses: Any, *, epsilon: object) -> Estimate:
-    """Return the unbiased estimate (mean - q) / (p - q), q = 1 / (1 + e^epsilon), p = 1 - q."""
+    """Return the unbiased estimate (mean - q) / (p - q), q = 1 / (1 + e^epsilon), p = 1 - q.
+
+    Parameters
+    ----------
+    responses : bool or array of bool
+        What people said; public.
+    epsilon : number or str
+        The epsilon of the responses.
+
+    Returns
+    -------
+    Estimate
+        The share, with its variances.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+    """
     return _boolean_estimate(responses, Channel.of(read_epsilon(epsilon)[1], 2))
 
 
@@ -209,6 +244,27 @@ def k_ary_estimate(
 ) -> dict[Hashable, Estimate]:
     """Return the unbiased estimate of every category's share.
 
+    Parameters
+    ----------
+    responses : sequence
+        What people said; public.
+    categories : sequence
+        The public categories.
+    epsilon : number or str
+        The epsilon of the responses.
+
+    Returns
+    -------
+    dict
+        An :class:`Estimate` for each category.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> shares = k_ary_estimate("aabc", categories="abc", epsilon=1000)
     >>> {name: round(found.share, 6) for name, found in shares.items()}
     {'a': 0.5, 'b': 0.25, 'c': 0.25}
@@ -228,6 +284,25 @@ def k_ary_estimate(
 def response_channel(epsilon: object, *, categories: int = 2) -> tuple[tuple[float, ...], ...]:
     """Return the matrix of k-ary randomized response: row x is the distribution of what x says.
 
+    Parameters
+    ----------
+    epsilon : number or str
+        The logarithm of the odds of the truth against each lie.
+    categories : int
+        How many there are.
+
+    Returns
+    -------
+    tuple of tuples
+        The matrix.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> import math
     >>> from discreet.mechanisms import channel_epsilon
     >>> rows = response_channel(math.log(3))

@@ -102,7 +102,25 @@ def error_bound(
 
 
 def candidate_count(*, domain: int, size: int) -> int:
-    """Return the number of multisets of ``size`` records over ``domain`` values."""
+    """Return the number of multisets of ``size`` records over ``domain`` values.
+
+    Parameters
+    ----------
+    domain : int
+        How many values there are.
+    size : int
+        How many records a multiset has.
+
+    Returns
+    -------
+    int
+        The number of candidates.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+    """
     values = _validate.integer("domain", domain, at_least=1)
     total = _validate.integer("size", size, at_least=1)
     return math.comb(values + total - 1, total)
@@ -123,6 +141,42 @@ def small_database(
 ) -> Release[SmallDatabase]:
     """Release a database of ``size``, or of :func:`small_database_size` for ``alpha``.
 
+    Parameters
+    ----------
+    histogram : array of int
+        How many records have each value of the domain; private.
+    queries : array
+        A K x domain matrix of zeros and ones.
+    epsilon : number or str
+        The budget.
+    relation : Relation or str
+        What neighbours are.
+    alpha : float, optional
+        The error that sets the size.
+    size : int, optional
+        How many records to release; give exactly one of the two.
+    public_size : int, optional
+        N under add_remove, where the number of records is private.
+    largest : int
+        More candidates than this are refused.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
+
+    Returns
+    -------
+    Release of SmallDatabase
+        A synthetic database. Under replace the interval is for the true fractions of all queries
+        at once (:func:`error_bound`).
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; counts are not shown.
+
+    Notes
+    -----
     **Guarantee.** epsilon-DP, as an exponential mechanism with epsilon-bounded range
     (McSherry and Talwar 2007; Durfee and Rogers 2019). The score of a candidate with
     query fractions h_k is -max_k abs(N h_k - c_k), c_k being the count of query k on the
@@ -130,10 +184,8 @@ def small_database(
     its sensitivity is 1. N is the number of records under replace, where it is public, and
     ``public_size`` under add_remove, where it is not.
 
-    ``histogram`` counts the records of each domain value; ``queries`` is a K x domain
-    matrix of zeros and ones. More than ``largest`` candidates are refused. Under replace the
-    interval is for the true fractions of all queries at once (:func:`error_bound`).
-
+    Examples
+    --------
     >>> out = small_database(
     ...     [300, 100, 0, 0],
     ...     [[1, 0, 0, 0], [1, 1, 0, 0]],
@@ -204,6 +256,27 @@ def evaluate_without_privacy(
     The measured error is computed from the private histogram and is covered by no loss:
     never publish it for data that need protection. Beside it stands the bound of
     :func:`error_bound`, which is public (None where there is none).
+
+    Parameters
+    ----------
+    release : Release
+        Of :func:`small_database` or :func:`multiplicative_weights`.
+    histogram : array of int
+        The records by value.
+    queries : array
+        A K x domain matrix of zeros and ones.
+    failure : float
+        The probability with which the bound may fail.
+
+    Returns
+    -------
+    MeasuredError
+        The largest error, its query, and the bound.
+
+    Raises
+    ------
+    InvalidValue
+        If there are no records.
     """
     matrix = read_queries(queries)
     counts = read_histogram(histogram, matrix.shape[1])
@@ -308,6 +381,27 @@ def multiplicative_weights_loss(*, rounds: int, epsilon: object, relation: Relat
 
     As a pure guarantee it sums to epsilon; at delta > 0 the accountants read less.
 
+    Parameters
+    ----------
+    rounds : int
+        T, how many queries are measured.
+    epsilon : number or str
+        The pure epsilon of the whole run.
+    relation : Relation or str
+        What neighbours are.
+
+    Returns
+    -------
+    Loss
+        What the run costs.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> loss = multiplicative_weights_loss(rounds=8, epsilon=2, relation="replace")
     >>> loss.epsilon(delta=0), loss.epsilon(delta=1e-6) < 2
     (2.0, True)
@@ -333,6 +427,39 @@ def multiplicative_weights(
 ) -> Release[SyntheticDistribution]:
     """Release a distribution over the domain that answers the queries.
 
+    Parameters
+    ----------
+    histogram : array of int
+        How many records have each value of the domain; private.
+    queries : array
+        A K x domain matrix of zeros and ones.
+    rounds : int
+        How many queries are measured.
+    epsilon : number or str
+        The budget.
+    relation : Relation or str
+        What neighbours are.
+    public_size : int, optional
+        N under add_remove, where the number of records is private.
+    replays : int
+        How often the measurements so far are gone through again in each round; free.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
+
+    Returns
+    -------
+    Release of SyntheticDistribution
+        Weights over the domain. There is no interval: the error depends on the data.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; counts are not shown.
+
+    Notes
+    -----
     **Guarantee.** The loss is ``rounds`` x (Exponential(e) + DiscreteLaplace(1/e)) with
     e = epsilon / (2 rounds), so epsilon-DP (basic composition); the choice of a query and
     its measurement depend on earlier ones only through their released results, and the
@@ -340,10 +467,8 @@ def multiplicative_weights(
     under both relations; so has the score abs(count - synthetic count) of a query, on
     integers (the synthetic count is public and rounded). The weights are post-processing.
 
-    Arguments are as in :func:`discreet.mechanisms.small_database`. ``replays`` is how often the
-    measurements so far are gone through again in each round; it costs nothing. There is no
-    interval: the error depends on the data.
-
+    Examples
+    --------
     >>> out = multiplicative_weights(
     ...     [700, 200, 100, 0],
     ...     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0]],

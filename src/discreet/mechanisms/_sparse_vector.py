@@ -159,14 +159,34 @@ def step_budget(
 ) -> StepBudget:
     """Return the pure epsilon of one run such that ``runs`` of them are (epsilon, delta)-DP.
 
-    ``advanced``: epsilon / sqrt(8 Q ln(1/delta)), that is the scale
-    sqrt(32 Q ln(1/delta)) / epsilon; refused where the second term of advanced
-    composition would pass epsilon. ``basic``: epsilon / Q, pure. ``smaller_noise`` takes
-    the larger of the two budgets; basic wins for Q up to about 8 ln(1/delta).
-    ``accounted`` searches the largest budget that the accountants confirm, which takes some
-    tenths of a second and is up to three times as much. Budgets are rounded down to twelve
-    digits.
+    Parameters
+    ----------
+    runs : int
+        Q, how many runs there are.
+    epsilon : number or str
+        From 1e-9 to 1e6.
+    delta : number or str, optional
+        Without it the runs are composed basically, and pure.
+    composition : {"smaller_noise", "advanced", "basic", "accounted"}
+        ``advanced``: epsilon / sqrt(8 Q ln(1/delta)), that is the scale
+        sqrt(32 Q ln(1/delta)) / epsilon; refused where the second term of advanced composition
+        would pass epsilon. ``basic``: epsilon / Q, pure. ``smaller_noise``: the larger of the two
+        budgets; basic wins for Q up to about 8 ln(1/delta). ``accounted``: the largest budget that
+        the accountants confirm, which takes some tenths of a second and is up to three times as
+        much.
 
+    Returns
+    -------
+    StepBudget
+        The budget of a run, rounded down to twelve digits, and the theorem used.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> step_budget(runs=10, epsilon=1, delta=1e-5)
     StepBudget(epsilon=Fraction(1, 10), composition='basic')
     >>> round(float(step_budget(runs=1000, epsilon=1, delta=1e-5).epsilon), 6)  # basic: 0.001
@@ -536,13 +556,37 @@ def stable_vector_plan(
 ) -> StableVectorPlan:
     """Return noise, threshold and loss of a run that is (epsilon, delta)-DP in all.
 
-    The scale L is sqrt(32 Q ln(2/delta)) / epsilon (``composition="advanced"``: half of
-    delta pays for it), or 2 Q / epsilon (``"basic"``), by default the smaller;
-    ``"accounted"`` is the least that the accountants confirm for half of delta.
-    ``threshold="tight"`` is the least integer whose delta_r is within what is left of
-    delta, about 2 L ln(4 Q / (3 delta)), and allows any number of questions.
-    ``threshold="printed"`` is 2 L ln(2 m / delta) for at most m = ``questions``.
+    Parameters
+    ----------
+    fails : int
+        Q, how many unstable questions end the run.
+    epsilon, delta : number or str
+        The budget of the whole run.
+    relation : Relation or str
+        What neighbours are.
+    threshold : {"tight", "printed"}
+        "tight" is the least integer whose delta_r is within what is left of delta, about
+        2 L ln(4 Q / (3 delta)), and allows any number of questions. "printed" is
+        2 L ln(2 m / delta) for at most m = ``questions``.
+    questions : int, optional
+        How many questions may be asked.
+    composition : str
+        The scale L is sqrt(32 Q ln(2/delta)) / epsilon ("advanced": half of delta pays for it),
+        or 2 Q / epsilon ("basic"), by default the smaller; "accounted" is the least that the
+        accountants confirm for half of delta.
 
+    Returns
+    -------
+    StableVectorPlan
+        The public parameters of the run.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> plan = stable_vector_plan(fails=5, epsilon=1, delta=1e-5, relation="replace")
     >>> plan.scale, plan.threshold, plan.composition
     (Fraction(10, 1), 255, 'basic')

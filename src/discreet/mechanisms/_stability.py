@@ -252,6 +252,20 @@ def check_relation(function: StableFunction[Any, Any], relation: Relation | str)
 def votes_distance(votes: Sequence[int] | np.ndarray, *, moved: bool) -> int:
     """Return how many votes may change without changing the winner; ties go to the first.
 
+    Parameters
+    ----------
+    votes : sequence of int
+        The votes of each category.
+    moved : bool
+        Whether a change moves a vote; otherwise it adds or removes one.
+
+    Returns
+    -------
+    int
+        The distance to another winner.
+
+    Notes
+    -----
     Category j overtakes the winner a as soon as its gap g = votes[a] - votes[j] is used up:
     down to 0 if j comes before a, below 0 if it comes after. A vote that moves from a to
     j uses up 2, a vote added or removed uses up 1:
@@ -263,6 +277,8 @@ def votes_distance(votes: Sequence[int] | np.ndarray, *, moved: bool) -> int:
     added     g - 1                     g
     ========  ========================  ===================
 
+    Examples
+    --------
     >>> votes_distance([3, 9, 2], moved=True), votes_distance([3, 9, 2], moved=False)
     (2, 5)
     """
@@ -282,11 +298,27 @@ def most_votes(
 ) -> StableFunction[Any, int]:
     """Name the category with most votes, of a vector of counts; ties go to the lowest index.
 
-    ``voters="records"``: each record is one vote, moved under replace and added or removed
-    under add_remove. ``voters="ensemble"``: the voters are a fixed and public number of
-    teachers of which one record reaches at most one, so under either relation one vote
-    moves; the distance is then exact for votes and, for records, a lower bound that
-    moves by at most one, which suffices.
+    Parameters
+    ----------
+    categories : int
+        How many there are, at least 2.
+    relation : Relation or str
+        What neighbours are.
+    voters : {"records", "ensemble"}
+        "records": each record is one vote, moved under replace and added or removed under
+        add_remove. "ensemble": the voters are a fixed and public number of teachers of which one
+        record reaches at most one, so under either relation one vote moves; the distance is then
+        exact for votes and, for records, a lower bound that moves by at most one, which suffices.
+
+    Returns
+    -------
+    StableFunction
+        Of a vector of counts.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
     """
     number = _validate.integer("categories", categories, at_least=2)
     chosen = Relation.parse(relation)
@@ -305,8 +337,26 @@ def mode(
 ) -> StableFunction[Iterable[Any], Any]:
     """Name the most frequent value of a public ``domain``; ties go to the one listed first.
 
-    Records outside the domain are not counted; they cannot win, and they cannot raise.
+    Parameters
+    ----------
+    domain : sequence
+        The public values, at least two. Records outside are not counted; they cannot win, and
+        they cannot raise.
+    relation : Relation or str
+        What neighbours are.
 
+    Returns
+    -------
+    StableFunction
+        Of the records.
+
+    Raises
+    ------
+    InvalidValue
+        If the domain is not one.
+
+    Examples
+    --------
     >>> colours = mode(["red", "green"], relation="add_remove")
     >>> colours.evaluate(["green", "red", "green", "blue"])
     ('green', 0)
@@ -343,12 +393,31 @@ def median(
 ) -> StableFunction[Any, Any]:
     """Find the lower median of numbers: the one of rank ceil(n / 2).
 
-    With public bounds the records are clipped to them; without, every number can occur.
-    A record that is no number counts as ``default``, which must lie within the bounds and is
-    also the median of no records under add_remove. Each record is read as a double by
-    itself, and with ``integer=True`` (bounds needed) rounded down; the answer is a float or
-    an int accordingly, whatever the types of the records.
+    Parameters
+    ----------
+    relation : Relation or str
+        What neighbours are.
+    lower, upper : float, optional
+        Public bounds, to which records are clipped; without, every number can occur.
+    default : float
+        What a record that is no number counts as, within the bounds; also the median of no
+        records under add_remove.
+    integer : bool
+        Whether records are rounded down and the answer is an int (bounds needed); otherwise
+        each record is read as a double by itself and the answer is a float.
 
+    Returns
+    -------
+    StableFunction
+        Of the records.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Notes
+    -----
     With L records below the median v, E equal and G above it, a smaller median needs
 
     - replace: ceil(n/2) - L records moved below v;
@@ -357,6 +426,8 @@ def median(
     and a larger one L + E - (ceil(n/2) - 1) or L + E - G + 1. A direction in which no value
     is left does not count; under add_remove n removals lead to the default.
 
+    Examples
+    --------
     >>> nines = median(relation="replace", lower=0, upper=9, integer=True)
     >>> nines.evaluate([1, 5, 5, 5, 5, 5, 12])
     (5, 2)

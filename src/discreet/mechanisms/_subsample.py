@@ -57,8 +57,27 @@ class PrintedSubsampling(NamedTuple):
 def printed_subsampling(*, epsilon: object, delta: object, records: int) -> PrintedSubsampling:
     """Return g = epsilon / (32 ln(1/delta)), n_T = ln(n/delta) / g^2 (rounded up), and the cap.
 
-    The numbers are what makes the printed form impractical:
+    The numbers are what makes this form impractical.
 
+    Parameters
+    ----------
+    epsilon, delta : number or str
+        The budget.
+    records : int
+        How many there are.
+
+    Returns
+    -------
+    PrintedSubsampling
+        Rate, number of subsets, and cap.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
     >>> printed_subsampling(epsilon=1, delta=1e-5, records=10_000).subsets
     2812740
     """
@@ -87,6 +106,44 @@ def subsample_and_aggregate(
 ) -> Release[Any]:
     """Release the value on which most subsets agree, or FAIL; the practical form.
 
+    Parameters
+    ----------
+    records : sequence or array
+        The private records.
+    estimator : callable
+        Gets the records of one subset, an array if ``records`` is one and else a list (possibly
+        empty under add_remove), and returns a plain value: str, bytes, bool, int, float, None, or
+        tuples of them; numpy scalars are converted. Anything else, NaN, and any exception count as
+        an abstention, since an error would show one record's influence: try the estimator on
+        public records first. Values are told apart by type and representation.
+    subsets : int
+        How many there are; public.
+    epsilon, delta : number or str
+        The budget of the stability test.
+    relation : Relation or str
+        What neighbours are.
+    cap : int
+        In how many subsets a record may be; 1 makes them disjoint.
+    n_jobs : int
+        Other than 1: run the estimator in processes of joblib; no influence on the loss.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
+
+    Returns
+    -------
+    Release
+        The value or FAIL. To be released with probability 1/2, a value needs a lead of about
+        2 cap (ln(1/delta) / epsilon + 1) subsets.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; records are not shown.
+
+    Notes
+    -----
     **Guarantee.** (epsilon, delta')-DP with the exact delta' < delta of
     :func:`stability_test`, for
     every estimator. Each record is in at most ``cap`` of the ``subsets``: ``cap=1`` are
@@ -94,17 +151,8 @@ def subsample_and_aggregate(
     differ by at most one per deal; under add_remove every record draws its subsets by
     itself, because dealing would shift all records when one is added. ``subsets`` is public.
 
-    ``estimator`` gets the records of one subset, an array if ``records`` is one and else a
-    list (possibly empty under add_remove), and returns a plain value: str, bytes, bool, int,
-    float, None, or tuples of them; numpy scalars are converted. Anything else, NaN, and any
-    exception count as an abstention, since an error would show one record's influence: try
-    the estimator on public records first. Values are told apart by type and representation.
-    To be released with probability 1/2, a value needs a lead of about
-    2 cap (ln(1/delta) / epsilon + 1) subsets.
-
-    ``n_jobs`` other than 1 runs the estimator in processes of joblib; it has no influence
-    on the loss.
-
+    Examples
+    --------
     >>> import numpy as np
     >>> out = subsample_and_aggregate(
     ...     np.arange(1000) % 10,
@@ -156,6 +204,39 @@ def subsample_and_aggregate_as_printed(
 ) -> Release[Any]:
     """Release by the textbook form of subsample and aggregate, with its slip corrected.
 
+    Parameters
+    ----------
+    records : sequence or array
+        The private records.
+    estimator : callable
+        As in :func:`subsample_and_aggregate`.
+    epsilon, delta : number or str
+        The budget.
+    relation : Relation or str
+        What neighbours are.
+    public_size : int, optional
+        Under add_remove, the public number that sets the number of subsets.
+    largest : int
+        More subsets than this are refused.
+    n_jobs : int
+        Other than 1: run the estimator in processes of joblib; no influence on the loss.
+    source : Source, optional
+        Where the bits come from; the operating system by default.
+    insecure_seed : int, optional
+        A seed for experiments, recorded in the provenance.
+
+    Returns
+    -------
+    Release
+        The value or FAIL.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used; records are not shown.
+
+    Notes
+    -----
     Every subset takes each record with probability g; FAIL if a record is in more than
     2 g n_T subsets; else d = (c1 - c2) / (4 g n_T) - 1 + noise against ln(1/delta) / epsilon.
     See :func:`printed_subsampling` for the numbers; more than ``largest`` subsets are refused.
@@ -165,8 +246,6 @@ def subsample_and_aggregate_as_printed(
     of subsets comes from ``public_size``, and the record that is added can itself be the one in
     too many subsets: with probability at most e^(-2 g^2 n_T) (Hoeffding), and e^epsilon times
     that is added to delta'.
-
-    The estimator, abstentions and ``n_jobs`` are as in :func:`subsample_and_aggregate`.
     """
     test = stability_test(epsilon=epsilon, delta=delta)
     chosen = Relation.parse(relation)

@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
 from discreet.attacks._contract import Finding, attack
-from discreet.attacks._roc import area
+from discreet.attacks._roc import area, area_interval
 from discreet.attacks._target import as_target
 from discreet.attacks._training import (
     TrainingJob,
@@ -291,6 +291,11 @@ class PropertyResult:
     def leaks(self) -> bool:
         """Whether the whole interval of the accuracy lies above chance."""
         return self.accuracy.low > self.chance
+
+    def auc_interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an asymptotic interval for the area (Newcombe 2006)."""
+        held_out = self.with_property.trials, self.without_property.trials
+        return area_interval(self.auc, *held_out, confidence=confidence)
 
     @property
     def finding(self) -> Finding:

@@ -303,7 +303,7 @@ class PropertyResult:
         found = self.accuracy
         return Finding(
             "property_inference",
-            "held-out models whose property was told",
+            "held-out models whose property was guessed rightly",
             found.share,
             found.low,
             found.high,
@@ -397,7 +397,7 @@ def property_inference(
     features = np.stack(_same_length(shadow_features(models, access, queries, layers)))
     _refuse_copies(features, _TELLING[access])
     meta = _default_classifier(labels[~judged], seed) if classifier is None else classifier
-    fitted = _fitted(meta, features[~judged], labels[~judged])
+    fitted = _fit(meta, features[~judged], labels[~judged])
     guesses = np.asarray(fitted.predict(features[judged]), dtype=np.bool_)
     truth = labels[judged]
     right = guesses == truth
@@ -499,7 +499,7 @@ def _default_classifier(labels: NDArray[np.bool_], seed: int | None) -> Any:
     )
 
 
-def _fitted(meta: Any, features: NDArray[np.float64], labels: NDArray[np.bool_]) -> Any:
+def _fit(meta: Any, features: NDArray[np.float64], labels: NDArray[np.bool_]) -> Any:
     fitted = import_module("sklearn.base").clone(meta).fit(features, labels)
     if not hasattr(fitted, "predict_proba"):
         raise InvalidValue("classifier", meta, "a classifier with predict_proba")

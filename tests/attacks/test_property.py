@@ -243,7 +243,7 @@ def test_judging_on_the_shadows_learned_from_is_caught(
     models, holds, _ = innocent
     features = np.stack(property_attack.shadow_features(models, "outputs", QUERIES, None))
     monkeypatch.setattr(
-        property_attack, "_fitted", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
+        property_attack, "_fit", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
     )
     assert not at_chance(run(innocent, classifier=nearest, **options))
 

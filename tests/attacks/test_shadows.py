@@ -325,7 +325,7 @@ class TestTwins:
             left = scores.apart_from(one)
             assert len(left) == 5
             np.testing.assert_array_equal(left.inclusion, np.delete(scores.inclusion, 2, axis=0))
-        assert len(scores.aligned(seen, signal="loss").shadow) == 5
+        assert len(scores.align(seen, signal="loss").shadow) == 5
         # Near twins are not recognized: this is said, and not more is promised.
         members = seen.members.copy()
         members[0] = ~members[0]
@@ -390,7 +390,7 @@ class TestTwins:
         scores = pool.run()
         seen = observe(seeded(np.arange(3), 1), X, Y, members=pool.inclusion[4])
         assert len(scores.apart_from(seen)) == 5
-        assert len(scores.aligned(seen, signal="loss").shadow) == 5
+        assert len(scores.align(seen, signal="loss").shadow) == 5
         # Digests that were not made from the records are not made anew.
         other = replace(seen, digests=np.arange(60, dtype=np.uint64))
         assert len(scores.apart_from(other)) == 6

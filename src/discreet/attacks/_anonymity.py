@@ -213,7 +213,7 @@ def sensitive_profile(
     levels: Sequence[int],
 ) -> SensitiveProfile:
     """Measure one sensitive column against groups of rows; there must be a row."""
-    ranks, distance = _ranked(column)
+    ranks, distance = _rank_values(column)
     values = int(ranks.max()) + 1
     sizes = np.bincount(group_of_row, minlength=groups)
     # One entry for each value that occurs in a group, by group and then by rank.
@@ -248,7 +248,7 @@ def sensitive_profile(
     )
 
 
-def _ranked(column: CodedColumn) -> tuple[NDArray[np.int64], str]:
+def _rank_values(column: CodedColumn) -> tuple[NDArray[np.int64], str]:
     """Return the rank of each row's value: in the order of numbers where every text is one."""
     numbers = column.numbers()
     if bool(np.isnan(numbers[np.unique(column.codes)]).any()):

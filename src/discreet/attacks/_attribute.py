@@ -132,13 +132,13 @@ class Attribute:
         if isinstance(column, Categorical):
             labels = tuple(column.labels)
             chosen = labels if values is None else tuple(values)
-            _all_declared(name, chosen, labels)
+            _require_declared(name, chosen, labels)
             block = np.eye(len(labels))[[labels.index(label) for label in chosen]]
             places = range(at, at + len(labels))
             return cls(name, columns=list(places), candidates=block, values=chosen)
         if isinstance(column, Boolean):
             truths = (False, True) if values is None else tuple(values)
-            _all_declared(name, truths, (False, True))
+            _require_declared(name, truths, (False, True))
             ends = [1.0 if truth else lowest for truth in truths]
             return cls(name, columns=at, candidates=ends, values=truths)
         if not isinstance(column, Bounded):  # the types of columns are a closed list
@@ -194,7 +194,7 @@ def _shown(row: NDArray[np.float64]) -> str:
     return ", ".join(f"{number:.12g}" for number in row)
 
 
-def _all_declared(name: str, chosen: Sequence[Any], declared: Sequence[Any]) -> None:
+def _require_declared(name: str, chosen: Sequence[Any], declared: Sequence[Any]) -> None:
     for value in chosen:
         if value not in declared:
             expected = f"a value that the schema declares for {name!r}, one of "
@@ -262,14 +262,14 @@ def fit_imputation(
         scores = [
             float(
                 (
-                    _fitted(model, inputs[fitted], codes[fitted]).predict(inputs[judged])
+                    _fit(model, inputs[fitted], codes[fitted]).predict(inputs[judged])
                     == codes[judged]
                 ).mean()
             )
             for model in models
         ]
         winner = models[int(np.argmax(scores))]
-    final_model = _fitted(winner, inputs, codes)
+    final_model = _fit(winner, inputs, codes)
     if not hasattr(final_model, "predict_proba"):
         raise InvalidValue("imputer", winner, "a classifier with predict_proba")
     name = type(winner).__name__
@@ -278,7 +278,7 @@ def fit_imputation(
     return Imputation(name, final_model, values, classes, 1.0 / (len(codes) + values))
 
 
-def _fitted(model: Any, inputs: NDArray[Any], codes: NDArray[np.intp]) -> Any:
+def _fit(model: Any, inputs: NDArray[Any], codes: NDArray[np.intp]) -> Any:
     return import_module("sklearn.base").clone(model).fit(inputs, codes)
 
 

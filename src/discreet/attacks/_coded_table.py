@@ -122,7 +122,7 @@ def _batches(
     data: object, names: Sequence[str], delimiter: str, seen: Mapping[str, dict[bytes, int]]
 ) -> Iterator[dict[str, NDArray[np.int64]]]:
     schema = Schema({name: Categorical() for name in names}, csv=CsvFormat(delimiter=delimiter))
-    prepared = _prepared(data, names)
+    prepared = _prepare(data, names)
     table = open_table(prepared, schema)
     if isinstance(table, CsvInput):
         table.check_cells()
@@ -178,7 +178,7 @@ def _coded_times(times: NDArray[np.datetime64]) -> tuple[NDArray[np.int64], list
     return codes.astype(np.int64), [str(text).encode() for text in texts]
 
 
-def _prepared(data: object, names: Sequence[str]) -> object:
+def _prepare(data: object, names: Sequence[str]) -> object:
     """Return columns in memory as a mapping of arrays, a matrix by places; the rest as it is."""
     if isinstance(data, str | os.PathLike):
         return data

@@ -92,7 +92,7 @@ class LinkageResult:
     def correct_matches(self) -> int:
         """Unique matches with the right person, where the truth is known."""
         if self.truth is None:
-            raise NotApplicable("without known truth nobody can tell which matches are right")
+            raise NotApplicable("without known truth it is not known which matches are right")
         return self.truth.correct_matches
 
     @property
@@ -164,12 +164,12 @@ class LinkageResult:
             candidate_counts=MappingProxyType(_histogram(candidates)),
             unique_matches=unique,
             mutual_matches=int(np.count_nonzero(mutual)),
-            truth=None if truth is None else _judged(candidates, match, *truth, confidence),
+            truth=None if truth is None else _judge(candidates, match, *truth, confidence),
             match=match,
         )
 
 
-def _judged(
+def _judge(
     candidates: NDArray[np.int64],
     match: NDArray[np.int64],
     true: NDArray[np.int64],
@@ -352,7 +352,7 @@ class _Comparison:
         """Return for each released row how many candidates it has, and one of them, or -1."""
         first, last, order = self._windows()
         if len(self.values) > 1:
-            return self._sifted(first, last, order)
+            return self._sift(first, last, order)
         counts = last - first
         if order.size == 0:
             return counts, np.full(counts.size, -1, dtype=np.int64)
@@ -390,7 +390,7 @@ class _Comparison:
         first[empty] = last[empty] = 0
         return first, last, usable[order]
 
-    def _sifted(
+    def _sift(
         self, first: NDArray[np.int64], last: NDArray[np.int64], order: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         width = last - first

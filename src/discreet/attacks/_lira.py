@@ -100,7 +100,7 @@ def lira(
         _validate.one_of("variance", variance, VARIANCES)
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
     widest = signals.RESOLUTION if limit is None else _validate.real("limit", limit, above=0)
-    both = shadows.aligned(observation, signal="scaled_logit", limit=widest)
+    both = shadows.align(observation, signal="scaled_logit", limit=widest)
     settings = [
         (one, other)
         for one in (VARIANCES if variance is None else (variance,))
@@ -149,9 +149,9 @@ def lira_scores(both: AlignedScores, mode: str, variance: str, limit: float) -> 
 
 def check_lira_models(inclusion: NDArray[np.bool_], *, mode: str = "online") -> None:
     """Raise unless models with these training records are enough: to be asked before training."""
-    _counted("without", ~inclusion, 1)
+    _count_models("without", ~inclusion, 1)
     if mode == "online":
-        _counted("with", inclusion, 1)
+        _count_models("with", inclusion, 1)
 
 
 def _strongest(
@@ -176,7 +176,7 @@ def _strongest(
     return [best], f"{len(tried)} shadow models in the place of the target"
 
 
-def _counted(kind: str, used: NDArray[np.bool_], needed: int) -> NDArray[np.int64]:
+def _count_models(kind: str, used: NDArray[np.bool_], needed: int) -> NDArray[np.int64]:
     count = used.sum(axis=0)
     fewest = int(count.min())
     if fewest < needed or int(count.max()) < 2:
@@ -192,7 +192,7 @@ def _fit(
     kind: str, values: NDArray[np.float64], used: NDArray[np.bool_], variance: str
 ) -> _Gaussians:
     """Gaussians over the models marked in ``used``, record by record."""
-    count = _counted(kind, used, 2 if variance == "per_record" else 1)
+    count = _count_models(kind, used, 2 if variance == "per_record" else 1)
     mean = np.where(used, values, 0.0).sum(axis=0) / count
     squares = np.where(used, (values - mean) ** 2, 0.0).sum(axis=0)
     freedom = count - 1

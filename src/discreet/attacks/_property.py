@@ -51,7 +51,7 @@ from numpy.typing import NDArray
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
 from discreet.attacks._contract import Finding, attack
-from discreet.attacks._roc import area
+from discreet.attacks._roc import area, area_interval
 from discreet.attacks._target import as_target
 from discreet.attacks._training import (
     TrainingJob,
@@ -292,13 +292,18 @@ class PropertyResult:
         """Whether the whole interval of the accuracy lies above chance."""
         return self.accuracy.low > self.chance
 
+    def auc_interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an asymptotic interval for the area (Newcombe 2006)."""
+        held_out = self.with_property.trials, self.without_property.trials
+        return area_interval(self.auc, *held_out, confidence=confidence)
+
     @property
     def finding(self) -> Finding:
         """The accuracy on held-out shadow models, against chance."""
         found = self.accuracy
         return Finding(
             "property_inference",
-            "held-out models whose property was told",
+            "held-out models whose property was guessed rightly",
             found.share,
             found.low,
             found.high,
@@ -392,7 +397,7 @@ def property_inference(
     features = np.stack(_same_length(shadow_features(models, access, queries, layers)))
     _refuse_copies(features, _TELLING[access])
     meta = _default_classifier(labels[~judged], seed) if classifier is None else classifier
-    fitted = _fitted(meta, features[~judged], labels[~judged])
+    fitted = _fit(meta, features[~judged], labels[~judged])
     guesses = np.asarray(fitted.predict(features[judged]), dtype=np.bool_)
     truth = labels[judged]
     right = guesses == truth
@@ -494,7 +499,7 @@ def _default_classifier(labels: NDArray[np.bool_], seed: int | None) -> Any:
     )
 
 
-def _fitted(meta: Any, features: NDArray[np.float64], labels: NDArray[np.bool_]) -> Any:
+def _fit(meta: Any, features: NDArray[np.float64], labels: NDArray[np.bool_]) -> Any:
     fitted = import_module("sklearn.base").clone(meta).fit(features, labels)
     if not hasattr(fitted, "predict_proba"):
         raise InvalidValue("classifier", meta, "a classifier with predict_proba")

@@ -102,7 +102,7 @@ def _surprises(
     draw: Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], str]:
     """Scores of the public records that were not learnt from, and of the observed ones."""
-    make = regressor if regressor is not None else _boosted(int(draw.integers(2**31)))
+    make = regressor if regressor is not None else _make_boosted(int(draw.integers(2**31)))
     order = draw.permutation(len(public))
     learn, check = order[: len(public) // 2], order[len(public) // 2 :]
     table = _Table(public, observation, features, learn)
@@ -176,7 +176,7 @@ def _table(values: Any) -> NDArray[np.float64]:
     return array.reshape(len(array), -1)
 
 
-def _boosted(seed: int) -> Callable[[float], Any]:
+def _make_boosted(seed: int) -> Callable[[float], Any]:
     try:
         ensemble = import_module("sklearn.ensemble")
     except ImportError:

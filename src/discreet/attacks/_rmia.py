@@ -71,7 +71,7 @@ def rmia(
         _validate.real("offline_a", offline_a, at_least=0, at_most=1)
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=1)
     references = shadows.apart_from(observation)
-    both = references.aligned(observation, signal="confidence")
+    both = references.align(observation, signal="confidence")
     share, chosen_on = OFFLINE_A[0] if offline_a is None else float(offline_a), "given"
     if mode == "offline" and offline_a is None:
         share, chosen_on = _strongest(both)
@@ -80,7 +80,7 @@ def rmia(
         others = own
     else:
         observation.check_reference(population, "population")
-        beside = references.aligned(population, signal="confidence")
+        beside = references.align(population, signal="confidence")
         others = rmia_scores(beside, mode, share)
     ranked = np.sort(others)
     last = ranked[_last_rank(len(others), rate, apart=population is not None) - 1]
@@ -132,9 +132,9 @@ def _last_rank(count: int, rate: float, *, apart: bool) -> int:
 
 def check_rmia_models(inclusion: NDArray[np.bool_], *, mode: str = "offline") -> None:
     """Raise unless models with these training records are enough: to be asked before training."""
-    _counted("without", ~inclusion)
+    _count_models("without", ~inclusion)
     if mode == "online":
-        _counted("with", inclusion)
+        _count_models("with", inclusion)
 
 
 def _strongest(both: AlignedScores) -> tuple[float, str]:
@@ -163,11 +163,11 @@ def rmia_scores(both: AlignedScores, mode: str, share: float) -> NDArray[np.floa
 def _average(
     kind: str, values: NDArray[np.float64], used: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    count = _counted(kind, used)
+    count = _count_models(kind, used)
     return np.asarray(np.where(used, values, 0.0).sum(axis=0) / count)
 
 
-def _counted(kind: str, used: NDArray[np.bool_]) -> NDArray[np.int64]:
+def _count_models(kind: str, used: NDArray[np.bool_]) -> NDArray[np.int64]:
     count = used.sum(axis=0)
     if int(count.min()) < 1:
         raise InvalidValue(

@@ -154,7 +154,7 @@ def roc_curve(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> 
     >>> curve.fpr.tolist(), curve.tpr.tolist()
     ([0.0, 0.0, 0.5, 1.0], [0.0, 0.5, 1.0, 1.0])
     """
-    ones, zeros = _checked("members", members), _checked("nonmembers", nonmembers)
+    ones, zeros = _check_scores("members", members), _check_scores("nonmembers", nonmembers)
     scores = np.concatenate([ones, zeros])
     order = np.argsort(-scores, kind="stable")
     ordered = scores[order]
@@ -176,7 +176,10 @@ def area(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> float
     >>> area(np.array([2.0, 1.0]), np.array([1.0, 0.0]))
     0.875
     """
-    ones, zeros = np.sort(_checked("members", members)), _checked("nonmembers", nonmembers)
+    ones, zeros = (
+        np.sort(_check_scores("members", members)),
+        _check_scores("nonmembers", nonmembers),
+    )
     below = np.searchsorted(ones, zeros, side="right")
     not_above = np.searchsorted(ones, zeros, side="left")
     wins = 2 * len(ones) * len(zeros) - int(below.sum()) - int(not_above.sum())
@@ -240,7 +243,7 @@ def _above(
     )
 
 
-def _checked(argument: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def _check_scores(argument: str, scores: NDArray[np.float64]) -> NDArray[np.float64]:
     array = np.asarray(scores, dtype=np.float64)
     if array.ndim != 1 or not array.size:
         raise InvalidValue(argument, f"scores of shape {array.shape}", "one score or more")

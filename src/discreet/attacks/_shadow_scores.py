@@ -147,7 +147,8 @@ class ShadowScores:
     def places(self, observation: Observation) -> NDArray[np.intp]:
         """Return the number in the pool of every observed record.
 
-        Raises where a record is not in the pool, or is there twice and so cannot be told.
+        Raises where a record is not in the pool, or is there twice, so that it is not clear which
+        one is meant.
         """
         known, asked = comparable_digests(self, observation)
         if np.array_equal(asked, known):
@@ -172,7 +173,7 @@ class ShadowScores:
             )
         return order[left]
 
-    def aligned(
+    def align(
         self, observation: Observation, *, signal: str, limit: float = signals.RESOLUTION
     ) -> AlignedScores:
         """Return a signal of the target beside that of the references, record by record.
@@ -251,7 +252,7 @@ class ShadowScores:
 def _chance_to_divide(
     population: int, size: int, total: NDArray[np.int64], inside: NDArray[np.int64]
 ) -> float:
-    """The probability that a random set of ``size`` has so many copies of each inside, or outside.
+    """The probability that a random set of ``size`` has these copies of each inside, or outside.
 
     Of the C(population, size) sets, C(total_i, inside_i) for every record i in common, times
     those that fill up with records not in common, do; there are two ways round.

@@ -69,7 +69,7 @@ def mark_strongest(
     found: dict[int, float] = {}
     for at in known:
         signal = _SIGNALS[results[at].attack.split()[0]]
-        both = shadows.aligned(observation, signal=signal)
+        both = shadows.align(observation, signal=signal)
         tried = trials(both, fewest=2) or trials(both, fewest=1)
         try:
             found[at] = strength(_attack_of(results[at]), tried) if tried else np.nan

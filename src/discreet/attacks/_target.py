@@ -404,7 +404,7 @@ def _module_query(module: Any) -> Callable[[Any], NDArray[Any]]:
             wanted = first.dtype if batch.is_floating_point() or batch.dtype == torch.bool else None
             batch = batch.to(device=first.device, dtype=wanted)
         with evaluation_mode(list(module.modules())), torch.no_grad():
-            answer = _answered(module, batch)
+            answer = _ask_module(module, batch)
         if not torch.is_tensor(answer):
             raise InvalidValue(
                 "the model's output", type(answer).__name__, "one tensor; wrap the module"
@@ -416,7 +416,7 @@ def _module_query(module: Any) -> Callable[[Any], NDArray[Any]]:
     return query
 
 
-def _answered(module: Any, batch: Any) -> Any:
+def _ask_module(module: Any, batch: Any) -> Any:
     try:
         return module(batch)
     except RuntimeError as error:

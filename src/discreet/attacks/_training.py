@@ -55,7 +55,7 @@ def seeded_generator(seed: int | Generator | None = None, *path: int) -> Generat
 
 
 def fresh_seed() -> int:
-    """Return a seed that nobody has chosen, to be kept beside the results."""
+    """Return a fresh random seed, to be kept beside the results."""
     return int(seeded_generator().integers(LARGEST_SEED + 1))
 
 

@@ -3,7 +3,7 @@
 The attack needs one number, and the literature sets it in three ways that know different
 things: the average loss on the training data (which a paper or a leaderboard may tell),
 the losses of public records that were surely not used, or shadow models. The latter two never
-look at the records that are attacked. The first does if nothing is told: the average is then
+look at the records that are attacked. The first does if no average is given: the average is then
 that of the evaluated members, which the adversary of the paper is assumed to know.
 """
 

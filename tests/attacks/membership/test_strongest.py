@@ -95,7 +95,7 @@ def test_the_target_takes_no_part_in_the_choice(forests: ShadowScores) -> None:
 
 def test_the_choice_is_the_best_of_all_on_the_shadow_models(forests: ShadowScores) -> None:
     seen, others = forests.leave_out(3)
-    both = others.aligned(seen, signal="scaled_logit")
+    both = others.align(seen, signal="scaled_logit")
     tried = trials(both, fewest=2)
     found = {
         (variance, limit): strength(
@@ -130,7 +130,7 @@ def test_no_twin_of_a_model_is_its_reference_in_a_trial() -> None:
     world = GaussianWorld(400, gain=2.0)
     pool = ShadowPool(world.records, world.labels, world.train, models=8, seed=2, pairs=True)
     seen = pool.observe(world.train(np.arange(200), 7), members=np.arange(400) < 200)
-    tried = trials(pool.run().aligned(seen, signal="scaled_logit"), fewest=1)
+    tried = trials(pool.run().align(seen, signal="scaled_logit"), fewest=1)
     assert len(tried) == 8
     for scores, truth in tried:
         alike = (scores.inclusion == truth).mean(axis=1)

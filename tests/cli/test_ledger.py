@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from discreet.cli.app import app
 from discreet.ledger import Ledger, check_receipt
 from discreet.privacy import Gaussian, PureDP, from_json, to_json
+from ledger.tampering import database_of
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def place(tmp_path: Path, made: Path) -> str:
 # What is told of files and ledgers that cannot be used; all other refusals are of values.
 UNUSABLE = (
     "a dataset 'census' already",
-    "cannot be looked at (File name too long)",
+    "cannot be used (File name too long)",
     "File name too long",
     "--receipt = ",
     "--output = ",
@@ -184,7 +185,7 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
     assert run("ledger", "export", place, "census", "--output", str(chain)).exit_code == 0
     for what in ([place], [str(chain)], [str(receipt)], [place, "--receipt", str(receipt)]):
         assert "everything fits" in run("ledger", "verify", *what).stdout
-    with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(database_of(place), isolation_level=None)) as connection:
         connection.execute("DROP TRIGGER entries_no_update")
         connection.execute("UPDATE entries SET text = replace(text, '1/10', '1/90') WHERE seq = 2")
     verdict = answer(run, "verify", place, "--receipt", str(receipt), code=1)
@@ -228,8 +229,8 @@ def test_verify_and_export(run: Any, place: str, tmp_path: Path) -> None:
         (["show", "{place}", "\udcff"], "DATASET = '\\udcff': expected a printable name"),
         (["charge", "{place}", "census", "--epsilon", "0.1", "--key", "\udcff"], "--key = "),
         (["create", "{place}", "\udcff", "--epsilon", "1"], "name = '\\udcff': expected"),
-        (["show", "{long}"], "cannot be looked at (File name too long)"),
-        (["create", "{long}", "d", "--epsilon", "1"], "cannot be looked at (File name too long)"),
+        (["show", "{long}"], "cannot be used (File name too long)"),
+        (["create", "{long}", "d", "--epsilon", "1"], "cannot be used (File name too long)"),
         (["show", "postgresql://[bad/x"], "LEDGER = postgresql://: expected a URL"),
         (["create", "postgresql://[bad/x", "d", "--epsilon", "1"], "expected a URL such as"),
         (["show", "postgresql://\udcff/x"], "expected a URL such as"),
@@ -293,7 +294,7 @@ def test_output_that_cannot_be_written_is_one_line_and_no_success(
 
 
 def test_a_ledger_with_a_foreign_guard_is_verified_and_not_charged(run: Any, place: str) -> None:
-    with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(database_of(place), isolation_level=None)) as connection:
         connection.execute(
             "CREATE TRIGGER thief AFTER UPDATE ON budgets BEGIN UPDATE budgets"
             " SET state = OLD.state WHERE rowid = OLD.rowid; END"
@@ -308,8 +309,7 @@ def test_a_ledger_with_a_foreign_guard_is_verified_and_not_charged(run: Any, pla
 
 
 def test_commands_that_only_look_wait_for_nobody(run: Any, place: str, tmp_path: Path) -> None:
-    # An idle shell would keep a writer out.
-    with closing(sqlite3.connect(place)) as shell:
+    with closing(sqlite3.connect(database_of(place))) as shell:
         shell.execute("SELECT * FROM meta").fetchall()
         for words in (
             ("show", place),
@@ -325,3 +325,50 @@ def test_a_budget_too_long_to_be_written_makes_no_file(run: Any, tmp_path: Path)
     new = tmp_path / "new.ledger"
     assert "--epsilon = " in refusal(run, "create", str(new), "census", "--epsilon", "1e-5000")
     assert not new.exists()
+
+
+def test_an_old_file_is_migrated_by_one_command(run: Any, tmp_path: Path) -> None:
+    place = tmp_path / "old.ledger"
+    recorded = Path(__file__).parents[1] / "ledger" / "recorded" / "version_3.sql"
+    with closing(sqlite3.connect(place)) as connection:
+        connection.executescript(recorded.read_text())
+    for words in (("show", str(place)), ("charge", str(place), "census", "--epsilon", "0.1")):
+        assert f"run discreet ledger migrate {place}" in refusal(run, *words, code=4)
+    done = answer(run, "migrate", str(place))
+    assert done == {"ledger": str(place), "old": f"{place}.before-4"}
+    assert answer(run, "verify", str(place))["ok"]
+    assert "is a directory already" in refusal(run, "migrate", str(place), code=4)
+
+
+def test_a_backup_is_restored_by_one_command(run: Any, place: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    with Ledger.open(place) as book:
+        for copy in ("told", "guessed", "closed"):
+            book.backup(tmp_path / copy)
+        receipt = book.charge("census", PureDP("0.1")).receipt()
+        spent = book.show("census").budget.spent["basic"]
+    (kept / "receipt.json").write_text(json.dumps(receipt), encoding="utf-8")
+    told, guessed, closed = (str(tmp_path / copy) for copy in ("told", "guessed", "closed"))
+    text = refusal(run, "charge", told, "census", "--epsilon", "0.1", code=4)
+    assert f"discreet ledger restore {told}" in text
+    done = answer(run, "restore", told, "--receipts", str(kept))
+    [census] = [one for one in done["datasets"] if one["name"] == "census"]
+    assert census["budgets"][0]["spent"]["basic"] == str(spent)
+    assert run("ledger", "restore", guessed, "--spent", "census=0.1").exit_code == 0
+    assert "restored from a backup: entry" in run("ledger", "show", guessed, "census").stdout
+    assert "note: census, entry" in run("ledger", "verify", guessed).stdout
+    assert run("ledger", "charge", guessed, "census", "--epsilon", "0.01").exit_code == 0
+    assert "census: closed" in run("ledger", "restore", closed).stdout
+    assert run("ledger", "charge", closed, "census", "--epsilon", "0.01").exit_code == 3
+    assert "DATASET=EPSILON" in refusal(run, "restore", closed, "--spent", "nobody=1")
+
+
+def test_repair_says_whether_there_was_anything(run: Any, place: str) -> None:
+    assert answer(run, "repair", place) == {"ledger": place, "repaired": False}
+    (Path(place) / "unflushed").touch()
+    assert "discreet ledger repair" in refusal(
+        run, "charge", place, "census", "--epsilon", "0.1", code=4
+    )
+    assert answer(run, "repair", place) == {"ledger": place, "repaired": True}
+    assert answer(run, "verify", place)["ok"]

@@ -33,8 +33,7 @@ from discreet.curator.queries import Histogram, ThresholdStream, Workload
 from discreet.curator.row_algebra import RowAlgebra
 from discreet.data import Integer, Real, Schema
 from discreet.errors import AlreadyCharged, InvalidValue, KeyConflict, NotApplicable
-from discreet.ledger import Ledger
-from discreet.ledger.charge import Charge
+from discreet.ledger import Charge, Ledger
 from discreet.randomness import source
 
 ROWS = [(f"p{at}", at % 90, 1.0 * at, "Oslo", True, "2020-05-01", "x") for at in range(60)]

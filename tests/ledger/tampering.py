@@ -3,14 +3,24 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
+
+
+def database_of(place: str | Path) -> Path:
+    """The database of a ledger, or the file itself if it is an old one."""
+    path = Path(place)
+    if not path.is_dir():
+        return path
+    [database] = path.glob("ledger-*.sqlite")
+    return database
 
 
 @contextmanager
 def connected(place: str) -> Iterator[Any]:
     """A connection to the tables of a ledger, by path or by URL."""
     if "://" not in place:
-        with closing(sqlite3.connect(place, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(database_of(place), isolation_level=None)) as connection:
             yield connection
         return
     import psycopg

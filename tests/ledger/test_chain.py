@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from discreet._json import canonical
 from discreet.errors import InvalidValue, LedgerCorrupt, SchemaError
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger.entries import EMPTY_ROLL, Entry, Head, Roll, canonical, hash_of, parse_entry
+from discreet.ledger._entry import EMPTY_ROLL, Entry, Head, Roll, hash_text, parse_entry
 from discreet.privacy import Filter, Gaussian, PureDP
 from ledger.tampering import query, tamper
 
@@ -223,7 +224,7 @@ def test_a_plan_charged_below_its_cost_is_found(ledger: Ledger, place: str) -> N
     export = ledger.export("third")
     entry = copy.deepcopy(export["chain"][1]["entry"])
     entry["content"]["read_as"]["loss"]["epsilon"] = "1/100"
-    export["chain"][1] = {"entry": entry, "hash": hash_of(canonical(entry))}
+    export["chain"][1] = {"entry": entry, "hash": hash_text(canonical(entry))}
     assert "the plan costs more than it was charged" in "".join(map(str, check_receipt(export)))
 
 
@@ -233,7 +234,7 @@ def test_a_charge_noted_at_more_than_its_cost_is_a_note_not_a_problem(ledger: Le
     export = ledger.export("census")
     entry = copy.deepcopy(export["chain"][1]["entry"])
     entry["content"]["spent"]["dataset"]["basic"] = "2/10"
-    export["chain"][1] = {"entry": entry, "hash": hash_of(canonical(entry))}
+    export["chain"][1] = {"entry": entry, "hash": hash_text(canonical(entry))}
     assert check_receipt(export) == []
 
 
@@ -425,7 +426,7 @@ def test_a_publication_that_makes_no_sense_is_found(
     exported = copy.deepcopy(busy.export("census"))
     link = exported["chain"][-1]
     link["entry"]["content"] = content
-    link["hash"] = hash_of(canonical(link["entry"]))
+    link["hash"] = hash_text(canonical(link["entry"]))
     assert words in "; ".join(map(str, check_receipt(exported)))
 
 
@@ -433,7 +434,7 @@ def test_a_plan_without_a_tight_pair_that_was_charged_too_little_is_found(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lower end of its bracket is 0, which every claim is above."""
-    from discreet.ledger import ledger as module
+    from discreet.ledger import _ledger as module
     from discreet.privacy import ApproxDP, Laplace
     from discreet.privacy import _charges as readings
 

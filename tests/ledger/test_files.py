@@ -1,18 +1,21 @@
 """The file: durable, refused when newer, damaged, full or read-only, copied and migrated."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta, timezone
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from discreet._store import LATEST, _sqlite
 from discreet.errors import (
     LedgerBusy,
     LedgerCorrupt,
@@ -22,15 +25,12 @@ from discreet.errors import (
     LedgerMissing,
     LedgerReadOnly,
     LedgerTooNew,
-    LedgerUnconfirmed,
 )
-from discreet.ledger import Ledger, sqlite_link, sqlite_store
-from discreet.ledger.schema import LATEST
+from discreet.ledger import Ledger
 from discreet.privacy import PureDP
-from ledger.tampering import query, tamper
+from ledger.tampering import database_of, query, tamper
 
 TENTH = PureDP("0.1")
-RECORDED = Path(__file__).parent / "recorded"
 
 
 @pytest.fixture
@@ -51,65 +51,91 @@ def content(file: Path) -> list[tuple[object, ...]]:
 # --- durable -------------------------------------------------------------------------------
 
 
-def test_the_log_is_kept_and_a_lone_charge_is_flushed_by_itself(
-    book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The commits and flushes of the log as they happen."""
+    seen: list[str] = []
+    run, flush_log = _sqlite.Link.run, _sqlite.Link.flush_log
+
+    def watched_run(link: _sqlite.Link, statement: str, values: tuple[object, ...] = ()) -> int:
+        if statement == "COMMIT":
+            seen.append("commit")
+        return run(link, statement, values)
+
+    def watched_flush(link: _sqlite.Link) -> None:
+        flush_log(link)
+        seen.append("flush")
+
+    monkeypatch.setattr(_sqlite.Link, "run", watched_run)
+    monkeypatch.setattr(_sqlite.Link, "flush_log", watched_flush)
+    return seen
+
+
+def test_the_log_is_flushed_between_the_commit_and_the_body(
+    book: Ledger, file: Path, steps: list[str]
 ) -> None:
-    levels = []
-    begin = sqlite_link.Link.begin
-
-    def watched(link: sqlite_link.Link, *, full: bool) -> None:
-        begin(link, full=full)
-        levels.append(link.rows("PRAGMA synchronous")[0][0])
-
-    monkeypatch.setattr(sqlite_link.Link, "begin", watched)
     assert query(str(file), "PRAGMA journal_mode") == [("wal",)]
-    book.charge("census", TENTH)
-    assert levels == [2]  # FULL
-    [(made, durable)] = query(str(file), "SELECT made, durable FROM commits")
-    assert made == durable
-
-
-def test_a_charge_that_left_the_flush_to_others_waits_for_it(
-    book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Others seem to be in the queue all the time, and none of them ever flushes.
-    monkeypatch.setattr(sqlite_link.Turns, "nobody_waits", lambda _: False)
-    for _ in range(3):
-        with book.charge("census", TENTH):
-            [(made, durable)] = query(str(file), "SELECT made, durable FROM commits")
-            assert durable == made
-    # Outcomes alone may wait for the next flush; a receipt may not.
-    [(made, durable)] = query(str(file), "SELECT made, durable FROM commits")
-    assert durable < made
+    with book.charge("census", TENTH):
+        assert steps == ["commit", "flush"]
+    # An outcome without a result may wait for the next flush; nothing that shows it may.
+    assert steps == ["commit", "flush", "commit"]
     book.receipt("census", 1)
-    [(made, durable)] = query(str(file), "SELECT made, durable FROM commits")
-    assert durable == made
+    assert steps == ["commit", "flush", "commit", "flush"]
+    # What this process has flushed already is not flushed again.
+    book.receipt("census", 1)
+    book.show("census")
+    assert steps == ["commit", "flush", "commit", "flush"]
 
 
-def test_a_charge_whose_flush_fails_does_not_run_its_body(
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda reader: reader.show("census"),
+        lambda reader: reader.history("census"),
+        lambda reader: reader.newest("census"),
+        lambda reader: reader.export("census"),
+        lambda reader: reader.receipt("census", 1),
+        lambda reader: reader.datasets(),
+        lambda reader: reader.charge("census", TENTH, key="k"),
+    ],
+)
+def test_whatever_another_shows_is_flushed_first(
+    book: Ledger, file: Path, steps: list[str], look: Callable[[Ledger], object]
+) -> None:
+    with Ledger.open(file) as reader:
+        book.charge("census", TENTH, key="k")
+        del steps[:]
+        look(reader)
+        assert steps == ["flush"]
+
+
+def test_the_flush_goes_through_the_log_and_never_through_the_database(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise LedgerFull("no room")
+    # To close any descriptor of the database would drop the locks of SQLite.
+    flushed: list[str] = []
+    opened: list[str] = []
+    sync, open_ = _sqlite.sync, os.open
 
-    monkeypatch.setattr(sqlite_link.Turns, "nobody_waits", lambda _: False)
-    monkeypatch.setattr(sqlite_store.SqliteStore, "_flush_all", fail)
-    with pytest.raises(LedgerUnconfirmed, match="counts as spent"), book.charge("census", TENTH):
-        pytest.fail("the body ran")
-    monkeypatch.undo()
-    assert book.show("census").budget.spent["basic"] == Fraction(1, 10)
-    assert book.verify().ok
+    def watched_sync(descriptor: int) -> None:
+        flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        sync(descriptor)
 
+    def watched_open(path: object, *arguments: Any, **options: Any) -> int:
+        opened.append(str(path))
+        return open_(path, *arguments, **options)  # type: ignore[arg-type]
 
-def test_without_a_queue_everyone_flushes_alone(
-    book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sqlite_link.Turns, "_open", lambda *_: None)
+    monkeypatch.setattr(_sqlite, "sync", watched_sync)
+    monkeypatch.setattr(os, "open", watched_open)
     with Ledger.open(file) as other:
+        other.show("census")
+        database = str(database_of(file))
+        # A log that was just made is listed in its directory before anything rests on it.
+        assert flushed == [f"{database}-wal", str(file)]
         other.charge("census", TENTH)
-        with other.charge("census", TENTH):
-            pass
-        assert other.verify().ok
+        assert flushed == [f"{database}-wal", str(file), f"{database}-wal"]
+        book.backup(file.with_name("copy"))
+    assert database not in opened
 
 
 def test_the_work_for_a_charge_does_not_grow_with_the_history(
@@ -123,10 +149,10 @@ def test_the_work_for_a_charge_does_not_grow_with_the_history(
         steps += 1
         return 0
 
-    prepare = sqlite_link.Link.prepare
+    prepare = _sqlite.Link._prepare
 
-    def counted(link: sqlite_link.Link, *, fresh: bool) -> None:
-        prepare(link, fresh=fresh)
+    def counted(link: _sqlite.Link, *, read_only: bool) -> None:
+        prepare(link, read_only=read_only)
         link.connection.set_progress_handler(count, 1)
 
     def steps_of_a_charge(key: str) -> int:
@@ -137,7 +163,7 @@ def test_the_work_for_a_charge_does_not_grow_with_the_history(
         assert book.charge("census", loss, key=key).replayed
         return steps
 
-    monkeypatch.setattr(sqlite_link.Link, "prepare", counted)
+    monkeypatch.setattr(_sqlite.Link, "_prepare", counted)
     loss = PureDP("1/1000000")
     with Ledger.create(file) as book:
         book.create_dataset("census", epsilon=1)
@@ -158,6 +184,10 @@ def test_a_mistyped_name_is_not_a_fresh_budget(tmp_path: Path) -> None:
         Ledger.open(tmp_path / "typo.ledger")
     with pytest.raises(LedgerMissing):
         Ledger.open(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LedgerMissing):
+        Ledger.open(tmp_path / "empty")
+    (tmp_path / "empty").rmdir()
     with pytest.raises(LedgerMissing, match="no directory"):
         Ledger.create(tmp_path / "no" / "such")
     assert list(tmp_path.iterdir()) == []
@@ -195,9 +225,18 @@ def test_another_database_is_refused_and_left_alone(file: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_a_creation_that_was_cut_short_can_be_repeated(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+def test_a_creation_that_was_cut_short_can_be_repeated(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_sqlite, "sync", fail)
+        with pytest.raises(LedgerFull):
+            Ledger.create(file)
+    assert list(file.parent.iterdir()) == []
+    (file.parent / f"{file.name}.new-1-ab").mkdir()  # what a process that was killed leaves
     with Ledger.create(file) as book:
         assert book.datasets() == []
 
@@ -206,15 +245,16 @@ def test_a_damaged_file_is_an_error_and_never_a_grant(book: Ledger, file: Path) 
     for _ in range(9):
         book.charge("census", PureDP("0.01"), purpose="x" * 200)
     book.close()
-    whole = file.read_bytes()
+    database = database_of(file)
+    whole = database.read_bytes()
     pages = len(whole) // 4096
     for page in range(pages):
-        file.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
+        database.write_bytes(whole[: page * 4096] + b"\xa5" * 4096 + whole[(page + 1) * 4096 :])
         outcomes = []
         with suppress(LedgerError), Ledger.open(file) as damaged:
             outcomes.append(damaged.verify().ok)
         assert outcomes in ([], [False]), f"page {page} was damaged and nobody noticed"
-    file.write_bytes(whole[: len(whole) // 2])
+    database.write_bytes(whole[: len(whole) // 2])
     verdicts = []
     with suppress(LedgerError), Ledger.open(file) as damaged:
         verdicts.append(damaged.verify().ok)
@@ -240,7 +280,7 @@ def test_a_ledger_opened_for_reading_cannot_be_charged(book: Ledger, file: Path)
 AS_NOBODY = """
 import os, sys
 from discreet.errors import LedgerError
-from discreet.ledger import Ledger, sqlite_link, sqlite_store
+from discreet.ledger import Ledger
 from discreet.privacy import Filter, PureDP
 Filter(epsilon=1).charge(PureDP("0.1"))
 if os.getuid() == 0:  # permissions do not bind root, and nobody may not import
@@ -262,11 +302,10 @@ def test_a_file_without_write_permission(folder_mode: int) -> None:
         path = folder / "study.ledger"
         with Ledger.create(path) as ledger:
             ledger.create_dataset("census", epsilon=1)
-            path.chmod(0o444)
-            for side in folder.iterdir():
-                side.chmod(0o444 if folder_mode == 0o555 else 0o666)
-            path.chmod(0o444)
-            folder.chmod(folder_mode)
+            for inside in path.iterdir():
+                inside.chmod(0o444 if folder_mode == 0o555 else 0o666)
+            database_of(path).chmod(0o444)
+            path.chmod(folder_mode)
             done = subprocess.run(
                 [sys.executable, "-c", AS_NOBODY, str(path)],
                 capture_output=True,
@@ -274,7 +313,7 @@ def test_a_file_without_write_permission(folder_mode: int) -> None:
                 check=False,
                 timeout=60,
             )
-            folder.chmod(0o777)
+            path.chmod(0o777)
             assert done.returncode == 0, done.stderr
             assert "LedgerReadOnly" in done.stdout
             assert "nothing was charged" in done.stdout
@@ -288,14 +327,14 @@ def test_a_file_without_write_permission(folder_mode: int) -> None:
 def test_a_full_disk_is_an_error_and_nothing_is_half_written(
     book: Ledger, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare = sqlite_link.Link.prepare
+    prepare = _sqlite.Link._prepare
 
-    def limited(link: sqlite_link.Link, *, fresh: bool) -> None:
-        prepare(link, fresh=fresh)
+    def limited(link: _sqlite.Link, *, read_only: bool) -> None:
+        prepare(link, read_only=read_only)
         [(pages,)] = link.rows("PRAGMA page_count")
         link.run(f"PRAGMA max_page_count = {pages + 8}")
 
-    monkeypatch.setattr(sqlite_link.Link, "prepare", limited)
+    monkeypatch.setattr(_sqlite.Link, "_prepare", limited)
     granted = 0
 
     def charge_until_full(ledger: Ledger) -> None:
@@ -359,16 +398,20 @@ def test_a_disk_that_refuses_to_write_is_an_error_and_the_file_stays_whole(
 def test_a_ledger_that_others_hold_too_long_says_so(book: Ledger, file: Path) -> None:
     with (
         Ledger.open(file, timeout=0.2) as hasty,
-        closing(sqlite3.connect(file, isolation_level=None)) as hog,
+        closing(sqlite3.connect(database_of(file), isolation_level=None)) as hog,
     ):
         hog.execute("BEGIN IMMEDIATE")
         with pytest.raises(LedgerBusy, match="nothing was charged"):
             hasty.charge("census", TENTH)
         hog.execute("ROLLBACK")
-        link = sqlite_link.Turns(file, timeout=1.0)
-        with link.mine(), pytest.raises(LedgerBusy, match=r"more than 0\.2 s"):
+        store = book._store
+        assert isinstance(store, _sqlite.SqliteStore)
+        with (
+            store._link() as link,
+            link.write_lock(),
+            pytest.raises(LedgerBusy, match=r"more than 0\.2 s"),
+        ):
             hasty.charge("census", TENTH)
-        link.close()
         hasty.charge("census", TENTH)
     assert book.show("census").budget.charges == 1
 
@@ -404,84 +447,30 @@ def test_a_backup_is_whole_while_others_charge(book: Ledger, file: Path, tmp_pat
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
-def test_charges_after_a_backup_show_when_it_is_restored(
-    book: Ledger, file: Path, tmp_path: Path
-) -> None:
+def test_a_backup_can_be_read_and_not_charged(book: Ledger, file: Path, tmp_path: Path) -> None:
     book.charge("census", TENTH)
     book.backup(tmp_path / "copy")
     receipt = book.charge("census", TENTH).receipt()
-    with Ledger.open(tmp_path / "copy") as restored:
-        assert restored.verify().ok
-        assert not restored.verify(receipts=[receipt]).ok
-        restored.charge("census", TENTH)
-        restored.charge("census", TENTH)
-        assert not restored.verify(receipts=[receipt]).ok
+    with Ledger.open(tmp_path / "copy") as copy:
+        assert copy.show("census").budget.charges == 1
+        assert copy.verify().ok
+        assert not copy.verify(receipts=[receipt]).ok
+        for attempt in (
+            lambda: copy.charge("census", TENTH),
+            lambda: copy.create_dataset("other", epsilon=1),
+        ):
+            with pytest.raises(LedgerReadOnly, match=r"is a backup.*discreet ledger restore"):
+                attempt()
 
 
-def test_a_closed_ledger_is_one_file_that_can_be_copied(book: Ledger, file: Path) -> None:
+def test_a_closed_ledger_is_a_directory_that_can_be_copied(book: Ledger, file: Path) -> None:
     book.charge("census", TENTH)
     book.close()
     copy = file.with_name("copy")
-    shutil.copyfile(file, copy)
+    shutil.copytree(file, copy)
     with Ledger.open(copy) as other:
         assert other.show("census").budget.charges == 1
         assert other.verify().ok
-
-
-# --- versions ------------------------------------------------------------------------------
-
-
-def old_file(file: Path, version: int) -> None:
-    with closing(sqlite3.connect(file)) as connection:
-        connection.executescript((RECORDED / f"version_{version}.sql").read_text())
-
-
-def test_every_older_version_is_recorded() -> None:
-    names = sorted(path.name for path in RECORDED.glob("*.sql"))
-    assert names == [f"version_{version}.sql" for version in range(1, LATEST)]
-
-
-@pytest.mark.parametrize("version", range(1, LATEST))
-def test_an_older_ledger_is_migrated_with_all_it_holds(file: Path, version: int) -> None:
-    old_file(file, version)
-    entries = query(str(file), "SELECT seq, text, hash FROM entries ORDER BY dataset, seq")
-    with pytest.raises(LedgerReadOnly):
-        Ledger.open(file, read_only=True)
-    with Ledger.open(file) as ledger:
-        assert query(str(file), "SELECT value FROM meta WHERE name='schema'") == [(str(LATEST),)]
-        assert (
-            query(str(file), "SELECT seq, text, hash FROM entries ORDER BY dataset, seq") == entries
-        )
-        assert ledger.verify().ok
-        assert [row.outcome for row in ledger.history("census")] == ["completed", "open"]
-        assert ledger.remaining("census", analyst="ann").spent["basic"] == Fraction(1, 10)
-        ledger.charge("census", TENTH, analyst="ann", key="new")
-        assert ledger.charge("census", TENTH, analyst="ann", key="new").replayed
-        assert ledger.verify().ok
-
-
-@pytest.mark.parametrize("version", range(1, LATEST))
-def test_a_migration_that_fails_leaves_the_old_version(
-    file: Path, version: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old_file(file, version)
-    before = query(str(file), "SELECT sql FROM sqlite_master ORDER BY name"), content(file)
-    run = sqlite_link.Link.run
-
-    def failing(link: sqlite_link.Link, statement: str, values: tuple[object, ...] = ()) -> int:
-        if statement.startswith("UPDATE meta SET value"):
-            raise sqlite3.OperationalError("disk I/O error")
-        return run(link, statement, values)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sqlite_link.Link, "run", failing)
-        with pytest.raises(LedgerError):
-            Ledger.open(file)
-    assert (query(str(file), "SELECT sql FROM sqlite_master ORDER BY name"), content(file)) == (
-        before
-    )
-    with Ledger.open(file) as ledger:
-        assert ledger.verify().ok
 
 
 # --- clocks --------------------------------------------------------------------------------

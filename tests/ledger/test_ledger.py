@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import pytest
 
+from discreet._json import canonical
 from discreet.errors import (
     AlreadyCharged,
     BudgetExceeded,
@@ -18,7 +19,7 @@ from discreet.errors import (
     RelationMismatch,
 )
 from discreet.ledger import Ledger, check_receipt
-from discreet.ledger.entries import canonical, hash_of
+from discreet.ledger._entry import hash_text
 from discreet.privacy import (
     ApproxDP,
     Filter,
@@ -181,7 +182,7 @@ def test_sums_read_a_gaussian_plan_as_it_is_and_old_entries_as_their_claim(ledge
     export = ledger.export("fits")
     entry = copy.deepcopy(export["chain"][1]["entry"])
     del entry["content"]["by_lane"]
-    export["chain"] = [export["chain"][0], {"entry": entry, "hash": hash_of(canonical(entry))}]
+    export["chain"] = [export["chain"][0], {"entry": entry, "hash": hash_text(canonical(entry))}]
     assert any("below what was spent" in str(problem) for problem in check_receipt(export))
 
 

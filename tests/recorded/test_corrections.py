@@ -12,7 +12,7 @@ from discreet.errors import BudgetExceeded
 from discreet.ledger import Ledger, check_receipt
 from discreet.privacy import PureDP
 from discreet.report.recheck import recheck
-from recorded.version_0_1 import HERE, LOSSES, open_ledger
+from recorded.version_0_1 import HERE, LOSSES, open_ledger, write_ledger
 
 AFFECTED = {one["name"] for one in LOSSES if one["item"] is not None}
 
@@ -77,11 +77,12 @@ def test_a_correction_that_is_too_small_is_found(tmp_path: Path) -> None:
     with open_ledger("items_1_and_2.ledger", tmp_path) as ledger:
         ledger.correct("replace")
         export = ledger.export("replace")
-    from discreet.ledger.entries import canonical, hash_of
+    from discreet._json import canonical
+    from discreet.ledger._entry import hash_text
 
     link = next(one for one in export["chain"] if one["entry"]["kind"] == "correction")
     link["entry"]["content"]["spent"]["dataset"]["basic"] = "1"
-    link["hash"] = hash_of(canonical(link["entry"]))
+    link["hash"] = hash_text(canonical(link["entry"]))
     assert any("below what was spent" in problem.what for problem in check_receipt(export))
 
 
@@ -94,8 +95,8 @@ def test_an_entry_that_needs_no_correction_is_not_corrected(tmp_path: Path) -> N
 
 def test_recheck_lists_everything_that_0_1_wrote(tmp_path: Path, run: Run) -> None:
     shutil.copytree(HERE, tmp_path / "old")
-    for name in ("sound.ledger", "items_1_and_2.ledger"):
-        open_ledger(name, tmp_path / "old").close()
+    open_ledger("sound.ledger", tmp_path / "old").close()
+    write_ledger("items_1_and_2.ledger", tmp_path / "old")  # as 0.1 left it, and never touched
     (tmp_path / "old" / "unrelated.json").write_text('{"a": 1}', encoding="utf-8")
     (tmp_path / "old" / "broken").mkdir()
     (tmp_path / "old" / "broken" / "certificate.json").write_text("{", encoding="utf-8")
@@ -113,6 +114,7 @@ def test_recheck_lists_everything_that_0_1_wrote(tmp_path: Path, run: Run) -> No
     assert sum(one.kind == "ledger" and one.state == "affected" for one in found.values()) >= 3
     assert found["broken/certificate.json"].state == "not checked"
     assert "unrelated.json" not in found
+    assert (tmp_path / "old" / "items_1_and_2.ledger").is_file()
     done = run("recheck", str(tmp_path / "old"), "--json")
     assert done.exit_code == 1
     assert json.loads(done.stdout)["affected"] >= 4

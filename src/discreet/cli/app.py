@@ -191,7 +191,7 @@ def _details(error: Exception) -> dict[str, Any]:
 
 def _charges_made() -> int:
     """Return how many charges this process has made; without the ledger's code there are none."""
-    module = sys.modules.get("discreet.ledger.charge")
+    module = sys.modules.get("discreet.ledger._charge")
     return 0 if module is None else int(module.Charge.made_here)
 
 

@@ -83,13 +83,13 @@ def dataset(
     """
     from discreet.curator.service.enrolment import copies_of, open_dataset
     from discreet.data import Schema
-    from discreet.ledger.arguments import amount
+    from discreet.ledger import check_amount
 
     declared = Schema.from_file(schema)
     path = source if "://" in source else str(Path(source).resolve())
     for option, value in (("epsilon", epsilon), ("delta", delta)):
         if value is not None:
-            amount(option, value)
+            check_amount(option, value)
     with _opened(place, create=epsilon is not None) as (ledger, registry):
         copies = copies_of(registry, path)
         open_dataset(

@@ -15,6 +15,7 @@ from discreet.cli.ledger_export import export
 from discreet.cli.ledger_group import LedgerGroup
 from discreet.cli.ledger_reader import open_to_read
 from discreet.cli.ledger_text import budget_rows, budgets_as_json, history_as_json, history_rows
+from discreet.cli.ledger_upkeep import migrate, repair, restore
 from discreet.cli.options import Json, RelationName, real, shown
 from discreet.cli.signing import PublicKeys, RevokedList, trusted_keys
 from discreet.cli.tables import print_json, print_lines, print_table
@@ -22,11 +23,13 @@ from discreet.errors import DataCorrupt, InvalidValue, SchemaError, SignatureInv
 
 if TYPE_CHECKING:
     from discreet._dsse import Envelope, TrustedKeys
-    from discreet.ledger import DatasetView, Problem
+    from discreet.ledger import DatasetView, Fault
 
 __all__ = ["ledger"]
 
-Place = Annotated[str, typer.Argument(metavar="LEDGER", help="The file, or a postgresql:// URL.")]
+Place = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="The directory, or a postgresql:// URL.")
+]
 Dataset = Annotated[str, typer.Argument(metavar="DATASET", help="The name of the dataset.")]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="A budget for this one alone.")]
 
@@ -109,13 +112,13 @@ def create(
             )
             view = book.show(dataset)
     else:
-        from discreet.ledger.arguments import amount
+        from discreet.ledger import check_amount
         from discreet.privacy import Filter
 
         # Refused before a file is made for it.
         for option, value in (("epsilon", epsilon), ("delta", delta), ("reserved", reserved)):
             if value is not None:
-                amount(option, value)
+                check_amount(option, value)
         Filter(
             epsilon=epsilon,
             delta=delta,
@@ -186,6 +189,7 @@ def _print_views(place: str, views: Sequence[DatasetView], *, as_json: bool) -> 
             [
                 f"{view.name}: unit {view.unit}, relation {view.relation.value}{wants}",
                 f"{view.entries} entries, the last is {view.head[:16]}",
+                *(f"restored from a backup: entry {seq}" for seq in view.restored),
                 "",
             ]
         )
@@ -261,7 +265,7 @@ def verify(
     trusted = trusted_keys(keys, revoked) if keys else None
     found = {name: _document("receipt", name) for name in receipt or ()}
     receipts = [document for document, _ in found.values()]
-    no_notes: tuple[Problem, ...] = ()
+    no_notes: tuple[Fault, ...] = ()
     try:
         if place.endswith(".json"):
             found[place] = _document("place", place)
@@ -285,22 +289,22 @@ def verify(
 
 def _signatures(
     found: Mapping[str, tuple[Mapping[str, Any], Envelope | None]], trusted: TrustedKeys | None
-) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
     """Say which documents no trusted key signed, and which signatures nobody could check."""
-    from discreet.ledger import Problem
+    from discreet.ledger import Fault
 
     problems, unchecked = [], []
     for name, (_, envelope) in found.items():
         if trusted is None and envelope is not None:
             what = "it is signed, and the signature was not checked: no --key was given"
-            unchecked.append(Problem(shown(name), None, what))
+            unchecked.append(Fault(shown(name), None, what))
         elif trusted is not None and envelope is None:
-            problems.append(Problem(shown(name), None, "it is not signed"))
+            problems.append(Fault(shown(name), None, "it is not signed"))
         elif trusted is not None and envelope is not None:
             try:
                 trusted.require_signature(envelope)
             except SignatureInvalid as error:
-                problems.append(Problem(shown(name), None, str(error)))
+                problems.append(Fault(shown(name), None, str(error)))
     return tuple(problems), tuple(unchecked)
 
 
@@ -339,7 +343,7 @@ def correct(
     print_lines(f"  closed: {label}" for label in closed)
 
 
-def _listed(problems: Sequence[Problem]) -> list[dict[str, Any]]:
+def _listed(problems: Sequence[Fault]) -> list[dict[str, Any]]:
     return [
         {"dataset": p.dataset, "entry": p.seq, "what": p.what, "undercharged": p.undercharged}
         for p in problems
@@ -349,8 +353,8 @@ def _listed(problems: Sequence[Problem]) -> list[dict[str, Any]]:
 def _print_verdict(
     place: str,
     entries: int,
-    problems: tuple[Problem, ...],
-    notes: tuple[Problem, ...],
+    problems: tuple[Fault, ...],
+    notes: tuple[Fault, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -375,7 +379,7 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | None]:
-    from discreet.ledger.receipts import read_signed_document
+    from discreet.ledger import read_signed_document
 
     try:
         text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
@@ -391,3 +395,6 @@ def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | N
 
 ledger.command(short_help="Spend a loss, and run a command if it fits.")(charge)
 ledger.command(short_help="A receipt, or a whole chain, as JSON.")(export)
+ledger.command(short_help="Make a directory of a ledger in a single file.")(migrate)
+ledger.command(short_help="Let a backup be charged.")(restore)
+ledger.command(short_help="Copy a ledger after a failed flush.")(repair)

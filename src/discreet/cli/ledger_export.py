@@ -48,7 +48,7 @@ def export(
     with open_to_read(place) as book:
         document = book.export(dataset) if number is None else book.receipt(dataset, number)
     if own is not None:
-        from discreet.ledger.receipts import sign_document
+        from discreet.ledger import sign_document
 
         document = sign_document(document, own).to_json()
     if output is None:

@@ -80,6 +80,7 @@ def budgets_as_json(view: DatasetView) -> dict[str, Any]:
         "entries": view.entries,
         "head": view.head,
         "genesis": view.genesis,
+        "restored": list(view.restored),
         "budgets": [
             {
                 "label": budget.label,

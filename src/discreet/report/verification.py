@@ -410,7 +410,17 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
         checks.append(Check("the entries are on the chain", None, _NO_LEDGER))
     elif paid and ledger is not None:
         checks.append(_run_check("the entries are on the chain", partial(_on_chain, ledger, paid)))
+        checks += _restored(ledger, {str(receipt["entry"]["dataset"]) for receipt in paid})
     return checks
+
+
+def _restored(ledger: Ledger, datasets: set[str]) -> Iterator[Check]:
+    """Say of which datasets the ledger is a restored backup: it knows what it was told."""
+    for name in sorted(datasets & set(ledger.datasets())):
+        entries = ", ".join(map(str, ledger.show(name).restored))
+        if entries:
+            text = f"entry {entries} tells of a restored backup: charges before it are as declared"
+            yield Check(f"{name}: every charge is on record", None, text)
 
 
 def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:

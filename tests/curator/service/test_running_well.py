@@ -1,5 +1,6 @@
 """What keeps a service honest while it runs: a sound ledger, free connections, private files."""
 
+import shutil
 import socket
 import stat
 import time
@@ -79,7 +80,8 @@ def test_an_older_copy_of_the_ledger_is_not_served(study: Study) -> None:
         book.backup(study.folder / "copy")
     ask_once(study)
     ask_once(study, epsilon="1/5")
-    (study.folder / "copy").replace(study.place)
+    shutil.rmtree(study.place)
+    (study.folder / "copy").rename(study.place)
     with pytest.raises(LedgerCorrupt, match="an older copy of the ledger"):
         create_app(Settings(ledger=study.place))
     done = CliRunner().invoke(app, ["serve", study.place, "--port", "0"], prog_name="discreet")
@@ -89,8 +91,8 @@ def test_an_older_copy_of_the_ledger_is_not_served(study: Study) -> None:
 
 def test_answers_of_another_ledger_do_not_stop_a_new_one(study: Study) -> None:
     ask_once(study)
-    for end in ("", ".registry"):
-        Path(study.place + end).unlink()
+    shutil.rmtree(study.place)
+    Path(f"{study.place}.registry").unlink()
     ask_once(make_study(study.folder, rows=people(30)))
 
 
@@ -112,7 +114,7 @@ def test_a_ledger_that_is_deleted_while_served_is_damaged(
 ) -> None:
     monkeypatch.setattr(office_module, "_VERDICT_HOLDS", 0.0)
     with in_process(study) as service:
-        Path(study.place).unlink()
+        shutil.rmtree(study.place)
         address = "/v1/datasets/people/ask"
         asked = service.post(address, headers=study.token("ann"), json={"query": COUNT})
         for answer in (asked, service.get("/health")):

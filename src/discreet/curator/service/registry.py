@@ -18,7 +18,7 @@ from discreet import _validate
 from discreet.curator.service import tokens
 from discreet.curator.service.registry_store import RegistryStore, open_store
 from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
-from discreet.ledger.entries import name_of
+from discreet.ledger import check_name
 
 __all__ = ["ANALYST", "OWNER", "Holder", "Registered", "Registry", "Token"]
 
@@ -161,7 +161,7 @@ class Registry:
 
     def add_analyst(self, name: str) -> None:
         """Enter an analyst; what they may spend is said by budgets of the ledger."""
-        name_of("analyst", name)
+        check_name("analyst", name)
         with self._store.writing() as rows:
             if rows.rows("SELECT 1 FROM analysts WHERE name = ?", (name,)):
                 raise LedgerExists(f"there is an analyst {name!r} already; nothing was changed")
@@ -300,12 +300,12 @@ def _scope(
         if datasets:
             raise InvalidValue("datasets", list(datasets), "none for an owner, who sees them all")
         return ()
-    name_of("analyst", analyst)
+    check_name("analyst", analyst)
     if project is not None:
-        name_of("project", project)
+        check_name("project", project)
     if isinstance(datasets, str) or not datasets:
         raise InvalidValue("datasets", datasets, "at least one dataset that the token opens")
-    return tuple(sorted({name_of("datasets", name) for name in datasets}))
+    return tuple(sorted({check_name("datasets", name) for name in datasets}))
 
 
 def _text(moment: datetime) -> str:

@@ -1,22 +1,23 @@
-"""A ledger in a PostgreSQL database, for teams: ``postgresql://user@host/database?ledger=name``.
+"""A store in a PostgreSQL database, for teams: ``postgresql://user@host/database?ledger=name``.
 
-Each ledger has a schema of its own (``discreet_name``; without ``ledger=`` it is ``discreet``). A
+Each store has a schema of its own (``discreet_name``; without ``ledger=`` it is ``discreet``). A
 charge locks the row of its dataset, so charges of one dataset are serial and datasets do not wait
-for one another. Commits are synchronous; a server that runs with ``fsync = off`` is refused.
-The driver is ``psycopg`` (the extra ``postgres``), imported on first use.
+for one another. Commits are synchronous, so nobody sees what is not on the disk; a server that runs
+with ``fsync = off`` is refused. The driver is ``psycopg`` (the extra ``postgres``), imported on
+first use.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from discreet._store import _tables
+from discreet._store._store import Meanings, Session, parse_url, translate_error
 from discreet.errors import (
     InvalidValue,
     LedgerBusy,
@@ -28,10 +29,6 @@ from discreet.errors import (
     LedgerReadOnly,
     LedgerUnconfirmed,
 )
-from discreet.ledger import schema, shape
-from discreet.ledger.store import Meanings, Session, in_words
-
-__all__ = ["PostgresStore"]
 
 # Connections that a child inherited: to close them would end the parent's sessions.
 _INHERITED: list[object] = []
@@ -42,10 +39,12 @@ class PostgresStore:
     """See the module; made by :meth:`create` and :meth:`open`."""
 
     row_lock = " FOR UPDATE"
+    local = False
 
     def __init__(self, url: str, *, timeout: float, read_only: bool) -> None:
         self._driver = _load_driver()
-        self._conninfo, self._schema, self._place = _parse(url)
+        self._conninfo, name, self._place = parse_url(url)
+        self._schema = f"discreet_{name}" if name else "discreet"
         self._timeout = timeout
         self._read_only = read_only
         self._closed = False
@@ -61,7 +60,7 @@ class PostgresStore:
     @classmethod
     def create(cls, url: str, *, timeout: float, ledger: str) -> PostgresStore:
         """Make the schema and its tables; an existing one is refused."""
-        name = _parse(url)[1].removeprefix("discreet_")
+        name = parse_url(url).name
         if name == "answers" or name.startswith("answers_"):
             raise InvalidValue(
                 "ledger", name, "another name: discreet_answers... are schemas of stored answers"
@@ -72,14 +71,16 @@ class PostgresStore:
             if link.exists("SELECT 1 FROM pg_namespace WHERE nspname = ?", store._schema):
                 raise LedgerExists(f"{store.place} exists already; nothing was changed")
             link.run(f"CREATE SCHEMA {store._schema}")
-            schema.migrate(link, "postgres", start=0)
-            link.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
+            _tables.make_postgres(link, start=0, ledger=ledger)
             store._check_shape(link)
         return store
 
     @classmethod
-    def open(cls, url: str, *, timeout: float, read_only: bool = False) -> PostgresStore:
-        """Open an existing ledger, and bring an older one up to date."""
+    def open(
+        cls, url: str, *, timeout: float, read_only: bool = False, backup: bool = False
+    ) -> PostgresStore:
+        """Open an existing store, and bring an older one up to date; ``backup`` changes nothing."""
+        del backup  # the copies of pg_dump are not marked
         store = cls(url, timeout=timeout, read_only=read_only)
         with store._closing_on_error(), store._link() as link:
             with store._translated():
@@ -90,7 +91,7 @@ class PostgresStore:
                     "Ledger.create, so that a mistyped name is not a fresh budget)"
                 )
             with store._transaction(link):
-                outdated = schema.check_version(link, store.place) < schema.LATEST
+                outdated = _tables.check_version(link, store.place) < _tables.LATEST
             if outdated and read_only:
                 raise LedgerReadOnly(f"{store.place} has an older schema and cannot be written")
             if outdated:
@@ -98,17 +99,17 @@ class PostgresStore:
                     # Nobody opens a dataset or charges one meanwhile.
                     link.run("LOCK TABLE meta, datasets, budgets, entries")
                     # Somebody else may have done it while we waited.
-                    start = schema.check_version(link, store.place)
-                    schema.migrate(link, "postgres", start=start)
+                    start = _tables.check_version(link, store.place)
+                    _tables.make_postgres(link, start=start)
             if not read_only:
                 with store._transaction(link):
                     store._check_shape(link)
         return store
 
     def _check_shape(self, link: _Link) -> None:
-        odd = shape.postgres_oddities(link, self._schema)
-        if odd:
-            raise LedgerCorrupt(f"{self.place}: {odd[0]}; nothing was charged, run verify")
+        found = _tables.compare_postgres(link, self._schema)
+        if found:
+            raise LedgerCorrupt(f"{self.place}: {found[0]}; nothing was charged, run verify")
 
     # --- transactions ------------------------------------------------------------------
 
@@ -117,40 +118,33 @@ class PostgresStore:
         return self._place
 
     @contextmanager
-    def reading(self) -> Iterator[_Link]:
-        """One snapshot for all queries; never waits for writers."""
+    def reading(self, *, durable: bool = True) -> Iterator[_Link]:
+        """Run queries on one snapshot; never waits for writers."""
+        del durable  # what can be seen is on the disk
         with (
             self._link() as link,
             self._transaction(link, "ISOLATION LEVEL REPEATABLE READ READ ONLY"),
         ):
-            schema.check_version(link, self.place)
+            _tables.check_version(link, self.place)
             yield link
 
     @contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[_Link]:
-        """A transaction whose commit returns when the server has flushed it."""
+        """Run a transaction whose commit returns when the server has flushed it."""
+        del durable
         if self._read_only:
             raise LedgerReadOnly(f"{self.place} was opened for reading; nothing was charged")
         with self._link() as link, self._transaction(link, "ISOLATION LEVEL READ COMMITTED"):
-            link.run(f"SET LOCAL synchronous_commit TO {'on' if durable else 'off'}")
-            schema.check_version(link, self.place)
+            _tables.check_version(link, self.place)
             yield link
-
-    def settle(self) -> None:
-        """A synchronous commit flushes every commit before it."""
-        if not self._read_only:
-            with self.writing() as link:
-                changed = link.run("UPDATE meta SET value = value WHERE name = 'schema'")
-                if changed != 1:
-                    raise LedgerCorrupt(f"{self.place} has lost its version; run verify")
 
     def faults(self) -> list[str]:
         """Damage shows when the entries are read; the server keeps its own checks."""
         return []
 
-    def oddities(self, session: Session) -> list[str]:
+    def differences(self, session: Session) -> list[str]:
         """Tables, indexes and guards that are not those of a ledger."""
-        return shape.postgres_oddities(session, self._schema)
+        return _tables.compare_postgres(session, self._schema)
 
     @contextmanager
     def _transaction(self, link: _Link, mode: str = "") -> Iterator[None]:
@@ -201,6 +195,7 @@ class PostgresStore:
         try:
             with self._translated():
                 link.run(f"SET search_path TO {self._schema}")
+                link.run("SET synchronous_commit TO on")
                 link.run(f"SET lock_timeout TO {max(1, int(1000 * self._timeout))}")
                 if link.rows("SHOW fsync") != [("on",)]:
                     raise LedgerError(f"{self.place}: the server runs with fsync = off")
@@ -247,7 +242,7 @@ class PostgresStore:
             yield
         except self._driver.Error as error:
             code = error.sqlstate or ""
-            raise in_words(self.place, code, _first_line(error), _MEANINGS) from error
+            raise translate_error(self.place, code, _first_line(error), _MEANINGS) from error
 
 
 class _Link:
@@ -287,31 +282,6 @@ def _load_driver() -> Any:
         raise LedgerError(
             f"ledgers in PostgreSQL need psycopg: pip install 'discreet[postgres]' ({error})"
         ) from error
-
-
-def _parse(url: str) -> tuple[str, str, str]:
-    """What the driver connects to, the schema, and a text without the password."""
-    try:
-        if not url.isprintable():
-            raise ValueError(url)
-        parts = urlsplit(url)
-        host_in_url = parts.hostname
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    except ValueError:
-        # The whole text may hold a password, and is not shown.
-        raise InvalidValue("place", url.partition("://")[0] + "://", _EXPECTED_URL) from None
-    name = options.pop("ledger", "")
-    if not re.fullmatch(r"[a-z0-9_]{0,50}", name):
-        raise InvalidValue("ledger", name, "a name of small letters, digits and _ in the URL")
-    query = f"?{urlencode(options)}" if options else ""
-    conninfo = f"postgresql://{parts.netloc}{parts.path}{query}"
-    user = f"{parts.username}@" if parts.username else ""
-    host = host_in_url or options.get("host", "")
-    shown = f"postgresql://{user}{host}{parts.path}" + (f"?ledger={name}" if name else "")
-    return conninfo, f"discreet_{name}" if name else "discreet", shown
-
-
-_EXPECTED_URL = "a URL such as postgresql://user@host/database?ledger=name"
 
 
 def _first_line(error: Exception) -> str:

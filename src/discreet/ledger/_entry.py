@@ -13,31 +13,20 @@ Entries of version 1 have no roll; they stay valid where they are.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from discreet._json import canonical, read_json
-from discreet.errors import InvalidValue, SchemaError
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-__all__ = [
-    "DIGEST",
-    "EMPTY_ROLL",
-    "ENTRY_SCHEMA",
-    "KINDS",
-    "NO_HASH",
-    "Entry",
-    "Head",
-    "Roll",
-    "hash_of",
-    "name_of",
-    "parse_entry",
-    "printable",
-]
+from discreet._dsse import Envelope, is_envelope, read_envelope, read_statement, sign_statement
+from discreet._json import canonical, read_json
+from discreet.errors import DataCorrupt, InvalidValue, SchemaError
 
 ENTRY_SCHEMA = "discreet.ledger.entry"
-KINDS = ("genesis", "budget", "charge", "outcome", "publication", "correction")
+KINDS = ("genesis", "budget", "charge", "outcome", "publication", "correction", "restored")
 NO_HASH = ""
 DIGEST = re.compile(r"[0-9a-f]{64}")
 _VERSION = 2
@@ -49,7 +38,7 @@ _LARGEST_PRINTED = 10_000  # bits; Python prints at most 4,300 digits
 _ROLL = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64}|)")
 
 
-def hash_of(text: str) -> str:
+def hash_text(text: str) -> str:
     """The SHA-256 of a text, in hexadecimal."""
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -63,7 +52,7 @@ class Roll:
 
     def after(self, genesis: str) -> Roll:
         """The roll when one more dataset has been opened, whose first entry has this hash."""
-        return Roll(self.count + 1, hash_of(f"{self.hash}:{genesis}"))
+        return Roll(self.count + 1, hash_text(f"{self.hash}:{genesis}"))
 
     def as_text(self) -> str:
         """The roll as entries and the ledger keep it."""
@@ -125,7 +114,7 @@ class Entry:
         }
         head_of_text = {"schema": ENTRY_SCHEMA, "version": _VERSION, "roll": roll.as_text()}
         text = canonical({**head_of_text, **fields})
-        return cls(**fields, roll=roll, text=text, hash=hash_of(text))
+        return cls(**fields, roll=roll, text=text, hash=hash_text(text))
 
     @property
     def head(self) -> Head:
@@ -157,10 +146,10 @@ def parse_entry(text: str) -> Entry:
     if canonical(fields) != text:
         raise SchemaError("entry: the text is not in canonical form")
     named = {name: fields[name] for name in (*words, "seq", "kind", "content")}
-    return Entry(**named, roll=roll, text=text, hash=hash_of(text))
+    return Entry(**named, roll=roll, text=text, hash=hash_text(text))
 
 
-def name_of(argument: str, value: object) -> str:
+def check_name(argument: str, value: object) -> str:
     """A name that people can tell apart on a screen, or ``InvalidValue``."""
     if (
         not isinstance(value, str)
@@ -179,3 +168,68 @@ def printable(value: object) -> object:
     if isinstance(value, int) and value.bit_length() > _LARGEST_PRINTED:
         return f"an integer of {value.bit_length()} bits"
     return value
+
+
+# --- receipts and exports ----------------------------------------------------------------
+
+RECEIPT = "discreet.ledger.receipt"
+EXPORT = "discreet.ledger.export"
+PREDICATE = "urn:discreet:ledger:1"
+DOCUMENT_VERSION = 1
+
+
+def make_receipt(entry: Entry) -> dict[str, Any]:
+    """One entry as a JSON object."""
+    return {
+        "schema": RECEIPT,
+        "version": DOCUMENT_VERSION,
+        "hash": entry.hash,
+        "entry": json.loads(entry.text),
+    }
+
+
+def make_export(dataset: str, entries: Iterable[tuple[str, str]]) -> dict[str, Any]:
+    """A whole chain as a JSON object; ``entries`` are texts with their hashes."""
+    chain = [{"hash": hash_, "entry": json.loads(text)} for text, hash_ in entries]
+    return {"schema": EXPORT, "version": DOCUMENT_VERSION, "dataset": dataset, "chain": chain}
+
+
+def read_document(text: str) -> Mapping[str, Any]:
+    """Read a receipt or an export strictly, or raise ``SchemaError``."""
+    document = read_json(text, "receipt")
+    if not isinstance(document, dict):
+        raise SchemaError("receipt: expected an object")
+    return document
+
+
+def sign_document(document: Mapping[str, Any], key: Ed25519PrivateKey) -> Envelope:
+    """Sign a receipt or an export; the subject is its entry, or its last one, by name and hash."""
+    return sign_statement(_subject(document), PREDICATE, document, key)
+
+
+def read_signed_document(text: str) -> tuple[Mapping[str, Any], Envelope | None]:
+    """Read a receipt or an export, and the envelope that it came in if it is signed.
+
+    Whether the signature counts is for :class:`~discreet._dsse.TrustedKeys` to say.
+    """
+    document = read_document(text)
+    if not is_envelope(document):
+        return document, None
+    envelope = read_envelope(text)
+    subjects, inside = read_statement(envelope, PREDICATE)
+    if not isinstance(inside, dict) or subjects != _subject(inside):
+        raise DataCorrupt("the signed envelope holds no receipt, or one of another entry")
+    return inside, envelope
+
+
+def _subject(document: Mapping[str, Any]) -> dict[str, str]:
+    match document:
+        case {"schema": str(schema), "chain": [*_, link]} if schema == EXPORT:
+            pass
+        case _:
+            link = document
+    match link:
+        case {"hash": str(hash_), "entry": {"dataset": dataset, "seq": seq}}:
+            return {f"{dataset}/{seq}": hash_}
+        case _:
+            raise SchemaError("receipt: expected an entry with its hash, or a chain of them")

@@ -11,10 +11,7 @@ from typing import Any, ClassVar, NoReturn, final
 
 from discreet._json import canonical, read_json
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerError, SchemaError
-from discreet.ledger.entries import Entry
-from discreet.ledger.receipts import receipt_of
-
-__all__ = ["Charge"]
+from discreet.ledger._entry import Entry, make_receipt
 
 _LONGEST_RESULT = 65_536
 
@@ -88,7 +85,7 @@ class Charge:
 
     def receipt(self) -> dict[str, Any]:
         """The entry as a JSON object for :func:`discreet.ledger.check_receipt`."""
-        return receipt_of(self._entry)
+        return make_receipt(self._entry)
 
     def record(self, result: object) -> None:
         """Keep a released value (as JSON) for whoever comes with the same key."""

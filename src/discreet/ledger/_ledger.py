@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, cast, final
 
 from discreet import _validate
+from discreet._store import (
+    Session,
+    SqliteStore,
+    Store,
+    check_path,
+    check_timeout,
+    create_store,
+    is_url,
+    open_store,
+)
 from discreet.errors import (
     AlreadyCharged,
     BudgetExceeded,
@@ -22,34 +32,42 @@ from discreet.errors import (
     LedgerFull,
     LedgerReadOnly,
 )
-from discreet.ledger import arguments, records
-from discreet.ledger.budgets import (
+from discreet.ledger import _rows
+from discreet.ledger._budget import (
     DATASET,
-    Request,
-    charge_all,
-    label_of,
-    parse_label,
-    scope_of,
-    spent_of,
-)
-from discreet.ledger.charge import Charge
-from discreet.ledger.entries import DIGEST, NO_HASH, Entry, Head, Roll, name_of, printable
-from discreet.ledger.receipts import export_of, receipt_of
-from discreet.ledger.replay import Problem, Replay
-from discreet.ledger.store import Session, Store
-from discreet.ledger.verification import Verification, verify_store
-from discreet.ledger.views import (
     BudgetView,
     DatasetView,
     HistoryRow,
-    history_of,
-    history_row,
-    opening_of,
+    Request,
+    charge_all,
+    check_amount,
+    check_orders,
+    check_scopes,
+    find_scope,
+    format_label,
+    list_history,
+    make_history_row,
+    parse_label,
+    read_opening,
     view_budget,
+    write_sums,
 )
+from discreet.ledger._charge import Charge
+from discreet.ledger._entry import (
+    DIGEST,
+    NO_HASH,
+    Entry,
+    Head,
+    Roll,
+    check_name,
+    make_export,
+    make_receipt,
+    printable,
+)
+from discreet.ledger._replay import Fault, Replay, Verification, check_receipts, verify_store
 from discreet.privacy import ApproxDP, Filter, Loss, Relation, plan_claim, to_json
 
-__all__ = ["Ledger"]
+LARGEST_SEQ = 2**63 - 1
 
 
 @final
@@ -80,7 +98,7 @@ class Ledger:
                 "store", printable(store), "Ledger.create or Ledger.open, which do it"
             )
         self._store = store
-        self._clock = arguments.clock_of(clock)
+        self._clock = check_clock(clock)
         self._tried: set[tuple[str, Loss]] = set()
         self._required: dict[str, tuple[str, ...]] = {}
 
@@ -95,10 +113,10 @@ class Ledger:
         clock: Callable[[], datetime] | None = None,
     ) -> Ledger:
         """Make a new ledger at a path or a ``postgresql://`` URL; an existing one is refused."""
-        wait = arguments.timeout_of(timeout)
-        arguments.clock_of(clock)
+        wait = check_timeout(timeout)
+        check_clock(clock)
         ledger = secrets.token_hex(16)
-        return cls(_create_store(place, timeout=wait, ledger=ledger), clock=clock)
+        return cls(create_store(place, timeout=wait, ledger=ledger), clock=clock)
 
     @classmethod
     def open(
@@ -114,10 +132,117 @@ class Ledger:
         A place where there is none is an error: a mistyped name must not be a fresh budget.
         ``clock`` only dates the entries.
         """
-        wait = arguments.timeout_of(timeout)
-        arguments.flag("read_only", read_only)
-        arguments.clock_of(clock)
-        return cls(_open_store(place, timeout=wait, read_only=read_only), clock=clock)
+        wait = check_timeout(timeout)
+        check_flag("read_only", read_only)
+        check_clock(clock)
+        return cls(open_store(place, timeout=wait, read_only=read_only), clock=clock)
+
+    @staticmethod
+    def migrate(place: str | Path, *, timeout: float = 60.0) -> Path:
+        """Make a directory of a ledger in a single file, as earlier versions kept it.
+
+        Parameters
+        ----------
+        place
+            The path of the file. Nobody else may have it open.
+        timeout
+            Seconds to wait for others.
+
+        Returns
+        -------
+        Path
+            Where the old file is now. Older programs refuse it.
+
+        Raises
+        ------
+        LedgerCorrupt
+            If the file is not a sound ledger; nothing was changed.
+        LedgerBusy
+            If others have it open.
+
+        """
+        from discreet.ledger._migration import migrate_file
+
+        return migrate_file(check_path("place", place), timeout=check_timeout(timeout))
+
+    @classmethod
+    def restore(
+        cls,
+        place: str | Path,
+        *,
+        receipts: Iterable[Mapping[str, Any]] = (),
+        spent: Mapping[str, Loss] | None = None,
+        timeout: float = 60.0,
+        clock: Callable[[], datetime] | None = None,
+    ) -> Ledger:
+        """Open a backup for charging, after telling what was spent since it was made.
+
+        An entry on every chain says so. A dataset of which neither ``receipts`` nor ``spent``
+        tell anything has its budgets closed: they refuse every further charge.
+
+        Parameters
+        ----------
+        place
+            The directory of the backup, or the URL of a restored database.
+        receipts
+            All receipts of charges since then. They are spent again, in order; one that is
+            missing between them is noticed and refused. That none is missing at the end is for
+            the caller to know.
+        spent
+            For each dataset a loss that bounds what was spent since, charged to every budget.
+        timeout
+            Seconds to wait for others.
+        clock
+            What dates the entries.
+
+        Returns
+        -------
+        Ledger
+            The ledger, open.
+
+        Raises
+        ------
+        LedgerError
+            If the place is not marked as a backup and nothing is told of a dataset, or if the
+            receipts do not fit; nothing was changed.
+
+        """
+        from discreet.ledger._migration import restore_dataset
+
+        documents, losses = check_receipts(receipts), dict(spent or {})
+        wait = check_timeout(timeout)
+        ledger = cls(open_store(place, timeout=wait, backup=True), clock=clock)
+        try:
+            with ledger._store.writing() as session:
+                marks = session.rows("SELECT value FROM meta WHERE name = 'backup'")
+                made = str(marks[0][0]) if marks else None
+                names = [row.name for row in _rows.read_datasets(session)]
+                unknown = sorted(set(losses) - set(names))
+                if unknown:
+                    raise InvalidValue("spent", unknown[0], "a dataset of this ledger")
+                for name in names:
+                    found = _rows.read_dataset(session, name, lock=ledger._store.row_lock)
+                    content = restore_dataset(session, found, documents, losses.get(name), made)
+                    entry = ledger._entry(found.head, "restored", content, found.roll)
+                    _rows.append_entry(session, found.number, entry)
+                if made is not None:
+                    session.run("DELETE FROM meta WHERE name = 'backup'")
+        except BaseException:
+            ledger.close()
+            raise
+        ledger.close()
+        return cls.open(place, timeout=timeout, clock=clock)
+
+    @staticmethod
+    def repair(place: str | Path, *, timeout: float = 60.0) -> bool:
+        """Copy a SQLite ledger into a new, flushed file after the disk failed to flush.
+
+        Returns whether there was anything to repair. What was charged and not confirmed counts
+        as spent if it is still there. Run ``verify`` afterwards.
+        """
+        if is_url(place):
+            raise LedgerError("repair is for SQLite ledgers; PostgreSQL repairs itself")
+        return SqliteStore.repair(check_path("place", place), timeout=check_timeout(timeout))
 
     def close(self) -> None:
         """Close all connections."""
@@ -158,9 +283,9 @@ class Ledger:
         filter (:class:`~discreet.privacy.Filter`); the default is the tightest valid
         one. Scopes in ``required`` must be named in every charge and have a budget of their own.
         """
-        name_of("name", name)
-        name_of("unit", unit)
-        scopes = arguments.required_of(required)
+        check_name("name", name)
+        check_name("unit", unit)
+        scopes = check_scopes(required)
         budget = _new_filter(
             epsilon=epsilon,
             delta=delta,
@@ -170,8 +295,8 @@ class Ledger:
             orders=orders,
         )
         with self._store.writing() as session:
-            ledger, roll = records.identity(session, lock=self._store.row_lock)
-            taken = {row.name: row.number for row in records.dataset_rows(session)}
+            ledger, roll = _rows.read_identity(session, lock=self._store.row_lock)
+            taken = {row.name: row.number for row in _rows.read_datasets(session)}
             if name in taken:
                 raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
             number = roll.count + 1
@@ -189,8 +314,8 @@ class Ledger:
             }
             start = Head(ledger, name, NO_HASH, -1, NO_HASH)
             entry = self._entry(start, "genesis", content, roll)
-            records.save_dataset(session, number, entry, roll.after(entry.hash))
-            records.save_budget(session, number, (DATASET, ""), budget, new=True)
+            _rows.save_dataset(session, number, entry, roll.after(entry.hash))
+            _rows.save_budget(session, number, (DATASET, ""), budget, new=True)
 
     def create_budget(
         self,
@@ -209,13 +334,13 @@ class Ledger:
 
         It restricts and never adds: the budget of the dataset holds as before.
         """
-        name_of("dataset", dataset)
-        label = scope_of(analyst=analyst, project=project, purpose=purpose)
+        check_name("dataset", dataset)
+        label = find_scope(analyst=analyst, project=project, purpose=purpose)
         with self._store.writing() as session:
-            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
             existing = self._budgets(session, found, [(DATASET, ""), label])
             if label in existing:
-                raise LedgerExists(f"there is a budget {label_of(*label)!r} already")
+                raise LedgerExists(f"there is a budget {format_label(*label)!r} already")
             budget = _new_filter(
                 epsilon=epsilon,
                 delta=delta,
@@ -226,8 +351,8 @@ class Ledger:
             )
             content = {"scope": label[0], "name": label[1], "opened": budget.state()}
             entry = self._entry(found.head, "budget", content, found.roll)
-            records.append(session, found.number, entry)
-            records.save_budget(session, found.number, label, budget, new=True)
+            _rows.append_entry(session, found.number, entry)
+            _rows.save_budget(session, found.number, label, budget, new=True)
 
     # --- charging ----------------------------------------------------------------------
 
@@ -253,10 +378,10 @@ class Ledger:
         once and comes back ``replayed``, with the recorded outcome; another request under the
         key raises ``KeyConflict``.
         """
-        name_of("dataset", dataset)
+        check_name("dataset", dataset)
         names = {"analyst": analyst, "project": project, "purpose": purpose}
         if delta is not None:
-            arguments.amount("delta", delta)
+            check_amount("delta", delta)
         request = Request.build(loss, delta=delta, names=names, key=key)
         fields = request.as_json()
         # A loss that was read before takes no time below, where the key is looked for anyway.
@@ -266,7 +391,7 @@ class Ledger:
                 return known
         # The accountant may take a while, so it works before the ledger asks for its turn.
         claim = None if request.delta is None else plan_claim(loss, request.delta)
-        self._try_first(dataset, request, claim)
+        self._check_outside_lock(dataset, request, claim)
         try:
             return self._charge_now(dataset, request, claim, fields)
         except (LedgerBusy, LedgerFull, LedgerReadOnly):
@@ -279,40 +404,37 @@ class Ledger:
         self, dataset: str, request: Request, claim: ApproxDP | None, fields: Mapping[str, Any]
     ) -> Charge:
         with self._store.writing() as session:
-            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
             known = self._by_key(session, found, request)
             if known is None:
                 budgets = self._charged(session, found, request, claim)
                 content = {
                     **fields,
                     **({"read_as": None} if claim is None else _as_claim(claim)),
-                    "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
+                    "spent": {format_label(*label): write_sums(b) for label, b in budgets.items()},
                 }
                 entry = self._entry(found.head, "charge", content, found.roll)
-                records.append(session, found.number, entry, key=request.key)
+                _rows.append_entry(session, found.number, entry, key=request.key)
                 for label, budget in budgets.items():
-                    records.save_budget(session, found.number, label, budget)
+                    _rows.save_budget(session, found.number, label, budget)
                 known = self._as_charge(found.number, entry, None, replayed=False)
         if not known.replayed:
             Charge.made_here += 1
         return known
 
     def _find(self, dataset: str, request: Request) -> Charge | None:
-        """A charge made earlier under the same key; it is settled before it is shown."""
+        """Return the charge that was made earlier under the same key."""
         if request.key is None:
             return None
         with self._store.reading() as session:
-            known = self._by_key(session, records.dataset(session, dataset), request)
-        if known is not None:
-            self._store.settle()
-        return known
+            return self._by_key(session, _rows.read_dataset(session, dataset), request)
 
     def _by_key(
-        self, session: Session, found: records.StoredDataset, request: Request
+        self, session: Session, found: _rows.StoredDataset, request: Request
     ) -> Charge | None:
         if request.key is None:
             return None
-        entry = records.entry_by_key(session, found, request.key)
+        entry = _rows.find_charge(session, found, request.key)
         if entry is None:
             return None
         if not request.same_as(entry.content):
@@ -320,10 +442,10 @@ class Ledger:
                 f"the key {request.key!r} was used for another request (entry {entry.seq} of "
                 f"{found.name!r}); nothing was charged"
             )
-        outcome = records.outcome_of(session, found, entry.seq)
+        outcome = _rows.find_outcome(session, found, entry.seq)
         return self._as_charge(found.number, entry, outcome, replayed=True)
 
-    def _try_first(self, dataset: str, request: Request, claim: ApproxDP | None) -> None:
+    def _check_outside_lock(self, dataset: str, request: Request, claim: ApproxDP | None) -> None:
         """Read a loss for the first time without holding up others.
 
         Readings can be slow and are remembered. A refusal here is final, because sums only
@@ -332,11 +454,12 @@ class Ledger:
         if (dataset, request.loss) in self._tried:
             return
         try:
-            with self._store.reading() as session:
-                self._charged(session, records.dataset(session, dataset), request, claim)
+            with self._store.reading(durable=False) as session:
+                self._charged(session, _rows.read_dataset(session, dataset), request, claim)
         except BudgetExceeded:
             if request.key is None:
-                raise
+                with self._store.reading():  # what was read is on the disk before it leaves
+                    raise
             return  # the same key may have been charged meanwhile: the transaction will tell
         if len(self._tried) > 4096:
             self._tried.clear()
@@ -345,21 +468,21 @@ class Ledger:
     def _charged(
         self,
         session: Session,
-        found: records.StoredDataset,
+        found: _rows.StoredDataset,
         request: Request,
         claim: ApproxDP | None,
     ) -> dict[tuple[str, str], Filter]:
         """Private copies of the budgets that are touched, after the charge."""
         budgets = self._budgets(session, found, request.labels())
         self._check_required(session, found, budgets)
-        named = [(label_of(*label), budget) for label, budget in budgets.items()]
+        named = [(format_label(*label), budget) for label, budget in budgets.items()]
         charge_all(named, request.loss, claim)
         return budgets
 
     def _budgets(
-        self, session: Session, found: records.StoredDataset, labels: Sequence[tuple[str, str]]
+        self, session: Session, found: _rows.StoredDataset, labels: Sequence[tuple[str, str]]
     ) -> dict[tuple[str, str], Filter]:
-        budgets = records.budgets(session, found.number, labels)
+        budgets = _rows.read_budgets(session, found.number, labels)
         if (DATASET, "") not in budgets:
             raise LedgerCorrupt(f"{found.name!r} has lost its budget; nothing was charged")
         return budgets
@@ -367,12 +490,12 @@ class Ledger:
     def _check_required(
         self,
         session: Session,
-        found: records.StoredDataset,
+        found: _rows.StoredDataset,
         budgets: Mapping[tuple[str, str], Filter],
     ) -> None:
         genesis = found.head.genesis
         if genesis not in self._required:  # what an entry says never changes
-            opened = opening_of(records.one_entry(session, found, 0))
+            opened = read_opening(_rows.read_entry(session, found, 0))
             self._required[genesis] = opened.required
         for scope in self._required[genesis]:
             if scope not in {touched for touched, _ in budgets}:
@@ -388,21 +511,21 @@ class Ledger:
         Whoever later holds a certificate with that receipt and another digest has one that nobody
         published. One charge may be published several times.
         """
-        [receipt] = arguments.receipts_of([receipt])
+        [receipt] = check_receipts([receipt])
         entry = receipt.get("entry")
         if not isinstance(entry, Mapping) or entry.get("kind") != "charge":
             raise InvalidValue("receipt", printable(receipt), "the receipt of a charge")
         if not DIGEST.fullmatch(str(certificate)):
             raise InvalidValue("certificate", printable(certificate), "a SHA-256 in hexadecimal")
         with self._store.writing() as session:
-            found = records.dataset(session, str(entry["dataset"]), lock=self._store.row_lock)
-            if receipt_of(records.one_entry(session, found, int(entry["seq"]))) != dict(receipt):
+            found = _rows.read_dataset(session, str(entry["dataset"]), lock=self._store.row_lock)
+            if make_receipt(_rows.read_entry(session, found, int(entry["seq"]))) != dict(receipt):
                 raise InvalidValue(
                     "receipt", entry["seq"], "the receipt of an entry of this ledger"
                 )
             content = {"charge": entry["seq"], "certificate": certificate}
             following = self._entry(found.head, "publication", content, found.roll)
-            records.append(session, found.number, following)
+            _rows.append_entry(session, found.number, following)
 
     def _as_charge(
         self, number: int, entry: Entry, outcome: Mapping[str, Any] | None, *, replayed: bool
@@ -410,16 +533,16 @@ class Ledger:
         def append_outcome(seq: int, content: Mapping[str, Any]) -> None:
             # Losing an outcome is harmless unless somebody may ask for its result.
             with self._store.writing(durable=content["result"] is not None) as session:
-                found = records.dataset(session, entry.dataset, lock=self._store.row_lock)
+                found = _rows.read_dataset(session, entry.dataset, lock=self._store.row_lock)
                 if entry.content.get("key") is not None:
-                    _refuse_second(records.outcome_of(session, found, seq), seq)
+                    _refuse_second(_rows.find_outcome(session, found, seq), seq)
                 following = self._entry(found.head, "outcome", content, found.roll)
-                records.append(session, number, following)
+                _rows.append_entry(session, number, following)
 
         return Charge(entry, outcome=outcome, replayed=replayed, append_outcome=append_outcome)
 
     def _entry(self, head: Head, kind: str, content: Mapping[str, Any], roll: Roll) -> Entry:
-        at = arguments.date_of(self._clock())
+        at = format_date(self._clock())
         return Entry.follow(head, kind=kind, at=at, content=content, roll=roll)
 
     # --- looking -----------------------------------------------------------------------
@@ -427,21 +550,24 @@ class Ledger:
     def datasets(self) -> list[str]:
         """The names of all datasets, in the order in which they were opened."""
         with self._store.reading() as session:
-            return [row.name for row in records.dataset_rows(session)]
+            return [row.name for row in _rows.read_datasets(session)]
 
     def show(self, dataset: str) -> DatasetView:
         """A dataset and its budgets as they stand."""
-        name_of("dataset", dataset)
+        check_name("dataset", dataset)
         with self._store.reading() as session:
-            found = records.dataset(session, dataset)
-            opened = opening_of(records.one_entry(session, found, 0))
+            found = _rows.read_dataset(session, dataset)
+            opened = read_opening(_rows.read_entry(session, found, 0))
             rows = session.rows(
                 "SELECT scope, name FROM budgets WHERE dataset = ?", (found.number,)
             )
             # The dataset first, then the others by name.
             labels = sorted(((str(scope), str(name)) for scope, name in rows), key=_dataset_first)
             budgets = self._budgets(session, found, labels or [(DATASET, "")])
-        views = tuple(view_budget(label_of(*label), budget) for label, budget in budgets.items())
+            restored = _rows.read_restored(session, found.number)
+        views = tuple(
+            view_budget(format_label(*label), budget) for label, budget in budgets.items()
+        )
         return DatasetView(
             name=dataset,
             unit=opened.unit,
@@ -451,6 +577,7 @@ class Ledger:
             entries=found.head.seq + 1,
             head=found.head.hash,
             genesis=found.head.genesis,
+            restored=restored,
         )
 
     def remaining(
@@ -464,7 +591,7 @@ class Ledger:
         """One budget as it stands: the dataset's, or that of ``analyst="ann"`` and so on."""
         label = DATASET
         if not (analyst is None and project is None and purpose is None):
-            label = label_of(*scope_of(analyst=analyst, project=project, purpose=purpose))
+            label = format_label(*find_scope(analyst=analyst, project=project, purpose=purpose))
         for view in self.show(dataset).budgets:
             if view.label == label:
                 return view
@@ -472,7 +599,7 @@ class Ledger:
 
     def history(self, dataset: str) -> list[HistoryRow]:
         """Every charge of a dataset, with its outcome and the sums after it."""
-        return history_of(dataset, self._chain(dataset))
+        return list_history(dataset, self._chain(dataset))
 
     def newest(
         self,
@@ -486,51 +613,51 @@ class Ledger:
 
         Reads the chain backwards, a page at a time, and no further than it has to.
         """
-        name_of("dataset", dataset)
+        check_name("dataset", dataset)
         if analyst is not None:
-            name_of("analyst", analyst)
-        limit = _validate.integer("limit", limit, at_least=1, at_most=arguments.LARGEST_SEQ)
-        end = arguments.LARGEST_SEQ if before is None else before
-        end = _validate.integer("before", end, at_least=0, at_most=arguments.LARGEST_SEQ)
+            check_name("analyst", analyst)
+        limit = _validate.integer("limit", limit, at_least=1, at_most=LARGEST_SEQ)
+        end = LARGEST_SEQ if before is None else before
+        end = _validate.integer("before", end, at_least=0, at_most=LARGEST_SEQ)
         page = min(max(limit, 100), 1000)
         rows: list[HistoryRow] = []
         with self._store.reading() as session:
-            found = records.dataset(session, dataset)
-            for entry in records.charges_before(session, found, end, page=page):
+            found = _rows.read_dataset(session, dataset)
+            for entry in _rows.read_charges_before(session, found, end, page=page):
                 if analyst is None or entry.content.get("analyst") == analyst:
-                    outcome = records.outcome_of(session, found, entry.seq)
-                    rows.append(history_row(entry, outcome))
+                    outcome = _rows.find_outcome(session, found, entry.seq)
+                    rows.append(make_history_row(entry, outcome))
                     if len(rows) == limit:
                         break
         return rows
 
     def _chain(self, dataset: str) -> list[tuple[str, str]]:
-        name_of("dataset", dataset)
+        check_name("dataset", dataset)
         with self._store.reading() as session:
-            number = records.dataset(session, dataset).number
-            return [(row.text, row.hash) for row in records.entry_rows(session, number)]
+            number = _rows.read_dataset(session, dataset).number
+            return [(row.text, row.hash) for row in _rows.read_entries(session, number)]
 
     # --- proving -----------------------------------------------------------------------
 
-    def correct(self, dataset: str) -> list[Problem]:
+    def correct(self, dataset: str) -> list[Fault]:
         """Charge what earlier versions charged too little, and return what was corrected.
 
         One entry is appended for each charge that :meth:`verify` reports as undercharged; it
         raises the sums of every budget that the charge touched. A budget that is exceeded then
         is closed: it refuses every further charge. A chain with any other problem is refused.
         """
-        name_of("dataset", dataset)
-        corrected: list[Problem] = []
+        check_name("dataset", dataset)
+        corrected: list[Fault] = []
         while (problem := self._correct_one(dataset)) is not None:
             corrected.append(problem)
         return corrected
 
-    def _correct_one(self, dataset: str) -> Problem | None:
+    def _correct_one(self, dataset: str) -> Fault | None:
         """Correct the first undercharged entry; every entry is a transaction of its own."""
         with self._store.writing() as session:
-            found = records.dataset(session, dataset, lock=self._store.row_lock)
+            found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
             replay = Replay(dataset)
-            for row in records.entry_rows(session, found.number):
+            for row in _rows.read_entries(session, found.number):
                 replay.feed(row.text, row.hash, position=row.seq)
             others = [problem for problem in replay.problems if not problem.undercharged]
             if others:
@@ -540,16 +667,16 @@ class Ledger:
             wrong = next(iter(replay.undercharged.values()))
             budgets = self._budgets(session, found, [parse_label(at) for at in wrong.missing])
             for label, budget in budgets.items():
-                budget.raise_sums(wrong.missing[label_of(*label)])
+                budget.raise_sums(wrong.missing[format_label(*label)])
             content = {
                 "charge": wrong.seq,
                 "reason": str(wrong),
-                "spent": {label_of(*label): spent_of(b) for label, b in budgets.items()},
+                "spent": {format_label(*label): write_sums(b) for label, b in budgets.items()},
             }
             entry = self._entry(found.head, "correction", content, found.roll)
-            records.append(session, found.number, entry)
+            _rows.append_entry(session, found.number, entry)
             for label, budget in budgets.items():
-                records.save_budget(session, found.number, label, budget)
+                _rows.save_budget(session, found.number, label, budget)
         return replay.problems[0]
 
     def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
@@ -560,33 +687,30 @@ class Ledger:
         and any budget that was exceeded. A chain that was cut off at its end together with
         the ledger's memory of it shows only against ``receipts`` that were kept elsewhere.
         """
-        return verify_store(self._store, receipts=arguments.receipts_of(receipts))
+        return verify_store(self._store, receipts=check_receipts(receipts))
 
     def receipt(self, dataset: str, seq: int) -> dict[str, Any]:
         """One entry as JSON, to be kept elsewhere; it is on the disk when this returns."""
-        name_of("dataset", dataset)
-        position = _validate.integer(
-            "seq", printable(seq), at_least=0, at_most=arguments.LARGEST_SEQ
-        )
-        self._store.settle()
+        check_name("dataset", dataset)
+        position = _validate.integer("seq", printable(seq), at_least=0, at_most=LARGEST_SEQ)
         with self._store.reading() as session:
-            found = records.dataset(session, dataset)
-            return receipt_of(records.one_entry(session, found, position))
+            found = _rows.read_dataset(session, dataset)
+            return make_receipt(_rows.read_entry(session, found, position))
 
     def export(self, dataset: str) -> dict[str, Any]:
         """The whole chain of a dataset as JSON, to be checked without the ledger."""
-        chain = self._chain(dataset)
-        self._store.settle()
-        return export_of(dataset, chain)
+        return make_export(dataset, self._chain(dataset))
 
     def backup(self, target: str | Path) -> None:
-        """Copy a SQLite ledger while it is in use; a plain copy of the file may be torn."""
-        from discreet.ledger.sqlite_store import SqliteStore
+        """Copy a SQLite ledger while it is in use; a plain copy of the directory may be torn.
 
-        path = arguments.path_of("target", target)
+        The copy can be read. Before it can be charged, :meth:`restore` has to be told what was
+        spent since.
+        """
+        path = check_path("target", target)
         if not isinstance(self._store, SqliteStore):
             raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
-        self._store.backup(path)
+        self._store.backup(path, at=format_date(self._clock()))
 
 
 def _refuse_second(outcome: Mapping[str, Any] | None, seq: int) -> None:
@@ -614,12 +738,12 @@ def _new_filter(
     orders: object,
 ) -> Filter:
     return Filter(
-        epsilon=arguments.amount("epsilon", epsilon),
-        delta=arguments.amount("delta", delta),
+        epsilon=check_amount("epsilon", epsilon),
+        delta=check_amount("delta", delta),
         kind=cast("str | None", printable(kind)),
         relation=cast("str", printable(relation)),
-        reserved=None if reserved is None else arguments.amount("reserved", reserved),
-        orders=arguments.orders_of(orders),
+        reserved=None if reserved is None else check_amount("reserved", reserved),
+        orders=check_orders(orders),
     )
 
 
@@ -628,25 +752,27 @@ def _as_claim(claim: ApproxDP) -> dict[str, Any]:
     return {"read_as": to_json(claim), "by_lane": True}
 
 
-def _create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
-    url = arguments.url_of(place)
-    if url is not None:
-        from discreet.ledger.postgres_store import PostgresStore
-
-        return PostgresStore.create(url, timeout=timeout, ledger=ledger)
-    from discreet.ledger.sqlite_store import SqliteStore
-
-    path = arguments.path_of("place", place)
-    return SqliteStore.create(path, timeout=timeout, ledger=ledger)
+def check_flag(argument: str, value: object) -> bool:
+    """A truth value; nothing else is taken for one."""
+    if not isinstance(value, bool):
+        raise InvalidValue(argument, printable(value), "True or False")
+    return value
 
 
-def _open_store(place: str | Path, *, timeout: float, read_only: bool) -> Store:
-    url = arguments.url_of(place)
-    if url is not None:
-        from discreet.ledger.postgres_store import PostgresStore
+def check_clock(clock: object) -> Callable[[], object]:
+    """What dates the entries."""
+    if clock is None:
+        return lambda: datetime.now(UTC)
+    if not callable(clock):
+        raise InvalidValue("clock", printable(clock), "a function that returns a datetime")
+    return clock
 
-        return PostgresStore.open(url, timeout=timeout, read_only=read_only)
-    from discreet.ledger.sqlite_store import SqliteStore
 
-    path = arguments.path_of("place", place)
-    return SqliteStore.open(path, timeout=timeout, read_only=read_only)
+def format_date(moment: object) -> str:
+    """A moment of the clock as entries note it."""
+    if not isinstance(moment, datetime):
+        raise InvalidValue("clock", printable(moment), "a function that returns a datetime")
+    try:
+        return moment.astimezone(UTC).isoformat(timespec="microseconds")
+    except (OverflowError, ValueError, OSError):
+        raise InvalidValue("clock", moment, "a datetime that exists in UTC") from None

@@ -1,4 +1,4 @@
-"""The rows of a ledger: the few statements that read and append them.
+"""The few statements that read and append the rows of a ledger.
 
 Nothing that is read is believed before its type was looked at: a field that somebody spoilt is a
 ``LedgerCorrupt``. Every statement that writes must change exactly one row.
@@ -11,32 +11,11 @@ from copy import copy
 from typing import Any, NamedTuple
 
 from discreet._json import read_json
+from discreet._store import Session
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
-from discreet.ledger.budgets import label_of, state_of
-from discreet.ledger.entries import Entry, Head, Roll, parse_entry
-from discreet.ledger.store import Session
+from discreet.ledger._budget import format_label, write_state
+from discreet.ledger._entry import Entry, Head, Roll, parse_entry
 from discreet.privacy import Filter
-
-__all__ = [
-    "DatasetRow",
-    "Identity",
-    "Row",
-    "StoredDataset",
-    "append",
-    "budget_rows",
-    "budgets",
-    "charges_before",
-    "dataset",
-    "dataset_rows",
-    "entry_by_key",
-    "entry_rows",
-    "filter_of",
-    "identity",
-    "one_entry",
-    "outcome_of",
-    "save_budget",
-    "save_dataset",
-]
 
 
 class Identity(NamedTuple):
@@ -84,10 +63,10 @@ _MOST_KNOWN = 256
 _MALFORMED = (SchemaError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError)
 
 
-def identity(session: Session, *, lock: str = "") -> Identity:
+def read_identity(session: Session, *, lock: str = "") -> Identity:
     """The name and the roll of the ledger."""
     rows = session.rows(f"SELECT name, value FROM meta WHERE name IN ('ledger', 'roll'){lock}")
-    found = dict(_typed(row, (str, str), "the identity of the ledger") for row in rows)
+    found = dict(check_types(row, (str, str), "the identity of the ledger") for row in rows)
     if len(rows) != 2 or len(found) != 2:
         raise LedgerCorrupt("the ledger has lost its identity")
     try:
@@ -96,7 +75,7 @@ def identity(session: Session, *, lock: str = "") -> Identity:
         raise LedgerCorrupt(f"the ledger has lost its identity: {error}") from error
 
 
-def dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
+def read_dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
     """The dataset of a name, or ``LedgerMissing``."""
     rows = session.rows(
         f"SELECT number, name, genesis, seq, hash FROM datasets WHERE name = ?{lock}", (name,)
@@ -105,17 +84,17 @@ def dataset(session: Session, name: str, *, lock: str = "") -> StoredDataset:
         raise LedgerMissing(f"there is no dataset {name!r} in this ledger")
     if len(rows) > 1:
         raise LedgerCorrupt(f"there are {len(rows)} datasets {name!r}; nothing was charged")
-    row = DatasetRow(*_typed(rows[0], _DATASET_TYPES, f"the row of the dataset {name!r}"))
+    row = DatasetRow(*check_types(rows[0], _DATASET_TYPES, f"the row of the dataset {name!r}"))
     # The roll is read after the row was locked, so that it only grows along a chain.
-    ledger, roll = identity(session)
+    ledger, roll = read_identity(session)
     head = Head(ledger, name, row.genesis, row.seq, row.hash)
     return StoredDataset(row.number, name, head, roll)
 
 
-def dataset_rows(session: Session) -> list[DatasetRow]:
+def read_datasets(session: Session) -> list[DatasetRow]:
     """Every dataset, in the order in which they were opened."""
     rows = session.rows("SELECT number, name, genesis, seq, hash FROM datasets ORDER BY number")
-    return [DatasetRow(*_typed(row, _DATASET_TYPES, "the row of a dataset")) for row in rows]
+    return [DatasetRow(*check_types(row, _DATASET_TYPES, "the row of a dataset")) for row in rows]
 
 
 def save_dataset(session: Session, number: int, entry: Entry, roll: Roll) -> None:
@@ -126,10 +105,10 @@ def save_dataset(session: Session, number: int, entry: Entry, roll: Roll) -> Non
         (number, entry.dataset, entry.hash, 0, entry.hash),
     )
     _write_one(session, "UPDATE meta SET value = ? WHERE name = 'roll'", (roll.as_text(),))
-    append(session, number, entry)
+    append_entry(session, number, entry)
 
 
-def append(session: Session, number: int, entry: Entry, *, key: str | None = None) -> None:
+def append_entry(session: Session, number: int, entry: Entry, *, key: str | None = None) -> None:
     """Add an entry and move the end of the chain."""
     refers = entry.content["charge"] if entry.kind == "outcome" else None
     _write_one(
@@ -146,13 +125,13 @@ def append(session: Session, number: int, entry: Entry, *, key: str | None = Non
         )
 
 
-def budget_rows(session: Session) -> list[tuple[int, str, str, str]]:
+def read_budget_rows(session: Session) -> list[tuple[int, str, str, str]]:
     """Dataset, scope, name and state of every budget in the ledger."""
     rows = session.rows("SELECT dataset, scope, name, state FROM budgets ORDER BY 1, 2, 3")
-    return [_typed(row, (int, str, str, str), "the row of a budget") for row in rows]
+    return [check_types(row, (int, str, str, str), "the row of a budget") for row in rows]
 
 
-def budgets(
+def read_budgets(
     session: Session, number: int, labels: Sequence[tuple[str, str]]
 ) -> dict[tuple[str, str], Filter]:
     """The filters of those named budgets that exist."""
@@ -164,10 +143,10 @@ def budgets(
     states = {(scope, name): state for scope, name, state in rows}
     if len(states) != len(rows):
         raise LedgerCorrupt("a budget has two rows; nothing was charged, run verify")
-    return {label: filter_of(states[label], label) for label in labels if label in states}
+    return {label: read_filter(states[label], label) for label in labels if label in states}
 
 
-def filter_of(state: object, label: tuple[str, str]) -> Filter:
+def read_filter(state: object, label: tuple[str, str]) -> Filter:
     """The budget that a state describes, or ``LedgerCorrupt``."""
     try:
         if not isinstance(state, str):
@@ -175,7 +154,7 @@ def filter_of(state: object, label: tuple[str, str]) -> Filter:
         return copy(_read(state))
     except _MALFORMED as error:
         raise LedgerCorrupt(
-            f"the budget {label_of(*label)!r} cannot be read, nothing was charged: {error}"
+            f"the budget {format_label(*label)!r} cannot be read, nothing was charged: {error}"
         ) from error
 
 
@@ -198,7 +177,7 @@ def save_budget(
     session: Session, number: int, label: tuple[str, str], budget: Filter, *, new: bool = False
 ) -> None:
     """Store the sums of a budget."""
-    state = state_of(budget)
+    state = write_state(budget)
     _remember(state, copy(budget))
     if new:
         statement = "INSERT INTO budgets (state, dataset, scope, name) VALUES (?, ?, ?, ?)"
@@ -207,7 +186,7 @@ def save_budget(
     _write_one(session, statement, (state, number, *label))
 
 
-def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[Row]:
+def read_entries(session: Session, number: int, *, page: int = 1000) -> Iterator[Row]:
     """Every entry of a dataset in order, a page at a time."""
     last = -(2**63)
     while True:
@@ -215,13 +194,21 @@ def entry_rows(session: Session, number: int, *, page: int = 1000) -> Iterator[R
             f"{_ROW} WHERE dataset = ? AND seq > ? ORDER BY seq LIMIT ?", (number, last, page)
         )
         for row in rows:
-            yield Row(*_typed(row, _ROW_TYPES, f"entry {row[0]!r} of dataset {number}"))
+            yield Row(*check_types(row, _ROW_TYPES, f"entry {row[0]!r} of dataset {number}"))
         if len(rows) < page:
             return
         last = rows[-1][0]
 
 
-def charges_before(
+def read_restored(session: Session, number: int) -> tuple[int, ...]:
+    """Return the positions of the entries that tell of a restored backup."""
+    rows = session.rows(
+        "SELECT seq FROM entries WHERE dataset = ? AND kind = 'restored' ORDER BY seq", (number,)
+    )
+    return tuple(check_types(row, (int,), "an entry of a restored backup")[0] for row in rows)
+
+
+def read_charges_before(
     session: Session, found: StoredDataset, end: int, *, page: int
 ) -> Iterator[Entry]:
     """Charges below a position, the newest first, a page at a time."""
@@ -241,7 +228,7 @@ def charges_before(
             return
 
 
-def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
+def read_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
     """The entry at a position, or ``LedgerMissing``."""
     entry = _one(session, found, "seq", seq)
     if entry is None:
@@ -251,7 +238,7 @@ def one_entry(session: Session, found: StoredDataset, seq: int) -> Entry:
     return entry
 
 
-def entry_by_key(session: Session, found: StoredDataset, key: str) -> Entry | None:
+def find_charge(session: Session, found: StoredDataset, key: str) -> Entry | None:
     """The charge that was made under an idempotency key."""
     entry = _one(session, found, "request_key", key)
     if entry is not None and (entry.kind != "charge" or entry.content.get("key") != key):
@@ -259,7 +246,7 @@ def entry_by_key(session: Session, found: StoredDataset, key: str) -> Entry | No
     return entry
 
 
-def outcome_of(session: Session, found: StoredDataset, seq: int) -> Mapping[str, Any] | None:
+def find_outcome(session: Session, found: StoredDataset, seq: int) -> Mapping[str, Any] | None:
     """What became of the body of a charge, if that is known."""
     entry = _one(session, found, "refers", seq)
     if entry is None:
@@ -286,7 +273,7 @@ def _one(session: Session, found: StoredDataset, column: str, value: object) -> 
 
 
 def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
-    text, hash_ = _typed(row, (str, str), f"an entry of {found.name!r}")
+    text, hash_ = check_types(row, (str, str), f"an entry of {found.name!r}")
     try:
         entry = parse_entry(text)
     except SchemaError as error:
@@ -296,7 +283,7 @@ def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
     return entry
 
 
-def _typed(row: Sequence[Any], kinds: Sequence[Any], what: str) -> Any:
+def check_types(row: Sequence[Any], kinds: Sequence[Any], what: str) -> Any:
     for value, kind in zip(row, kinds, strict=True):
         if not isinstance(value, kind):
             raise LedgerCorrupt(f"{what} holds {value!r} where it cannot be; run verify")

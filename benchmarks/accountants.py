@@ -13,9 +13,7 @@ from functools import partial
 from typing import Any
 
 from accounting_rows import Row
-from discreet.privacy import Gaussian, Loss
-from discreet.privacy.calibrate import noise_multiplier
-from discreet.privacy.loss import compose
+from discreet.privacy import Gaussian, Loss, compose, least_noise_multiplier
 
 Answer = tuple[float | None, float]
 
@@ -218,7 +216,7 @@ def calibrations(
 ) -> dict[str, Callable[[], float]]:
     """A search for the least noise by every library that is installed."""
     every: dict[str, Callable[[], float]] = {
-        OURS: partial(noise_multiplier, epsilon=epsilon, delta=delta, rate=rate, steps=steps),
+        OURS: partial(least_noise_multiplier, epsilon=epsilon, delta=delta, rate=rate, steps=steps),
         PEER: partial(dp_accounting_noise, epsilon, delta, rate, steps),
         OPACUS_PRV: partial(opacus_noise, epsilon, delta, rate, steps),
     }

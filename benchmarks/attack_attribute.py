@@ -21,8 +21,8 @@ import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
-from discreet.attacks.attribute import PRIORS, Attribute, attribute_inference
-from discreet.attacks.shadow_networks import NetworkTrainer, Perceptron
+from discreet.attacks import Attribute, NetworkTrainer, Perceptron, attribute_inference
+from discreet.attacks._attribute import PRIORS
 from discreet.data import Encoding, read_table
 from learners_tasks import adult_schema, census
 

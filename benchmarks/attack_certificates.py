@@ -34,7 +34,7 @@ from discreet.attacks import (
     ShadowPool,
     label_only,
     lira,
-    pooled,
+    pool_results,
     quantile_regression,
     rmia,
     shokri,
@@ -43,7 +43,7 @@ from discreet.attacks import (
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.data import fashion_mnist
 from discreet.learn.dpsgd import Plan, Trainer
-from discreet.privacy.loss import Loss
+from discreet.privacy import Loss
 
 EPSILONS = (0.5, 2.0, 8.0, 32.0, 100.0)
 DELTA = 1e-5
@@ -128,7 +128,7 @@ def attacks(
                 seed=seed,
             )
         )
-    return {name: pooled(results) for name, results in found.items()}
+    return {name: pool_results(results) for name, results in found.items()}
 
 
 def checked(result: MembershipResult, loss: Loss | None) -> dict[str, Any]:

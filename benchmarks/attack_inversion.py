@@ -34,8 +34,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from discreet.attacks.inversion import InversionResult, invert
-from discreet.attacks.inversion_recognition import recognition
+from discreet.attacks import InversionResult, invert, recognition
 from discreet.data import faces
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

@@ -27,7 +27,7 @@ from discreet.attacks import (
     ShadowPool,
     ShadowScores,
     lira,
-    pooled,
+    pool_results,
     rmia,
     yeom,
 )
@@ -57,7 +57,7 @@ def measure(
     for name, attack in ATTACKS.items():
         start = time.perf_counter()
         single = [attack(*scores.leave_out(row)) for row in range(len(scores))]
-        together = pooled(single)
+        together = pool_results(single)
         seconds = time.perf_counter() - start
         alone = sorted(result.tpr_at(LOW).share for result in single)
         roc = together.roc

@@ -19,9 +19,14 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from discreet.attacks.property_attack import ACCESS, property_inference
-from discreet.attacks.property_draws import property_sets, train_shadows
-from discreet.attacks.shadow_networks import NetworkTrainer, Perceptron
+from discreet.attacks import (
+    NetworkTrainer,
+    Perceptron,
+    property_inference,
+    property_sets,
+    train_shadows,
+)
+from discreet.attacks._property import ACCESS
 from discreet.data import Encoding, read_table
 from learners_tasks import adult_schema, census
 
@@ -58,7 +63,7 @@ def measure(
         has = mark if column is None else x[:, encoding.names.index(column)] > 0
         sets = property_sets(has, shares=shares, size=size, sets=shadows, seed=seed)
         start = time.perf_counter()
-        models = train_shadows(trainer, sets, together=50)
+        models = train_shadows(trainer, sets, group=50)
         training = time.perf_counter() - start
         for access in ACCESS:
             start = time.perf_counter()

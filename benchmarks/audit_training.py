@@ -54,7 +54,7 @@ from discreet.learn.dpsgd.canaries import (
     train_with_input_canaries,
 )
 from discreet.privacy import GDP
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source
 from reproduce_dpsgd import pixels, small_cnn
 

@@ -27,12 +27,11 @@ from matplotlib.colors import LogNorm
 from scipy.stats import beta
 
 from discreet.cli.pictures import COLOURS, blank_figure, save
-from discreet.mechanisms import stable_vector_plan
-from discreet.mechanisms.distances import votes_distance
+from discreet.mechanisms import stable_vector_plan, votes_distance
 from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
 from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -190,7 +190,7 @@ class ArrayCache:
         try:
             if path.stat().st_size > int(np.prod(shape)) * np.dtype(dtype).itemsize + header:
                 return None
-            found = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+            found = _read_array(path, mapped=mapped)
             wanted = _checksum(found)
             with path.open("rb") as stream:
                 stream.seek(-len(wanted), os.SEEK_END)
@@ -206,6 +206,15 @@ class ArrayCache:
         with replace_file(place, private=True) as draft, draft.open("wb") as stream:
             np.save(stream, array, allow_pickle=False)
             stream.write(_checksum(array))
+
+
+def _read_array(path: Path, *, mapped: bool) -> NDArray[Any]:
+    """Read one array and nothing else that numpy could read; whatever is wrong raises."""
+    if mapped:
+        return np.lib.format.open_memmap(path, mode="r")
+    with path.open("rb") as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+        return array
 
 
 def _checksum(array: NDArray[Any]) -> bytes:

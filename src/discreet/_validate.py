@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from discreet.errors import InvalidValue
 
-__all__ = ["fraction", "integer", "one_of", "real", "withheld"]
+__all__ = ["exactly_one", "flag", "fraction", "integer", "one_of", "real", "withheld"]
 
 
 def real(
@@ -116,6 +116,29 @@ def one_of(argument: str, value: object, choices: tuple[str, ...]) -> str:
     """Return ``value`` if it is one of the named choices, or raise."""
     if not isinstance(value, str) or value not in choices:
         raise InvalidValue(argument, value, "one of " + ", ".join(choices))
+    return value
+
+
+def exactly_one(**given: object) -> str:
+    """Return the name of the one argument that is not None, or raise.
+
+    >>> exactly_one(epsilon=0.1, scale=None)
+    'epsilon'
+    >>> exactly_one(epsilon=None, scale=None)
+    Traceback (most recent call last):
+    discreet.errors.InvalidValue: epsilon = None: expected exactly one of epsilon, scale
+    """
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) == 1:
+        return names[0]
+    wrong = names[0] if names else next(iter(given))
+    raise InvalidValue(wrong, given[wrong], "exactly one of " + ", ".join(given))
+
+
+def flag(argument: str, value: object) -> bool:
+    """Return a genuine True or False, or raise."""
+    if not isinstance(value, bool):
+        raise InvalidValue(argument, value, "True or False")
     return value
 
 

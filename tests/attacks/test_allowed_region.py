@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet.attacks import roc
-from discreet.attacks.roc import Roc, roc_curve
+from discreet.attacks import Roc
+from discreet.attacks import _roc as roc
+from discreet.attacks._roc import roc_curve
 from discreet.errors import InvalidValue
 from discreet.privacy import GDP, Loss, PureDP
 

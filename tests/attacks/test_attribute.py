@@ -12,9 +12,9 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from discreet.attacks import as_target, attribute
-from discreet.attacks.attribute import Attribute, AttributeResult, attribute_inference
-from discreet.attacks.attribute_imputation import Imputation, fit_imputation
+from discreet.attacks import Attribute, AttributeResult, as_target, attribute_inference
+from discreet.attacks import _attribute as attribute
+from discreet.attacks._attribute import Imputation, fit_imputation
 from discreet.data import Boolean, Categorical, Encoding, Integer, Real, Schema, read_table
 from discreet.errors import InvalidValue, NotApplicable
 

@@ -15,11 +15,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
-from discreet.attacks import as_target
-from discreet.attacks.inversion import invert
-from discreet.attacks.inversion_gradients import DifferenceClimb, ExactClimb
-from discreet.attacks.inversion_pictures import blur, cosine_directions, total_variation
-from discreet.attacks.inversion_recognition import recognition
+from discreet.attacks import as_target, invert, recognition
+from discreet.attacks._inversion import DifferenceClimb, ExactClimb
+from discreet.attacks._picture_prior import blur, cosine_directions, total_variation
 from discreet.errors import InvalidValue, NotApplicable
 
 CLASSES, SIDE = 40, 12

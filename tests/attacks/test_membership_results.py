@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from discreet.attacks import MembershipResult, pooled
-from discreet.attacks.results import SMALLEST_SLICE
+from discreet.attacks import SMALLEST_SLICE, MembershipResult, pool_results
 from discreet.errors import InvalidValue, NotApplicable
 
 
@@ -147,11 +146,11 @@ def test_bad_results_are_refused() -> None:
 
 
 def test_pooled() -> None:
-    many = pooled([result(), result()])
+    many = pool_results([result(), result()])
     assert len(many.scores) == 16
     assert many.auc == result().auc
     assert many.threshold == 0.5
     assert many.metadata["pooled_targets"] == 2
-    assert pooled([result(), result(decided=False)]).decisions is None
+    assert pool_results([result(), result(decided=False)]).decisions is None
     with pytest.raises(InvalidValue, match="results"):
-        pooled([])
+        pool_results([])

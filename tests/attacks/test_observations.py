@@ -17,10 +17,10 @@ from discreet.attacks import (
     quantile_regression,
     rmia,
     shokri,
-    signals,
     yeom,
 )
-from discreet.attacks.observations import record_digests
+from discreet.attacks import _signals as signals
+from discreet.attacks._records import record_digests
 from discreet.errors import InvalidValue
 
 X = np.arange(12.0).reshape(6, 2)

@@ -18,12 +18,17 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.svm import LinearSVC
 from torch import nn
 
-from discreet.attacks import as_target, property_attack
-from discreet.attacks.property_attack import PropertyResult
-from discreet.attacks.property_attack import property_inference as infer
-from discreet.attacks.property_draws import property_sets, train_shadows
-from discreet.attacks.property_weights import layers_of, sorted_weights, weight_sets
-from discreet.attacks.shadow_networks import NetworkTrainer, Perceptron
+from discreet.attacks import (
+    NetworkTrainer,
+    Perceptron,
+    PropertyResult,
+    as_target,
+    property_sets,
+    train_shadows,
+)
+from discreet.attacks import _property as property_attack
+from discreet.attacks import property_inference as infer
+from discreet.attacks._property import layers_of, sorted_weights, weight_sets
 from discreet.errors import InvalidValue, NotApplicable
 
 SURE = 1 - 1e-9
@@ -80,7 +85,7 @@ def test_trainers_get_indices_and_different_seeds() -> None:
     assert alone == [rows.sum() for rows in drawn.indices]
     x = np.random.default_rng(1).normal(size=(20, 3)).astype(np.float32)
     trainer = NetworkTrainer(x, np.arange(20) % 2, Perceptron(3, 2, hidden=(4,)), epochs=2)
-    grouped = train_shadows(trainer, drawn, together=4)
+    grouped = train_shadows(trainer, drawn, group=4)
     for model, rows, (_, seed) in zip(grouped, drawn.indices, with_seed, strict=True):
         torch.testing.assert_close(model(torch.tensor(x)), trainer(rows, seed)(torch.tensor(x)))
 
@@ -238,7 +243,7 @@ def test_judging_on_the_shadows_learned_from_is_caught(
     models, holds, _ = innocent
     features = np.stack(property_attack.shadow_features(models, "outputs", QUERIES, None))
     monkeypatch.setattr(
-        property_attack, "_fitted", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
+        property_attack, "_fit", lambda meta, *_: KNeighborsClassifier(1).fit(features, holds)
     )
     assert not at_chance(run(innocent, classifier=nearest, **options))
 

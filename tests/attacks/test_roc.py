@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.attacks.roc import area, area_interval, roc_curve
+from discreet.attacks._roc import area, area_interval, roc_curve
 from discreet.errors import InvalidValue
 
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=12)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discreet.attacks.property_draws import property_sets, train_shadows
-from discreet.attacks.seeded_training import SeededTraining
-from discreet.cli.attack_membership import OnIndices
+from discreet.attacks import on_records, property_sets, train_shadows
+from discreet.attacks._training import SeededTraining
 
 
 class Called:
@@ -66,11 +65,11 @@ def test_who_gets_the_seed(train: Callable[..., Any], wanted: object) -> None:
 
 
 def test_behind_records_and_labels() -> None:
-    given = OnIndices(lambda x, y, width=1.0: width, np.arange(3), np.arange(3))
+    given = on_records(lambda x, y, width=1.0: width, np.arange(3), np.arange(3))
     assert given(np.array([0]), 7) == 1.0
-    given = OnIndices(lambda x, y, width=1.0, seed=0: (width, seed), np.arange(3), np.arange(3))
+    given = on_records(lambda x, y, width=1.0, seed=0: (width, seed), np.arange(3), np.arange(3))
     assert given(np.array([0]), 7) == (1.0, 7)
-    given = OnIndices(lambda x, y, start: (len(x), start), np.arange(3), np.arange(3))
+    given = on_records(lambda x, y, start: (len(x), start), np.arange(3), np.arange(3))
     assert given(np.array([0]), 7) == (1, 7)
 
 

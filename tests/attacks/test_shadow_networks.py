@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from discreet._cache import describe
 from discreet.attacks import NetworkTrainer, Perceptron, ShadowPool, lira, yeom
 from discreet.errors import InvalidValue
 
@@ -119,30 +120,41 @@ def test_torch_s_own_chance_is_left_alone() -> None:
 def test_keys_tell_settings_apart() -> None:
     one = NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1)
     keys = {
-        one.key,
-        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=2).key,
-        NetworkTrainer(X, Y, Perceptron(6, 3, (4,)), epochs=1).key,
-        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1, learning_rate=0.1).key,
-        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1, optimizer="sgd").key,
+        one.cache_key,
+        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=2).cache_key,
+        NetworkTrainer(X, Y, Perceptron(6, 3, (4,)), epochs=1).cache_key,
+        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1, learning_rate=0.1).cache_key,
+        NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1, optimizer="sgd").cache_key,
     }
     assert len(keys) == 5
-    assert NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1).key == one.key
+    assert NetworkTrainer(X, Y, Perceptron(6, 3), epochs=1).cache_key == one.cache_key
 
 
 def test_keys_tell_data_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = np.array(X, copy=True), np.array(Y, copy=True)
     trainer = NetworkTrainer(x, y, Perceptron(6, 3), epochs=1)
-    keys = {trainer.key, NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key}
+    keys = {trainer.cache_key, NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).cache_key}
     assert len(keys) == 1
     x[3, 2] += 1
-    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).cache_key)
     y[3] = (y[3] + 1) % 3
-    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
-    monkeypatch.setattr("torch.__version__", "0.0.1")
-    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
-    monkeypatch.setattr("discreet.attacks.shadow_networks.__version__", "0.0.1")
-    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).key)
-    assert len(keys) == 5
+    keys.add(NetworkTrainer(x, y, Perceptron(6, 3), epochs=1).cache_key)
+    assert len(keys) == 3
+    before = describe(trainer)
+    monkeypatch.setattr("discreet._cache.versions", lambda: ["torch 0.0.1"])
+    assert describe(trainer) != before
+
+
+def test_a_network_of_ones_own_needs_a_text() -> None:
+    def network() -> nn.Module:
+        return nn.Linear(6, 3)
+
+    assert NetworkTrainer(X, Y, network, epochs=1).cache_key is None
+    with pytest.raises(InvalidValue, match="cache_key"):
+        describe(NetworkTrainer(X, Y, network, epochs=1))
+    network.cache_key = "linear 6-3"  # type: ignore[attr-defined]
+    assert "linear 6-3" in str(NetworkTrainer(X, Y, network, epochs=1).cache_key)
+    describe(NetworkTrainer(X, Y, network, epochs=1))
 
 
 def test_bad_input() -> None:

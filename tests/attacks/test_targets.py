@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, RidgeClassifier
 from torch import nn
 
 from discreet.attacks import ShadowPool, Target, as_target, class_indices
-from discreet.attacks.targets import log_softmax
+from discreet.attacks._target import log_softmax
 from discreet.errors import InvalidValue, NotApplicable
 
 X = np.array([[-1.0, 0.0], [1.0, 0.5], [2.0, -1.0], [-2.0, 1.0], [0.1, 0.2]])

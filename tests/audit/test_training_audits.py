@@ -24,7 +24,7 @@ from discreet.audit import (
 from discreet.audit._one_run import one_run_p_value
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import GDP, ApproxDP, Gaussian, PureDP
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source
 
 RIGHT, WRONG = [1.0] * 400, [0.0] * 400

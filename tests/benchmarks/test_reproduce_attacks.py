@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from discreet.attacks.results import MembershipResult
+from discreet.attacks import MembershipResult
 from discreet.data.made_up_purchases import made_up_purchases
 from discreet.privacy import Gaussian
 

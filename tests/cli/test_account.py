@@ -7,9 +7,16 @@ from typing import Any
 
 import pytest
 
-from discreet.privacy import ACCOUNTANTS, Gaussian, Laplace, PureDP, RandomizedResponse
-from discreet.privacy.account import every_accountant
-from discreet.privacy.serial import from_json, to_json
+from discreet.privacy import (
+    ACCOUNTANTS,
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+    every_accountant,
+    from_json,
+    to_json,
+)
 
 MNIST = ["--noise-multiplier", "1.1", "--rate", "256/60000", "--steps", "14062", "--delta", "1e-5"]
 

@@ -67,5 +67,5 @@ def test_shadow_models_are_trained_as_the_target_was(
     assert options.items() <= told[0].items()
     assert shadow.probabilities(records).shape == (200, 2)
     # Scores of models that were trained otherwise must not be read.
-    assert maker.key != SameLearner(other).key
-    assert maker.key == SameLearner(target).key
+    assert maker.cache_key != SameLearner(other).cache_key
+    assert maker.cache_key == SameLearner(target).cache_key

@@ -187,8 +187,8 @@ def test_an_unwritable_picture_is_refused_before_anything_is_computed(
     def computed(*_: object, **__: object) -> None:
         pytest.fail("computed although the picture cannot be written")
 
-    monkeypatch.setattr("discreet.privacy.account.every_accountant", computed)
-    monkeypatch.setattr("discreet.privacy.meaning.explain", computed)
+    monkeypatch.setattr("discreet.privacy.every_accountant", computed)
+    monkeypatch.setattr("discreet.privacy.theorems.explain", computed)
     place = tmp_path / "missing" / "a.png"
     for command in (["compare"], ["explain", "--epsilon", "1"]):
         result = run(*command, "--output", str(place))

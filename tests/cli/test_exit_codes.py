@@ -146,7 +146,7 @@ def test_an_interrupted_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
     def interrupted(*_: Any, **__: Any) -> None:
         raise typer.Abort
 
-    monkeypatch.setattr("discreet.privacy.meaning.explain", interrupted)
+    monkeypatch.setattr("discreet.privacy.theorems.explain", interrupted)
     assert run("explain", "--epsilon", "1").exit_code == 130
 
 
@@ -158,7 +158,7 @@ def test_a_mistake_of_our_own_is_never_taken_for_a_no(
     def mistaken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a mistake")
 
-    monkeypatch.setattr("discreet.privacy.meaning.explain", mistaken)
+    monkeypatch.setattr("discreet.privacy.theorems.explain", mistaken)
     monkeypatch.setattr("sys.argv", ["discreet", "explain", "--epsilon", "1"])
     with pytest.raises(SystemExit) as ended:
         application.main()

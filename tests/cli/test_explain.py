@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from discreet.cli.explain_picture import draw_explanation
-from discreet.privacy import meaning
+from discreet.privacy import theorems
 
 
 def answer(run: Any, *arguments: str) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_a_pure_guarantee_bounds_annas_belief(run: Any) -> None:
 
 def test_with_delta_the_numbers_are_those_of_the_calculus(run: Any) -> None:
     document = answer(run, "--epsilon", "1", "--delta", "1e-6", "--prior", "0.4")
-    expected = meaning.explain(1.0, 1e-6, prior=0.4).to_json()
+    expected = theorems.explain(1.0, 1e-6, prior=0.4).to_json()
     assert document == {**json.loads(json.dumps(expected)), "picture": None}
     assert document["posterior_upper"] is None
 
@@ -39,7 +39,7 @@ def test_with_delta_the_numbers_are_those_of_the_calculus(run: Any) -> None:
 def test_the_text_is_the_sentences_one_a_line(run: Any) -> None:
     result = run("explain", "--epsilon", "1", "--delta", "1e-6", "--prior", "0.4")
     assert result.exit_code == 0
-    expected = meaning.explain(1.0, 1e-6, prior=0.4).sentences()
+    expected = theorems.explain(1.0, 1e-6, prior=0.4).sentences()
     assert result.stdout.splitlines() == list(expected)
 
 
@@ -77,5 +77,5 @@ def test_every_corner_can_be_drawn(
     tmp_path: Path, epsilon: float, delta: float, prior: float
 ) -> None:
     place = tmp_path / "a.svg"
-    draw_explanation(meaning.explain(epsilon, delta, prior=prior), place)
+    draw_explanation(theorems.explain(epsilon, delta, prior=prior), place)
     assert ET.parse(place).getroot().tag.endswith("svg")

@@ -28,7 +28,7 @@ from discreet.curator.queries import (
 )
 from discreet.curator.thresholds import least_count, release_threshold
 from discreet.errors import InvalidValue
-from discreet.mechanisms.error_bars import laplace_reach
+from discreet.mechanisms import laplace_quantile
 from discreet.randomness import source
 
 ROWS = [
@@ -193,7 +193,7 @@ def test_error_bars_of_too_little_noise_are_caught(
 @pytest.mark.parametrize("scale", ["1/200", "1/3", "1", "20/7", "1000.5", "2199023255552", "1e15"])
 def test_the_reach_of_noise_is_exact(scale: str) -> None:
     for risk in (0.5, 0.05, 1e-6):
-        slow = laplace_reach(Fraction(scale))(risk)
+        slow = laplace_quantile(Fraction(scale))(risk)
         assert planning._reach(Fraction(scale), risk) == slow
 
 

@@ -436,7 +436,7 @@ def test_a_plan_without_a_tight_pair_that_was_charged_too_little_is_found(
     """The lower end of its bracket is 0, which every claim is above."""
     from discreet.ledger import _ledger as module
     from discreet.privacy import ApproxDP, Laplace
-    from discreet.privacy import charges as readings
+    from discreet.privacy import _charges as readings
 
     loss = Laplace(0.01, relation="replace").sample_without_replacement(sample=9, population=10)
     with Ledger.create(file) as book:

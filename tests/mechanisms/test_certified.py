@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.mechanisms.certified import (
+from discreet.mechanisms._intervals import (
+    check_delta,
+    check_epsilon,
     decimal_down,
     decimal_up,
     exp_bounds,
     laplace_difference_tail,
     laplace_tail,
     threshold_above,
-    workable_delta,
-    workable_epsilon,
 )
 from mechanisms.exact_runs import exact_tail
 
@@ -97,9 +97,9 @@ def test_far_tails_are_bounded_without_effort() -> None:
 def test_parameters_that_cannot_be_certified_are_refused() -> None:
     for epsilon in (0, "1e-10", 1e7, float("nan"), 10**400, True):
         with pytest.raises(InvalidValue, match="epsilon"):
-            workable_epsilon(epsilon)
+            check_epsilon(epsilon)
     for delta in (0, "1e-301", 1, -1, float("inf")):
         with pytest.raises(InvalidValue, match="delta"):
-            workable_delta(delta)
-    assert workable_epsilon("1e-9") == Fraction(1, 10**9)
-    assert workable_delta(1e-300) == Fraction(1, 10**300)
+            check_delta(delta)
+    assert check_epsilon("1e-9") == Fraction(1, 10**9)
+    assert check_delta(1e-300) == Fraction(1, 10**300)

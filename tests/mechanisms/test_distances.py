@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.mechanisms import median, mode, most_votes
-from discreet.mechanisms.distances import votes_distance
-from discreet.mechanisms.stability import StableFunction
+from discreet.mechanisms import StableFunction, median, mode, most_votes, votes_distance
 
 Records = tuple[Hashable, ...]
 

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import laplace_integer, permute_and_flip
-from discreet.mechanisms.error_bars import (
+from discreet.mechanisms import (
     each_of,
-    gaussian_reach,
-    laplace_reach,
-    outward,
-    real_bars,
+    laplace_integer,
+    laplace_quantile,
+    permute_and_flip,
+    round_outward,
 )
+from discreet.mechanisms._intervals import gaussian_quantile, real_bars
 
 RISKS = [0.9, 0.5, 0.05, 1e-3, 1e-9, 2.0**-53]
 
@@ -28,7 +28,7 @@ RISKS = [0.9, 0.5, 0.05, 1e-3, 1e-9, 2.0**-53]
 @pytest.mark.parametrize("risk", RISKS)
 def test_laplace_reach_is_the_least_that_covers(scale: str, risk: float) -> None:
     exact = Fraction(scale)
-    t = laplace_reach(exact)(risk)
+    t = laplace_quantile(exact)(risk)
     with mpmath.workdps(60):
         unit = mpmath.mpf(exact.denominator) / exact.numerator
 
@@ -42,7 +42,7 @@ def test_laplace_reach_is_the_least_that_covers(scale: str, risk: float) -> None
 @pytest.mark.parametrize("stddev", [0.1, 0.5, 1.0, 3.7, 40.0])
 @pytest.mark.parametrize("risk", RISKS)
 def test_gaussian_reach_is_the_least_that_covers(stddev: float, risk: float) -> None:
-    t = gaussian_reach(stddev)(risk)
+    t = gaussian_quantile(stddev)(risk)
     with mpmath.workdps(40):
         variance = mpmath.mpf(stddev) ** 2
 
@@ -62,10 +62,10 @@ def test_gaussian_reach_is_the_least_that_covers(stddev: float, risk: float) -> 
 @pytest.mark.parametrize("risk", RISKS)
 def test_gaussian_reach_at_large_deviations_is_close_and_safe(risk: float) -> None:
     # Where both are available the bound is at most two steps wider than the sum.
-    summed = gaussian_reach(4096.0)(risk)
-    bounded = gaussian_reach(math.nextafter(4096.0, 5000.0))(risk)
+    summed = gaussian_quantile(4096.0)(risk)
+    bounded = gaussian_quantile(math.nextafter(4096.0, 5000.0))(risk)
     assert summed <= bounded <= summed + 2
-    assert gaussian_reach(2.0**60)(0.05) == pytest.approx(1.959963984540054 * 2.0**60, rel=1e-9)
+    assert gaussian_quantile(2.0**60)(0.05) == pytest.approx(1.959963984540054 * 2.0**60, rel=1e-9)
 
 
 @given(count=st.integers(1, 10**6), risk=st.floats(1e-12, 0.99))
@@ -93,9 +93,9 @@ def test_real_ends_are_rounded_outward(steps: int, exponent: int, t: int) -> Non
 
 
 def test_outward_of_what_no_double_holds() -> None:
-    assert outward(Fraction(10) ** 400, math.inf) == math.inf
-    assert outward(-(Fraction(10) ** 400), -math.inf) == -math.inf
-    assert outward(Fraction(1, 2), math.inf) == 0.5
+    assert round_outward(Fraction(10) ** 400, math.inf) == math.inf
+    assert round_outward(-(Fraction(10) ** 400), -math.inf) == -math.inf
+    assert round_outward(Fraction(1, 2), math.inf) == 0.5
 
 
 @pytest.mark.parametrize("confidence", [0, 1, -0.1, math.nan, True, "0.9", None])

@@ -13,14 +13,15 @@ from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
+    discrete_gaussian_mu,
     gaussian_integer,
     gaussian_integers,
     gaussian_real,
     gaussian_vector,
 )
-from discreet.mechanisms.gaussian_dominance import _absorbed, dominating_mu
+from discreet.mechanisms._gaussian_dominance import _absorbed
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian
-from discreet.privacy.theorems_gaussian import (
+from discreet.privacy.theorems import (
     gaussian_classical_stddev,
     gaussian_delta,
     gaussian_mu,
@@ -105,7 +106,7 @@ def test_the_loss_of_one_number_is_its_pair(stddev: float, sensitivity: int) -> 
 @pytest.mark.parametrize("split", [(1, 0), (2, 0), (1, 1), (2, -1), (3, 4)])
 def test_the_theorem_dominates_every_split(stddev: float, split: tuple[int, int]) -> None:
     shift = math.hypot(*split)
-    mu = dominating_mu(stddev, shift, coordinates=2)
+    mu = discrete_gaussian_mu(stddev, shift, coordinates=2)
     assert mu is not None
     reach = math.ceil(9 * stddev) + 5
     centre = shifted_gaussian(stddev, 0, reach)
@@ -122,10 +123,10 @@ def test_the_theorem_is_not_vacuous() -> None:
     assert any(delta_of(p, q, eps) > gaussian_delta(1.0, eps) + 1e-3 for eps in EPSILONS)
     # The price falls with the square of the noise in steps.
     for stddev, price in ((5.0, 0.06), (20.0, 0.004), (1000.0, 1e-5), (1e12, 1e-13)):
-        mu = dominating_mu(stddev, 1.0, coordinates=100)
+        mu = discrete_gaussian_mu(stddev, 1.0, coordinates=100)
         assert mu is not None
         assert 1.0 < mu * stddev < 1.0 + price
-    assert dominating_mu(3.0, 1000.0, coordinates=1) is None
+    assert discrete_gaussian_mu(3.0, 1000.0, coordinates=1) is None
 
 
 @pytest.mark.parametrize("smoothing", [0.75, 1.0, 1.5])

@@ -12,11 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.mechanisms import laplace_integer, laplace_integers, laplace_real, laplace_vector
-from discreet.mechanisms.laplace import IntegerLaplace
-from discreet.mechanisms.parameters import stated_epsilon
-from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse
-from discreet.privacy.charges import approx_claim
+from discreet.mechanisms import (
+    LaplaceNoise,
+    laplace_integer,
+    laplace_integers,
+    laplace_real,
+    laplace_vector,
+    read_epsilon,
+)
+from discreet.privacy import DiscreteLaplace, Exponential, RandomizedResponse, approx_claim
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square, delta_of, product, shifted_laplace
 from randomness.goodness import chi_square_p, laplace_pmf
@@ -226,12 +230,12 @@ def test_noise_is_never_drawn_below_what_is_charged(number: float, sensitivity: 
     """A budget reads a scale as the decimal that it prints as, a sampler as a binary number."""
     for asked in ({"scale": number}, {"epsilon": number}, {"epsilon": Fraction(number)}):
         stated = {"scale": None, "epsilon": None, **asked}
-        noise = IntegerLaplace.stated(sensitivity=sensitivity, relation="replace", **stated)
-        charged = approx_claim(noise.loss())
+        noise = LaplaceNoise.read(sensitivity=sensitivity, relation="replace", **stated)
+        charged = approx_claim(noise.loss)
         assert charged is not None
         assert sensitivity / noise.exact_scale <= charged[0]
     for epsilon in (number, Fraction(number), Fraction(number) / 3):
-        aim, reported = stated_epsilon(epsilon)
+        aim, reported = read_epsilon(epsilon)
         response, selection = RandomizedResponse(reported), Exponential(reported)
         assert aim <= Fraction(reported)
         for loss in (response, selection):
@@ -241,6 +245,6 @@ def test_noise_is_never_drawn_below_what_is_charged(number: float, sensitivity: 
 
 
 def test_a_scale_that_prints_larger_than_it_is() -> None:
-    noise = IntegerLaplace.stated(sensitivity=1, epsilon=None, scale=0.3, relation="add_remove")
-    assert approx_claim(noise.loss()) == (Fraction(10, 3), 0)
+    noise = LaplaceNoise.read(sensitivity=1, epsilon=None, scale=0.3, relation="add_remove")
+    assert approx_claim(noise.loss) == (Fraction(10, 3), 0)
     assert noise.exact_scale == Fraction(3, 10) > Fraction(0.3)

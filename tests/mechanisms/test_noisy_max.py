@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
 from discreet.mechanisms import exponential_choice, permute_and_flip, report_noisy_max
-from discreet.mechanisms.noisy_max import difference_tail
+from discreet.mechanisms._selection import difference_tail
 from discreet.privacy import PureDP
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square, shifted_laplace

@@ -21,7 +21,7 @@ from discreet.mechanisms import (
     two_coin_estimate,
     two_coin_response,
 )
-from discreet.mechanisms.response_estimate import Channel, _at_most
+from discreet.mechanisms._response import Channel, _at_most
 from discreet.privacy import RandomizedResponse, from_pair
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square
@@ -167,7 +167,7 @@ def test_sums_of_binomials_against_convolution(first: int, second: int) -> None:
 @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.999])
 def test_interval_coverage_by_enumeration(people: int, confidence: float) -> None:
     channel = Channel.of(1.0, 2)
-    from discreet.mechanisms.response_estimate import response_bars
+    from discreet.mechanisms._response import response_bars
 
     ends = [response_bars(seen, people, channel)(confidence) for seen in range(people + 1)]
     assert all(0 <= low <= high <= 1 for low, high in ends)

@@ -11,13 +11,17 @@ import pytest
 from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import evaluate_without_privacy, multiplicative_weights, small_database
-from discreet.mechanisms.multiplicative_weights import multiplicative_weights_loss
-from discreet.mechanisms.small_database import (
+from discreet.mechanisms import (
+    candidate_count,
+    evaluate_without_privacy,
+    multiplicative_weights,
+    multiplicative_weights_loss,
+    small_database,
+)
+from discreet.mechanisms._small_database import (
     SmallDatabase,
     _candidate,
     _candidates,
-    candidate_count,
     error_bound,
     small_database_size,
 )

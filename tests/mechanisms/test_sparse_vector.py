@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
-from discreet.mechanisms import AboveThreshold, MechanismHalted, SparseVector
-from discreet.mechanisms.sparse_vector import step_budget
+from discreet.mechanisms import AboveThreshold, MechanismHalted, SparseVector, step_budget
 from discreet.privacy import PureDP
 from discreet.randomness import source
 from mechanisms.exact_runs import largest_log_ratio, patterns, round_probability, run_probability

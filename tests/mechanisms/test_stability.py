@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from discreet.errors import InvalidValue, RelationMismatch
-from discreet.mechanisms import FAIL, StableFunction, mode, release_if_stable, stability_test
-from discreet.mechanisms.distances import votes_distance
+from discreet.mechanisms import (
+    FAIL,
+    StableFunction,
+    mode,
+    release_if_stable,
+    stability_test,
+    votes_distance,
+)
 from discreet.privacy import ApproxDP
 from discreet.randomness import source
 from mechanisms.exact_runs import exact_tail

@@ -20,9 +20,9 @@ from discreet.mechanisms import (
     MechanismHalted,
     StableFunction,
     StableVector,
+    StableVectorPlan,
     stable_vector_plan,
 )
-from discreet.mechanisms.stable_vector import StableVectorPlan
 from discreet.privacy import ApproxDP, PureDP
 from discreet.randomness import source
 from mechanisms.exact_runs import patterns, run_probability

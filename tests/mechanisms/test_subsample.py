@@ -19,8 +19,8 @@ from discreet.mechanisms import (
     subsample_and_aggregate,
     subsample_and_aggregate_as_printed,
 )
-from discreet.mechanisms import subsample as subsample_module
-from discreet.mechanisms.subsample import _deal, _members, _vote, _winner
+from discreet.mechanisms import _subsample as subsample_module
+from discreet.mechanisms._subsample import _deal, _members, _vote, _winner
 from discreet.privacy import ApproxDP, Relation
 from discreet.randomness import source
 from randomness.scripted_source import ScriptedSource

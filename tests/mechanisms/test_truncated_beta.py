@@ -11,7 +11,7 @@ from scipy import stats
 
 from discreet.errors import InvalidValue
 from discreet.mechanisms import bernoulli_parameter
-from discreet.mechanisms.truncated_beta import _table
+from discreet.mechanisms._selection import _table
 from discreet.privacy import Exponential, Relation
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square

@@ -281,7 +281,7 @@ def test_numbers_of_a_histogram_move_by_at_most_one() -> None:
     ):
         surface = aggregator.surface(resolution=8)
         tables = list(histograms(aggregator.teachers, aggregator.classes))
-        place = dict(zip(tables, surface.places(np.array(tables)), strict=True))
+        place = dict(zip(tables, surface.columns_of(np.array(tables)), strict=True))
         changes = [abs(place[a] - place[b]) for a in tables for b in moved(a)]
         assert max(changes) <= surface.reach[1]
         assert max(changes) >= 4  # the cells are not so wide that nothing is seen

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from discreet.mechanisms.distances import votes_distance
+from discreet.mechanisms import votes_distance
 from discreet.pate import (
     ConfidentGNMax,
     GNMax,

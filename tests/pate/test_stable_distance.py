@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from discreet.mechanisms.distances import votes_distance
+from discreet.mechanisms import votes_distance
 from discreet.pate._stable_votes import lead_distance
 from oracles.vote_labels import histograms, moved
 

@@ -215,6 +215,9 @@ def test_a_change_that_only_private_rows_show_needs_another_cache_key(tmp_path: 
     assert kept(tmp_path) == 16
     assert not np.array_equal(first, second)
     assert np.array_equal(votes(None, prepare=wide, **how), second)
+    # Under the old text the old votes come back, and nothing is raised: an error would be about
+    # the private rows.
+    assert np.array_equal(votes(tmp_path, prepare=wide, cache_key="tight", **how), first)
 
 
 def test_votes_of_an_estimator_with_another_long_array_are_not_reused(tmp_path: Path) -> None:

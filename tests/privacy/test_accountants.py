@@ -22,7 +22,7 @@ from discreet.privacy import (
     PureDP,
     RandomizedResponse,
     RenyiDP,
-    account,
+    every_accountant,
     theorems,
 )
 from oracles import exact_compositions as exact
@@ -36,7 +36,7 @@ MIXED = 3 * Laplace(4.0) + 2 * PureDP("0.25") + DiscreteGaussian(5.0)
 
 def test_the_answers_carry_every_name_and_best_is_the_smallest():
     for loss in (SGD, MIXED, 5 * Exponential(0.3), 3 * ZCDP(0.1), 10 * Gaussian(5.0)):
-        answers = account.every_accountant(loss, delta=1e-5)
+        answers = every_accountant(loss, delta=1e-5)
         assert tuple(answers) == ACCOUNTANTS
         numbers = {name: value for name, value in answers.items() if isinstance(value, float)}
         assert all(value > 0 for value in numbers.values())
@@ -55,14 +55,14 @@ def test_no_accountant_is_below_the_certified_lower_bound():
     for loss in (SGD, MIXED, 40 * Laplace(10.0), 10 * Gaussian(5.0), 30 * PureDP("0.1")):
         for delta in (1e-9, 1e-5, 1e-2):
             lower = loss.epsilon_bounds(delta=delta).lower
-            for name, value in account.every_accountant(loss, delta=delta).items():
+            for name, value in every_accountant(loss, delta=delta).items():
                 assert isinstance(value, str) or value >= lower, name
 
 
 def test_zcdp_refuses_sampled_losses_and_says_why():
     with pytest.raises(NotApplicable, match=r"poisson.*zCDP"):
         SGD.epsilon(delta=1e-5, accountant="zcdp")
-    reason = account.every_accountant(SGD, delta=1e-5)["zcdp"]
+    reason = every_accountant(SGD, delta=1e-5)["zcdp"]
     assert isinstance(reason, str)
     with pytest.raises(NotApplicable):
         ZCDP(0.1).poisson(rate=0.1)

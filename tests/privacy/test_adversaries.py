@@ -10,9 +10,15 @@ from fractions import Fraction
 import pytest
 
 from discreet.errors import BudgetExceeded, InvalidValue
-from discreet.privacy import ApproxDP, Filter, Gaussian, PureDP, from_pair
-from discreet.privacy.calibrate import noise_multiplier
-from discreet.privacy.loss import compose
+from discreet.privacy import (
+    ApproxDP,
+    Filter,
+    Gaussian,
+    PureDP,
+    compose,
+    from_pair,
+    least_noise_multiplier,
+)
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.2266, 0.14, 0.05, 0.03])
@@ -92,7 +98,7 @@ def test_next_to_no_noise_is_never_called_private(steps: int, noise: float) -> N
 
 
 def test_calibration_far_out_of_range_comes_to_an_end() -> None:
-    noise = noise_multiplier(epsilon=10_000, delta=1e-5, rate=0.01, steps=1000)
+    noise = least_noise_multiplier(epsilon=10_000, delta=1e-5, rate=0.01, steps=1000)
     assert (1000 * Gaussian(noise).poisson(rate=0.01)).epsilon(delta=1e-5) <= 10_000
 
 

@@ -25,13 +25,12 @@ from discreet.privacy import (
     Loss,
     PureDP,
     RandomizedResponse,
-    bracket,
-    distribution,
+    _accountants,
+    _bracket,
+    _normal_mixtures,
     from_pair,
-    largest,
     theorems,
 )
-from discreet.privacy import steps as single_steps
 
 STEPS, RATES, NOISES, DELTAS = (1, 10**7), (1e-6, 1.0), (0.2, 1e3), (1e-15, 0.5)
 CORNERS = list(itertools.product(STEPS, RATES, NOISES, DELTAS))
@@ -210,7 +209,7 @@ def peak():  # of this program alone; ru_maxrss would count the parent that it w
     with open("/proc/self/status") as status:
         return next(line.split()[1] for line in status if line.startswith("VmHWM"))
 from discreet.privacy import Gaussian
-from discreet.privacy.loss import compose
+from discreet.privacy import compose
 plan = 10**7 * Gaussian(1.0).poisson(rate=1e-5)
 print(plan.epsilon_bounds(delta=1e-15, tolerance=1e-6).upper)
 whole = compose((Gaussian(2.0 + i / 100).poisson(rate=0.01), 1) for i in range(1000))
@@ -276,8 +275,8 @@ def test_large_groups_on_a_sample_keep_their_precision():
         bounds = loss.epsilon_bounds(delta=1e-5)
         assert bounds.tolerance_met
         assert bounds.lower - 1e-4 <= removed <= bounds.upper + 1e-4
-        plan = distribution.make_plan(loss, 1e-9)
-        other, _ = bracket._epsilon_one_way(plan, 1e-5, None, (True, False), known=(-1.0, None))
+        plan = _accountants.make_terms(loss, 1e-9)
+        other, _ = _bracket._epsilon_one_way(plan, 1e-5, None, (True, False), known=(-1.0, None))
         assert other.lower - 1e-4 <= added <= other.upper + 1e-4
     group = Gaussian(100.0).poisson(rate=0.5).group(1000)
     assert group.epsilon(delta=1e-6) == pytest.approx(36.125, abs=2e-3)  # 38.07
@@ -296,7 +295,7 @@ def test_the_sampled_mass_bounds_delta():
     assert (5 * subset).epsilon(delta=6e-4) == 0.0
     assert subset.group(3).epsilon(delta=4e-4) == 0.0
     assert subset.epsilon(delta=0.9e-4) > 1e6  # the mass is attained; version 0.1 said 0
-    assert largest.sampled_mass(loss + Laplace(2.0)) == 1.0
+    assert (loss + Laplace(2.0)).touched_mass() == 1.0
 
 
 @pytest.mark.parametrize(
@@ -335,8 +334,8 @@ def test_shifts_that_were_moved_together_still_bound_the_group(
 ) -> None:
     loss = Gaussian(100.0).poisson(rate=0.3).group(400)
     exact = loss.epsilon_bounds(delta=1e-6)
-    monkeypatch.setattr(single_steps, "_MOST_SHIFTS", 20)
-    monkeypatch.setattr(single_steps, "_FEWER_SHIFTS", 16)
+    monkeypatch.setattr(_normal_mixtures, "_MOST_SHIFTS", 20)
+    monkeypatch.setattr(_normal_mixtures, "_FEWER_SHIFTS", 16)
     rough = loss.epsilon_bounds(delta=1e-6)
     assert rough.lower <= exact.lower
     assert rough.upper >= exact.upper * (1 - 1e-6)

@@ -16,10 +16,10 @@ from discreet.privacy import (
     Loss,
     PureDP,
     RandomizedResponse,
-    account,
-    bracket,
+    _accountants,
+    _bracket,
 )
-from discreet.privacy.distribution import delta_curve, make_plan
+from discreet.privacy._accountants import delta_curve, make_terms
 
 SAMPLED = 200 * Gaussian(noise_multiplier=1.0).poisson(rate=0.1)
 LOSSES = {
@@ -64,13 +64,13 @@ def test_the_curve_is_certified_and_close_to_single_answers(name: str) -> None:
 @pytest.mark.parametrize("name", ["sampled", "little noise", "much noise", "mixed"])
 def test_every_look_is_a_bound_at_every_epsilon(name: str, swapped: bool) -> None:
     """However far from the epsilon that it was made for: the minimum of looks rests on it."""
-    plan = make_plan(LOSSES[name], 1e-12)
+    plan = make_terms(LOSSES[name], 1e-12)
     epsilons = np.linspace(0.0, 1.2 * reach(LOSSES[name]), 13)
     looks = np.array(
-        [bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 3, 6, 12)]
+        [_bracket._curve_look(plan, epsilons, at, swapped=swapped) for at in (0, 3, 6, 12)]
     )
     truth = [
-        bracket._delta_one_way(plan, float(e), (swapped, False), below=-1.0, rounds=3).lower
+        _bracket._delta_one_way(plan, float(e), (swapped, False), below=-1.0, rounds=3).lower
         for e in epsilons
     ]
     assert np.all(looks >= np.array(truth))
@@ -98,17 +98,17 @@ def test_many_coins_have_the_binomial_profile() -> None:
 
 def test_few_looks_serve_a_long_curve(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
-    look = bracket._curve_look
+    look = _bracket._curve_look
 
     def counted(*arguments: object, **keywords: object) -> object:
         looked.append(1)
         return look(*arguments, **keywords)
 
-    monkeypatch.setattr(bracket, "_curve_look", counted)
-    account._profile.cache_clear()
+    monkeypatch.setattr(_bracket, "_curve_look", counted)
+    _accountants._profile.cache_clear()
     SAMPLED.tradeoff(0.1)
     assert 4 <= len(looked) <= 24
-    assert len(account._profile(SAMPLED)[0]) > 150
+    assert len(_accountants._profile(SAMPLED)[0]) > 150
 
 
 def test_numbers_beyond_the_floats_fall_back_to_single_points(
@@ -117,7 +117,7 @@ def test_numbers_beyond_the_floats_fall_back_to_single_points(
     def broken(*_: object) -> None:
         raise OverflowError
 
-    monkeypatch.setattr(bracket, "delta_curve", broken)
+    monkeypatch.setattr(_bracket, "delta_curve", broken)
     epsilons = np.array([0.0, 2.0, 9.0])
     expected = [SAMPLED.delta_bounds(epsilon=e).upper for e in epsilons]
     assert delta_curve(SAMPLED, epsilons).tolist() == expected

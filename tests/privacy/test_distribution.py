@@ -21,8 +21,8 @@ from discreet.privacy import (
     from_pair,
     theorems,
 )
-from discreet.privacy.curves import worst_order
-from discreet.privacy.steps import View, step
+from discreet.privacy._finite import worst_order
+from discreet.privacy._pair import Resolution, orient
 from oracles import exact_compositions as exact
 from oracles import gaussian_mixtures as mixtures
 
@@ -448,11 +448,12 @@ def check_coarse_steps(loss: Loss, delta_at) -> None:
     epsilons = (-2.0, -0.3, -0.01, 0.0, 0.01, 0.2, 1.0, 2.5)
     truth = {(e, s): float(delta_at(e, s)) for e in epsilons for s in (False, True)}
     for swapped, cells, tail in itertools.product((False, True), (20, 90), (1e-2, 1e-6)):
-        seen = step(loss, View(swapped, 0.7, cells, tail))
+        resolution = Resolution(cells, 0.7, tail, swapped=swapped)
+        lower, upper = orient(loss.pair(resolution), swapped=swapped)
         for epsilon in epsilons:
             value = truth[epsilon, swapped]
-            assert profile(seen.upper, epsilon) >= value - 1e-13
-            assert profile(seen.lower, epsilon) <= value + 1e-13
+            assert profile(upper, epsilon) >= value - 1e-13
+            assert profile(lower, epsilon) <= value + 1e-13
 
 
 def sampled_gaussian_delta(noise: float, rate: float):

@@ -17,15 +17,16 @@ from discreet.privacy import (
     Loss,
     PureDP,
     RandomizedResponse,
-    bracket,
-    curves,
-    distribution,
-    pairs,
-    spectrum,
+    _bracket,
+    _composition,
+    _fourier,
+    _pair,
+    _sampling,
+    calibrate,
+    least_noise_multiplier,
     theorems,
 )
-from discreet.privacy.calibrate import calibrate, noise_multiplier
-from discreet.privacy.steps import View, step
+from discreet.privacy._pair import Resolution, orient
 from oracles import exact_compositions as exact
 from oracles import gaussian_mixtures as mixtures
 
@@ -234,9 +235,9 @@ def test_sampling_without_replacement_covers_both_orientations(epsilon, other):
 
 def test_the_profile_without_replacement_is_symmetric_and_tight_where_it_can_be():
     loss = Gaussian(1.0, relation="replace").sample_without_replacement(sample=1, population=10)
-    measure = step(loss, View(False, 1.0, 400, 1e-12)).upper
+    measure = orient(loss.pair(Resolution(400, 1.0, 1e-12)), swapped=False)[1]
     for epsilon in (0.0, 0.1, 0.7, 2.0):
-        forward = curves.profile(measure, np.array([epsilon, -epsilon]))
+        forward = _pair.profile(measure, np.array([epsilon, -epsilon]))
         gamma = math.exp(-epsilon)
         assert forward[1] == pytest.approx(1 - gamma + gamma * forward[0], abs=1e-9)
         value = float(oriented_delta(epsilon, swapped=False))
@@ -263,7 +264,7 @@ def test_s10_the_lecture_pays_the_root_of_a_logarithm():
     one_sided, certified = [], []
     for epsilon in (2.0, 1.0, 0.5):
         lecture = theorems.lecture_sgd_sigma(epsilon, delta, n=n, lipschitz=1.0) / n
-        half = noise_multiplier(epsilon=epsilon, delta=delta, rate=1 / n, steps=n * n)
+        half = least_noise_multiplier(epsilon=epsilon, delta=delta, rate=1 / n, steps=n * n)
         one_sided.append(lecture / (2.0 * half) / root)
         valid = calibrate(
             lambda z: (
@@ -296,7 +297,8 @@ def one_sampled_step() -> None:
 
 def thick_tails() -> None:
     """A step whose tails carry 1 percent is bounded all the same."""
-    seen = step(Gaussian(1.0).poisson(rate=0.2), View(False, 0.5, 60, 1e-2)).upper
+    pair = Gaussian(1.0).poisson(rate=0.2).pair(Resolution(60, 0.5, 1e-2))
+    seen = orient(pair, swapped=False)[1]
     gain = -np.expm1(np.minimum(0.5 - seen.loss[0], 0.0))
     value = float(seen.infinite[0] + np.dot(seen.mass[0], gain))
     assert value >= mixtures.mixture_delta([0.8, 0.2], [0, 1], 0.5, swapped=False)
@@ -338,14 +340,14 @@ def counted_steps() -> None:
 def starved(epsilon: float) -> tuple[float, mpf, float]:
     """Both bounds from one inversion of 40 randomized responses, and the exact delta between."""
     up = 1.0 / (1.0 + math.exp(-1.0))
-    measure = pairs.Measure.single(np.array([-1.0, 1.0]), np.array([1.0 - up, up]))
-    parts = [spectrum.Part(measure, np.array([40.0]))]
-    inversion = spectrum.Inversion(parts, tau=0.5, whisper=0.05, log_delta=math.log(0.01))
+    measure = _pair.Measure.single(np.array([-1.0, 1.0]), np.array([1.0 - up, up]))
+    parts = [_fourier.Part(measure, np.array([40.0]))]
+    inversion = _fourier.Inversion(parts, tau=0.5, blur=0.05, log_delta=math.log(0.01))
     return inversion.lower(epsilon), exact_binomial(1.0, 40, epsilon), inversion.upper(epsilon)
 
 
 def at_a_kink() -> None:
-    """Where a loss has mass, the blur of the whisper is largest."""
+    """Where a loss has mass, the blur counts most."""
     lower, value, upper = starved(20.0)
     assert mpf(lower) <= value <= mpf(upper)
     assert upper - lower > 1e-3 * lower
@@ -354,7 +356,7 @@ def at_a_kink() -> None:
 def narrow_window() -> None:
     """Copies that overlap are subtracted from the lower bound."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spectrum, "window", lambda *_, **__: 24.0)
+        patch.setattr(_fourier, "_window", lambda *_, **__: 24.0)
         lower, value, upper = starved(20.5)
     assert mpf(lower) <= value <= mpf(upper)
 
@@ -362,7 +364,7 @@ def narrow_window() -> None:
 def few_frequencies() -> None:
     """Frequencies that were left out are paid for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spectrum, "LAST_FREQUENCY", 0.3)
+        patch.setattr(_fourier, "LAST_FREQUENCY", 0.3)
         lower, value, upper = starved(20.5)
     assert mpf(lower) <= value <= mpf(upper)
 
@@ -376,7 +378,7 @@ def group_of_two() -> None:
 MUTANTS = [
     (
         "upper measures rounded down",
-        pairs.Cells,
+        _pair.Cells,
         "upper",
         "np.clip(share, 0.0, 1.0)",
         "0.0 * share",
@@ -384,47 +386,47 @@ MUTANTS = [
     ),
     (
         "lower measures rounded up",
-        pairs.Cells,
+        _pair.Cells,
         "lower",
-        "loss = self.average - self.average_slack",
-        "loss = self.high + 0.0",
+        "loss = cells.average - (cells.slack + self.error)",
+        "loss = cells.high + 0.0",
         one_sampled_step,
     ),
     (
         "tail mass dropped",
-        pairs.Cells,
+        _pair.Cells,
         "upper",
-        "self.only_p + self.high_tail",
-        "self.only_p + 0.0 * self.high_tail",
+        "side.only + side.high_tail",
+        "side.only + 0.0 * side.high_tail",
         thick_tails,
     ),
     (
         "added records forgotten",
-        bracket,
+        _bracket,
         "delta_bounds",
-        "plan.ways",
-        "plan.ways[:1]",
+        "terms.ways",
+        "terms.ways[:1]",
         added_record,
     ),
     (
         "counts ignored",
-        bracket.Plan,
-        "see",
+        _bracket.Terms,
+        "measures",
         "np.array([float(n)])",
         "np.array([1.0])",
         counted_steps,
     ),
     (
-        "whisper with the wrong mean",
-        spectrum.Inversion,
+        "blur with the wrong mean",
+        _fourier.Inversion,
         "_transform",
         "(z * z + z))",
         "(z * z - z))",
         composed_response,
     ),
     (
-        "whisper not paid back",
-        spectrum.Inversion,
+        "blur not paid back",
+        _fourier.Inversion,
         "lower",
         "factor * (bump + self.density_error)",
         "0.0 * bump * factor",
@@ -432,7 +434,7 @@ MUTANTS = [
     ),
     (
         "copies not subtracted",
-        spectrum.Inversion,
+        _fourier.Inversion,
         "lower",
         "net -= self._copies(epsilon)",
         "net -= 0.0",
@@ -440,7 +442,7 @@ MUTANTS = [
     ),
     (
         "truncation not paid for",
-        spectrum.Inversion,
+        _fourier.Inversion,
         "_transform",
         "self.call_error += tail_density / reach**2",
         "self.call_error += 0.0",
@@ -448,13 +450,13 @@ MUTANTS = [
     ),
     (
         "infinite mass subtracted twice",
-        curves,
+        _sampling,  # which calls it
         "mirrored",
         "- float(measure.infinite[0])",
         "- 2.0 * float(measure.infinite[0])",
         failure_beside_a_response,
     ),
-    ("group factor dropped", distribution, "_grouped_delta", "factor *", "1.0 *", group_of_two),
+    ("group factor dropped", _composition, "_group_delta", "factor *", "1.0 *", group_of_two),
 ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from discreet.privacy import FinitePair, Gaussian, Laplace, Loss, PureDP, bracket, from_pair
+from discreet.privacy import FinitePair, Gaussian, Laplace, Loss, PureDP, _bracket, from_pair
 from oracles import gaussian_mixtures as mixtures
 from oracles.orders import Pair, adaptive_delta, mixed, same_order_delta
 
@@ -239,8 +239,8 @@ def test_a_maximum_after_composition_is_rejected():
 
 
 def test_one_direction_is_rejected(monkeypatch):
-    monkeypatch.setattr(bracket.Plan, "ways", property(lambda plan: [(False, False)]))
-    monkeypatch.setattr(bracket.Plan, "symmetric", property(lambda plan: True))
+    monkeypatch.setattr(_bracket.Terms, "ways", property(lambda terms: [(False, False)]))
+    monkeypatch.setattr(_bracket.Terms, "reflected", property(lambda terms: True))
     caught = 0
     for seed in range(150):
         try:

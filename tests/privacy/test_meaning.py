@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.privacy.meaning import (
+from discreet.privacy.theorems import (
     Explanation,
     advantage,
+    approx_delta,
     bayes_error,
     best_accuracy,
     best_tpr,
     expected_cost,
     explain,
+    gaussian_delta,
     loss_tail,
     posterior,
     posterior_interval,
@@ -26,7 +28,6 @@ from discreet.privacy.meaning import (
     posterior_with_delta,
     two_coin_posterior,
 )
-from discreet.privacy.theorems import approx_delta, gaussian_delta
 
 PRIORS = st.floats(0.0, 1.0, allow_subnormal=False)
 EPSILONS = st.floats(0.0, 8.0)

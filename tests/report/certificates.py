@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from discreet._confidence import proportion
-from discreet.attacks.results import MembershipResult
+from discreet.attacks import MembershipResult
 from discreet.audit import Inclusion, TrainingAudit, audit_one_run
 from discreet.certificate import Certificate, Collection, PaidAnswer
 from discreet.ledger import Ledger

@@ -14,13 +14,19 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from discreet._confidence import proportion
-from discreet.attacks.anonymity import link_tables, made_up_tables, measure_anonymity
-from discreet.attacks.attribute import Attribute, attribute_inference
-from discreet.attacks.inversion import InversionResult, invert
-from discreet.attacks.inversion_recognition import RecognitionResult
-from discreet.attacks.property_attack import PropertyResult
-from discreet.attacks.results import MembershipResult
-from discreet.attacks.targets import as_target
+from discreet.attacks import (
+    Attribute,
+    InversionResult,
+    MembershipResult,
+    PropertyResult,
+    RecognitionResult,
+    as_target,
+    attribute_inference,
+    invert,
+    link_tables,
+    made_up_tables,
+    measure_anonymity,
+)
 from discreet.errors import InvalidValue
 from discreet.privacy import PureDP
 from discreet.report import (

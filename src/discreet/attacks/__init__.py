@@ -1,14 +1,20 @@
 """Attacks: what an adversary really gets from a model, measured on your own machine.
 
-- Membership (S28): :func:`yeom`, :func:`shokri`, :func:`lira`, :func:`rmia`,
+- Membership: :func:`yeom`, :func:`shokri`, :func:`lira`, :func:`rmia`,
   :func:`quantile_regression` and :func:`label_only`. :func:`observe` asks the target once and
   every attack reads the answers; :class:`ShadowPool` trains the shadow models that all
   shadow attacks share.
-- Attribute and property inference and model inversion (S29): :func:`attribute_inference`,
+- Attribute and property inference and model inversion: :func:`attribute_inference`,
   :func:`property_inference`, :func:`invert` with :func:`recognition`.
-- Anonymization failures (S30): :func:`measure_anonymity`, :func:`link_tables`.
+- Anonymization and how it fails: :func:`measure_anonymity` profiles a table (uniqueness,
+  k-anonymity, l-diversity, t-closeness), :func:`link_tables` links two of them, and
+  :func:`made_up_tables` draws an example in the spirit of zip code, birth date and sex.
 
-Nothing is imported before it is used.
+- Reconstruction of a private column from answers about it: :func:`reconstruction`.
+- ``ATTACKS`` has all of them with what they need; :func:`attack` adds one of your own, and
+  :func:`compare_defences` runs all that apply on models trained in different ways.
+
+Neither torch nor scikit-learn is imported before it is used.
 """
 
 from __future__ import annotations
@@ -16,40 +22,79 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from discreet._confidence import Difference, Proportion
+from discreet.attacks._anonymity import (
+    LEVELS_K,
+    AnonymityProfile,
+    AnonymityResult,
+    Generalisation,
+    SensitiveProfile,
+    measure_anonymity,
+)
+from discreet.attacks._attribute import Attribute, AttributeResult, attribute_inference
+from discreet.attacks._bench import DefenceComparison, DefenceRow, compare_defences
+from discreet.attacks._coded_table import CodedTable, read_coded
+from discreet.attacks._contract import ATTACKS, INPUTS, Attack, Finding, Result, attack
+from discreet.attacks._inversion import InversionResult, RecognitionResult, invert, recognition
+from discreet.attacks._label_only import label_only
+from discreet.attacks._linkage import KnownTruth, LinkageResult, link_tables
+from discreet.attacks._lira import check_lira_models, lira
+from discreet.attacks._made_up_tables import MadeUpTables, made_up_population, made_up_tables
+from discreet.attacks._membership import (
+    REPORTED_FPR,
+    SMALLEST_SLICE,
+    ExposedRecord,
+    MembershipResult,
+    Slice,
+    pool_results,
+)
+from discreet.attacks._observation import Observation, observe, observe_split
+from discreet.attacks._property import (
+    PropertyResult,
+    PropertySets,
+    property_inference,
+    property_sets,
+    train_shadows,
+)
+from discreet.attacks._quantile import quantile_regression
+from discreet.attacks._reconstruction import ReconstructionResult, reconstruction
+from discreet.attacks._rmia import check_rmia_models, rmia
+from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
+from discreet.attacks._shadow_pool import ShadowPool, paired_halves
+from discreet.attacks._shadow_scores import ShadowScores
+from discreet.attacks._shokri import shokri
+from discreet.attacks._strongest import mark_strongest, strongest_of_three
+from discreet.attacks._target import OUTPUTS, Target, as_target, class_indices
+from discreet.attacks._training import on_records, seeded_generator
+from discreet.attacks._yeom import yeom
+
 if TYPE_CHECKING:
-    from discreet.attacks.anonymity import (
-        AnonymityResult,
-        LinkageResult,
-        link_tables,
-        measure_anonymity,
-    )
-    from discreet.attacks.attribute import AttributeResult, attribute_inference
-    from discreet.attacks.attribute_values import Attribute
-    from discreet.attacks.inversion import InversionResult, invert
-    from discreet.attacks.inversion_recognition import RecognitionResult, recognition
-    from discreet.attacks.membership.label_only import label_only
-    from discreet.attacks.membership.lira import lira
-    from discreet.attacks.membership.quantile import quantile_regression
-    from discreet.attacks.membership.rmia import rmia
-    from discreet.attacks.membership.shokri import shokri
-    from discreet.attacks.membership.yeom import yeom
-    from discreet.attacks.observations import Observation, observe, observe_split
-    from discreet.attacks.property_attack import PropertyResult, property_inference
-    from discreet.attacks.property_draws import PropertySets, property_sets, train_shadows
-    from discreet.attacks.results import ExposedRecord, MembershipResult, Slice, pooled
-    from discreet.attacks.roc import OperatingPoint, Roc
-    from discreet.attacks.shadow_networks import NetworkTrainer, Perceptron
-    from discreet.attacks.shadow_scores import ShadowScores
-    from discreet.attacks.shadows import ShadowPool
-    from discreet.attacks.targets import Target, as_target, class_indices
+    from discreet.attacks._network_trainer import NetworkTrainer, Perceptron
 
 __all__ = [
+    "ATTACKS",
+    "FALSE_ALARM",
+    "INPUTS",
+    "LEVELS_K",
+    "OUTPUTS",
+    "REPORTED_FPR",
+    "SMALLEST_SLICE",
+    "AnonymityProfile",
     "AnonymityResult",
+    "Attack",
     "Attribute",
     "AttributeResult",
+    "CodedTable",
+    "DefenceComparison",
+    "DefenceRow",
+    "Difference",
     "ExposedRecord",
+    "Finding",
+    "Generalisation",
     "InversionResult",
+    "KnownTruth",
     "LinkageResult",
+    "MadeUpTables",
     "MembershipResult",
     "NetworkTrainer",
     "Observation",
@@ -57,64 +102,55 @@ __all__ = [
     "Perceptron",
     "PropertyResult",
     "PropertySets",
+    "Proportion",
     "RecognitionResult",
+    "ReconstructionResult",
+    "Result",
     "Roc",
+    "SensitiveProfile",
     "ShadowPool",
     "ShadowScores",
     "Slice",
     "Target",
     "as_target",
+    "attack",
     "attribute_inference",
+    "check_lira_models",
+    "check_rmia_models",
     "class_indices",
+    "compare_defences",
     "invert",
     "label_only",
     "link_tables",
     "lira",
+    "made_up_population",
+    "made_up_tables",
+    "mark_strongest",
     "measure_anonymity",
     "observe",
     "observe_split",
-    "pooled",
+    "on_records",
+    "paired_halves",
+    "pool_results",
     "property_inference",
     "property_sets",
     "quantile_regression",
+    "read_coded",
     "recognition",
+    "reconstruction",
     "rmia",
+    "seeded_generator",
     "shokri",
+    "strongest_of_three",
     "train_shadows",
     "yeom",
 ]
 
-_HOMES = {
-    "attribute": ("AttributeResult", "attribute_inference"),
-    "attribute_values": ("Attribute",),
-    "inversion": ("InversionResult", "invert"),
-    "inversion_recognition": ("RecognitionResult", "recognition"),
-    "property_attack": ("PropertyResult", "property_inference"),
-    "property_draws": ("PropertySets", "property_sets", "train_shadows"),
-    "anonymity": ("AnonymityResult", "LinkageResult", "link_tables", "measure_anonymity"),
-    "membership.label_only": ("label_only",),
-    "membership.lira": ("lira",),
-    "membership.quantile": ("quantile_regression",),
-    "membership.rmia": ("rmia",),
-    "membership.shokri": ("shokri",),
-    "membership.yeom": ("yeom",),
-    "observations": ("Observation", "observe", "observe_split"),
-    "results": ("ExposedRecord", "MembershipResult", "Slice", "pooled"),
-    "roc": ("OperatingPoint", "Roc"),
-    "shadow_networks": ("NetworkTrainer", "Perceptron"),
-    "shadow_scores": ("ShadowScores",),
-    "shadows": ("ShadowPool",),
-    "targets": ("Target", "as_target", "class_indices"),
-}
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
+    if name not in ("NetworkTrainer", "Perceptron"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-    globals()[name] = value
-    return value
+    return getattr(import_module("discreet.attacks._network_trainer"), name)
 
 
 def __dir__() -> list[str]:

@@ -89,7 +89,7 @@ class OrderedCells:
         ]
         if chosen[-1]:
             parts.append(f"{name} is no number")
-        return _joined(parts)
+        return _join_words(parts)
 
     def _range(self, name: str, a: int, b: int) -> str:
         last = self._ends.size
@@ -128,7 +128,9 @@ class MarkedCells:
         if chosen[-1]:
             examples.append("a rare one")
         as_in = "" if name == "output" else " as in"
-        return _joined([f"{name}{as_in} = {examples[0]}", *examples[1:]]) if examples else "never"
+        return (
+            _join_words([f"{name}{as_in} = {examples[0]}", *examples[1:]]) if examples else "never"
+        )
 
 
 @final
@@ -168,8 +170,8 @@ def find_event(first: Rows, second: Rows, *, delta: float, error: float) -> Even
     """The event that most favours ``first`` over ``second`` on these (training) outputs."""
     trials = len(first) // 2
     split = len(first) - trials
-    forming = _stacked(first[:split], second[:split])
-    scoring = _stacked(first[split:], second[split:])
+    forming = _stack(first[:split], second[:split])
+    scoring = _stack(first[split:], second[split:])
     best: Event | None = None
     for view in views(first[:split], second[:split]):
         values = view.on(forming)
@@ -255,7 +257,7 @@ def _wilson(hits: NDArray[np.intp], trials: int, z: float, *, upper: bool) -> ND
     return np.asarray((centre + (spread if upper else -spread)) / (1 + z * z / trials))
 
 
-def _stacked(first: Rows, second: Rows) -> Rows:
+def _stack(first: Rows, second: Rows) -> Rows:
     return Rows(
         np.concatenate([first.numbers, second.numbers]),
         np.concatenate([first.marks, second.marks]),
@@ -264,7 +266,7 @@ def _stacked(first: Rows, second: Rows) -> Rows:
     )
 
 
-def _joined(parts: list[str], *, most: int = 4) -> str:
+def _join_words(parts: list[str], *, most: int = 4) -> str:
     if len(parts) > most:
         parts = [*parts[:most], f"{len(parts) - most} more"]
     return " or ".join(parts) if parts else "never"

@@ -96,7 +96,7 @@ class Inclusion:
                 f"these coins were made for {self._audits} audits, which share one false-alarm "
                 "rate; scores are taken apart only for a single one"
             )
-        values = self._checked(scores)
+        values = self._check(scores)
         if self._coins.all() or not self._coins.any():
             raise NotApplicable("all coins fell alike: there is nothing to compare")
         self._spend()
@@ -107,7 +107,7 @@ class Inclusion:
 
         Equal scores are ranked by the place of the canary, which the coins do not know.
         """
-        values = self._checked(scores)
+        values = self._check(scores)
         self._spend()
         order = np.argsort(values, kind="stable")
         called_in, called_out = self._guesses
@@ -124,7 +124,7 @@ class Inclusion:
         called_in, called_out = self._guesses
         return min(called_in, inside) + min(called_out, self.canaries - inside)
 
-    def _checked(self, scores: ArrayLike) -> NDArray[np.float64]:
+    def _check(self, scores: ArrayLike) -> NDArray[np.float64]:
         values = check_scores("scores", scores)
         if values.size != self.canaries:
             raise InvalidValue(

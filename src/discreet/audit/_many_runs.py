@@ -70,7 +70,7 @@ from discreet.audit._verdict import (
 )
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import GDP, Composition, Gaussian, Loss
-from discreet.privacy.meaning import best_tpr
+from discreet.privacy.theorems import best_tpr
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -126,7 +126,7 @@ def bound_error_rates(
         ]
         cut = _best_threshold(halves[0][0], halves[1][0], rate=rate, strength=strength)
         return (_corner(halves[0][1], halves[1][1], cut, rate / 2),)
-    cuts = _fixed(thresholds)
+    cuts = _read_thresholds(thresholds)
     return tuple(_corner(included, excluded, cut, rate / (2 * len(cuts))) for cut in cuts)
 
 
@@ -138,7 +138,7 @@ def best_possible_rates(
     if isinstance(thresholds, str):
         included, excluded = included - included // 2, excluded - excluded // 2
     else:
-        tests = len(_fixed(thresholds))
+        tests = len(_read_thresholds(thresholds))
     error = rate / (2 * tests)
     return (
         float(upper_bounds([0], excluded, error=error)[0]),
@@ -183,7 +183,7 @@ def _require_alike(argument: str, first: NDArray[np.float64], second: NDArray[np
         )
 
 
-def _fixed(thresholds: float | Sequence[float]) -> list[float]:
+def _read_thresholds(thresholds: float | Sequence[float]) -> list[float]:
     listed: list[Any] = (
         list(thresholds) if isinstance(thresholds, Sequence | np.ndarray) else [thresholds]
     )

@@ -110,7 +110,7 @@ def audit_mechanism(
     ``mechanism`` maps an input to an output or to a :class:`~discreet.mechanisms.Release`,
     whose value is taken; outputs may be numbers, vectors, strings, ``None``, errors or
     streams of them. With ``batch=True``, or where the mechanism has an attribute
-    ``batch``, it is called with an input and a count and returns so many independent
+    ``batch``, it is called with an input and a count and returns that many independent
     outputs. ``samples`` outputs are drawn for each input. Whether the inputs are
     neighbours under the relation of the loss is for the caller to know.
 
@@ -272,7 +272,7 @@ def search_neighbours(
     training = size // 2 // len(tried)
     trials = (size - size // 2) // kept
     if min(training, trials) < 2:
-        raise InvalidValue("samples", samples, f"at least {4 * len(tried)} for so many pairs")
+        raise InvalidValue("samples", samples, f"at least {4 * len(tried)} for these pairs")
 
     share = rate / kept
     looked_at: list[tuple[tuple[Event, Event], int, tuple[Any, Any]]] = []

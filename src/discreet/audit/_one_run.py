@@ -70,8 +70,7 @@ from discreet.audit._verdict import (
 )
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss
-from discreet.privacy.meaning import best_tpr
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import best_tpr, gaussian_mu
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -157,7 +156,7 @@ def guess_evidence(inclusion: Inclusion, correct: int) -> dict[str, object]:
 def one_run_p_value(
     *, canaries: int, guesses: int, correct: int, epsilon: float, delta: float
 ) -> float:
-    """At least the probability of so many right guesses under (epsilon, delta)-DP.
+    """At least the probability of as many right guesses under (epsilon, delta)-DP.
 
     >>> round(one_run_p_value(canaries=100, guesses=4, correct=4, epsilon=0.0, delta=0.0), 9)
     0.0625
@@ -370,7 +369,7 @@ def audit_one_run_curve(
 ) -> TrainingAudit:
     """Test a claimed loss by its trade-off curve, with the canaries of one run.
 
-    As :func:`~discreet.audit.audit_one_run`; "violated" means that so many right
+    As :func:`~discreet.audit.audit_one_run`; "violated" means that as many right
     guesses have a probability of at most ``false_alarm_rate`` under the claimed curve.
     ``epsilon_lower`` is a bound at ``delta`` for any mechanism; with ``mechanism="gaussian"``
     it is the bound for Gaussian mechanisms, which is larger, and here needs no independence

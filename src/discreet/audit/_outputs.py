@@ -29,7 +29,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.release import Release
+from discreet.mechanisms import Release
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -136,19 +136,19 @@ def _different_elements(rows: Rows) -> NDArray[np.float64]:
 def _digest(rows: Rows, length: int, *, with_numbers: bool = True) -> NDArray[np.uint64]:
     """A 64-bit digest of the first elements; equal rows have equal digests."""
     marks = rows.marks if not with_numbers else rows.marks[:, :length]
-    total = _mixed(np.minimum(rows.lengths, marks.shape[1]).astype(np.uint64))
+    total = _mix(np.minimum(rows.lengths, marks.shape[1]).astype(np.uint64))
     if length == rows.width or not with_numbers:
-        total = _mixed(rows.lengths.astype(np.uint64))
+        total = _mix(rows.lengths.astype(np.uint64))
     for i in range(marks.shape[1]):
-        total = _mixed(total ^ marks[:, i].view(np.uint64))
+        total = _mix(total ^ marks[:, i].view(np.uint64))
         if with_numbers:
             # Adding zero makes one of the two zeros; all NaN have their mark.
             numbers = np.where(np.isnan(rows.numbers[:, i]), 0.0, rows.numbers[:, i]) + 0.0
-            total = _mixed(total + np.ascontiguousarray(numbers).view(np.uint64))
+            total = _mix(total + np.ascontiguousarray(numbers).view(np.uint64))
     return total
 
 
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """One round of the splitmix64 finaliser."""
     words = (words ^ (words >> np.uint64(30))) + np.uint64(0x9E3779B97F4A7C15)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -14,9 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from discreet.errors import DiscreetError, NotApplicable
-from discreet.privacy import Loss, from_json, to_json
-from discreet.privacy.account import every_accountant
-from discreet.privacy.serial import read_old
+from discreet.privacy import Loss, every_accountant, from_json, read_old, to_json
 
 __all__ = [
     "FPRS",

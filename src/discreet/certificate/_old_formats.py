@@ -13,8 +13,7 @@ from typing import Any
 from discreet.certificate._findings import run_warnings, verdict_on, warnings_on
 from discreet.certificate._schema import COVERS, SCHEMA, VERSION, content_hash
 from discreet.errors import DiscreetError, SchemaError
-from discreet.privacy import from_json, to_json
-from discreet.privacy.serial import read_old
+from discreet.privacy import from_json, read_old, to_json
 
 __all__ = ["as_version_2", "is_of_0_1", "todays_form"]
 

@@ -74,7 +74,7 @@ def account(
         relation=relation,
     ).loss()
 
-    from discreet.privacy.account import every_accountant
+    from discreet.privacy import every_accountant
 
     bounds = loss.epsilon_bounds(delta=allowed)
     accountants = every_accountant(loss, delta=allowed)
@@ -87,7 +87,7 @@ def account(
 def _as_json(
     loss: Loss, delta: float, bounds: Bounds, accountants: dict[str, float | str]
 ) -> dict[str, object]:
-    from discreet.privacy.serial import to_json
+    from discreet.privacy import to_json
 
     return {
         "loss": to_json(loss),

@@ -19,7 +19,7 @@ from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.attacks.anonymity import AnonymityResult, LinkageResult
+    from discreet.attacks import AnonymityResult, LinkageResult
 
 __all__ = ["anonymity", "linkage", "made_up"]
 
@@ -71,8 +71,7 @@ def anonymity(
       discreet attack anonymity patients.csv --quasi zip --quasi birth --sensitive diagnosis \
         --generalise birth:year --generalise zip:prefix=3 --output anonymity.html
     """
-    from discreet.attacks.anonymity import measure_anonymity
-    from discreet.attacks.anonymity.measuring import LEVELS_K
+    from discreet.attacks import LEVELS_K, measure_anonymity
 
     levels = LEVELS_K if not k else tuple(count("k", each, at_least=2) for each in k)
     listed = count("exposed", exposed, at_least=0)
@@ -193,7 +192,7 @@ def linkage(
       discreet attack linkage tables/released.csv tables/register.csv \
         --on zip --on birth --on sex --tolerance birth=1 --truth person --output linkage.html
     """
-    from discreet.attacks.anonymity import link_tables
+    from discreet.attacks import link_tables
 
     level = real("confidence", confidence, above=0, below=1)
     listed = count("exposed", exposed, at_least=0)
@@ -294,7 +293,7 @@ def made_up(
       discreet attack made-up-tables --out tables --population 100000
     """
     from discreet._files import new_directory
-    from discreet.attacks.anonymity import made_up_tables
+    from discreet.attacks import made_up_tables
 
     size = count("population", population, at_least=10, at_most=10**8)
     start = None if seed is None else count("seed", seed, at_least=0)

@@ -12,7 +12,7 @@ from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.attacks.attribute import Attribute
+    from discreet.attacks import Attribute
     from discreet.cli.attack_records import Records
     from discreet.cli.attack_subjects import Subject
 
@@ -96,7 +96,7 @@ def attribute(
       discreet attack attribute --model study:target --members in.npz --nonmembers out.npz \
         --auxiliary more.npz --attribute 3,4,5
     """
-    from discreet.attacks.attribute import attribute_inference
+    from discreet.attacks import attribute_inference
     from discreet.cli.attack_subjects import subject
 
     level = real("confidence", confidence, above=0, below=1)
@@ -131,7 +131,7 @@ def attribute(
 def _attribute(
     asked: Subject, name: str, values: list[str] | None, auxiliary: Records
 ) -> Attribute:
-    from discreet.attacks.attribute import Attribute
+    from discreet.attacks import Attribute
 
     if asked.learner is None:
         return _by_columns(name, values, auxiliary)
@@ -163,7 +163,7 @@ def _typed(kind: str, value: str) -> object:
 def _by_columns(name: str, values: list[str] | None, auxiliary: Records) -> Attribute:
     import numpy as np
 
-    from discreet.attacks.attribute import Attribute
+    from discreet.attacks import Attribute
 
     if auxiliary.columns is not None:
         if name not in auxiliary.columns:

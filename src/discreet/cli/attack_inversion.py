@@ -13,8 +13,7 @@ from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.attacks.inversion import InversionResult
-    from discreet.attacks.inversion_recognition import RecognitionResult
+    from discreet.attacks import InversionResult, RecognitionResult
 
 __all__ = ["inversion"]
 
@@ -87,8 +86,7 @@ def inversion(
       discreet attack inversion --model study:faces --shape 1x64x64 --judge study:judge \
         --photographs photographs.npz --output inversion.html
     """
-    from discreet.attacks.inversion import invert
-    from discreet.attacks.inversion_recognition import recognition
+    from discreet.attacks import invert, recognition
     from discreet.cli.attack_records import read_records
     from discreet.cli.attack_subjects import output_kind, subject
 

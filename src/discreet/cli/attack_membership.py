@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,13 +23,11 @@ from discreet.cli.tables import at_most, print_json, print_lines, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.attacks.observations import Observation
-    from discreet.attacks.results import MembershipResult
-    from discreet.attacks.shadow_scores import ShadowScores
+    from discreet.attacks import MembershipResult, Observation, ShadowScores
     from discreet.cli.attack_records import Records
     from discreet.cli.attack_subjects import Subject
 
-__all__ = ["OnIndices", "membership"]
+__all__ = ["membership"]
 
 _SHADOWED = ("lira", "lira-offline", "rmia", "shokri")
 _PUBLIC_MEMBERS = "the members are canaries or public data, say --public-members"
@@ -222,7 +220,7 @@ class _Order:
     def run(self) -> list[MembershipResult]:
         """Ask the target once, train shadow models once, and run every attack."""
         from discreet import attacks
-        from discreet.attacks.membership.strongest import mark_strongest
+        from discreet.attacks import mark_strongest
 
         if self.attacks == ("label-only",):
             return [self._label_only()]
@@ -266,12 +264,10 @@ class _Order:
 
     def _scores(self, observed: Observation) -> ShadowScores:
         from discreet import attacks
-        from discreet.attacks.membership import lira, rmia
-        from discreet.attacks.shadow_identity import train_key
 
         assert self.train is not None
         output = self.subject.output
-        maker = _ReadAs(OnIndices(self.train, observed.records, observed.labels), output)
+        maker = _ReadAs(attacks.on_records(self.train, observed.records, observed.labels), output)
         told = "" if output is None else f" {output}"
         pool = attacks.ShadowPool(
             observed.records,
@@ -279,17 +275,17 @@ class _Order:
             maker,
             models=self.shadows,
             classes=observed.classes,
-            directory=self.pool,
-            key=None if self.pool is None else train_key(self.train) + told,
+            cache=self.pool,
+            cache_key=_cache_key(self.train) + told,
             seed=self.seed,
             n_jobs=self.jobs,
             progress=sys.stderr.isatty(),
         )
         for name in self.attacks:  # too few models are refused before any is trained
             if name.startswith("lira"):
-                lira.check_models(pool.inclusion, mode=name.partition("-")[2] or "online")
+                attacks.check_lira_models(pool.inclusion, mode=name.partition("-")[2] or "online")
             elif name == "rmia":
-                rmia.check_models(pool.inclusion)
+                attacks.check_rmia_models(pool.inclusion)
         return pool.run()
 
     def _label_only(self) -> MembershipResult:
@@ -314,27 +310,17 @@ def _all_different(
     observed: Observation, public: Observation | None
 ) -> tuple[Observation, Observation | None]:
     """Take every answer for that of a record of its own, as the files say it is."""
-    import numpy as np
-
-    own = np.arange(len(observed), dtype=np.uint64)
     if public is not None:
-        further = np.arange(len(observed), len(observed) + len(public), dtype=np.uint64)
-        public = replace(public, digests=further)
-    return replace(observed, digests=own), public
+        public = public.as_different_records(first=len(observed))
+    return observed.as_different_records(), public
 
 
-class OnIndices:
-    """``train(records, labels)`` as the function of indices that a pool wants."""
-
-    def __init__(self, train: Callable[..., Any], records: Any, labels: Any) -> None:
-        from discreet.attacks.seeded_training import SeededTraining
-
-        self._train = SeededTraining(train, data=2)
-        self._records = records
-        self._labels = labels
-
-    def __call__(self, indices: Any, seed: int) -> Any:
-        return self._train(self._records[indices], self._labels[indices], seed=seed)
+def _cache_key(train: Callable[..., Any]) -> str:
+    """Name a training function; a pool trains one kept model again, so changes are noticed."""
+    given = getattr(train, "cache_key", None)
+    if isinstance(given, str) and given:
+        return given
+    return f"{train.__module__}.{getattr(train, '__qualname__', type(train).__qualname__)}"
 
 
 class _ReadAs:
@@ -389,7 +375,7 @@ def _write_page(
 def _print(
     results: list[MembershipResult], asked: Subject, confidence: float, exposed: int
 ) -> None:
-    from discreet.attacks.results import REPORTED_FPR
+    from discreet.attacks import REPORTED_FPR
     from discreet.report.membership import strongest
 
     rows = []

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from discreet.cli.attack_membership import OnIndices
 from discreet.cli.attack_output import (
     ModelOutput,
     PageFile,
@@ -101,8 +100,7 @@ def property_(
       discreet attack property --records mine.csv --train study:train --has smokes=1 \
         --shares 0.2,0.5 --size 500 --shadows 100 --jobs 2 --output property.html
     """
-    from discreet.attacks.property_attack import property_inference
-    from discreet.attacks.property_draws import property_sets, train_shadows
+    from discreet.attacks import on_records, property_inference, property_sets, train_shadows
     from discreet.cli.attack_records import in_order_of, read_records
     from discreet.cli.attack_subjects import imported, output_kind, read_as, subject
 
@@ -123,7 +121,7 @@ def property_(
         sets = property_sets(
             _mask(own, has), shares=_shares(shares), size=rows, sets=many, seed=start
         )
-        models = train_shadows(OnIndices(maker, own.values, own.labels), sets, n_jobs=workers)
+        models = train_shadows(on_records(maker, own.values, own.labels), sets, n_jobs=workers)
         # Whoever reads weights needs the module itself.
         output_of = {kind: given if kind == "outputs" else None for kind in kinds}
         results = [

@@ -20,7 +20,7 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.attacks.anonymity.coded import CodedTable
+    from discreet.attacks import CodedTable
 
 __all__ = ["Answers", "Records", "in_order_of", "read_answers", "read_records"]
 
@@ -169,7 +169,7 @@ def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]
 
 
 def _table(argument: str, path: str, label: str) -> tuple[CodedTable, list[str]]:
-    from discreet.attacks.anonymity.coded import read_coded
+    from discreet.attacks import read_coded
     from discreet.data.inputs import CsvInput, ParquetInput
     from discreet.data.schema import CsvFormat
 

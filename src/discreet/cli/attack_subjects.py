@@ -24,7 +24,7 @@ from discreet.cli.attack_records import Records, in_order_of, read_answers, read
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
-    from discreet.attacks.targets import Target
+    from discreet.attacks import Target
     from discreet.data import Schema
     from discreet.learn.choosing import TableLearner
     from discreet.privacy import Loss
@@ -105,7 +105,7 @@ def imported(argument: str, path: str) -> Any:
 
 def output_kind(argument: str, text: str | None) -> str | None:
     """Return what ``--model-output`` says, if it is a kind of output."""
-    from discreet.attacks.targets import OUTPUTS
+    from discreet.attacks import OUTPUTS
 
     if text is not None and text not in OUTPUTS:
         raise InvalidValue(argument, text, "one of " + ", ".join(OUTPUTS))
@@ -119,13 +119,13 @@ def read_as(model: Any, output: str | None) -> Any:
     """
     if output is None or not hasattr(model, "state_dict"):
         return model
-    from discreet.attacks.targets import as_target
+    from discreet.attacks import as_target
 
     return as_target(model, output=output)
 
 
 def _answers(label: str) -> Subject:
-    from discreet.attacks.targets import as_target
+    from discreet.attacks import as_target
 
     def same(records: Any) -> Any:
         return records
@@ -142,7 +142,7 @@ def _answers(label: str) -> Subject:
 
 
 def _imported_model(model: str, label: str, output: str | None) -> Subject:
-    from discreet.attacks.targets import Target, as_target
+    from discreet.attacks import Target, as_target
 
     found = imported("model", model)
     ready = isinstance(found, Target) or hasattr(found, "predict") or hasattr(found, "state_dict")
@@ -177,7 +177,7 @@ def _imported_model(model: str, label: str, output: str | None) -> Subject:
 
 
 def _trained(model: str) -> Subject:
-    from discreet.attacks.targets import as_target
+    from discreet.attacks import as_target
     from discreet.learn.model_directory import read_model_directory
     from discreet.pate import holds_student, read_student_directory
 
@@ -238,12 +238,12 @@ class SameLearner:
         self._parameters = dict(learner.estimator.get_params())
         self._classes = len(learner.schema.classes)
         told = {name: value for name, value in self._parameters.items() if name != "insecure_seed"}
-        self.key = " ".join(
+        self.cache_key = " ".join(
             (__version__, learner.learner, learner.schema.content_hash, _written(told))
         )
 
     def __call__(self, records: Any, labels: Any, seed: int) -> Any:
-        from discreet.attacks.targets import as_target
+        from discreet.attacks import as_target
 
         made = self._estimator(**{**self._parameters, "insecure_seed": seed})
         made.fit(records, labels)

@@ -103,9 +103,12 @@ def _solve(
     typed: dict[str, str | None],
     relation: Relation,
 ) -> float:
-    from discreet.privacy.calibrate import laplace_scale, noise_multiplier
-    from discreet.privacy.calibrate import rate as highest_rate
-    from discreet.privacy.calibrate import steps as most_steps
+    from discreet.privacy import (
+        largest_rate,
+        least_laplace_scale,
+        least_noise_multiplier,
+        most_steps,
+    )
 
     rate = real("rate", typed["rate"] or "1", above=0, at_most=1)
     steps = count("steps", typed["steps"] or "1", at_least=1)
@@ -113,12 +116,12 @@ def _solve(
         # Poisson amplification is proved from add_remove to add_remove (S6).
         raise InvalidValue("relation", relation, "add_remove with a sampling rate")
     if unknown == "noise-multiplier":
-        return noise_multiplier(
+        return least_noise_multiplier(
             epsilon=epsilon, delta=delta, rate=rate, steps=steps, relation=relation
         )
     if unknown == "laplace-scale":
         reach = real("sensitivity", typed["sensitivity"] or "1", above=0)
-        return laplace_scale(
+        return least_laplace_scale(
             epsilon=epsilon, delta=delta, sensitivity=reach, count=steps, relation=relation
         )
     noise = real("noise_multiplier", typed["noise_multiplier"] or "", above=0)
@@ -126,4 +129,4 @@ def _solve(
         return most_steps(
             epsilon=epsilon, delta=delta, noise_multiplier=noise, rate=rate, relation=relation
         )
-    return highest_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise, steps=steps)
+    return largest_rate(epsilon=epsilon, delta=delta, noise_multiplier=noise, steps=steps)

@@ -179,15 +179,14 @@ def _internal(model: str, label: str, members: str, nonmembers: str, shadows: in
 
 def _attacks(asked: Subject, seen: Observation, shadows: int) -> tuple[MembershipResult, ...]:
     from discreet import attacks
-    from discreet.attacks.membership.strongest import strongest_of_three
-    from discreet.cli.attack_membership import OnIndices
+    from discreet.attacks import strongest_of_three
     from discreet.cli.attack_subjects import SameLearner
 
     if shadows:
         if asked.learner is None:
             expected = "0: only a model of discreet train can be trained again from its directory"
             raise InvalidValue("shadows", shadows, expected)
-        maker = OnIndices(SameLearner(asked.learner), seen.records, seen.labels)
+        maker = attacks.on_records(SameLearner(asked.learner), seen.records, seen.labels)
         pool = attacks.ShadowPool(
             seen.records,
             seen.labels,

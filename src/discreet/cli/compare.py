@@ -87,8 +87,7 @@ def _geometric(last: int, points: int) -> list[int]:
 
 
 def _compute(noise: float, rate: float, delta: float, grid: list[int]) -> Comparison:
-    from discreet.privacy import Gaussian
-    from discreet.privacy.account import every_accountant
+    from discreet.privacy import Gaussian, every_accountant
 
     step = Gaussian(noise).poisson(rate=rate)
     answers = [

@@ -240,12 +240,12 @@ def _halved(
     unit: str,
     source: str,
 ) -> DemoData:
-    from discreet.attacks import chance
+    from discreet.attacks import seeded_generator
     from discreet.certificate import Collection
 
     half = min(len(y) // 2, _MOST)
     # Which half learns is no secret here: the demonstration must be able to tell who was inside.
-    order = chance.generator(_SPLIT_SEED).permutation(len(y))
+    order = seeded_generator(_SPLIT_SEED).permutation(len(y))
     flat = np.asarray(x, dtype=np.float32).reshape(len(y), -1)
     parts = [
         (flat[order[at : at + half]], np.asarray(y, dtype=np.int64)[order[at : at + half]])

@@ -60,7 +60,7 @@ class Steps:
 
 def demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
     """Do everything, and write it into ``place``, which exists and is empty."""
-    from discreet.attacks.one_thread import one_thread
+    from discreet._threads import one_thread
 
     with one_thread():
         return _demonstrated(method, place, steps=steps, title=title)
@@ -162,7 +162,7 @@ def _paid_accuracy(data: DemoData, target: Any, ledger: Any) -> Any:
 
 def _attacks(data: DemoData, target: Any, train: Any, shadows: int) -> tuple[MembershipResult, ...]:
     from discreet import attacks
-    from discreet.attacks.membership.strongest import strongest_of_three
+    from discreet.attacks import strongest_of_three
 
     seen = attacks.observe_split(
         target, members=data.inside, nonmembers=data.outside, overlap="allow"

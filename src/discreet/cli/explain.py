@@ -40,9 +40,9 @@ def explain(
     failing = real("delta", delta, at_least=0, below=1)
     belief = real("prior", prior, at_least=0, at_most=1)
     with picture_file(output) as place:
-        from discreet.privacy import meaning
+        from discreet.privacy import theorems
 
-        explanation = meaning.explain(spent, failing, prior=belief)
+        explanation = theorems.explain(spent, failing, prior=belief)
         if place is not None:
             from discreet.cli.explain_picture import draw_explanation
 

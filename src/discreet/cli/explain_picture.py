@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from discreet.cli.pictures import COLOURS, blank_figure, save, spread, tidy
 from discreet.cli.tables import at_least, at_most
-from discreet.privacy.meaning import Explanation, PosteriorBounds, best_tpr, posterior_interval
+from discreet.privacy.theorems import Explanation, PosteriorBounds, best_tpr, posterior_interval
 
 __all__ = ["draw_explanation"]
 

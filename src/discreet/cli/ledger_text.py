@@ -48,7 +48,7 @@ def budget_rows(view: DatasetView) -> list[tuple[str, ...]]:
 
 def history_rows(view: DatasetView, rows: list[HistoryRow]) -> list[tuple[str, ...]]:
     """One row for each charge; ``used`` is the share of the dataset's budget after it."""
-    from discreet.privacy.serial import read_old
+    from discreet.privacy import read_old
 
     shown: list[tuple[str, ...]] = []
     for row in rows:

@@ -143,7 +143,7 @@ class Mechanism:
         return base.sample_without_replacement(sample=sample, population=population)
 
     def _from_file(self, name: str) -> Loss:
-        from discreet.privacy.serial import from_json
+        from discreet.privacy import from_json
 
         for field in fields(self):
             if field.name not in ("loss_file", "relation"):

@@ -423,7 +423,7 @@ def _only_with_real(granularity: str | None) -> None:
 def _show(
     released: Release[Any], *, confidence: float, as_json: bool, delta: float | None = None
 ) -> None:
-    from discreet.privacy.serial import to_json
+    from discreet.privacy import to_json
 
     at = 0.0 if delta is None else delta
     epsilon = released.loss.epsilon(delta=at)

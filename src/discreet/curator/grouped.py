@@ -32,9 +32,7 @@ from discreet.curator.queries import GroupBy, TopK
 from discreet.curator.statistics import limb_terms, mean_of, measured, middle_of, total_of
 from discreet.curator.thresholds import least_count, release_threshold
 from discreet.errors import InvalidValue
-from discreet.mechanisms import exponential_choice, utility_bound
-from discreet.mechanisms.error_bars import each_of
-from discreet.mechanisms.parameters import stated_epsilon
+from discreet.mechanisms import each_of, exponential_choice, read_epsilon, utility_bound
 from discreet.privacy import ApproxDP, Exponential, Loss, Relation
 from discreet.randomness import Source
 
@@ -240,7 +238,7 @@ class TopKPlan(Plan):
         if query.k > len(self.candidates):
             raise InvalidValue("k", query.k, f"at most {len(self.candidates)} candidates")
         self._share = query.epsilon / query.k
-        reported = stated_epsilon(self._share)[1]
+        reported = read_epsilon(self._share)[1]
         self.loss = query.k * Exponential(reported, Relation.ADD_REMOVE)
         short = utility_bound(
             len(self.candidates), rate=self._share / facts.cap, beta=_RISK / query.k

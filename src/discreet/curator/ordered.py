@@ -24,9 +24,13 @@ from discreet.curator.planning import (
 from discreet.curator.queries import Quantile, ThresholdStream
 from discreet.curator.statistics import measured
 from discreet.data.private_quantiles import quantile_scores, score_sensitivity
-from discreet.mechanisms import SparseVector, exponential_choice, utility_bound
-from discreet.mechanisms.parameters import stated_epsilon
-from discreet.mechanisms.sparse_vector import step_budget
+from discreet.mechanisms import (
+    SparseVector,
+    exponential_choice,
+    read_epsilon,
+    step_budget,
+    utility_bound,
+)
 from discreet.privacy import Exponential, Loss, PureDP, Relation
 from discreet.randomness import Source
 
@@ -53,7 +57,7 @@ class QuantilePlan(Plan):
         self.width = -(-(self.grid.high - self.grid.low + 1) // query.points)
         self.cells = (self.grid.high - self.grid.low) // self.width + 1
         self.sensitivity = facts.cap * score_sensitivity(query.share, Relation.ADD_REMOVE)
-        self.loss = Exponential(stated_epsilon(query.epsilon)[1], Relation.ADD_REMOVE)
+        self.loss = Exponential(read_epsilon(query.epsilon)[1], Relation.ADD_REMOVE)
         rate = query.epsilon / (2 * self.sensitivity) * query.share.denominator
         self._short = math.ceil(utility_bound(self.cells, rate=rate, beta=1 - CONFIDENCE))
         self.expected = (ExpectedError("rank, in rows", float(self._short)),)

@@ -18,8 +18,7 @@ from discreet.curator.queries import Query
 from discreet.curator.shapes import SHAPES
 from discreet.data.schema import Schema
 from discreet.errors import InvalidValue
-from discreet.mechanisms.error_bars import each_of, laplace_reach, outward
-from discreet.mechanisms.laplace import IntegerLaplace
+from discreet.mechanisms import LaplaceNoise, each_of, laplace_quantile, round_outward
 from discreet.privacy import Loss, Relation
 from discreet.randomness import Source, discrete_laplace, exp_negative
 
@@ -119,7 +118,7 @@ class Noise:
     """Discrete Laplace noise on integers of L1 sensitivity ``sensitivity``; epsilon-DP."""
 
     def __init__(self, *, sensitivity: int, epsilon: Fraction) -> None:
-        self._noise = IntegerLaplace.stated(
+        self._noise = LaplaceNoise.read(
             sensitivity=max(1, sensitivity),
             epsilon=epsilon,
             scale=None,
@@ -129,7 +128,7 @@ class Noise:
     @property
     def loss(self) -> Loss:
         """What the noisy integers cost, all of them together."""
-        return self._noise.loss()
+        return self._noise.loss
 
     @property
     def scale(self) -> Fraction:
@@ -150,12 +149,12 @@ class Noise:
 
 @lru_cache(maxsize=4096)
 def _reach(scale: Fraction, risk: float) -> int:
-    """What :func:`~discreet.mechanisms.error_bars.laplace_reach` finds, from a good first guess.
+    """What :func:`~discreet.mechanisms.laplace_quantile` finds, from a good first guess.
 
     P(|X| > t) = 2 r^(t+1) / (1 + r), r = e^(-1/scale), is compared exactly; doubles only guess.
     """
     if not _GUESSED[0] < scale < _GUESSED[1]:
-        return laplace_reach(scale)(risk)
+        return laplace_quantile(scale)(risk)
     one = 1 << _BITS
     limit = Fraction(risk) * (one + exp_negative(1 / scale, _BITS)[0])
 
@@ -243,5 +242,5 @@ def shown(exact: Fraction, direction: float = 0.0) -> float | int:
     if exact.denominator == 1 and abs(exact.numerator) < 2**53:
         return exact.numerator
     if direction:
-        return outward(exact, math.inf * direction)
+        return round_outward(exact, math.inf * direction)
     return float(exact)

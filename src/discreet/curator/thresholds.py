@@ -21,7 +21,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from discreet.errors import InvalidValue
-from discreet.mechanisms.error_bars import least
+from discreet.mechanisms import least_integer
 from discreet.randomness import exp_negative
 
 __all__ = ["least_count", "release_threshold"]
@@ -49,7 +49,7 @@ def release_threshold(*, cap: int, scale: Fraction, epsilon: Fraction, delta: Fr
         )
 
     start = cap + math.ceil(scale * Fraction(math.log(float(cap / delta)) + 1.0))
-    return max(least(rare, start), cap + 1)
+    return max(least_integer(rare, start), cap + 1)
 
 
 def _reaches(steps: int, scale: Fraction) -> Fraction:
@@ -89,4 +89,4 @@ def least_count(shown: int, *, threshold: int, scale: Fraction, risk: float) -> 
         count = 1 + below
         return log_tail(shown - count) - log_tail(threshold - count) >= wanted
 
-    return 1 + least(plausible, 1)
+    return 1 + least_integer(plausible, 1)

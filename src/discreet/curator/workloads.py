@@ -43,8 +43,7 @@ from discreet.curator.planning import (
 )
 from discreet.curator.queries import Workload
 from discreet.errors import InvalidValue
-from discreet.mechanisms import multiplicative_weights, small_database
-from discreet.mechanisms.small_database import candidate_count
+from discreet.mechanisms import candidate_count, multiplicative_weights, small_database
 from discreet.privacy import Loss, PureDP, Relation
 from discreet.randomness import Source
 

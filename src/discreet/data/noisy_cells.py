@@ -39,11 +39,15 @@ from discreet import _validate
 from discreet.data.cells import to_days
 from discreet.data.columns import Bounded, Date, Integer, Real
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import gaussian_integers, laplace_integers
-from discreet.mechanisms.gaussian_dominance import dominating_mu
-from discreet.mechanisms.parameters import rounded_up, stated_epsilon
+from discreet.mechanisms import (
+    discrete_gaussian_mu,
+    gaussian_integers,
+    laplace_integers,
+    read_epsilon,
+    round_up,
+)
 from discreet.privacy import GDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -230,13 +234,13 @@ def plan_cells(
     >>> plan.kind, plan.loss.epsilon(delta=1e-6) <= 1.0
     ('gaussian', True)
     """
-    budget, _ = stated_epsilon(epsilon)
+    budget, _ = read_epsilon(epsilon)
     neighbours = Relation.parse(relation)
     if not grids:
         raise InvalidValue("grids", grids, "at least one column")
     fixed = MappingProxyType({name: tuple(grid) for name, grid in grids.items()})
     changed = _changed(len(fixed), neighbours)
-    scale = rounded_up("epsilon", epsilon, changed / budget)
+    scale = round_up("epsilon", epsilon, changed / budget)
     plain = CellPlan(
         fixed, neighbours, "laplace", scale, changed * DiscreteLaplace(scale, 1, neighbours)
     )
@@ -248,7 +252,7 @@ def plan_cells(
     if _threshold("laplace", scale, _USUAL_CELLS) <= _threshold("gaussian", stddev, _USUAL_CELLS):
         return plain
     for _ in range(2000):
-        mu = dominating_mu(stddev, _length(changed), coordinates=changed)
+        mu = discrete_gaussian_mu(stddev, _length(changed), coordinates=changed)
         if mu is not None:
             loss = GDP(mu, neighbours)
             if loss.epsilon(delta=slack) <= target:

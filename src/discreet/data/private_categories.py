@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from discreet.mechanisms import Release, stability_test
-from discreet.mechanisms.stability import StabilityTest
+from discreet.mechanisms import Release, StabilityTest, stability_test
 from discreet.privacy import ApproxDP, Loss, Relation
 from discreet.randomness import Source, discrete_laplace
 

@@ -36,8 +36,7 @@ from discreet.data.private_categories import StableCategories, TextCounts
 from discreet.data.schema import Schema
 from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
-from discreet.mechanisms import Release
-from discreet.mechanisms.parameters import stated_epsilon
+from discreet.mechanisms import Release, read_epsilon
 from discreet.privacy import Loss, Relation
 from discreet.randomness import Source, choose_source
 
@@ -146,7 +145,7 @@ def plan_schema(
     names = schema.incomplete
     if not names:
         raise InvalidValue("schema", "complete", "a schema that leaves bounds or categories open")
-    budget = stated_epsilon(epsilon)[0]
+    budget = read_epsilon(epsilon)[0]
     labelled = [name for name in names if isinstance(schema.columns[name], Categorical)]
     bounded = [name for name in names if isinstance(schema.columns[name], Bounded)]
     _known_grids(grids, bounded)

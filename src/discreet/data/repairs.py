@@ -24,8 +24,7 @@ from discreet.data.inputs import CsvInput, TableInput, open_table
 from discreet.data.schema import Schema
 from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
-from discreet.mechanisms import Release, laplace_integers
-from discreet.mechanisms.parameters import rounded_up, stated_epsilon
+from discreet.mechanisms import Release, laplace_integers, read_epsilon, round_up
 from discreet.privacy import DiscreteLaplace, Loss, Relation
 from discreet.randomness import choose_source
 
@@ -187,7 +186,7 @@ def plan_repairs(
     schema.require_complete()
     neighbours = Relation.parse(relation)
     changed = _changed(schema, neighbours)
-    scale = rounded_up("epsilon", epsilon, changed / stated_epsilon(epsilon)[0])
+    scale = round_up("epsilon", epsilon, changed / read_epsilon(epsilon)[0])
     return RepairPlan(schema, neighbours, scale, changed * DiscreteLaplace(scale, 1, neighbours))
 
 

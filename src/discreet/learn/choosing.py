@@ -25,8 +25,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.selection import default_stop, run_mu, select_privately, selection_loss
 from discreet.mechanisms import Release, gaussian_integer
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.concentrated import zcdp_rho
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -298,7 +297,7 @@ def _made(plan: BestPlan, candidate: tuple[str, dict[str, Any]], **more: Any) ->
 
 
 def _check_cost(plan: BestPlan, name: str, training: Loss) -> None:
-    if 2.0 * zcdp_rho(training) + plan.score_mu**2 > 2.0 * zcdp_rho(plan.run_loss):
+    if 2.0 * training.zcdp() + plan.score_mu**2 > 2.0 * plan.run_loss.zcdp():
         raise NotApplicable(f"a run of {name} costs more than was planned for it")
 
 

@@ -33,7 +33,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import Release
 from discreet.privacy import GDP, Loss, PureDP, RenyiDP, calibrate
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source, bernoulli, choose_source, uniform_integers
 
 if TYPE_CHECKING:

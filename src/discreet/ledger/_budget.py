@@ -1,6 +1,6 @@
 """Budgets of a dataset: one for all of it, and one for each analyst, project or purpose named.
 
-Every budget is a :class:`~discreet.privacy.adaptive.Filter`, which is valid however the charges
+Every budget is a :class:`~discreet.privacy.Filter`, which is valid however the charges
 are chosen (S9a). A charge goes through when *all* the budgets that it touches admit it, so
 analysts who pool their shares still meet the cap of the dataset.
 """
@@ -18,11 +18,17 @@ from discreet._json import canonical
 from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue, LedgerCorrupt
 from discreet.ledger._entry import Entry, check_name, parse_entry, printable
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.atoms import ApproxDP
-from discreet.privacy.loss import Loss
-from discreet.privacy.relation import Relation
-from discreet.privacy.serial import from_json, read_fraction, read_old, to_json, write_fraction
+from discreet.privacy import (
+    ApproxDP,
+    Filter,
+    Loss,
+    Relation,
+    from_json,
+    read_fraction,
+    read_old,
+    to_json,
+    write_fraction,
+)
 
 DATASET = "dataset"
 SCOPES = ("analyst", "project", "purpose")

@@ -65,12 +65,7 @@ from discreet.ledger._entry import (
     printable,
 )
 from discreet.ledger._replay import Fault, Replay, Verification, check_receipts, verify_store
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.atoms import ApproxDP
-from discreet.privacy.charges import plan_claim
-from discreet.privacy.loss import Loss
-from discreet.privacy.relation import Relation
-from discreet.privacy.serial import to_json
+from discreet.privacy import ApproxDP, Filter, Loss, Relation, plan_claim, to_json
 
 LARGEST_SEQ = 2**63 - 1
 
@@ -285,7 +280,7 @@ class Ledger:
         """Open the budget of a dataset, once and for all.
 
         ``unit`` says whose privacy is bounded. ``kind``, ``reserved`` and ``orders`` choose the
-        filter (:class:`~discreet.privacy.adaptive.Filter`); the default is the tightest valid
+        filter (:class:`~discreet.privacy.Filter`); the default is the tightest valid
         one. Scopes in ``required`` must be named in every charge and have a budget of their own.
         """
         check_name("name", name)

@@ -40,8 +40,7 @@ from discreet.ledger import _rows
 from discreet.ledger._budget import format_label, parse_label, write_sums
 from discreet.ledger._entry import RECEIPT, Entry, parse_entry
 from discreet.ledger._replay import Replay, check_receipt, spend_or_close, verify_store
-from discreet.privacy.loss import Loss
-from discreet.privacy.serial import to_json
+from discreet.privacy import Loss, to_json
 
 _SIDE_FILES = ("-wal", "-shm", "-users", "-queue", "-turn", "-sync")
 

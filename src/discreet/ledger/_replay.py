@@ -41,11 +41,7 @@ from discreet.ledger._entry import (
     printable,
     read_document,
 )
-from discreet.privacy.adaptive import Filter
-from discreet.privacy.atoms import ApproxDP
-from discreet.privacy.charges import plan_claim
-from discreet.privacy.loss import Loss
-from discreet.privacy.serial import from_json, read_fraction, read_old
+from discreet.privacy import ApproxDP, Filter, Loss, from_json, plan_claim, read_fraction, read_old
 
 _LONGEST_GAP = 1_000_000
 # Another version may read the same loss a little differently.

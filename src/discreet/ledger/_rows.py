@@ -15,7 +15,7 @@ from discreet._store import Session
 from discreet.errors import LedgerCorrupt, LedgerMissing, SchemaError
 from discreet.ledger._budget import format_label, write_state
 from discreet.ledger._entry import Entry, Head, Roll, parse_entry
-from discreet.privacy.adaptive import Filter
+from discreet.privacy import Filter
 
 
 class Identity(NamedTuple):

@@ -1,73 +1,111 @@
 """Mechanisms: each call returns a value, its exact loss and where its noise came from."""
 
-from discreet.mechanisms.counts import (
-    NoisyFraction,
-    laplace_count,
-    laplace_fraction,
-    laplace_histogram,
-)
-from discreet.mechanisms.distances import median, mode, most_votes
-from discreet.mechanisms.exponential import exponential_choice, exponential_stream
-from discreet.mechanisms.gaussian import (
+from discreet.errors import MechanismHalted
+from discreet.mechanisms._additive import (
     gaussian_integer,
     gaussian_integers,
     gaussian_real,
     gaussian_vector,
-)
-from discreet.mechanisms.halting import MechanismHalted
-from discreet.mechanisms.laplace import (
     laplace_integer,
     laplace_integers,
     laplace_real,
     laplace_vector,
 )
-from discreet.mechanisms.multiplicative_weights import multiplicative_weights
-from discreet.mechanisms.noisy_max import permute_and_flip, report_noisy_max
-from discreet.mechanisms.release import Interval, Release
-from discreet.mechanisms.response import (
+from discreet.mechanisms._counts import (
+    NoisyFraction,
+    laplace_count,
+    laplace_fraction,
+    laplace_histogram,
+)
+from discreet.mechanisms._gaussian_dominance import discrete_gaussian_mu
+from discreet.mechanisms._intervals import (
+    each_of,
+    laplace_quantile,
+    least_integer,
+    round_outward,
+)
+from discreet.mechanisms._noise import LaplaceNoise
+from discreet.mechanisms._parameters import read_epsilon, round_up
+from discreet.mechanisms._release import Interval, Release, Selection
+from discreet.mechanisms._response import (
+    Estimate,
     binary_estimate,
     binary_response,
-    channel_epsilon,
     k_ary_estimate,
     k_ary_response,
     response_channel,
     two_coin_estimate,
     two_coin_response,
 )
-from discreet.mechanisms.response_estimate import Estimate
-from discreet.mechanisms.selection import Selection, utility_bound
-from discreet.mechanisms.small_database import evaluate_without_privacy, small_database
-from discreet.mechanisms.sparse_vector import AboveThreshold, SparseVector
-from discreet.mechanisms.stability import (
+from discreet.mechanisms._selection import (
+    bernoulli_parameter,
+    exponential_choice,
+    exponential_stream,
+    permute_and_flip,
+    report_noisy_max,
+    utility_bound,
+)
+from discreet.mechanisms._small_database import (
+    candidate_count,
+    evaluate_without_privacy,
+    multiplicative_weights,
+    multiplicative_weights_loss,
+    small_database,
+)
+from discreet.mechanisms._sparse_vector import (
+    AboveThreshold,
+    Charge,
+    SingleRun,
+    SparseVector,
+    StableVector,
+    StableVectorPlan,
+    stable_vector_plan,
+    step_budget,
+)
+from discreet.mechanisms._stability import (
     FAIL,
+    Fail,
+    StabilityTest,
     StableFunction,
+    median,
+    mode,
+    most_votes,
     release_if_stable,
     stability_test,
+    votes_distance,
 )
-from discreet.mechanisms.stable_vector import StableVector, stable_vector_plan
-from discreet.mechanisms.subsample import (
+from discreet.mechanisms._subsample import (
     printed_subsampling,
     subsample_and_aggregate,
     subsample_and_aggregate_as_printed,
 )
-from discreet.mechanisms.truncated_beta import bernoulli_parameter
+from discreet.privacy.theorems import channel_epsilon
 
 __all__ = [
     "FAIL",
     "AboveThreshold",
+    "Charge",
     "Estimate",
+    "Fail",
     "Interval",
+    "LaplaceNoise",
     "MechanismHalted",
     "NoisyFraction",
     "Release",
     "Selection",
+    "SingleRun",
     "SparseVector",
+    "StabilityTest",
     "StableFunction",
     "StableVector",
+    "StableVectorPlan",
     "bernoulli_parameter",
     "binary_estimate",
     "binary_response",
+    "candidate_count",
     "channel_epsilon",
+    "discrete_gaussian_mu",
+    "each_of",
     "evaluate_without_privacy",
     "exponential_choice",
     "exponential_stream",
@@ -82,23 +120,31 @@ __all__ = [
     "laplace_histogram",
     "laplace_integer",
     "laplace_integers",
+    "laplace_quantile",
     "laplace_real",
     "laplace_vector",
+    "least_integer",
     "median",
     "mode",
     "most_votes",
     "multiplicative_weights",
+    "multiplicative_weights_loss",
     "permute_and_flip",
     "printed_subsampling",
+    "read_epsilon",
     "release_if_stable",
     "report_noisy_max",
     "response_channel",
+    "round_outward",
+    "round_up",
     "small_database",
     "stability_test",
     "stable_vector_plan",
+    "step_budget",
     "subsample_and_aggregate",
     "subsample_and_aggregate_as_printed",
     "two_coin_estimate",
     "two_coin_response",
     "utility_bound",
+    "votes_distance",
 ]

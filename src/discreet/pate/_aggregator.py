@@ -4,7 +4,7 @@ A :class:`SessionPlan` is known before anything is spent. Its loss covers every 
 session answers, however the queries are chosen, because each release of a kind is computed from
 one draw of that kind's dominating pair: draw as many pairs of each kind as the plan allows
 beforehand, and the whole transcript, with its order and its end, is computed from them. A plan
-with a budget of mu^2 rests on the filter for Gaussian privacy (:mod:`discreet.privacy.adaptive`):
+with a budget of mu^2 rests on the filter for Gaussian privacy (:class:`discreet.privacy.Filter`):
 the squares of what was run never add up to more.
 
 A session refuses by cost alone: whether it is over follows from the answers that were given and
@@ -26,11 +26,11 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.halting import Charge, SingleRun
+from discreet.mechanisms import Charge, SingleRun
 from discreet.pate._surface import RESOLUTION, Surface
 from discreet.pate._votes import read_histogram, read_histograms
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:
@@ -459,12 +459,19 @@ class Aggregator(ABC):
         answers: int | None,
     ) -> SessionPlan:
         """The filter for Gaussian privacy: everything together is GDP(mu), and no less."""
-        mu = gaussian_mu(epsilon, delta) * (1.0 - 1e-12)
-        while GDP(mu, self.neighbours).epsilon(delta=delta) > epsilon:
-            mu *= 1.0 - 1e-9
         query = Fraction(mus[0]) ** 2
         answer = Fraction(mus[1]) ** 2 if len(mus) > 1 else Fraction(0)
-        plan = SessionPlan(
+        mu, steps = gaussian_mu(epsilon, delta) * (1.0 - 1e-12), 0
+        while Fraction(mu) ** 2 >= query + answer and (
+            GDP(mu, self.neighbours).epsilon(delta=delta) > epsilon
+        ):
+            # Small steps first; ever larger ones for budgets that the accountant cannot resolve.
+            mu *= 1.0 - min(0.5, 1e-9 * 2.0 ** max(0, steps - 16))
+            steps += 1
+        if Fraction(mu) ** 2 < query + answer:
+            one = GDP(math.sqrt(math.fsum(value * value for value in mus)), self.neighbours)
+            raise _refuse_too_little(epsilon, one.epsilon(delta=delta), delta)
+        return SessionPlan(
             GDP(mu, self.neighbours),
             _check_limit("queries", queries),
             _check_limit("answers", answers),
@@ -473,10 +480,6 @@ class Aggregator(ABC):
             query,
             answer,
         )
-        if not plan.has_room(queries=0, answers=0):
-            one = GDP(math.sqrt(math.fsum(value * value for value in mus)), self.neighbours)
-            raise _refuse_too_little(epsilon, one.epsilon(delta=delta), delta)
-        return plan
 
     @final
     def open(

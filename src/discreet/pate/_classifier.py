@@ -164,7 +164,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
     # --- planning -----------------------------------------------------------------------
 
     def loss_for(self, public_rows: int) -> Loss:
-        """What :meth:`fit` will charge with so many public rows; nothing is read."""
+        """What :meth:`fit` will charge with this number of public rows; nothing is read."""
         self._declare()
         return self._votes(public_rows).loss
 
@@ -227,7 +227,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         answers = targets_of(y, features)
         if persons is not None:
             persons = person_column(persons, len(features))
-        ready = self._prepared(self._public_rows(public, reset=False), cache, cache_key)
+        ready = self._settle_public_facts(self._public_rows(public, reset=False), cache, cache_key)
         plan, student, classes = ready.plan, ready.student, len(self.classes_)
         bits = make_source(insecure_seed=self.insecure_seed)
         key = None if cache is None else keep_key(ArrayCache(cache).path, bits)
@@ -326,12 +326,12 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         trial = copy.copy(self)  # what is learned from public rows alone is not kept
         trial._declare()
         read_workers(trial.n_jobs)
-        ready = trial._prepared(trial._public_rows(public, reset=True), cache, cache_key)
+        ready = trial._settle_public_facts(trial._public_rows(public, reset=True), cache, cache_key)
         if cache is not None:
             keep_key(ArrayCache(cache).path, make_source(insecure_seed=self.insecure_seed))
         return ready.plan.loss
 
-    def _prepared(
+    def _settle_public_facts(
         self, rows: NDArray[np.float64], cache: str | Path | None, cache_key: str | None
     ) -> _PublicSetup:
         """Settle what is public: plan, student, teachers, and what to ask first."""

@@ -63,7 +63,7 @@ from scipy.special import ndtri
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.halting import Charge
+from discreet.mechanisms import Charge
 from discreet.pate._aggregator import Aggregator
 from discreet.pate._surface import RESOLUTION, Cells
 from discreet.privacy import Loss, Relation, RenyiDP

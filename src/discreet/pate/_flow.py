@@ -77,7 +77,7 @@ def flow_figure(plan: Mapping[str, Any], *, relation: str) -> dict[str, Any] | N
     shapes.append({"type": "line", "x0": 8.4, "y0": 0.95, "x1": 8.4, "y1": 2.95, "line": edge})
     notes: list[dict[str, Any]] = []
     for key, (left, low, width, height, colour) in _BOXES.items():
-        heading, *rest = [escape(line) for line in _wrapped(words[key])]
+        heading, *rest = [escape(line) for line in _wrap(words[key])]
         text = "<br>".join([f'<span style="color:{colour}"><b>{heading}</b></span>', *rest])
         notes.append(_note(left + width / 2, low + height / 2, text, size=11))
     for (x0, y0), (x1, y1) in _ARROWS:
@@ -183,7 +183,7 @@ def _box(
         facecolor="white",
     )
     axes.add_patch(shape)
-    heading, *more = _wrapped(text)
+    heading, *more = _wrap(text)
     rest = "\n".join(more)
     middle = left + width / 2
     top = low + height - 0.12
@@ -191,7 +191,7 @@ def _box(
     axes.text(middle, top - 0.25, rest, ha="center", va="top", fontsize=8, linespacing=1.25)
 
 
-def _wrapped(text: str) -> list[str]:
+def _wrap(text: str) -> list[str]:
     return [part for line in text.split("\n") for part in textwrap.wrap(line, 34) or [""]]
 
 

@@ -107,7 +107,7 @@ class ImageStudent:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self._network = _small_network(self.size, classes)
-            images = _scaled(self._bytes(rows))
+            images = _scale(self._bytes(rows))
             self._train(images, torch.tensor(_sharp(spread), dtype=torch.float32))
         return self
 
@@ -115,7 +115,7 @@ class ImageStudent:
         """Return a score for each class, rows x classes, whose softmax are the probabilities."""
         if self._network is None:
             raise InvalidValue("student", "one that has learned nothing", "a fitted student")
-        images = _scaled(self._bytes(rows))
+        images = _scale(self._bytes(rows))
         return np.asarray(_outputs(self._network, images).double().numpy())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -184,7 +184,7 @@ def _small_network(size: tuple[int, int], classes: int) -> nn.Module:
     )
 
 
-def _scaled(images: NDArray[np.uint8]) -> Tensor:
+def _scale(images: NDArray[np.uint8]) -> Tensor:
     return torch.tensor(images).unsqueeze(1).to(torch.float32) / 127.5 - 1.0
 
 

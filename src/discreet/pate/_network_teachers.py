@@ -90,11 +90,11 @@ class NetworkTeachers:
         missing = self.group - len(parts)
         full = [*parts, *[parts[0]] * missing]
         asked = [*queries, *[queries[0]] * missing]
-        models = [self._made(seed) for seed in [*seeds, *[seeds[0]] * missing]]
+        models = [self._make(seed) for seed in [*seeds, *[seeds[0]] * missing]]
         weights, fixed = stack_module_state(models)
         base = copy.deepcopy(models[0]).eval()
         weights = {name: value.detach() for name, value in weights.items()}
-        weights = self._trained(base, weights, fixed, full, [*seeds, *[seeds[0]] * missing])
+        weights = self._train(base, weights, fixed, full, [*seeds, *[seeds[0]] * missing])
 
         def answer(one: dict[str, Tensor], kept: dict[str, Tensor], rows: Tensor) -> Tensor:
             return torch.argmax(functional_call(base, (one, kept), (rows,))[:, :classes], dim=1)
@@ -108,11 +108,11 @@ class NetworkTeachers:
         codes = torch.cat(found, dim=1).numpy().astype(np.int64)
         return list(codes[: len(parts)])
 
-    def _made(self, seed: int) -> nn.Module:
+    def _make(self, seed: int) -> nn.Module:
         with own_generators(seed):
             return self.factory()
 
-    def _trained(
+    def _train(
         self,
         base: nn.Module,
         weights: dict[str, Tensor],

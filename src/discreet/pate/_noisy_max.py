@@ -19,7 +19,6 @@ from scipy import special
 from discreet import _validate
 from discreet._validate import fraction
 from discreet.errors import InvalidValue
-from discreet.mechanisms.parameters import either
 from discreet.pate._aggregator import (
     Aggregator,
     Chances,
@@ -46,7 +45,7 @@ from discreet.pate._votes import (
     read_noise,
     read_prediction,
 )
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class LaplaceMax(Aggregator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if either(epsilon=self.epsilon, scale=self.scale) == "epsilon":
+        if _validate.exactly_one(epsilon=self.epsilon, scale=self.scale) == "epsilon":
             self._set(scale=2 / fraction("epsilon", self.epsilon, above=0))
             try:
                 read_noise("scale", self.scale)

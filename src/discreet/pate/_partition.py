@@ -129,11 +129,11 @@ def partition_records(
     names = _digests(tables, secret)
     if persons is None:
         places = _teacher_of_row(names, count, secret)
-        members = _grouped(places, np.lexsort((names[:, 1], names[:, 0])), count)
-        return _made(members, rows, count, "record", neighbours, secret)
+        members = _group(places, np.lexsort((names[:, 1], names[:, 0])), count)
+        return _make(members, rows, count, "record", neighbours, secret)
     who, places = _teacher_of_person(persons, rows, count, secret)
     order = np.lexsort((names[:, 1], names[:, 0], who[:, 1], who[:, 0]))
-    return _made(_grouped(places, order, count), rows, count, "person", neighbours, secret)
+    return _make(_group(places, order, count), rows, count, "person", neighbours, secret)
 
 
 def draw_key(source: Source) -> bytes:
@@ -276,11 +276,11 @@ def _place(content: bytes, teachers: int, key: bytes) -> int:
 def _by_position(teachers: int, rows: int, key: bytes) -> Partition:
     numbers = (position.to_bytes(8, "little") for position in range(rows))
     places = np.array([_place(number, teachers, key) for number in numbers], dtype=np.int64)
-    members = _grouped(places, np.arange(rows), teachers)
-    return _made(members, rows, teachers, "record", Relation.REPLACE, key)
+    members = _group(places, np.arange(rows), teachers)
+    return _make(members, rows, teachers, "record", Relation.REPLACE, key)
 
 
-def _grouped(
+def _group(
     places: NDArray[np.int64], order: NDArray[np.int64], teachers: int
 ) -> tuple[NDArray[np.int64], ...]:
     """The members of each teacher, in the given order; place -1 has no teacher."""
@@ -290,7 +290,7 @@ def _grouped(
     return tuple(np.split(by_teacher, ends[:-1]))
 
 
-def _made(
+def _make(
     members: tuple[NDArray[np.int64], ...],
     rows: int,
     teachers: int,

@@ -30,7 +30,7 @@ from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, La
 from discreet.pate._stable_votes import SampledVotes, SparseVotes, StableVotes
 from discreet.pate._votes import read_histograms, read_prediction
 from discreet.privacy import Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def _chosen(
 
 
 def _worth(prospect: Prospect, classes: int) -> float:
-    """How many right labels so many noisy ones are worth.
+    """How many right labels the noisy ones are worth.
 
     With two classes and a share r of right labels the mean of n of them shrinks by 2r - 1, as if
     it were the mean of n (2r - 1)^2; with more classes the factor is (r - 1/k) / (1 - 1/k).

@@ -9,7 +9,7 @@ below 0, or at 0. A moved vote lowers a gap by at most 2, so j needs at least
 Moving that many from a to j is possible, because a has at least one vote and so at
 least floor(votes_a / 2) + 1 of them, and it takes the lead from a. The distance, (fewest moves
 that change the winner) - 1, is therefore the least over j of floor(g_j / 2), or
-ceil(g_j / 2) - 1: :func:`discreet.mechanisms.distances.votes_distance`.
+ceil(g_j / 2) - 1: :func:`discreet.mechanisms.votes_distance`.
 The tests compare it with all histograms that can be reached. It changes by at most one
 with one moved vote and is 0 wherever one moved vote changes the winner. For records it
 is a lower bound with the same two properties, which is all that M_stab and M_svec need.
@@ -30,10 +30,17 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms.distances import most_votes, votes_distance
-from discreet.mechanisms.sparse_vector import step_budget
-from discreet.mechanisms.stability import Fail, StabilityTest, stability_test
-from discreet.mechanisms.stable_vector import StableVector, StableVectorPlan, stable_vector_plan
+from discreet.mechanisms import (
+    Fail,
+    StabilityTest,
+    StableVector,
+    StableVectorPlan,
+    most_votes,
+    stability_test,
+    stable_vector_plan,
+    step_budget,
+    votes_distance,
+)
 from discreet.pate._aggregator import (
     Aggregator,
     Chances,

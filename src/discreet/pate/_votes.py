@@ -18,7 +18,7 @@ last digits. Nothing rests on that: every statement holds for the discrete noise
 
 *Losses.* One moved vote shifts the histogram by an integer vector with two entries of size one.
 Gaussian noise of deviation s on all counts is GDP(sqrt(2) / s) by the domination theorem of
-:mod:`discreet.mechanisms.gaussian_dominance`, and on the largest count alone, which
+:func:`discreet.mechanisms.discrete_gaussian_mu`, and on the largest count alone, which
 moves by at most one, GDP(1 / s). Laplace noise of scale b on all counts is two
 releases of PureDP(1 / b), one for each count that moves; together PureDP(2 / b),
 but the two compose to less at delta > 0.
@@ -43,7 +43,7 @@ from scipy import special
 
 from discreet._validate import fraction, withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms.gaussian_dominance import dominating_mu
+from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, PureDP, Relation
 from discreet.randomness import Source, discrete_gaussian, discrete_laplace
 
@@ -60,7 +60,7 @@ def read_histogram(votes: Any, *, classes: int, teachers: int) -> NDArray[np.int
     Traceback (most recent call last):
     discreet.errors.InvalidValue: votes = 'withheld': expected 3 counts, ...
     """
-    return _checked(votes, (classes,), classes, teachers)
+    return _check(votes, (classes,), classes, teachers)
 
 
 def read_histograms(votes: Any, *, classes: int, teachers: int) -> NDArray[np.int64]:
@@ -68,7 +68,7 @@ def read_histograms(votes: Any, *, classes: int, teachers: int) -> NDArray[np.in
     rows = _array(votes, classes, teachers)
     if rows.ndim != 2 or rows.shape[0] == 0:
         raise withheld("votes", f"a table with one row of {classes} counts for each query")
-    return _checked(rows, (rows.shape[0], classes), classes, teachers)
+    return _check(rows, (rows.shape[0], classes), classes, teachers)
 
 
 def count_votes(predictions: Any, *, classes: int) -> NDArray[np.int64]:
@@ -90,16 +90,16 @@ def count_votes(predictions: Any, *, classes: int) -> NDArray[np.int64]:
     return counts.reshape(queries, classes).astype(np.int64)
 
 
-def _checked(votes: Any, shape: tuple[int, ...], classes: int, teachers: int) -> NDArray[np.int64]:
+def _check(votes: Any, shape: tuple[int, ...], classes: int, teachers: int) -> NDArray[np.int64]:
     counts = _array(votes, classes, teachers)
     if counts.shape != shape:
-        raise withheld("votes", _expected(classes, teachers))
+        raise withheld("votes", _describe_histogram(classes, teachers))
     # Compared before the sum, which could overflow.
     if bool(np.any(counts < 0)) or bool(np.any(counts > teachers)):
-        raise withheld("votes", _expected(classes, teachers))
+        raise withheld("votes", _describe_histogram(classes, teachers))
     table = counts.astype(np.int64)
     if bool(np.any(table.sum(axis=-1) != teachers)):
-        raise withheld("votes", _expected(classes, teachers))
+        raise withheld("votes", _describe_histogram(classes, teachers))
     return table
 
 
@@ -107,13 +107,13 @@ def _array(votes: Any, classes: int, teachers: int) -> NDArray[Any]:
     try:
         counts = np.asarray(votes)
     except (TypeError, ValueError):
-        raise withheld("votes", _expected(classes, teachers)) from None
+        raise withheld("votes", _describe_histogram(classes, teachers)) from None
     if counts.dtype.kind not in "iu":
-        raise withheld("votes", _expected(classes, teachers))
+        raise withheld("votes", _describe_histogram(classes, teachers))
     return counts
 
 
-def _expected(classes: int, teachers: int) -> str:
+def _describe_histogram(classes: int, teachers: int) -> str:
     return f"{classes} counts, integers that are not negative and sum to {teachers} teachers"
 
 
@@ -208,7 +208,7 @@ def laplace_difference_log_tail(
 
 def _dominating(noise: Fraction, shift: float, coordinates: int) -> float:
     deviation = math.nextafter(float(noise), 0.0) * STEPS
-    mu = dominating_mu(deviation, shift, coordinates=coordinates)
+    mu = discrete_gaussian_mu(deviation, shift, coordinates=coordinates)
     if mu is None:  # not for a noise that read_noise admits
         raise InvalidValue("noise", str(noise), "at least a tenth of a vote")
     return mu

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from discreet.privacy.atoms import (
-    GDP,
-    ZCDP,
-    ApproxDP,
-    DiscreteGaussian,
-    DiscreteLaplace,
-    Exponential,
-    FinitePair,
-    Gaussian,
-    Laplace,
-    PureDP,
-    RandomizedResponse,
-    RenyiDP,
-    from_pair,
-)
-from discreet.privacy.calibrate import calibrate
-from discreet.privacy.loss import (
-    ACCOUNTANTS,
-    Bounds,
-    Composition,
-    Grouped,
-    Loss,
-    PoissonSampled,
-    SampledWithoutReplacement,
-)
-from discreet.privacy.relation import Relation
+from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
+from discreet.privacy._composition import Composition, Grouped, compose
+from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
+from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian
+from discreet.privacy._laplace import DiscreteLaplace, Laplace
+from discreet.privacy._loss import ACCOUNTANTS, Atom, Bounds, Loss, Relation
+from discreet.privacy._pair import Cells, Pair, Resolution
+from discreet.privacy._sampling import PoissonSampled, SampledWithoutReplacement
+from discreet.privacy._selection import Exponential
 
 if TYPE_CHECKING:
-    from discreet.privacy.adaptive import FILTER_KINDS, Filter, Odometer
-    from discreet.privacy.serial import from_json, to_json
+    from discreet.privacy import theorems
+    from discreet.privacy._accountants import every_accountant
+    from discreet.privacy._calibration import (
+        calibrate,
+        largest_rate,
+        least_laplace_scale,
+        least_noise_multiplier,
+        most_steps,
+    )
+    from discreet.privacy._charges import plan_claim
+    from discreet.privacy._filters import FILTER_KINDS, Filter, Odometer
+    from discreet.privacy._json import (
+        OldLoss,
+        from_json,
+        read_fraction,
+        read_old,
+        to_json,
+        write_fraction,
+    )
 
 __all__ = [
     "ACCOUNTANTS",
@@ -41,7 +41,9 @@ __all__ = [
     "GDP",
     "ZCDP",
     "ApproxDP",
+    "Atom",
     "Bounds",
+    "Cells",
     "Composition",
     "DiscreteGaussian",
     "DiscreteLaplace",
@@ -53,33 +55,60 @@ __all__ = [
     "Laplace",
     "Loss",
     "Odometer",
+    "OldLoss",
+    "Pair",
     "PoissonSampled",
     "PureDP",
     "RandomizedResponse",
     "Relation",
     "RenyiDP",
+    "Resolution",
     "SampledWithoutReplacement",
     "calibrate",
+    "compose",
+    "every_accountant",
     "from_json",
     "from_pair",
+    "largest_rate",
+    "least_laplace_scale",
+    "least_noise_multiplier",
+    "most_steps",
+    "plan_claim",
+    "read_fraction",
+    "read_old",
+    "theorems",
     "to_json",
+    "write_fraction",
 ]
 
-# Read on first use, so that describing a loss does not wait for what spends or stores it.
+# Read on first use, so that describing a loss does not wait for what reads, spends or stores it.
 _LATER = {
-    "FILTER_KINDS": "adaptive",
-    "Filter": "adaptive",
-    "Odometer": "adaptive",
-    "from_json": "serial",
-    "to_json": "serial",
+    "FILTER_KINDS": "_filters",
+    "Filter": "_filters",
+    "Odometer": "_filters",
+    "OldLoss": "_json",
+    "calibrate": "_calibration",
+    "every_accountant": "_accountants",
+    "from_json": "_json",
+    "largest_rate": "_calibration",
+    "least_laplace_scale": "_calibration",
+    "least_noise_multiplier": "_calibration",
+    "most_steps": "_calibration",
+    "plan_claim": "_charges",
+    "read_fraction": "_json",
+    "read_old": "_json",
+    "to_json": "_json",
+    "write_fraction": "_json",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "theorems":
+        return import_module(f"{__name__}.theorems")
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
     globals()[name] = value
     return value

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
-from discreet.attacks.results import MembershipResult
+from discreet.attacks import MembershipResult
 from discreet.certificate._schema import SCHEMA, VERSION, content_hash, require_valid
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, from_json

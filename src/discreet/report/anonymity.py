@@ -11,7 +11,7 @@ from discreet.report.page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report.words import percent, plain
 
 if TYPE_CHECKING:
-    from discreet.attacks.anonymity import AnonymityProfile, AnonymityResult
+    from discreet.attacks import AnonymityProfile, AnonymityResult
 
 __all__ = ["anonymity_page"]
 

@@ -11,7 +11,7 @@ from discreet.report.words import level, plain, points, with_interval
 
 if TYPE_CHECKING:
     from discreet._confidence import Proportion
-    from discreet.attacks.attribute import AttributeResult
+    from discreet.attacks import AttributeResult
 
 __all__ = ["attribute_page"]
 

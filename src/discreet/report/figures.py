@@ -21,7 +21,7 @@ from discreet.report.style import BLACK, DASHES, GREY, PALETTE
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.attacks.results import MembershipResult
+    from discreet.attacks import MembershipResult
 
 __all__ = ["Bar", "Figure", "bars", "curve", "dots", "histogram", "picture", "roc", "share_ticks"]
 

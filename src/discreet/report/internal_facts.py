@@ -12,7 +12,7 @@ from typing import Any, final
 
 from discreet import _validate
 from discreet._confidence import Proportion
-from discreet.attacks.results import MembershipResult
+from discreet.attacks import MembershipResult
 from discreet.errors import InvalidValue
 
 __all__ = ["Attacked", "InternalFacts", "Utility"]

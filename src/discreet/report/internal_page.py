@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from discreet._rounding import interval
-from discreet.attacks.results import REPORTED_FPR, MembershipResult
+from discreet.attacks import REPORTED_FPR, MembershipResult
 from discreet.certificate._schema import require_valid
 from discreet.privacy import Loss, from_json
 from discreet.report.annex import NOTICE, within_guarantee

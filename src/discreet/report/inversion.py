@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from discreet.attacks.inversion import InversionResult
-    from discreet.attacks.inversion_recognition import RecognitionResult
+    from discreet.attacks import InversionResult, RecognitionResult
 
 __all__ = ["inversion_page"]
 

@@ -11,7 +11,7 @@ from discreet.report.page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report.words import percent, plain, with_interval
 
 if TYPE_CHECKING:
-    from discreet.attacks.anonymity import LinkageResult
+    from discreet.attacks import LinkageResult
 
 __all__ = ["linkage_page"]
 

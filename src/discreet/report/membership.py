@@ -9,8 +9,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet._rounding import interval
-from discreet.attacks.results import REPORTED_FPR, SMALLEST_SLICE, MembershipResult
-from discreet.attacks.roc import FALSE_ALARM
+from discreet.attacks import FALSE_ALARM, REPORTED_FPR, SMALLEST_SLICE, MembershipResult
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, dots, histogram, roc
 from discreet.report.page import Page

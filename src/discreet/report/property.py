@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from discreet.attacks.property_attack import PropertyResult
+from discreet.attacks import PropertyResult
 from discreet.errors import InvalidValue
 from discreet.report.figures import Bar, bars
 from discreet.report.page import PUBLIC_RECORDS, Page, declared_public

@@ -13,7 +13,7 @@ from typing import Any, final
 from discreet.errors import DiscreetError, SchemaError
 from discreet.learn.saving import saved_certificate
 from discreet.ledger import Ledger
-from discreet.privacy.serial import read_old
+from discreet.privacy import read_old
 
 __all__ = ["Rechecked", "recheck"]
 

@@ -36,9 +36,7 @@ from discreet.certificate._signing import read_signed
 from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
 from discreet.learn.charging import ROWS, check_unit
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, from_json, to_json
-from discreet.privacy.loss import compose
-from discreet.privacy.serial import read_old
+from discreet.privacy import Loss, compose, from_json, read_old, to_json
 from discreet.report.annex import annex_schema
 from discreet.report.audit_check import audit_faults
 from discreet.report.model_facts import disagreements

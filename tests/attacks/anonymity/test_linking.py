@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attacks.anonymity import slow_twins as twins
-from discreet.attacks.anonymity import link_tables, made_up_population, made_up_tables
-from discreet.attacks.anonymity import linking as linking_module
+from discreet.attacks import _linkage as linking_module
+from discreet.attacks import link_tables, made_up_population, made_up_tables
 from discreet.errors import InvalidValue, NotApplicable
 
 rows = st.lists(

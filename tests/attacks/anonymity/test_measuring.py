@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attacks.anonymity import slow_twins as twins
-from discreet.attacks.anonymity import (
+from discreet.attacks import (
     AnonymityResult,
     Generalisation,
     made_up_population,
     measure_anonymity,
+    read_coded,
 )
-from discreet.attacks.anonymity.coded import read_coded
 from discreet.errors import InvalidValue
 
 HOSPITAL = {

@@ -11,10 +11,10 @@ from sklearn.tree import DecisionTreeClassifier
 
 from attacks.membership.worlds import assert_chance
 from discreet.attacks import as_target, label_only
-from discreet.attacks.membership.boundary import boundary_distances
+from discreet.attacks._label_only import boundary_distances
 from discreet.errors import InvalidValue
 
-label_only_source = import_module("discreet.attacks.membership.label_only")
+label_only_source = import_module("discreet.attacks._label_only")
 
 
 def half_plane(x: NDArray[np.float64]) -> NDArray[np.int64]:

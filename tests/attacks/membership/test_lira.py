@@ -21,7 +21,7 @@ from attacks.membership.worlds import (
 from discreet.attacks import Observation, ShadowPool, ShadowScores, lira, yeom
 from discreet.errors import InvalidValue
 
-lira_source = import_module("discreet.attacks.membership.lira")
+lira_source = import_module("discreet.attacks._lira")
 
 
 def small() -> tuple[Observation, ShadowScores]:

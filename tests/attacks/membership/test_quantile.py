@@ -8,10 +8,10 @@ from sklearn.linear_model import QuantileRegressor
 
 from attacks.membership.worlds import assert_chance
 from discreet.attacks import Observation, quantile_regression, yeom
-from discreet.attacks.observations import record_digests
+from discreet.attacks._records import record_digests
 from discreet.errors import InvalidValue, NotApplicable
 
-quantile_source = import_module("discreet.attacks.membership.quantile")
+quantile_source = import_module("discreet.attacks._quantile")
 
 
 def answers(

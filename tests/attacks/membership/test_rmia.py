@@ -69,7 +69,7 @@ def judge_reference() -> None:
 
 
 def test_members_in_the_reference_set_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    rmia_source = import_module("discreet.attacks.membership.rmia")
+    rmia_source = import_module("discreet.attacks._rmia")
     right = rmia_source._average
     judge_reference()
     monkeypatch.setattr(

@@ -43,7 +43,7 @@ def test_other_views(features: str, leaking: ShadowScores) -> None:
 def test_views_by_hand() -> None:
     p = np.log(np.array([[0.2, 0.7, 0.1]]))
     label = np.array([0])
-    view = import_module("discreet.attacks.membership.shokri")._View
+    view = import_module("discreet.attacks._shokri")._View
     np.testing.assert_allclose(view("vector", 2).of(p, label), p)
     np.testing.assert_allclose(view("sorted", 2).of(p, label), np.log([[0.7, 0.2]]))
     both = view("sorted and true class", 2).of(p, label)

@@ -16,21 +16,22 @@ from discreet.attacks import (
     ShadowPool,
     ShadowScores,
     lira,
+    mark_strongest,
     observe,
-    pooled,
+    pool_results,
     rmia,
     shokri,
+    strongest_of_three,
     yeom,
 )
-from discreet.attacks.membership.strongest import mark_strongest, strongest_of_three
-from discreet.attacks.membership.trials import strength, trials
-from discreet.attacks.signals import RESOLUTION
+from discreet.attacks._signals import RESOLUTION
+from discreet.attacks._trials import strength, trials
 from discreet.errors import InvalidValue
 from discreet.report import membership_page
 from discreet.report.membership import quoted_confidence, strongest
 
-lira_source = import_module("discreet.attacks.membership.lira")
-rmia_source = import_module("discreet.attacks.membership.rmia")
+lira_source = import_module("discreet.attacks._lira")
+rmia_source = import_module("discreet.attacks._rmia")
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,10 @@ def forests() -> ShadowScores:
 @pytest.mark.parametrize("mode", ["online", "offline"])
 def test_saturated_answers_do_not_hide_the_rest(forests: ShadowScores, mode: str) -> None:
     some = [forests.leave_out(row) for row in range(0, 24, 3)]
-    default = pooled([lira(*one, mode=mode) for one in some])
-    old = pooled([lira(*one, mode=mode, variance="moderated", limit=RESOLUTION) for one in some])
+    default = pool_results([lira(*one, mode=mode) for one in some])
+    old = pool_results(
+        [lira(*one, mode=mode, variance="moderated", limit=RESOLUTION) for one in some]
+    )
     # Eight targets with 250 non-members each: 20 false positives.
     new, before = (one.tpr_at(0.01, confidence=0.999) for one in (default, old))
     assert new.low > before.high
@@ -92,7 +95,7 @@ def test_the_target_takes_no_part_in_the_choice(forests: ShadowScores) -> None:
 
 def test_the_choice_is_the_best_of_all_on_the_shadow_models(forests: ShadowScores) -> None:
     seen, others = forests.leave_out(3)
-    both = others.aligned(seen, signal="scaled_logit")
+    both = others.align(seen, signal="scaled_logit")
     tried = trials(both, fewest=2)
     found = {
         (variance, limit): strength(
@@ -127,7 +130,7 @@ def test_no_twin_of_a_model_is_its_reference_in_a_trial() -> None:
     world = GaussianWorld(400, gain=2.0)
     pool = ShadowPool(world.records, world.labels, world.train, models=8, seed=2, pairs=True)
     seen = pool.observe(world.train(np.arange(200), 7), members=np.arange(400) < 200)
-    tried = trials(pool.run().aligned(seen, signal="scaled_logit"), fewest=1)
+    tried = trials(pool.run().align(seen, signal="scaled_logit"), fewest=1)
     assert len(tried) == 8
     for scores, truth in tried:
         alike = (scores.inclusion == truth).mean(axis=1)

@@ -8,10 +8,10 @@ from sklearn.ensemble import RandomForestClassifier
 
 from attacks.membership.worlds import GaussianWorld, assert_chance, by_hand, forget_twins
 from discreet.attacks import Observation, ShadowScores, label_only, observe_split, yeom
-from discreet.attacks.roc import roc_curve
+from discreet.attacks._roc import roc_curve
 from discreet.errors import InvalidValue
 
-yeom_source = import_module("discreet.attacks.membership.yeom")
+yeom_source = import_module("discreet.attacks._yeom")
 
 
 def observed(losses: list[float], members: list[bool], first: int = 0) -> Observation:

@@ -13,10 +13,10 @@ from discreet.attacks import (
     Observation,
     ShadowPool,
     ShadowScores,
+    Target,
     as_target,
-    shadow_scores,
 )
-from discreet.attacks.targets import Target
+from discreet.attacks import _shadow_scores as shadow_scores
 
 # Six standard deviations, two sides: a false alarm in 5e8 runs, were the seeds not fixed.
 SIX_SIGMA = 6.0

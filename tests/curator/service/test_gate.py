@@ -224,8 +224,9 @@ def test_too_many_at_once_are_told_to_come_back(study: Study, monkeypatch: Any) 
         threads = [threading.Thread(target=ask) for _ in range(6)]
         for thread in threads:
             thread.start()
-            time.sleep(0.05)
-        time.sleep(0.3)
+        deadline = time.monotonic() + 25
+        while not statuses and time.monotonic() < deadline:  # the refused ones do not wait
+            time.sleep(0.01)
         go_on.set()
         for thread in threads:
             thread.join()

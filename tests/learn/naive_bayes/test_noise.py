@@ -11,7 +11,7 @@ from discreet.errors import InvalidValue
 from discreet.learn.naive_bayes.noise import TableNoise
 from discreet.learn.naive_bayes.statistics import CategoryCounts
 from discreet.privacy import GDP, DiscreteLaplace
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source
 
 

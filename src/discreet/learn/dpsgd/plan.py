@@ -43,9 +43,8 @@ from discreet._json import digest_of, read_json
 from discreet.certificate._findings import delta_warning
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.learn.dpsgd.clipping import Clipping, Quantile, read_clipping
-from discreet.privacy import Gaussian, Loss, Relation, calibrate
-from discreet.privacy.calibrate import noise_multiplier as least_noise_multiplier
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy import Gaussian, Loss, Relation, calibrate, least_noise_multiplier
+from discreet.privacy.theorems import gaussian_mu
 
 __all__ = ["SAMPLERS", "Phase", "Plan", "certified", "loss_of_all"]
 

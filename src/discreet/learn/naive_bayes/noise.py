@@ -11,8 +11,8 @@ each table (a count adds 1 to one cell). Hence
 So the whole release has L1 sensitivity D and 2D, L2 sensitivity sqrt(D) and sqrt(2D), times
 ``unit``. **Laplace**: scale D / epsilon (2D / epsilon), pure DP; the loss is that of D (2D)
 independent shifts by ``unit``, each dominated by one coordinate that takes all of it
-(:mod:`discreet.mechanisms.laplace`). **Gaussian**: mu-GDP by the domination theorem
-(:mod:`discreet.mechanisms.gaussian_dominance`), calibrated to (epsilon, delta).
+(:func:`discreet.mechanisms.laplace_integers`). **Gaussian**: mu-GDP by the domination theorem
+(:func:`discreet.mechanisms.discrete_gaussian_mu`), calibrated to (epsilon, delta).
 """
 
 from __future__ import annotations
@@ -26,11 +26,15 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import gaussian_integers, laplace_integers
-from discreet.mechanisms.gaussian_dominance import dominating_mu
-from discreet.mechanisms.parameters import rounded_up, stated_epsilon
+from discreet.mechanisms import (
+    discrete_gaussian_mu,
+    gaussian_integers,
+    laplace_integers,
+    read_epsilon,
+    round_up,
+)
 from discreet.privacy import GDP, ZCDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -95,7 +99,7 @@ class TableNoise:
 
     @classmethod
     def _laplace(cls, tables: int, unit: int, epsilon: float, relation: Relation) -> TableNoise:
-        scale = rounded_up("epsilon", epsilon, tables * unit / stated_epsilon(epsilon)[0])
+        scale = round_up("epsilon", epsilon, tables * unit / read_epsilon(epsilon)[0])
         loss = tables * DiscreteLaplace(scale, unit, relation)
         return cls("laplace", _small_enough(scale, epsilon), tables, unit, tables, loss)
 
@@ -113,7 +117,7 @@ class TableNoise:
         shift = _l2_shift(tables, unit)
         changed = tables * changed_cells
         for _ in range(2000):
-            mu = dominating_mu(stddev, shift, coordinates=changed)
+            mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
             loss: Loss = (
                 GDP(mu, relation)
                 if mu is not None

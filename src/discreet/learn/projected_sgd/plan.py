@@ -27,8 +27,7 @@ from discreet.learn.projected_sgd.bounds import (
     last_iterate_bound,
 )
 from discreet.privacy import Gaussian, Loss, Relation, calibrate
-from discreet.privacy.theorems import lecture_sgd_sigma
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu, lecture_sgd_sigma
 
 __all__ = ["CALIBRATIONS", "OUTPUTS", "SgdPlan", "steps_for"]
 

@@ -22,7 +22,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.estimator import Track
 from discreet.learn.tabular.plan import MOST_STEPS
 from discreet.privacy import Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import NormalStream, Source
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 Two releases are composed. First the second moments of the rows (a matrix), whose noisy inverse
 root turns the features so that all directions are about equally long; then ``steps`` full
 gradients on turned rows. Both are integer vectors (:mod:`discreet.learn.tabular.grid`) with
-discrete Gaussian noise, mu-GDP by :mod:`discreet.mechanisms.gaussian_dominance`.
+discrete Gaussian noise, mu-GDP by :func:`discreet.mechanisms.discrete_gaussian_mu`.
 
 **Sensitivities**, for one row z = (x, 1) with |x| <= R and |z_i| <= 1, B = R^2 + 1:
 
@@ -31,9 +31,9 @@ from discreet import _validate
 from discreet.data.schema import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.tabular.grid import RAW_STEPS, TURNED_STEPS, squared_raw_norm
-from discreet.mechanisms.gaussian_dominance import dominating_mu
+from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 
 __all__ = ["RESIDUAL_STEPS", "LinearPlan", "default_delta"]
 
@@ -205,13 +205,13 @@ def _default_steps(pace: float, squared: bool) -> int:
 
 def _loss(plan: LinearPlan, moments: float, gradients: float) -> Loss:
     width = plan.features + 1
-    step = dominating_mu(gradients, plan.gradient_shift, coordinates=width * plan.outputs)
+    step = discrete_gaussian_mu(gradients, plan.gradient_shift, coordinates=width * plan.outputs)
     if step is None:
         raise _too_small(plan)
     loss: Loss = plan.steps * GDP(step, plan.relation)
     if plan.moment_share == 0.0:
         return loss
-    first = dominating_mu(moments, plan.moment_shift, coordinates=width * (width + 1) // 2)
+    first = discrete_gaussian_mu(moments, plan.moment_shift, coordinates=width * (width + 1) // 2)
     if first is None:
         raise _too_small(plan)
     return GDP(first, plan.relation) + loss

@@ -1,0 +1,122 @@
+"""Reconstruction of a private column from answers about it (Dinur and Nissim 2003).
+
+A table has one private bit for each row, and somebody publishes how many of the rows in each of
+many public sets have it. If the answers are accurate, all bits follow: the bits between 0 and 1
+whose counts are nearest to the answers, by least squares, are rounded (Dwork, McSherry and Talwar
+2007 use linear programs). With n rows and some n random sets, noise well below sqrt(n) on every
+answer does not help; differential privacy for all answers together does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet._confidence import Proportion, proportion
+from discreet.attacks._contract import Finding, attack
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ReconstructionResult:
+    """How many bits were found; ``chance`` is what guessing the more frequent bit would reach.
+
+    ``guesses`` are the bits of all rows. Internal: they are about people.
+    """
+
+    accuracy: Proportion
+    chance: float
+    queries: int
+    guesses: NDArray[np.bool_] = field(repr=False)
+
+    @property
+    def finding(self) -> Finding:
+        """The share of right bits, against guessing the more frequent one."""
+        found = self.accuracy
+        return Finding(
+            "reconstruction",
+            "rows whose private bit was found",
+            found.share,
+            found.low,
+            found.high,
+            found.confidence,
+            self.chance,
+            found.trials,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as plain JSON values; no row is named."""
+        return {
+            "attack": "reconstruction",
+            "accuracy": self.accuracy.to_json(),
+            "chance": self.chance,
+            "queries": self.queries,
+            "leaks": self.finding.leaks,
+        }
+
+
+@attack(family="reconstruction", access="answers")
+def reconstruction(
+    answers: ArrayLike, queries: ArrayLike, secrets: ArrayLike, *, confidence: float = 0.95
+) -> ReconstructionResult:
+    """Find the private bits of a table from counts of public sets of its rows.
+
+    >>> rng = np.random.default_rng(0)
+    >>> bits, sets = rng.random(60) < 0.5, rng.random((240, 60)) < 0.5
+    >>> exact = reconstruction(sets @ bits.astype(float), sets, bits)
+    >>> exact.accuracy.share
+    1.0
+
+    Parameters
+    ----------
+    answers : array of numbers
+        The published counts, one for each query.
+    queries : array of bool, (queries, rows)
+        Which rows each query counts.
+    secrets : array of bool, (rows,)
+        The true bits. The attack is judged by them and does not see them.
+    confidence : float
+        The confidence of the interval; it treats rows as independent trials.
+
+    Returns
+    -------
+    ReconstructionResult
+        The share of right bits with its interval, and the guesses.
+
+    Raises
+    ------
+    InvalidValue
+        If shapes do not fit, or answers are not finite numbers.
+    """
+    from scipy.optimize import lsq_linear
+
+    sets, truth = np.asarray(queries), np.asarray(secrets)
+    if sets.ndim != 2 or sets.dtype != np.bool_ or not sets.size:
+        shown = f"{sets.dtype} of shape {sets.shape}"
+        raise InvalidValue("queries", shown, "True or False, (queries, rows)")
+    if truth.dtype != np.bool_ or truth.shape != (sets.shape[1],):
+        shown = f"{truth.dtype} of shape {truth.shape}"
+        raise InvalidValue("secrets", shown, f"True or False for each of {sets.shape[1]} rows")
+    try:
+        counts = np.asarray(answers, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InvalidValue("answers", type(answers).__name__, "an array of numbers") from None
+    if counts.shape != (len(sets),) or not np.isfinite(counts).all():
+        expected = f"a finite number for each of {len(sets)} queries"
+        raise InvalidValue("answers", f"shape {counts.shape}", expected)
+    nearest = lsq_linear(sets.astype(np.float64), counts, bounds=(0.0, 1.0)).x
+    guesses = nearest > 0.5
+    right = int((guesses == truth).sum())
+    share = float(truth.mean())
+    return ReconstructionResult(
+        proportion(right, truth.size, confidence=confidence),
+        max(share, 1.0 - share),
+        len(sets),
+        guesses,
+    )

@@ -1,0 +1,377 @@
+"""The inverse problems: which parameter meets a target (epsilon, delta).
+
+>>> from discreet.privacy import PureDP
+>>> calibrate(lambda x: 5 * PureDP(x), epsilon=1.0, delta=0, bracket=(0.01, 10), increasing=True)
+0.199...
+
+Whatever is returned satisfies the target: its last reading was the accountant's own certified
+epsilon, and it was at most the target. How sharp it is depends on the search: it ends when
+that epsilon is within ``tolerance`` of the target, or when the parameter is known to within
+``tolerance``, both relative.
+
+The search needs few readings (three to six are usual, a bracketing bisection would need twenty),
+because it looks at log mu against the log of the parameter, with mu the Gaussian-DP
+parameter that stands for the epsilon read. In these coordinates noise, steps and rate all act
+nearly linearly, and a secant step that is kept inside the bracket lands close to the goal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from scipy.special import ndtri
+
+from discreet import _validate
+from discreet.errors import DiscreetError, InvalidValue
+from discreet.privacy._gaussian import Gaussian
+from discreet.privacy._laplace import Laplace
+from discreet.privacy._loss import ACCOUNTANTS, Loss, Relation
+from discreet.privacy.theorems import gaussian_mu
+
+_TOLERANCE = 1e-3
+_MOST_READINGS = 200
+_NOISE_LIMITS = (0.01, 1e12)
+_LEAST_RATE = 1e-12
+
+
+def calibrate(
+    make_loss: Callable[[float], Loss],
+    *,
+    epsilon: float,
+    delta: float,
+    bracket: tuple[float, float],
+    increasing: bool | None = None,
+    tolerance: float = _TOLERANCE,
+    accountant: str = "best",
+) -> float:
+    """The riskiest parameter in ``bracket`` whose loss is (epsilon, delta)-DP.
+
+    ``make_loss(x)`` must cost more and more, or less and less, as ``x`` grows;
+    ``increasing`` says which, and is found from the two ends (two more readings) if
+    it is not given. If even the safest end of the bracket misses the target this raises
+    ``InvalidValue``; if even the riskiest end meets it, that end is returned.
+    """
+    low = _validate.real("bracket", bracket[0], above=0)
+    high = _validate.real("bracket", bracket[1], above=low)
+    search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    if increasing is None:
+        ends = search.read(low), search.read(high)
+        increasing = ends[1] >= ends[0]
+        if max(ends) <= search.target:
+            return high if increasing else low
+    return search.run(math.sqrt(low) * math.sqrt(high), (low, high), increasing=increasing)
+
+
+def least_noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    rate: float = 1.0,
+    steps: int = 1,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    tolerance: float = _TOLERANCE,
+    accountant: str = "best",
+) -> float:
+    """The least noise for ``steps`` Poisson-sampled Gaussian releases.
+
+    >>> noise = least_noise_multiplier(epsilon=1.0, delta=1e-5)
+    >>> 3.7304 < noise < 3.735 and Gaussian(noise).epsilon(delta=1e-5) <= 1.0
+    True
+    """
+    _validate.real("delta", delta, above=0, below=1)
+    share = _validate.real("rate", rate, above=0, at_most=1)
+    count = _validate.integer("steps", steps, at_least=1)
+    kind = Relation.parse(relation)
+
+    def make_loss(noise: float) -> Loss:
+        return count * _step(noise, share, kind)
+
+    search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    mu = search.aimed_mu()
+    changes = 2.0 if kind is Relation.REPLACE else 1.0
+    if share == 1.0:
+        guess = changes * math.sqrt(count) / mu
+    else:
+        # The central limit of Bu, Dong, Long and Su 2020: mu = rate sqrt(steps (e^(1/s^2) - 1)).
+        guess = changes / math.sqrt(math.log1p((mu / share) ** 2 / count))
+    return search.run(guess, _NOISE_LIMITS, increasing=False)
+
+
+def most_steps(
+    *,
+    epsilon: float,
+    delta: float,
+    noise_multiplier: float,
+    rate: float = 1.0,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    at_most: int = 10_000_000,
+    accountant: str = "best",
+) -> int:
+    """The largest number of steps: one more would miss the target (or is over ``at_most``).
+
+    >>> most_steps(epsilon=1.0, delta=1e-5, noise_multiplier=10.0)
+    7
+    """
+    _validate.real("delta", delta, above=0, below=1)
+    most = _validate.integer("at_most", at_most, at_least=1)
+    share = _validate.real("rate", rate, above=0, at_most=1)
+    one = _step(noise_multiplier, share, Relation.parse(relation))
+
+    def make_loss(count: float) -> Loss:
+        return int(count) * one
+
+    search = _Search.toward(
+        epsilon, delta, make_loss, _TOLERANCE, accountant, whole=True, slope=0.5
+    )
+    guess = (search.aimed_mu() / _step_mu(noise_multiplier, share, one.relation)) ** 2
+    return int(search.run(guess, (1.0, float(most)), increasing=True))
+
+
+def largest_rate(
+    *,
+    epsilon: float,
+    delta: float,
+    noise_multiplier: float,
+    steps: int = 1,
+    tolerance: float = _TOLERANCE,
+    accountant: str = "best",
+) -> float:
+    """The largest Poisson sampling rate, at most 1, under add_remove."""
+    _validate.real("delta", delta, above=0, below=1)
+    count = _validate.integer("steps", steps, at_least=1)
+    noise = Gaussian(noise_multiplier).noise_multiplier
+
+    def make_loss(share: float) -> Loss:
+        return count * _step(noise, share, Relation.ADD_REMOVE)
+
+    search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    most = _step_mu(noise, 1.0 - 1e-9, Relation.ADD_REMOVE) * math.sqrt(count)
+    return search.run(search.aimed_mu() / most, (_LEAST_RATE, 1.0), increasing=True)
+
+
+def least_laplace_scale(
+    *,
+    epsilon: float,
+    delta: float = 0.0,
+    sensitivity: float = 1.0,
+    count: int = 1,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    tolerance: float = _TOLERANCE,
+    accountant: str = "best",
+) -> float:
+    """The least scale for ``count`` Laplace releases of one sensitivity each.
+
+    For ``delta`` 0 it is count * sensitivity / epsilon, rounded up as far as needed.
+
+    >>> least_laplace_scale(epsilon=0.1)
+    10.0
+    """
+    reach = _validate.real("sensitivity", sensitivity, above=0)
+    number = _validate.integer("count", count, at_least=1)
+    kind = Relation.parse(relation)
+
+    def make_loss(scale: float) -> Loss:
+        return number * Laplace(scale, reach, kind)
+
+    search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    exact = _validate.fraction("epsilon", epsilon)
+    wanted = number * _validate.fraction("sensitivity", sensitivity)
+    pure = float(wanted / exact)
+    while wanted > exact * Fraction(repr(pure)):
+        pure = math.nextafter(pure, math.inf)
+    if search.delta == 0.0:
+        return search.nudge(pure)
+    guess = reach * math.sqrt(number) / search.aimed_mu()
+    return search.run(min(guess, pure), (min(guess, pure) * 1e-6, pure), increasing=False)
+
+
+def _step(noise: float, share: float, relation: Relation) -> Loss:
+    one = Gaussian(noise, relation)
+    return one if share == 1.0 else one.poisson(rate=share)
+
+
+def _step_mu(noise: float, share: float, relation: Relation) -> float:
+    """The mu of one step as the central limit sees it, only for a first guess."""
+    mu = Gaussian(noise, relation).mu
+    return mu if share == 1.0 else share * math.exp(0.5 * min(mu * mu, 600.0)) * _squash(mu)
+
+
+def _squash(mu: float) -> float:
+    return math.sqrt(-math.expm1(-min(mu * mu, 600.0)))
+
+
+@dataclass
+class _Point:
+    x: float
+    y: float
+
+
+@dataclass
+class _Search:
+    """A bracketed secant search on log(parameter) for one target."""
+
+    target: float
+    delta: float
+    make_loss: Callable[[float], Loss]
+    tolerance: float
+    accountant: str
+    whole: bool = False
+    # How log mu grows with the log of the parameter, until two readings say more.
+    slope: float = 1.0
+    safe: _Point | None = None
+    risky: _Point | None = None
+    best: float | None = None
+    gaps: list[float] = field(default_factory=list)
+
+    @classmethod
+    def toward(
+        cls,
+        epsilon: float,
+        delta: float,
+        make_loss: Callable[[float], Loss],
+        tolerance: float,
+        accountant: str,
+        *,
+        whole: bool = False,
+        slope: float = 1.0,
+    ) -> _Search:
+        return cls(
+            _validate.real("epsilon", epsilon, above=0),
+            _validate.real("delta", delta, at_least=0, below=1),
+            make_loss,
+            _validate.real("tolerance", tolerance, at_least=1e-9, at_most=0.5),
+            _validate.one_of("accountant", accountant, ACCOUNTANTS),
+            whole=whole,
+            slope=slope,
+        )
+
+    @property
+    def aim(self) -> float:
+        """Half the tolerance below the target, so that a good step ends on the safe side."""
+        return self.target if self.whole else self.target * (1.0 - 0.5 * self.tolerance)
+
+    def aimed_mu(self) -> float:
+        if self.delta == 0.0:
+            return self.aim
+        return gaussian_mu(self.aim, self.delta)
+
+    def read(self, parameter: float) -> float:
+        return self.make_loss(parameter).epsilon(delta=self.delta, accountant=self.accountant)
+
+    def nudge(self, parameter: float) -> float:
+        """The parameter, raised by a few units in the last place until it meets the target."""
+        for doubling in range(48):
+            if self.read(parameter) <= self.target:
+                return parameter
+            parameter *= 1.0 + 2.0 ** (doubling - 52)
+        raise self._unreachable(parameter)
+
+    def _unreachable(self, safest: float) -> InvalidValue:
+        reached = self.read(safest)
+        least = f"at least {reached:g}" if math.isfinite(reached) else "a reachable target"
+        return InvalidValue(
+            "epsilon", self.target, f"{least}: the safest parameter {safest:g} reaches {reached:g}"
+        )
+
+    def _height(self, epsilon: float) -> float:
+        """log mu above the aim; mu solves epsilon = mu z + mu^2 / 2, z the quantile of delta."""
+        if not 0.0 < epsilon < math.inf:
+            return -math.inf if epsilon <= 0.0 else math.inf
+        if self.delta == 0.0:
+            return math.log(epsilon / self.aim)
+        z = max(0.0, -float(ndtri(self.delta)))
+        return math.log(_rough_mu(epsilon, z) / _rough_mu(self.aim, z))
+
+    def run(self, guess: float, limits: tuple[float, float], *, increasing: bool) -> float:
+        """The riskiest parameter found within the limits, starting from a guess."""
+        sign = 1.0 if increasing else -1.0
+        safest, riskiest = limits if increasing else limits[::-1]
+        parameter = min(max(guess, limits[0]), limits[1])
+        trail: list[_Point] = []
+        for _ in range(_MOST_READINGS):
+            if self.whole:
+                parameter = float(min(max(round(parameter), limits[0]), limits[1]))
+            epsilon = self.read(parameter)
+            point = _Point(sign * math.log(parameter), self._height(epsilon))
+            trail.append(point)
+            if epsilon <= self.target:
+                self.safe, self.best = point, parameter
+                close = epsilon >= self.target * (1.0 - self.tolerance) and not self.whole
+                if close or parameter == riskiest:
+                    return parameter
+            else:
+                self.risky = point
+                if parameter == safest:
+                    raise self._unreachable(safest)
+            if self.best is not None and self._narrow():
+                return self.best
+            parameter = _within(sign * self._propose(trail), limits)
+        if self.best is None:
+            raise DiscreetError(f"no parameter that meets epsilon = {self.target:g} was found")
+        return self.best
+
+    def _narrow(self) -> bool:
+        if self.safe is None or self.risky is None:
+            return False
+        if self.whole:
+            return math.expm1(self.risky.x - self.safe.x) * math.exp(self.safe.x) < 1.5
+        return self.risky.x - self.safe.x <= self.tolerance
+
+    def _propose(self, trail: list[_Point]) -> float:
+        """The next x; risk grows with x."""
+        here, slope = trail[-1], self._slope(trail)
+        if self.safe is None or self.risky is None:
+            if not math.isfinite(here.y):
+                return here.x - math.copysign(math.log(4.0) * len(trail), here.y)
+            x = here.x - max(-4.0, min(4.0, here.y / slope))
+            return _beyond(x, self.safe, self.risky) if self.whole else x
+        low, high = self.safe, self.risky
+        self.gaps.append(high.x - low.x)
+        # A secant that does not halve the bracket in two readings is followed by a bisection.
+        slow = len(self.gaps) > 2 and self.gaps[-1] > 0.5 * self.gaps[-3]
+        x = here.x - here.y / slope
+        if not low.x < x < high.x:
+            x = low.x - low.y * (high.x - low.x) / max(high.y - low.y, 1e-300)
+        if slow or not low.x < x < high.x:
+            self.gaps.clear()
+            x = 0.5 * (low.x + high.x)
+        return _beyond(x, low, high, last=here) if self.whole else x
+
+    def _slope(self, trail: list[_Point]) -> float:
+        if len(trail) >= 2:
+            first, second = trail[-2:]
+            if first.x != second.x and math.isfinite(first.y) and math.isfinite(second.y):
+                slope = (second.y - first.y) / (second.x - first.x)
+                if 0.05 < slope < 50.0:
+                    return slope
+        return self.slope
+
+
+def _beyond(
+    x: float, low: _Point | None, high: _Point | None, *, last: _Point | None = None
+) -> float:
+    """A new whole number, on the far side of the presumed root as seen from the last point."""
+    falling = low is None or (high is not None and last is high)
+    count = math.floor(math.exp(x)) if falling else math.ceil(math.exp(x))
+    if low is not None:
+        count = max(count, round(math.exp(low.x)) + 1)
+    if high is not None:
+        count = min(count, round(math.exp(high.x)) - 1)
+    return math.log(max(count, 1))
+
+
+def _within(log_parameter: float, limits: tuple[float, float]) -> float:
+    """exp of the proposal, or exactly the limit that it passes."""
+    low, high = limits
+    if log_parameter <= math.log(low):
+        return low
+    if log_parameter >= math.log(high):
+        return high
+    return min(max(math.exp(log_parameter), limits[0]), limits[1])
+
+
+def _rough_mu(epsilon: float, z: float) -> float:
+    return 2.0 * epsilon / (math.sqrt(z * z + 2.0 * epsilon) + z)

@@ -1,0 +1,247 @@
+"""Gaussian noise, continuous and on the integers, and Gaussian differential privacy."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+from scipy import special
+
+from discreet import _validate
+from discreet.privacy._claims import ZCDP
+from discreet.privacy._loss import Atom, Loss, Relation
+from discreet.privacy._pair import Cells, Pair, Resolution
+from discreet.privacy._renyi import Array
+
+SMALLEST_MU = 1e-9
+LARGEST_SAMPLED_MU = 40.0
+_MOST_POINTS = 4096
+_LARGE_STDDEV = 2.0e4
+_WIDEST_LATTICE = 1000.0
+
+
+# The numerics of normal mixtures are read on first use: describing a loss does not wait for them.
+
+
+class _Normal(Atom, abstract=True):
+    """Abstract base: what Gaussian noise and a claim of mu-GDP have in common."""
+
+    @abstractmethod
+    def gaussian_mu(self) -> float: ...
+
+    def pair(self, resolution: Resolution) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        return Pair.exact(mixtures.shifted_cells(self.gaussian_mu(), resolution), reflected=True)
+
+    def renyi(self, orders: Array) -> Array:
+        return orders * self.zcdp()
+
+    def claim(self) -> None:
+        return None
+
+    def zcdp(self) -> float:
+        mu = self.gaussian_mu()
+        return mu * mu / 2.0
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return None
+
+    def beyond_sampling(self) -> Loss | None:
+        return self if self.gaussian_mu() > LARGEST_SAMPLED_MU else None
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Gaussian(_Normal):
+    """Gaussian noise of standard deviation ``noise_multiplier`` times the clip norm.
+
+    The clip norm is the most that one added or removed record contributes in L2
+    norm. Under ``replace`` one record leaves and another enters, so the means are
+    2 apart and mu = 2 / noise_multiplier.
+    """
+
+    noise_multiplier: float
+    relation: Relation = Relation.ADD_REMOVE
+
+    def check(self) -> None:
+        self._set(
+            noise_multiplier=_validate.real(
+                "noise_multiplier", self.noise_multiplier, at_least=1e-150, at_most=1e150
+            ),
+        )
+
+    @property
+    def mu(self) -> float:
+        """The Gaussian-DP parameter: distance of the means over the deviation."""
+        changes = 2.0 if self.relation is Relation.REPLACE else 1.0
+        return changes / self.noise_multiplier
+
+    def exact_group(self, size: int, relation: Relation) -> Loss:
+        changed = 1 if relation is self.relation else 2
+        return Gaussian(self.noise_multiplier * changed / size, relation)
+
+    def gaussian_mu(self) -> float:
+        return self.mu
+
+    def sampled_pair(self, resolution: Resolution, rate: float, records: int = 1) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        if records > 1:
+            return mixtures.sampled_group_pair(self.mu, rate, records, resolution)
+        return Pair.exact(mixtures.shifted_cells(self.mu, resolution, rate=rate))
+
+    def sampled_renyi(self, orders: Array, rate: float, records: int = 1) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        if records > 1:
+            return mixtures.binomial_gaussian_divergence(orders, self.mu, rate, records)
+        return mixtures.poisson_gaussian_divergence(orders, self.mu, rate)
+
+    def subset_renyi(self, orders: Array, rate: float) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        return mixtures.without_replacement_gaussian_divergence(orders, self.mu, rate)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class GDP(_Normal):
+    """A mu-Gaussian-DP release (Dong, Roth and Su 2022): dominated by N(mu, 1) against N(0, 1)."""
+
+    mu: float
+    relation: Relation = Relation.ADD_REMOVE
+
+    def check(self) -> None:
+        self._set(
+            mu=_validate.real("mu", self.mu, at_least=1e-150, at_most=1e150),
+        )
+
+    def as_gaussian(self) -> Gaussian:
+        """Return the Gaussian with this mu under the same relation."""
+        changes = 2.0 if self.relation is Relation.REPLACE else 1.0
+        return Gaussian(changes / self.mu, self.relation)
+
+    def exact_group(self, size: int, relation: Relation) -> Loss:
+        return GDP(self.mu * size, relation)
+
+    def gaussian_mu(self) -> float:
+        return self.mu
+
+    def sampled_pair(self, resolution: Resolution, rate: float, records: int = 1) -> Pair:
+        return self.as_gaussian().sampled_pair(resolution, rate, records)
+
+    def sampled_renyi(self, orders: Array, rate: float, records: int = 1) -> Array:
+        return self.as_gaussian().sampled_renyi(orders, rate, records)
+
+    def subset_renyi(self, orders: Array, rate: float) -> Array:
+        return self.as_gaussian().subset_renyi(orders, rate)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class DiscreteGaussian(Atom):
+    """Discrete Gaussian noise, P(x) proportional to exp(-x^2 / (2 stddev^2)), on integers.
+
+    For a scalar query with integer ``sensitivity``. The noise is log-concave, so the
+    largest shift dominates every smaller one.
+    """
+
+    stddev: float
+    sensitivity: int = 1
+    relation: Relation = Relation.ADD_REMOVE
+
+    def check(self) -> None:
+        self._set(
+            stddev=_validate.real("stddev", self.stddev, above=0),
+            sensitivity=_validate.integer("sensitivity", self.sensitivity, at_least=1),
+        )
+
+    def exact_group(self, size: int, relation: Relation) -> Loss:
+        return DiscreteGaussian(self.stddev, self.sensitivity * size, relation)
+
+    @property
+    def _mu(self) -> float:
+        return self.sensitivity / self.stddev
+
+    def pair(self, resolution: Resolution) -> Pair:
+        """Return exact sums over integers, or for huge deviations midpoint sums."""
+        if self.stddev > _LARGE_STDDEV:
+            return replace(self._smooth_pair(resolution, 1.0), reflected=True)
+        sigma, shift = self.stddev, self.sensitivity
+        reach = float(-special.ndtri(resolution.tail)) + 1.0
+        bottom, top = -math.ceil(reach * sigma), shift + math.ceil(reach * sigma)
+        x = np.arange(bottom, top + 1, dtype=float)
+        q = np.exp(-0.5 * (x / sigma) ** 2)
+        p = np.exp(-0.5 * ((x - shift) / sigma) ** 2)
+        total = float(q.sum())
+        p, q = p / total, q / total
+        loss_at = (shift * x - 0.5 * shift**2) / sigma**2
+        size = max(1, len(x) // max(_MOST_POINTS, 4 * resolution.cells))
+        starts = np.arange(0, len(x), size)
+        ends = np.append(starts[1:], len(x)) - 1
+        p, q = np.add.reduceat(p, starts), np.add.reduceat(q, starts)
+        low, high = loss_at[starts], loss_at[ends]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            average = np.where((p > 0) & (q > 0), np.log(p / q), low)
+        if size == 1:
+            average = low
+        cells = Cells.points(p, q, np.clip(average, low, high), low=low, high=high)
+        tail = float(special.ndtr(-(reach - 1.0)))
+        # Dividing by the truncated sum made every mass larger by up to twice the tail.
+        side = replace(cells.with_unit, low_tail=tail, high_tail=tail, slack=1e-13 + 4.0 * tail)
+        return Pair.exact(replace(cells, with_unit=side, without=side), reflected=True)
+
+    def _smooth_pair(self, resolution: Resolution, rate: float) -> Pair:
+        """Return the cells of a Gaussian, with the error of Euler and Maclaurin.
+
+        That is a run of integers against the integral over it.
+        """
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        reach = float(-special.ndtri(resolution.tail)) + 1.0
+        error = (6.0 + reach**2) / self.stddev**2
+        cells = mixtures.shifted_cells(self._mu, resolution, rate=rate, lattice=self.stddev)
+        with_unit = replace(cells.with_unit, slack=cells.with_unit.slack + error)
+        without = replace(cells.without, slack=cells.without.slack + error)
+        slack = cells.slack + error
+        return Pair.exact(replace(cells, with_unit=with_unit, without=without, slack=slack))
+
+    def sampled_pair(self, resolution: Resolution, rate: float, records: int = 1) -> Pair:
+        if self.stddev > _LARGE_STDDEV:
+            return self._smooth_pair(resolution, rate)
+        return super().sampled_pair(resolution, rate, records)
+
+    def renyi(self, orders: Array) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        return mixtures.discrete_gaussian_divergence(orders, self.stddev, self.sensitivity)
+
+    def sampled_renyi(self, orders: Array, rate: float, records: int = 1) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        return mixtures.poisson_lattice_divergence(orders, self._mu, rate, self.stddev)
+
+    def subset_renyi(self, orders: Array, rate: float) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        if self.stddev > _WIDEST_LATTICE:
+            return super().subset_renyi(orders, rate)
+        return mixtures.without_replacement_lattice_divergence(orders, self._mu, rate, self.stddev)
+
+    def claim(self) -> None:
+        return None
+
+    def zcdp(self) -> float:
+        return self._mu * self._mu / 2.0
+
+    def beyond_sampling(self) -> Loss | None:
+        if self._mu <= LARGEST_SAMPLED_MU:
+            return None
+        return ZCDP(0.5 * self._mu * self._mu * (1.0 + 1e-15), self.relation)
+
+    def within_float_range(self) -> Loss:
+        return self.beyond_sampling() or self

@@ -1,0 +1,281 @@
+"""Amplification by sampling: a loss on a Poisson sample, or on a subset of fixed size.
+
+The theorems as functions of numbers are in :mod:`discreet.privacy.theorems`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.errors import NotApplicable, RelationMismatch
+from discreet.privacy._gaussian import GDP, LARGEST_SAMPLED_MU, SMALLEST_MU, Gaussian
+from discreet.privacy._loss import (
+    Bounds,
+    Loss,
+    Relation,
+    as_written,
+    check_loss,
+    largest_loss,
+    round_up,
+    wrap,
+)
+from discreet.privacy._pair import Pair, Resolution, mirrored, orient, sampled_epsilon
+from discreet.privacy._renyi import Array, curve
+
+_SMALLEST_RATE = 1e-12
+_CLOSED_FORM_ERROR = 1e-9
+# Covers the rounding of a claim (a few units in the last place).
+_PAD = 1e-12
+# Least charge, so that underflow is never free.
+_LEAST = 1e-300
+
+
+class _Sampled(Loss, abstract=True):
+    """Abstract base: a loss that is read on a share ``rate`` of the records."""
+
+    base: Loss
+
+    @property
+    def tight(self) -> bool:
+        return self.base.tight
+
+    def largest(self) -> Fraction | float:
+        base = largest_loss(self.base)
+        if not math.isfinite(base):
+            return math.inf
+        return Fraction(sampled_epsilon(base, self.share) * (1.0 + 1e-14))
+
+    def renyi_limit(self) -> float:
+        base, rate = self.base.renyi_limit(), self.share
+        if base > 700:
+            # log(1 + rate (e^eps - 1)) <= log(rate) + eps + (1 - rate) / (rate e^eps).
+            far = math.exp(min(0.0, -math.log(rate) - base))
+            return min(base, base + math.log(rate) + far)
+        return math.log1p(rate * math.expm1(base)) * (1 + 2**-50)
+
+    @property
+    def share(self) -> float:
+        """The share of the records that is looked at."""
+        raise NotImplementedError
+
+    def zcdp(self) -> float:
+        raise NotApplicable(
+            f"{self!r} has no useful zCDP bound: sampling lowers the divergence only at small "
+            "orders; use the rdp or pld accountant"
+        )
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class PoissonSampled(_Sampled):
+    """A loss on a Poisson sample; build it with ``.poisson(rate=)``.
+
+    The pair is ((1 - rate) Q + rate P, Q), from add_remove to add_remove (Balle, Barthe and
+    Gaboardi 2018; Zhu, Dong and Wang 2022). ``records`` is the number of records of one unit, each
+    sampled on its own: the pair is then the binomial mixture of shifts (only for a Gaussian base;
+    Ganesh 2024).
+    """
+
+    base: Loss
+    rate: float
+    records: int = 1
+
+    def check(self) -> None:
+        rate = _validate.real("rate", self.rate, above=0, below=1)
+        records = _validate.integer("records", self.records, at_least=1)
+        base = check_loss("base", self.base)
+        base = base.as_gaussian() if isinstance(base, GDP) else base
+        if base.relation is not Relation.ADD_REMOVE:
+            raise RelationMismatch(
+                f"Poisson amplification needs a loss under 'add_remove', got {base!r} under "
+                f"{base.relation.value!r}; sample without replacement, or state the loss "
+                "for one added or removed record"
+            )
+        refusal = base.sampling_refusal(records)
+        if refusal is not None:
+            raise NotApplicable(refusal)
+        self._set(base=base, rate=rate, records=records)
+
+    @property
+    def relation(self) -> Relation:
+        return Relation.ADD_REMOVE
+
+    @property
+    def share(self) -> float:
+        return self.rate
+
+    def __repr__(self) -> str:
+        text = f"{self.base!r}.poisson(rate={self.rate!r})"
+        return text if self.records == 1 else f"{text}.group({self.records})"
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return refuse_common_sample(self)
+
+    def sampled(self, rate: float) -> Loss:
+        if self.records > 1:
+            return super().sampled(rate)
+        # A product that underflows to a rate of zero would be a release that costs nothing.
+        product, exact = self.rate * rate, Fraction(self.rate) * Fraction(rate)
+        higher = product if Fraction(product) >= exact else math.nextafter(product, 1.0)
+        return PoissonSampled(self.base, higher)
+
+    def pair(self, resolution: Resolution) -> Pair:
+        return self.base.sampled_pair(resolution, self.rate, self.records)
+
+    def renyi(self, orders: Array) -> Array:
+        return self.base.sampled_renyi(orders, self.rate, self.records)
+
+    def claim(self) -> tuple[Fraction, Fraction] | None:
+        claim = self.base.claim() if self.records == 1 else None
+        return None if claim is None else _amplified(claim, as_written(self.rate))
+
+    def largest(self) -> Fraction | float:
+        return math.inf if self.records > 1 else super().largest()
+
+    def exact_group(self, size: int, relation: Relation) -> Loss | None:
+        if relation is Relation.ADD_REMOVE and isinstance(self.base, Gaussian):
+            return PoissonSampled(self.base, self.rate, self.records * size)
+        return None
+
+    def touched_mass(self) -> float:
+        if self.records == 1:
+            return self.rate
+        mass = -math.expm1(self.records * math.log1p(-self.rate))
+        return min(1.0, mass * (1.0 + 1e-14))
+
+    def sampled_gaussian(self) -> tuple[float, float] | None:
+        mu = self.base.gaussian_mu()
+        return None if mu is None or self.records > 1 else (self.rate, mu)
+
+    def within_float_range(self) -> Loss:
+        beyond = self.base.beyond_sampling()
+        if beyond is not None:
+            return beyond.group(self.records)
+        base, mu = self.base, self.base.gaussian_mu()
+        if mu is not None and mu < SMALLEST_MU:
+            base = Gaussian(1.0 / SMALLEST_MU)
+        rate = max(self.rate, _SMALLEST_RATE)
+        same = (base, rate) == (self.base, self.rate)
+        return self if same else replace(self, base=base, rate=rate)
+
+    def closed_epsilon(self, delta: float) -> Bounds | None:
+        """Return the bracket of one sampled Gaussian.
+
+        With a unit removed delta(log(1 + q (e^eps - 1))) is exactly q times the Gaussian's delta at
+        eps, and with a unit added it is at most that (Balle, Barthe and Gaboardi 2018).
+        """
+        from discreet.privacy.theorems import gaussian_epsilon
+
+        known = self.sampled_gaussian()
+        if known is None or not SMALLEST_MU <= known[1] <= LARGEST_SAMPLED_MU:
+            return None
+        rate, mu = known
+        share = delta / rate
+        if share >= 1.0:
+            return Bounds(0.0, 0.0)
+        inner = gaussian_epsilon(mu, share * (1.0 - 1e-15))
+        if inner > 500.0:
+            upper = inner + math.log(rate + (1.0 - rate) * math.exp(-inner))
+        else:
+            upper = math.log1p(rate * math.expm1(inner))
+        error = _CLOSED_FORM_ERROR * upper + 1e-12 * rate
+        return Bounds(max(0.0, upper - error), upper * (1.0 + 1e-14))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class SampledWithoutReplacement(_Sampled):
+    """A loss on a uniform subset of fixed size; upper bounds only.
+
+    The profile at eps >= 0 is that of ((1 - r) Q + r P, Q), r the share drawn; it holds in both
+    directions. P and Q are the records before and after, in either order (Balle, Barthe and
+    Gaboardi 2018).
+    """
+
+    base: Loss
+    sample: int
+    population: int
+
+    def check(self) -> None:
+        size = _validate.integer("sample", self.sample, at_least=1)
+        total = _validate.integer("population", self.population, at_least=size + 1)
+        if check_loss("base", self.base).relation is not Relation.REPLACE:
+            raise RelationMismatch(
+                "sampling without replacement amplifies a loss under 'replace', got "
+                f"{self.base!r} under {self.base.relation.value!r}; state the loss of one "
+                "replaced record"
+            )
+        self._set(sample=size, population=total)
+
+    @property
+    def relation(self) -> Relation:
+        return Relation.REPLACE
+
+    @property
+    def rate(self) -> float:
+        """The share of the population that is drawn."""
+        return self.sample / self.population
+
+    @property
+    def share(self) -> float:
+        return self.rate
+
+    @property
+    def tight(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return (
+            f"{wrap(self.base)}.sample_without_replacement("
+            f"sample={self.sample}, population={self.population})"
+        )
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return refuse_common_sample(self)
+
+    def pair(self, resolution: Resolution) -> Pair:
+        seen = replace(resolution, swapped=False)
+        one_sided = orient(self.base.unoriented().sampled_pair(seen, self.rate), swapped=False)[1]
+        return Pair.of_hull(mirrored(one_sided))
+
+    def renyi(self, orders: Array) -> Array:
+        """Return the better of the amplified curve and no amplification."""
+        sampled: Array = self.base.subset_renyi(orders, self.rate)
+        return np.minimum(curve(self.base, orders), sampled)
+
+    def claim(self) -> tuple[Fraction, Fraction] | None:
+        claim = self.base.claim()
+        return None if claim is None else _amplified(claim, Fraction(self.sample, self.population))
+
+    def touched_mass(self) -> float:
+        return self.rate
+
+    def known_orders(self) -> tuple[float, ...]:
+        return tuple(self.base.known_orders())
+
+    def within_float_range(self) -> Loss:
+        return self.base.beyond_sampling() or self
+
+
+def refuse_common_sample(loss: Loss) -> str:
+    """Say why several releases on one Poisson sample have no pair."""
+    return (
+        f"the pair of {loss!r} on one common Poisson sample is not available; sample "
+        "each atom, or describe the joint release by one atom"
+    )
+
+
+def _amplified(claim: tuple[Fraction, Fraction], rate: Fraction) -> tuple[Fraction, Fraction]:
+    """Return (log(1 + rate (e^eps - 1)), rate delta); never above the claim itself."""
+    epsilon, delta = claim
+    high, share = round_up(epsilon), round_up(rate)
+    if high > 600.0:
+        return epsilon, rate * delta
+    amplified = max(math.log1p(share * math.expm1(high)) * (1.0 + _PAD), _LEAST)
+    return min(epsilon, Fraction(amplified)), rate * delta

@@ -94,7 +94,7 @@ def test_a_table_of_ones_own(
         "annex_json": str(out / "internal" / "annex.json"),
     }
     for name in files.values():
-        assert Path(name).is_file()
+        assert Path(name).exists()
     assert str(out / "public" / "certificate.html") in table
     document = checked(out, {"files": files})
     # As many as are taken of the declared rows, not of those that are there.

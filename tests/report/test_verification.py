@@ -11,7 +11,7 @@ import pytest
 from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
-from discreet.privacy import GDP, to_json
+from discreet.privacy import GDP, PureDP, to_json
 from discreet.report import verify_certificate, write_annex, write_certificate
 from discreet.report.certificate_files import file_hashes
 from report.certificates import (
@@ -253,6 +253,17 @@ def test_a_page_that_shows_something_else_is_found(place: Path, tmp_path: Path) 
     page.write_text(text.replace('id="document"', 'id="other"'), encoding="utf-8")
     with pytest.raises(InvalidValue, match="one certificate inside"):
         verify_certificate(page)
+
+
+def test_a_restored_ledger_is_told(place: Path, tmp_path: Path) -> None:
+    with Ledger.open(place / "study.ledger", read_only=True) as ledger:
+        ledger.backup(tmp_path / "copy")
+        losses = {name: PureDP("1/1000") for name in ledger.datasets()}
+    with Ledger.restore(tmp_path / "copy", spent=losses) as ledger:
+        checks = verify_certificate(place / "public" / "certificate.json", ledger=ledger)
+    told = [check for check in checks if "restored backup" in check.detail]
+    assert {check.ok for check in told} == {None}
+    assert all(check.ok is not False for check in checks)
 
 
 def test_a_ledger_without_the_entry_is_found(place: Path, tmp_path: Path) -> None:

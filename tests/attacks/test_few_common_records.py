@@ -16,7 +16,9 @@ def test_a_few_records_in_common_are_no_reason_to_refuse(common: int, side: str)
     def train(indices: object) -> DecisionTreeClassifier:
         return DecisionTreeClassifier(max_depth=3, random_state=0).fit(x[indices], y[indices])
 
-    shadows = ShadowPool(x[:80], y[:80], lambda i: train(i), models=12, seed=0, key="trees").run()
+    shadows = ShadowPool(
+        x[:80], y[:80], lambda i: train(i), models=12, seed=0, cache_key="trees"
+    ).run()
     shared, foreign = np.arange(common), np.arange(80, 240)
     inside = np.concatenate([shared if side == "members" else shared[:0], foreign[:80]])
     outside = np.concatenate([shared if side == "nonmembers" else shared[:0], foreign[80:]])

@@ -600,7 +600,7 @@ PAIR = {"kind": "FinitePair", "p": [0.01, 0.99], "q": [0.2, 0.8]}
         ),
         (
             old("Grouped", base=GAUSSIAN, size=1, target="replace"),
-            Grouped(Gaussian(1.0), 2, Relation.REPLACE),
+            Gaussian(1.0).group(2, relation="replace"),
             "a removal and an addition",
         ),
         (old("PoissonSampled", base=GAUSSIAN, rate=1.0, records=3), Gaussian(1.0).group(3), None),

@@ -29,11 +29,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from numpy.random import Generator as Generator  # noqa: PLC0414, TID251 - attacks draw here
-
 from discreet import _validate
 from discreet.errors import InvalidValue
 
+# The one place that attacks draw from.
+Generator = np.random.Generator  # noqa: TID251
 LARGEST_SEED = 2**32 - 1
 
 

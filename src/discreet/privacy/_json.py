@@ -322,7 +322,7 @@ def _old_grouped(values: dict[str, Any], old: list[str]) -> Loss:
         return base
     if isinstance(size, int) and target != base.relation and size % 2:
         old.append("a replaced record was counted as one change; it is a removal and an addition")
-        size *= 2
+        return base.group(2 * size, relation=target)
     return Grouped(base, size, target)
 
 

@@ -242,7 +242,7 @@ def test_bad_input(noisy_labels: Noisy) -> None:
         label_only(model, np.array([["a"]] * 400), y, members=members)
     with pytest.raises(InvalidValue, match="members"):
         label_only(model, x, y, members=members[:3])
-    with pytest.raises(InvalidValue, match="both"):
+    with pytest.raises(InvalidValue, match="equal to a member"):
         label_only(
             model, np.concatenate([x, x[:1]]), np.append(y, y[0]), members=np.append(members, False)
         )

@@ -99,7 +99,7 @@ def test_the_choice_is_the_best_of_all_on_the_shadow_models(forests: ShadowScore
     tried = trials(both, fewest=2)
     found = {
         (variance, limit): strength(
-            lambda one, v=variance, m=limit: lira_source.scores_of(one, "online", v, m), tried
+            lambda one, v=variance, m=limit: lira_source.lira_scores(one, "online", v, m), tried
         )
         for variance in lira_source.VARIANCES
         for limit in lira_source.LIMITS
@@ -175,9 +175,9 @@ def test_too_few_models_are_refused_before_any_is_trained() -> None:
         strongest_of_three(seen, alone)
     bare = ShadowPool(world.records, world.labels, train, models=4, seed=1, pairs=False)
     with pytest.raises(InvalidValue, match="none without it"):
-        rmia_source.check_models(bare.inclusion)
+        rmia_source.check_rmia_models(bare.inclusion)
     with pytest.raises(InvalidValue, match="only 0 without it"):
-        lira_source.check_models(bare.inclusion)
+        lira_source.check_lira_models(bare.inclusion)
     assert not trained
     # One pair is enough for RMIA, and not for LiRA.
     pair = ShadowPool(world.records, world.labels, train, models=2, seed=1)

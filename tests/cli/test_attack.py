@@ -187,7 +187,7 @@ def test_a_model_of_labels_is_attacked_by_labels(files: Path, run: Run) -> None:
             for name in ("records", "labels")
         }
     np.savez("out.npz", **both)
-    assert "5 records that are both" in run(*arguments).stderr
+    assert "5 non-members that are equal to a member" in run(*arguments).stderr
     [dropped] = json.loads(run(*arguments, "--overlap", "drop").stdout)["results"]
     assert (dropped["members"], dropped["nonmembers"]) == (200, 200)
 

@@ -91,7 +91,20 @@ def delta_bounds(loss: Loss, *, epsilon: float) -> Bounds:
 
 
 def every_accountant(loss: Loss, *, delta: float) -> dict[str, float | str]:
-    """Each accountant's epsilon, or the reason why it does not apply."""
+    """Read a loss with every accountant.
+
+    Parameters
+    ----------
+    loss
+        Any loss.
+    delta
+        At least 0 and below 1.
+
+    Returns
+    -------
+    dict
+        Each accountant's epsilon, or the reason why it does not apply.
+    """
     answers: dict[str, float | str] = {}
     for name in ACCOUNTANTS:
         try:

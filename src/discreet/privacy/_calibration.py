@@ -47,12 +47,34 @@ def calibrate(
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """The riskiest parameter in ``bracket`` whose loss is (epsilon, delta)-DP.
+    """Find the riskiest parameter in ``bracket`` whose loss is (epsilon, delta)-DP.
 
-    ``make_loss(x)`` must cost more and more, or less and less, as ``x`` grows;
-    ``increasing`` says which, and is found from the two ends (two more readings) if
-    it is not given. If even the safest end of the bracket misses the target this raises
-    ``InvalidValue``; if even the riskiest end meets it, that end is returned.
+    Parameters
+    ----------
+    make_loss
+        Makes the loss of a parameter; it must cost more and more, or less and less, as the
+        parameter grows.
+    epsilon, delta
+        The target.
+    bracket
+        The least and the largest parameter to consider, both positive.
+    increasing
+        Whether the loss grows with the parameter; found from the two ends (two more readings)
+        if it is not given.
+    tolerance
+        How far below the target the epsilon may end, relatively.
+    accountant
+        One of :data:`discreet.privacy.ACCOUNTANTS`.
+
+    Returns
+    -------
+    float
+        The parameter; the riskiest end of the bracket if even that meets the target.
+
+    Raises
+    ------
+    InvalidValue
+        If no parameter meets the target.
     """
     low = _validate.real("bracket", bracket[0], above=0)
     high = _validate.real("bracket", bracket[1], above=low)
@@ -75,8 +97,35 @@ def least_noise_multiplier(
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """The least noise for ``steps`` Poisson-sampled Gaussian releases.
+    """Find the least noise for ``steps`` Poisson-sampled Gaussian releases.
 
+    Parameters
+    ----------
+    epsilon, delta
+        The target.
+    rate
+        The Poisson sampling rate; 1 takes every record.
+    steps
+        The number of releases.
+    relation
+        The neighbouring relation; only add_remove below rate 1.
+    tolerance
+        How far below the target the epsilon may end, relatively.
+    accountant
+        One of :data:`discreet.privacy.ACCOUNTANTS`.
+
+    Returns
+    -------
+    float
+        The noise multiplier.
+
+    Raises
+    ------
+    InvalidValue
+        If no parameter meets the target.
+
+    Examples
+    --------
     >>> noise = least_noise_multiplier(epsilon=1.0, delta=1e-5)
     >>> 3.7304 < noise < 3.735 and Gaussian(noise).epsilon(delta=1e-5) <= 1.0
     True
@@ -110,8 +159,35 @@ def most_steps(
     at_most: int = 10_000_000,
     accountant: str = "best",
 ) -> int:
-    """The largest number of steps: one more would miss the target (or is over ``at_most``).
+    """Find the largest number of steps: one more would miss the target.
 
+    Parameters
+    ----------
+    epsilon, delta
+        The target.
+    noise_multiplier
+        The noise of each Gaussian release.
+    rate
+        The Poisson sampling rate; 1 takes every record.
+    relation
+        The neighbouring relation; only add_remove below rate 1.
+    at_most
+        No more steps than this are considered.
+    accountant
+        One of :data:`discreet.privacy.ACCOUNTANTS`.
+
+    Returns
+    -------
+    int
+        The number of steps.
+
+    Raises
+    ------
+    InvalidValue
+        If even one step misses the target.
+
+    Examples
+    --------
     >>> most_steps(epsilon=1.0, delta=1e-5, noise_multiplier=10.0)
     7
     """
@@ -139,7 +215,31 @@ def largest_rate(
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """The largest Poisson sampling rate, at most 1, under add_remove."""
+    """Find the largest Poisson sampling rate, at most 1, under add_remove.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The target.
+    noise_multiplier
+        The noise of each Gaussian release.
+    steps
+        The number of releases.
+    tolerance
+        How far below the target the epsilon may end, relatively.
+    accountant
+        One of :data:`discreet.privacy.ACCOUNTANTS`.
+
+    Returns
+    -------
+    float
+        The rate.
+
+    Raises
+    ------
+    InvalidValue
+        If no parameter meets the target.
+    """
     _validate.real("delta", delta, above=0, below=1)
     count = _validate.integer("steps", steps, at_least=1)
     noise = Gaussian(noise_multiplier).noise_multiplier
@@ -162,10 +262,37 @@ def least_laplace_scale(
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """The least scale for ``count`` Laplace releases of one sensitivity each.
+    """Find the least scale for ``count`` Laplace releases of one sensitivity each.
 
     For ``delta`` 0 it is count * sensitivity / epsilon, rounded up as far as needed.
 
+    Parameters
+    ----------
+    epsilon, delta
+        The target.
+    sensitivity
+        The L1 sensitivity of each release.
+    count
+        The number of releases.
+    relation
+        The neighbouring relation.
+    tolerance
+        How far below the target the epsilon may end, relatively.
+    accountant
+        One of :data:`discreet.privacy.ACCOUNTANTS`.
+
+    Returns
+    -------
+    float
+        The scale.
+
+    Raises
+    ------
+    InvalidValue
+        If no parameter meets the target.
+
+    Examples
+    --------
     >>> least_laplace_scale(epsilon=0.1)
     10.0
     """

@@ -58,7 +58,25 @@ class Reading(NamedTuple):
 
 
 def plan_claim(loss: Loss, delta: object) -> ApproxDP:
-    """What the accountant certifies for a plan declared beforehand, as a claim to spend."""
+    """Return what the accountant certifies for a plan declared beforehand, as a claim to spend.
+
+    Parameters
+    ----------
+    loss
+        The whole plan.
+    delta
+        Above 0 and below 1.
+
+    Returns
+    -------
+    ApproxDP
+        The claim (epsilon, delta), under the relation of the plan.
+
+    Raises
+    ------
+    NotApplicable
+        If the plan has no finite epsilon at this delta.
+    """
     return _claim_at(loss, _validate.fraction("delta", delta, above=0, below=1))
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
-from discreet.learn.tabular import PrivateLogisticRegression
+from discreet.learn import PrivateCategoricalNB, PrivateGaussianNB, PrivateLogisticRegression
 
 X = [[1.0, 2.0], [2.0, 1.0]] * 300
 LABELS = [0, 1] * 300

@@ -12,15 +12,15 @@ import pytest
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.declared import as_numbers, label_codes
-from discreet.learn.inputs import targets_of
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
-from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
-from discreet.learn.tabular import (
+from discreet.learn import (
+    PrivateCategoricalNB,
+    PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
 )
+from discreet.learn._intake import as_numbers, label_codes, targets_of
+from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
 from discreet.ledger import Ledger
 
 ROWS = 40
@@ -41,7 +41,7 @@ def network(**more):
 
 
 def projected():
-    return PrivateProjectedSGDClassifier(feature_norm=2.0, steps=20, engine="stepwise", **CLASSES)
+    return PrivateProjectedSGDClassifier(feature_norm=2.0, steps=20, **CLASSES)
 
 
 MODELS = {
@@ -54,7 +54,7 @@ MODELS = {
 REGRESSORS = {
     "linear": lambda: PrivateLinearRegression(target_bounds=(0, 1), insecure_seed=1, **BOUNDED),
     "projected": lambda: PrivateProjectedSGDRegressor(
-        target_bounds=(0, 0.5), feature_norm=2.0, steps=20, engine="stepwise", insecure_seed=1
+        target_bounds=(0, 0.5), feature_norm=2.0, steps=20, insecure_seed=1
     ),
 }
 

@@ -12,18 +12,19 @@ import pytest
 
 from discreet.certificate import Certificate
 from discreet.errors import DiscreetError, InvalidValue, SchemaError
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.learn import (
+    PrivateCategoricalNB,
+    PrivateGaussianNB,
+    PrivateLinearRegression,
+    PrivateLogisticRegression,
+    PrivateMLPClassifier,
+    _exact_descent,
+)
+from discreet.learn._model_file import read_model, write_model
 from discreet.learn.projected_sgd import (
     L2Ball,
     PrivateProjectedSGDClassifier,
     PrivateProjectedSGDRegressor,
-)
-from discreet.learn.saving import read_model, write_model
-from discreet.learn.tabular import (
-    PrivateLinearRegression,
-    PrivateLogisticRegression,
-    PrivateMLPClassifier,
-    grid,
 )
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
@@ -124,10 +125,10 @@ def test_a_plan_is_that_of_the_first_batch(book):
 
 def test_a_diagonal_turns_rows_as_its_matrix_does():
     rng = np.random.default_rng(3)
-    rows = grid.raw_rows(rng.uniform(-1.0, 1.0, (50, 6)), norm=2.0)
+    rows = _exact_descent.raw_rows(rng.uniform(-1.0, 1.0, (50, 6)), norm=2.0)
     scales = rng.uniform(0.1, 9.0, 7)
-    found = grid.turned_rows(rows, scales)
-    np.testing.assert_array_equal(found, grid.turned_rows(rows, np.diag(scales)))
+    found = _exact_descent.whitened_rows(rows, scales)
+    np.testing.assert_array_equal(found, _exact_descent.whitened_rows(rows, np.diag(scales)))
 
 
 def test_wide_rows_need_no_square_of_their_width():
@@ -145,7 +146,11 @@ def test_wide_rows_need_no_square_of_their_width():
 
 @pytest.mark.parametrize("width", [1, 5, 2000, 1 << 23])
 def test_blocks_cover_all_rows_once(width):
-    parts = list(grid.blocks(9000, width)) if width < 10_000 else list(grid.blocks(9, width))
+    parts = (
+        list(_exact_descent.blocks(9000, width))
+        if width < 10_000
+        else list(_exact_descent.blocks(9, width))
+    )
     places = [place for start, stop in parts for place in range(start, stop)]
     assert places == list(range(len(places)))
     assert len(places) in (9, 9000)
@@ -170,7 +175,7 @@ def test_a_damaged_loss_is_a_damaged_certificate():
     with warnings.catch_warnings(action="error"), pytest.raises(SchemaError):
         Certificate.from_json({**read, "loss": {**read["loss"], "loss": {"kind": "?"}}})
     wide = Certificate.of(
-        3 * PrivateCategoricalNB(**COUNTS[1]).loss_for(2), delta=1e-6, learner="x"
+        3 * PrivateCategoricalNB(**COUNTS[1]).planned_loss(features=2), delta=1e-6, learner="x"
     )
     text = json.dumps(wide.to_json()).replace('"sensitivity": 1', f'"sensitivity": {10**30}')
     assert str(10**30) in text

@@ -1,4 +1,4 @@
-"""S20: the two estimators: agreement with scikit-learn, batches, ledger, bad input, files."""
+"""The naive Bayes estimators: agreement with scikit-learn, batches, ledger, bad input, files."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.learn import PrivateCategoricalNB, PrivateGaussianNB
 from discreet.ledger import Ledger
 
 RNG = np.random.default_rng(5)
@@ -88,8 +88,10 @@ def test_shared_variances_help_where_columns_are_skewed():
 
 
 def test_the_loss_is_known_before_the_data():
-    assert categorical().loss_for(3) == categorical().fit(CODES, LABELS).certificate_.loss
-    assert gaussian().loss_for(3) == gaussian().fit(REALS, LABELS).certificate_.loss
+    assert (
+        categorical().planned_loss(features=3) == categorical().fit(CODES, LABELS).certificate_.loss
+    )
+    assert gaussian().planned_loss(features=3) == gaussian().fit(REALS, LABELS).certificate_.loss
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace"])
@@ -350,7 +352,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     model = categorical().fit(CODES, LABELS)
     model.save(path)
     before = path.read_bytes()
-    model.class_count_ = np.array([object()])
+    model._arrays["class_count"] = np.array([object()])
     with pytest.raises(InvalidValue, match="class_count"):
         model.save(path)
     assert path.read_bytes() == before

@@ -1,6 +1,7 @@
-"""S22: the estimators: declarations, sensitivity on any data, ledger, files, learning."""
+"""The estimators of projected SGD: declarations, sensitivity on any data, files, learning."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
+from discreet.learn._intake import _targets
 from discreet.learn.projected_sgd import (
     Box,
     GivenProjection,
@@ -76,7 +78,7 @@ def test_it_regresses(loss):
     ).fit(X, y)
     assert model.score(X, y) > 0.25
     assert model.predict(X) == pytest.approx(
-        model._rows(X)[:, :-1] @ model.coef_ + model.intercept_
+        model._short_rows(X)[:, :-1] @ model.coef_ + model.intercept_
     )
 
 
@@ -126,13 +128,17 @@ def test_gradients_are_bounded_whatever_the_data_is(rows, answers, name, interce
     model = (regressor if regression else classifier)(
         loss=name, feature_norm=2.0, fit_intercept=intercept
     )
-    model._declare()
-    table = model._rows(np.array(rows))
+    model._facts = replace(model._declared(), width=3, rows=len(rows))
+    table = model._short_rows(np.array(rows))
     assert np.all(np.isfinite(table))
-    plan = model._make_plan(len(rows), 3)
+    plan = model._plan(model._facts)
     names = np.array(["no", "yes", "?", "no"])
-    goals = model._goals(np.array(answers) if regression else names)[: len(rows)]
-    loss, corner = model._linear_loss(), model._set().project(np.full(plan.dimension, -100.0))
+    read = _targets(np.array(answers) if regression else names, model._facts)
+    goals = model._goals(read)[: len(rows)]
+    loss, corner = (
+        model._linear_loss(),
+        model._region(model._facts).project(np.full(plan.dimension, -100.0)),
+    )
     for row, goal in zip(table, goals, strict=True):
         if not math.isnan(goal):
             gradient = loss.slope(float(row @ corner), float(goal)) * row
@@ -203,7 +209,6 @@ def ledger(tmp_path: Path):
         (classifier(steps=0), "steps"),
         (classifier(calibration="none"), "calibration"),
         (classifier(output="first"), "output"),
-        (classifier(engine="gpu"), "engine"),
         (classifier(insecure_seed=1.5), "insecure_seed"),
         (regressor(target_bounds=None), "target_bounds"),
         (regressor(target_bounds=(1.0, 0.0)), "target_bounds"),

@@ -14,15 +14,15 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
-from discreet.data import Categorical, Encoding, Integer, Real, Schema, read_table
+from discreet.data import Categorical, Integer, Real, Schema
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
-from discreet.learn.tabular import (
+from discreet.learn import (
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
-from discreet.learn.tabular.persons import owned_rows
+from discreet.learn._intake import owned_rows
 from discreet.ledger import Ledger
 
 BOUNDS = ([0.0, -1.0, 0.0], [10.0, 1.0, 2.0])
@@ -119,11 +119,11 @@ def test_networks_learn():
 
 def test_the_certificate_states_the_loss_of_the_plan():
     x, y = made_up(500)
-    model = logistic(epsilon=0.7, schema_hash="abc").fit(x, y)
+    model = logistic(epsilon=0.7).fit(x, y)
     paper = model.certificate_
     assert 0.699 < paper.epsilon <= 0.7
-    assert paper.loss == model.plan_.loss == logistic(epsilon=0.7).loss_for(3)
-    assert (paper.plan["unit"], paper.plan["schema_hash"]) == ("row", "abc")
+    assert paper.loss == model.plan_.loss == logistic(epsilon=0.7).planned_loss(features=3)
+    assert (paper.plan["unit"], paper.plan["schema_hash"]) == ("row", None)
     assert "INSECURE" in paper.randomness["randomness"]
     assert paper.receipt is None
 
@@ -413,21 +413,17 @@ def test_from_a_schema():
         rows_per_person=2,
     )
     table["name"] = np.array([f"p{i // 2}" for i in range(400)])
-    rows = read_table(table, schema, insecure_seed=1)
-    encoding = Encoding(schema)
-    model = PrivateLogisticRegression.from_codes(schema, epsilon=5.0, insecure_seed=1)
-    model.fit(encoding.features(rows), encoding.target(rows))
-    assert model.score(encoding.features(rows), encoding.target(rows)) > 0.8
+    model = PrivateLogisticRegression(schema=schema, epsilon=5.0, insecure_seed=1)
+    assert model.fit(table).score(table) > 0.8
     assert model.certificate_.plan["schema_hash"] == schema.content_hash
     assert model.certificate_.plan["rows_per_person"] == 2
-    assert np.bincount(rows.persons).max() == 2
-    network = PrivateMLPClassifier.from_codes(
-        schema, epsilon=5.0, insecure_seed=1, max_iter=20, hidden_layer_sizes=(8,)
+    assert model.certificate_.unit == "person"
+    network = PrivateMLPClassifier(
+        schema=schema, epsilon=5.0, insecure_seed=1, max_iter=20, hidden_layer_sizes=(8,)
     )
-    network.fit(encoding.features(rows), encoding.target(rows), persons=rows.persons)
-    assert network.score(encoding.features(rows), encoding.target(rows)) > 0.7
+    assert network.fit(table).score(table) > 0.7
     assert network.plan_.training.examples == 200
     with pytest.raises(NotApplicable, match="numeric target"):
-        PrivateLinearRegression.from_schema(schema)
+        PrivateLinearRegression(schema=schema).fit(table)
     with pytest.raises(NotApplicable, match="no target"):
-        PrivateLogisticRegression.from_schema(Schema({"height": Real(0, 3)}))
+        PrivateLogisticRegression(schema=Schema({"height": Real(0, 3)})).planned_loss()

@@ -172,6 +172,8 @@ def test_the_loss_is_known_before_the_data(name, book):
     assert planned == model.rehearse(X, targets(name)).loss
     model.fit(X, targets(name), ledger=book, dataset=dataset(name))
     assert model.certificate_.loss == model.plan_.loss == planned
+    assert 0.99 < model.certificate_.epsilon <= 1.0
+    assert "INSECURE" in model.certificate_.randomness["randomness"]
     assert model.certificate_.receipt["entry"]["dataset"] == dataset(name)
     (row,) = book.history(dataset(name))
     assert row.outcome == "completed"

@@ -216,3 +216,21 @@ def test_an_adversary_does_not_refute_the_claim_but_refutes_too_little_noise():
     assert hits[1] > hits[0]
     mutant, _ = claimed_at_least(1.0 / 6.0, threshold=3.0)
     assert mutant > 2.0
+
+
+def test_a_diagonal_whitens_rows_as_its_matrix_does():
+    rng = np.random.default_rng(3)
+    rows = descent.raw_rows(rng.uniform(-1.0, 1.0, (50, 6)), norm=2.0)
+    scales = rng.uniform(0.1, 9.0, 7)
+    found = descent.whitened_rows(rows, scales)
+    np.testing.assert_array_equal(found, descent.whitened_rows(rows, np.diag(scales)))
+
+
+@pytest.mark.parametrize("width", [1, 5, 2000, 1 << 23])
+def test_blocks_cover_all_rows_once(width):
+    parts = list(descent.blocks(9000, width)) if width < 10_000 else list(descent.blocks(9, width))
+    places = [place for start, stop in parts for place in range(start, stop)]
+    assert places == list(range(len(places)))
+    assert len(places) in (9, 9000)
+    assert all(stop - start <= 4096 for start, stop in parts)
+    assert all((stop - start) * width <= 1 << 22 or stop - start == 1 for start, stop in parts)

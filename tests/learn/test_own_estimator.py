@@ -19,8 +19,7 @@ from discreet.data import Categorical, Real, Schema
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
 from discreet.learn import PrivateClassifier, load_model
 from discreet.ledger import Ledger
-from discreet.mechanisms import gaussian_integers
-from discreet.mechanisms import discrete_gaussian_mu
+from discreet.mechanisms import discrete_gaussian_mu, gaussian_integers
 from discreet.privacy import GDP
 from discreet.privacy.theorems_gaussian import gaussian_mu
 

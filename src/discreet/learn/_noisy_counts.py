@@ -50,9 +50,13 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import gaussian_integers, laplace_integers
-from discreet.mechanisms import discrete_gaussian_mu
-from discreet.mechanisms import read_epsilon, round_up
+from discreet.mechanisms import (
+    discrete_gaussian_mu,
+    gaussian_integers,
+    laplace_integers,
+    read_epsilon,
+    round_up,
+)
 from discreet.privacy import GDP, ZCDP, DiscreteLaplace, Loss, Relation
 from discreet.privacy.theorems_gaussian import gaussian_mu
 from discreet.randomness import Source

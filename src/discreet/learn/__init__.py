@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from discreet.learn._declared import Declared
     from discreet.learn._estimator import (
         FitPlan,
-        OnePassEstimator,
         PrivateClassifier,
         PrivateEstimator,
         PrivateRegressor,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     )
     from discreet.learn._naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
     from discreet.learn._network import PrivateMLPClassifier, PrivateMLPRegressor
+    from discreet.learn._one_pass import OnePassEstimator
     from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
     from discreet.learn._train import PlannedTraining, TrainedTable, plan_training, train_table
 
@@ -92,7 +92,7 @@ _HOMES = {
     ),
     "_declared": ("Declared",),
     "_estimator": (
-        *("FitPlan", "OnePassEstimator", "PrivateClassifier", "PrivateEstimator"),
+        *("FitPlan", "PrivateClassifier", "PrivateEstimator"),
         *("PrivateRegressor", "Rehearsal"),
     ),
     "_intake": ("Batch", "Rows"),
@@ -101,6 +101,7 @@ _HOMES = {
     "_model_file": ("LEARNERS", "learner_name", "load_model", "saved_certificate", "saved_digest"),
     "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
+    "_one_pass": ("OnePassEstimator",),
     "_selection": ("default_stop", "run_mu", "select_privately", "selection_loss"),
     "_train": ("PlannedTraining", "TrainedTable", "plan_training", "train_table"),
 }

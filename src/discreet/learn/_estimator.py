@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, final
@@ -44,9 +43,8 @@ from discreet.data.schema import Learned, Schema
 from discreet.data.tables import Table
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.learn._charging import charged, stated_unit
-from discreet.learn._declared import DECLARATIONS, Declared, declare, declared_classes
+from discreet.learn._declared import DECLARATIONS, Declared, declare
 from discreet.learn._intake import (
-    Batch,
     OpenedRows,
     Rows,
     open_rows,
@@ -113,7 +111,7 @@ class Rehearsal:
 
 @final
 @dataclass(frozen=True)
-class _Prepared:
+class PreparedFit:
     """A fit that was checked and planned; no cell has been read."""
 
     declared: Declared
@@ -340,7 +338,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         persons: Any,
         unit: str | None,
         declared: Declared | None = None,
-    ) -> _Prepared:
+    ) -> PreparedFit:
         """Check what was handed over, without reading a cell, and plan the fit."""
         declared = self._declared() if declared is None else declared
         opened = open_rows(self, declared, X, y, persons)
@@ -358,7 +356,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         )
         plan = self._plan(declared)
         loss = self._whole_loss(plan, declared)
-        return _Prepared(declared, opened, plan, loss, self.get_params(deep=False))
+        return PreparedFit(declared, opened, plan, loss, self.get_params(deep=False))
 
     def _whole_loss(self, plan: Any, declared: Declared) -> Loss:
         """Return the loss of the plan, and of learning the schema if nobody has paid for that."""
@@ -381,7 +379,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return whole
 
-    def _charged(self, ready: _Prepared, ledger: Ledger | None, dataset: str | None) -> Any:
+    def _charged(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
         return charged(
             ledger,
             dataset,
@@ -391,7 +389,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             unit=ready.declared.unit,
         )
 
-    def _begin(self, ready: _Prepared) -> None:
+    def _begin(self, ready: PreparedFit) -> None:
         """Drop what was fitted before: it is another release, and no certificate outlives it."""
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
@@ -412,7 +410,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _conclude(
         self,
-        ready: _Prepared,
+        ready: PreparedFit,
         arrays: dict[str, NDArray[Any]],
         source: Source,
         charge: Charge | None,
@@ -555,7 +553,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise NotApplicable("this is a view of a model: save the estimator that has the schema")
         return dict(self._head), self._arrays
 
-    def _make_head(self, ready: _Prepared) -> dict[str, Any]:
+    def _make_head(self, ready: PreparedFit) -> dict[str, Any]:
         plan, declared, parameters = ready.plan, ready.declared, dict(ready.parameters)
         parameters["epsilon"] = plan.epsilon
         if parameters.get("classes") is not None and declared.classes is not None:
@@ -708,148 +706,6 @@ class PrivateRegressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
         if self.schema is not None:
             y = self.targets_of(X, y)
         return float(super().score(X, y, sample_weight))
-
-
-@dataclass
-class _Collection:
-    """Exact private sums between the first batch and :meth:`OnePassEstimator.finish`."""
-
-    ready: _Prepared
-    sums: Any
-    source: Source
-    frame: ExitStack
-    charge: Charge | None
-
-
-class OnePassEstimator(PrivateEstimator):
-    """Abstract base of estimators whose model is a function of noisy sums over the rows.
-
-    They look at each row once, keep none, and can be handed a table in parts. A kind defines
-    ``_open``, ``_add`` and ``_release`` instead of ``_learn``.
-    """
-
-    @abstractmethod
-    def _open(self, plan: Any) -> Any:
-        """Return empty sums."""
-
-    @abstractmethod
-    def _add(self, sums: Any, batch: Batch) -> None:
-        """Add the rows of a batch to the sums, exactly."""
-
-    @abstractmethod
-    def _release(self, plan: Any, sums: Any, source: Source) -> dict[str, NDArray[Any]]:
-        """Add the noise to the sums, once, and return the model as arrays."""
-
-    def _learn(
-        self, plan: Any, rows: Rows, source: Source, track: Track
-    ) -> dict[str, NDArray[Any]]:
-        sums = self._open(plan)
-        for batch in rows.batches():
-            self._add(sums, batch)
-        return self._release(plan, sums, source)
-
-    def partial_fit(
-        self,
-        X: Any,
-        y: Any = None,
-        classes: Any = None,
-        *,
-        ledger: Ledger | None = None,
-        dataset: str | None = None,
-        unit: str | None = None,
-    ) -> Self:
-        """Add a batch of records to the exact sums; nothing is released before :meth:`finish`.
-
-        The first batch charges the ledger for the whole model, however many batches follow: a
-        record is in one batch only, and noise is added once. There are no ``persons`` here: the
-        guarantee is for one row.
-
-        Parameters
-        ----------
-        X, y
-            A batch, as for :meth:`fit`.
-        classes
-            The public labels, if the constructor was not told; with the first batch.
-        ledger, dataset, unit
-            As for :meth:`fit`, with the first batch.
-
-        Raises
-        ------
-        NotApplicable
-            If the model is finished: to add records would be a second release.
-
-        """
-        first: _Collection | None = self.__dict__.get("_collecting")
-        if first is None and "certificate_" in self.__dict__:
-            raise NotApplicable(
-                "this model is finished: adding records and releasing it again would be a second "
-                "release at its own cost; clone the estimator, or call fit"
-            )
-        if first is not None and (ledger is not None or dataset is not None):
-            raise InvalidValue("ledger", ledger, "none after the first batch, which was charged")
-        self._check_classes(classes, first)
-        if first is None:
-            told = self if classes is None else clone(self).set_params(classes=classes)
-            ready = self._plan_fit(X, y, None, unit, told._declared())
-            ready.parameters["classes"] = told.get_params(deep=False)["classes"]
-            first = self._open_collection(ready, ledger, dataset)
-            opened = ready.opened
-        else:
-            opened = open_rows(self, first.ready.declared, X, y, first=first.ready.opened)
-        try:
-            for batch in Rows(opened, first.ready.declared, first.source).batches():
-                self._add(first.sums, batch)
-        except BaseException as error:
-            self._abandon_batches(error)
-            raise
-        return self
-
-    def finish(self) -> Self:
-        """Add the noise, once, to the exact sums, build the model and drop the sums.
-
-        Raises
-        ------
-        NotApplicable
-            If there was no batch.
-
-        """
-        collection: _Collection | None = self.__dict__.pop("_collecting", None)
-        if collection is None:
-            raise NotApplicable("there is nothing to finish: call partial_fit with a batch before")
-        with collection.frame:
-            arrays = self._release(collection.ready.plan, collection.sums, collection.source)
-            self._conclude(collection.ready, arrays, collection.source, collection.charge)
-        return self
-
-    def _open_collection(
-        self, ready: _Prepared, ledger: Ledger | None, dataset: str | None
-    ) -> _Collection:
-        bits = source(insecure_seed=self.insecure_seed)
-        frame = ExitStack()
-        charge = frame.enter_context(self._charged(ready, ledger, dataset))
-        self._begin(ready)
-        opened = _Collection(ready, self._open(ready.plan), bits, frame, charge)
-        self._collecting = opened
-        return opened
-
-    def _check_classes(self, classes: Any, first: _Collection | None) -> None:
-        known = getattr(self, "classes", None) if first is None else first.ready.declared.classes
-        if classes is None or known is None:
-            return
-        given, before = declared_classes(classes), declared_classes(known)
-        if not np.array_equal(given, before):
-            raise InvalidValue("classes", classes, f"the declared classes {before.tolist()}")
-
-    def _abandon_batches(self, error: BaseException | None = None) -> None:
-        collection: _Collection | None = self.__dict__.pop("_collecting", None)
-        if collection is not None:
-            kind = None if error is None else type(error)
-            collection.frame.__exit__(kind, error, None)
-
-    def __getstate__(self) -> Any:
-        if "_collecting" in self.__dict__:
-            raise NotApplicable("it holds exact private sums until finish() and is not pickled")
-        return super().__getstate__()
 
 
 def _schema_cost(learned: Learned | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn._declared import Declared, declared_classes
-from discreet.learn._estimator import OnePassEstimator, PrivateClassifier
+from discreet.learn._estimator import PrivateClassifier
 from discreet.learn._intake import Batch, as_numbers, label_codes
 from discreet.learn._noisy_counts import (
     CategoryCounts,
@@ -26,6 +26,7 @@ from discreet.learn._noisy_counts import (
     pooled_counts,
     split_tables,
 )
+from discreet.learn._one_pass import OnePassEstimator
 from discreet.privacy import Loss, Relation
 from discreet.randomness import Source
 

@@ -24,8 +24,7 @@ from discreet.learn._model_file import BINS, LEARNERS
 from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
 from discreet.mechanisms import Release, gaussian_integer
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.concentrated import zcdp_rho
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -217,7 +216,7 @@ class Comparison:
         return model
 
     def _check_cost(self, name: str, training: Loss) -> None:
-        if 2.0 * zcdp_rho(training) + self.score_mu**2 > 2.0 * zcdp_rho(self.run_loss):
+        if 2.0 * training.zcdp() + self.score_mu**2 > 2.0 * self.run_loss.zcdp():
             raise NotApplicable(f"a run of {name} costs more than was planned for it")
 
 

@@ -58,7 +58,7 @@ from discreet.mechanisms import (
     round_up,
 )
 from discreet.privacy import GDP, ZCDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems_gaussian import gaussian_mu
+from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

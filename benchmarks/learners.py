@@ -39,13 +39,13 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
-from discreet.learn.naive_bayes import PrivateGaussianNB
-from discreet.learn.tabular import (
+from discreet.learn import (
+    PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
 )
-from discreet.learn.tabular.plan import default_delta
+from discreet.learn._linear_plan import default_delta
 from learners_tasks import Task, adult_schema, census, tasks
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -2,7 +2,7 @@
 
     python benchmarks/learners_defaults.py [--results DIRECTORY]
 
-Every default of discreet.learn.tabular.plan (pace, clipping, share for the moments) is multiplied
+Every default of the linear models (total step size, clipping, share for the moments) is multiplied
 by 1/4, 1/2, 2 and 4, the others kept, on Adult with 1,000 and 32,561 rows, breast cancer, digits
 and diabetes, at epsilon 0.3, 1 and 3, with five seeds. Writes learners_defaults.json. Exits with 1
 if, on average over all of these, some neighbour is better by more than 1.0 point: then the
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from discreet.learn.tabular import PrivateLinearRegression, PrivateLogisticRegression
-from discreet.learn.tabular.plan import LinearPlan, default_delta
+from discreet.learn import PrivateLinearRegression, PrivateLogisticRegression
+from discreet.learn._linear_plan import LinearPlan, default_delta
 from learners_tasks import Task, tasks
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -46,7 +46,7 @@ def chosen(task: Task, epsilon: float, rows: int) -> dict[str, Any]:
         squared=task.kind == "linear",
     )
     return {
-        "pace": plan.pace,
+        "total_step_size": plan.total_step_size,
         "clip_ratio": plan.clip_ratio,
         "moment_share": plan.moment_share,
         "max_iter": plan.steps,
@@ -94,7 +94,7 @@ def main() -> int:
             for epsilon in EPSILONS:
                 usual = chosen(task, epsilon, count)
                 base = score(task, epsilon, usual)
-                for name in ("pace", "clip_ratio", "moment_share"):
+                for name in ("total_step_size", "clip_ratio", "moment_share"):
                     for factor in FACTORS:
                         value = usual[name] * factor
                         if name == "moment_share" and value > 0.8:
@@ -105,7 +105,7 @@ def main() -> int:
                         rows.append({**entry, "default": base, "changed_score": other})
                 print(f"{task.name:18} {task.kind:9} epsilon {epsilon:g}: {base:.4f}", flush=True)
     worst = 0.0
-    for name in ("pace", "clip_ratio", "moment_share"):
+    for name in ("total_step_size", "clip_ratio", "moment_share"):
         for factor in FACTORS:
             own = [row for row in rows if (row["changed"], row["factor"]) == (name, factor)]
             if own:

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from discreet.learn import PrivateCategoricalNB
 from discreet.learn.dpsgd import Plan
-from discreet.learn.naive_bayes import PrivateCategoricalNB
 from discreet.pate import GNMax, check_disjoint, partition_records
 from discreet.randomness import source
 

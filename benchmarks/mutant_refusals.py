@@ -16,8 +16,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.errors import InvalidValue, PlanViolation
+from discreet.learn import PrivateCategoricalNB
 from discreet.learn.dpsgd import Plan, make_private
-from discreet.learn.naive_bayes import PrivateCategoricalNB
 from discreet.pate import check_disjoint
 
 

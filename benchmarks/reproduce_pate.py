@@ -177,7 +177,7 @@ def adult_runs(*, quick: bool) -> dict[str, Any]:
     from sklearn.linear_model import LogisticRegression
 
     from discreet.data import Encoding, read_table
-    from discreet.learn.choosing import TableLearner
+    from discreet.learn import make_learner
     from discreet.pate import PATEClassifier
     from learners_tasks import adult_schema, census
 
@@ -210,11 +210,11 @@ def adult_runs(*, quick: bool) -> dict[str, Any]:
                     said = model.predict(features[half:])
                     certificate = model.certificate_
                 else:
-                    learner = TableLearner.make(name, schema, **shared).fit(train)
+                    learner = make_learner(name, schema, **shared).fit(train)
                     said = np.flatnonzero(
-                        learner.predicted(test)["income"][half:, None] == labels[None, :]
+                        learner.predict(test)[half:, None] == labels[None, :]
                     ) % len(labels)
-                    certificate = learner.estimator.certificate_
+                    certificate = learner.certificate_
                 row = {
                     "learner": name,
                     "run": run,

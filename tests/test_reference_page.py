@@ -65,4 +65,4 @@ def test_names_that_a_module_hides_are_seen(tmp_path: Path) -> None:
     package.__path__ = [str(tmp_path)]
     package.__dict__.update(__all__=["calibrate", "other"], calibrate=len, other=len)
     assert hidden(package) == {"planted.calibrate.calibrate"}
-    assert hidden(importlib.import_module("discreet.learn.tabular")) == set()
+    assert hidden(importlib.import_module("discreet.learn")) == set()

@@ -8,9 +8,7 @@ import pytest
 
 from discreet.cli.attack_subjects import SameLearner
 from discreet.data import Categorical, Integer, Schema
-from discreet.learn.choosing import BINS, TableLearner
-from discreet.learn.naive_bayes import PrivateCategoricalNB
-from discreet.learn.tabular import PrivateLogisticRegression
+from discreet.learn import PrivateCategoricalNB, PrivateLogisticRegression, load_model, make_learner
 
 SCHEMA = Schema(
     {"age": Integer(0, 100), "ill": Categorical(["no", "yes"], other="no")},
@@ -20,23 +18,21 @@ SCHEMA = Schema(
 BUDGET = {"epsilon": 1.0, "delta": 1e-6, "insecure_seed": 1}
 
 
-def read_back(learner: TableLearner, place: Path) -> TableLearner:
-    learner.save(place / "model")
-    return TableLearner.load(learner.learner, learner.schema, place / "model")
+def read_back(model: Any, place: Path) -> Any:
+    model.save(place / "model")
+    return load_model(place / "model")
 
 
-def rows_for(kind: str) -> tuple[np.ndarray, np.ndarray]:
+def people() -> dict[str, Any]:
     draw = np.random.default_rng(0)
-    labels = draw.integers(0, 2, 200)
-    if kind == "naive-bayes":
-        return draw.integers(0, BINS, (200, 1)), labels
-    return draw.uniform(-1, 1, (200, 1)).astype(np.float32), labels
+    age = draw.integers(0, 101, 200)
+    return {"age": age, "ill": np.where(draw.integers(0, 2, 200) == 1, "yes", "no")}
 
 
 @pytest.mark.parametrize(
     ("kind", "estimator", "options"),
     [
-        ("logistic", PrivateLogisticRegression, {"pace": 5.0, "clip_ratio": 0.3}),
+        ("logistic", PrivateLogisticRegression, {"total_step_size": 5.0, "clip_ratio": 0.3}),
         ("naive-bayes", PrivateCategoricalNB, {"noise": "gaussian", "relation": "replace"}),
     ],
 )
@@ -47,12 +43,10 @@ def test_shadow_models_are_trained_as_the_target_was(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = TableLearner.make(kind, SCHEMA, **BUDGET, **options)
-    plain = TableLearner.make(kind, SCHEMA, **BUDGET)
-    records, labels = rows_for(kind)
-    for one in (made, plain):
-        one.estimator.fit(records, labels)
+    made = make_learner(kind, SCHEMA, **BUDGET, **options).fit(people())
+    plain = make_learner(kind, SCHEMA, **BUDGET).fit(people())
     target, other = read_back(made, tmp_path), read_back(plain, tmp_path)
+    records, labels = target.encoded(people()), np.zeros(200, dtype=np.int64)
     told: list[dict[str, Any]] = []
     right = estimator.fit
 
@@ -63,7 +57,8 @@ def test_shadow_models_are_trained_as_the_target_was(
     monkeypatch.setattr(estimator, "fit", watched)
     maker = SameLearner(target)
     shadow = maker(records, labels, 17)
-    assert told == [{**target.estimator.get_params(), "insecure_seed": 17}]
+    expected = {**target.for_encoded_rows().get_params(), "insecure_seed": 17}
+    assert told == [expected]
     assert options.items() <= told[0].items()
     assert shadow.probabilities(records).shape == (200, 2)
     # Scores of models that were trained otherwise must not be read.

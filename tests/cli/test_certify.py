@@ -18,7 +18,7 @@ from cli.conftest import Run
 from discreet.certificate._findings import warnings_on
 from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
-from discreet.learn.naive_bayes import PrivateGaussianNB
+from discreet.learn import PrivateGaussianNB
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, from_json, to_json
 from discreet.report import verify_certificate

@@ -19,8 +19,8 @@ from discreet.certificate import Certificate
 from discreet.cli.app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.model_directory import read_model_directory
-from discreet.learn.saving import read_model, write_model
+from discreet.learn import load_model
+from discreet.learn._model_file import read_model, write_model
 from discreet.ledger import Ledger
 
 SCHEMA = """
@@ -219,7 +219,7 @@ def test_other_learners(run, place, learner):
     assert done.exit_code == 0, done.stderr
     paper = Certificate.from_json(json.loads(Path("model/certificate.json").read_text()))
     assert paper.epsilon <= 2.0
-    assert read_model_directory("model").estimator.certificate_ == paper
+    assert load_model("model").certificate_ == paper
     assert run("predict", "model", "patients.csv", "-o", "out.csv").exit_code == 0
     if learner == "compare":
         free = [row for row in Path("model/certificate.json").read_text().splitlines() if row]
@@ -437,14 +437,16 @@ def test_a_model_that_was_tampered_with_is_refused(run, trained):
     text = Path("model/schema.toml").read_text(encoding="utf-8")
     Path("model/schema.toml").write_text(text.replace("100", "99"), encoding="utf-8")
     with pytest.raises(SchemaError, match="do not belong together"):
-        read_model_directory("model")
+        load_model("model")
     done = run("predict", "model", "patients.csv", "-o", "out.csv")
     assert done.exit_code == 4
     with pytest.raises(InvalidValue, match="discreet train"):
-        read_model_directory("schema.toml")
+        load_model("nowhere")
+    with pytest.raises(SchemaError, match="not a saved model"):
+        load_model("schema.toml")
     Path("model/model.json").write_text('{"format": "discreet.model", "version": 9}')
     with pytest.raises(SchemaError, match="not known"):
-        read_model_directory("model")
+        load_model("model")
 
 
 def test_a_model_and_its_certificate_belong_together(run, trained):
@@ -453,11 +455,11 @@ def test_a_model_and_its_certificate_belong_together(run, trained):
     for change in ({"epsilon": paper["epsilon"] + 1}, {"learner": "another"}, {"delta": 1e-3}):
         Path("model/certificate.json").write_text(json.dumps({**paper, **change}))
         with pytest.raises(SchemaError):
-            read_model_directory("model")
+            load_model("model")
     for text in ("", "[]", "{}"):
         Path("model/certificate.json").write_text(text)
         with pytest.raises(SchemaError):
-            read_model_directory("model")
+            load_model("model")
     Path("model/certificate.json").write_text(written, encoding="utf-8")
     whole = Path("model/model.npz").read_bytes()
     for damaged in (b"", whole[: len(whole) // 2], whole[:300] + b"\0" * 60 + whole[360:]):
@@ -475,20 +477,21 @@ def test_a_model_and_its_certificate_belong_together(run, trained):
     [
         ([], "bounds", [[-2.0] * 4, [1.0] * 4]),
         ([], "rows_per_person", 2),
-        ([], "schema_hash", None),
+        ([], "schema", None),
         (["--target", "age"], "target_bounds", [-1.0, 100.0]),
         (["--learner", "naive-bayes"], "categories", [8, 4]),
+        (["--learner", "naive-bayes"], "bins", 7),
     ],
 )
 def test_a_model_was_told_what_its_schema_declares(run, place, options, name, value):
     assert run(*SEEDED, *options).exit_code == 0
-    kind = type(read_model_directory("model").estimator).__name__
+    kind = type(load_model("model")).__name__
     head, arrays = read_model("model/model.npz", kind=kind)
     assert head["parameters"][name] != value
     head["parameters"][name] = value
     write_model("model/model.npz", kind=kind, head=head, arrays=arrays)
     with pytest.raises(SchemaError):
-        read_model_directory("model")
+        load_model("model")
 
 
 def test_predict_writes_over_nothing_that_it_reads(run, trained):

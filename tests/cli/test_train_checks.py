@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from discreet.certificate import Certificate
-from discreet.cli.train_checks import check_completions, check_installed
 from discreet.cli.train_summary import printable
 from discreet.data import Categorical, Integer, Schema
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn import charging
-from discreet.learn.choosing import TableLearner, automatic_learners, choose_learner
-from discreet.learn.model_directory import read_model_directory
+from discreet.learn import PrivateEstimator, _train, automatic_learners, choose_learner, load_model
+from discreet.learn._train import check_completions, check_installed
 from discreet.ledger import Ledger
 
 OPEN = """
@@ -84,20 +82,20 @@ def test_a_learned_column_without_categories_is_no_error(run, place, learner):
     done = run(*TRAIN, *learned)
     assert done.exit_code == 0, done.stderr
     assert charges() == ["completed"]
-    model = read_model_directory("model")
+    model = load_model("model")
     assert model.schema.columns["ward"].labels == ("other",)
 
 
 def test_the_certificate_is_for_all_that_might_have_come_out(run, place, monkeypatch):
     """Which learner follows a learned schema depends on the data, so its own loss is no bound."""
     charged = []
-    plain = charging.charged
+    plain = _train.charged
 
     def noted(*arguments, **keywords):
         charged.append(keywords)
         return plain(*arguments, **keywords)
 
-    monkeypatch.setattr(charging, "charged", noted)
+    monkeypatch.setattr(_train, "charged", noted)
     Path("schema.toml").write_text(OPEN, encoding="utf-8")
     learned = ["--learn-schema", "0.5", "--epsilon", "1"]
     epsilons = set()
@@ -156,7 +154,7 @@ def test_no_picture_takes_a_model_away(run, place, monkeypatch):
     done = run(*TRAIN, "--epsilon", "2", *open_ledger(), "--json")
     assert done.exit_code == 0, done.stderr
     assert charges() == ["completed"]
-    assert read_model_directory("model").estimator.certificate_.receipt is not None
+    assert load_model("model").certificate_.receipt is not None
     assert not list(Path("model").glob("summary*"))
 
 
@@ -270,7 +268,7 @@ def test_running_out_of_memory_tells_no_number_of_rows(run, place, monkeypatch):
     def too_large(*_, **__):
         raise MemoryError("Unable to allocate 9 GiB for an array with shape (12345, 7)")
 
-    monkeypatch.setattr(TableLearner, "fit_batches", too_large)
+    monkeypatch.setattr(PrivateEstimator, "fit", too_large)
     out = run(*TRAIN, "--epsilon", "1", *open_ledger())
     assert out.exit_code == 5
     assert "memory ran out" in out.stderr

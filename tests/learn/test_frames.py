@@ -13,20 +13,23 @@ import pytest
 from sklearn.base import clone
 
 from discreet.data import Boolean, Categorical, Date, Encoding, Integer, Real, Schema, read_table
-from discreet.errors import InvalidValue
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
-from discreet.learn.projected_sgd import (
-    PrivateProjectedSGDClassifier,
-    PrivateProjectedSGDRegressor,
-)
-from discreet.learn.tabular import (
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn import (
+    PrivateCategoricalNB,
+    PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    _intake,
+)
+from discreet.learn.projected_sgd import (
+    PrivateProjectedSGDClassifier,
+    PrivateProjectedSGDRegressor,
 )
 from discreet.ledger import Ledger
 from discreet.pate import PATEClassifier
+from discreet.randomness import source
 
 ROWS = 1200
 COLUMNS = {
@@ -75,43 +78,41 @@ SEED = {"insecure_seed": 1}
 MODELS = {
     "logistic": (
         SCHEMA,
-        lambda s, **k: PrivateLogisticRegression.from_schema(s, epsilon=2.0, **SEED, **k),
+        lambda s, **k: PrivateLogisticRegression(schema=s, epsilon=2.0, **SEED, **k),
     ),
     "network": (
         SCHEMA,
-        lambda s, **k: PrivateMLPClassifier.from_schema(
-            s, epsilon=2.0, hidden_layer_sizes=(4,), max_iter=30, **SEED, **k
+        lambda s, **k: PrivateMLPClassifier(
+            schema=s, epsilon=2.0, hidden_layer_sizes=(4,), max_iter=30, **SEED, **k
         ),
     ),
     "categorical": (
         SCHEMA,
-        lambda s, **k: PrivateCategoricalNB.from_schema(s, bins=9, epsilon=2.0, **SEED, **k),
+        lambda s, **k: PrivateCategoricalNB(schema=s, bins=9, epsilon=2.0, **SEED, **k),
     ),
     "gaussian": (
         NUMBERS,
-        lambda s, **k: PrivateGaussianNB.from_schema(s, epsilon=2.0, **SEED, **k),
+        lambda s, **k: PrivateGaussianNB(schema=s, epsilon=2.0, **SEED, **k),
     ),
     "projected": (
         SCHEMA,
-        lambda s, **k: PrivateProjectedSGDClassifier.from_schema(
-            s, epsilon=4.0, steps=3000, engine="stepwise", **SEED, **k
+        lambda s, **k: PrivateProjectedSGDClassifier(
+            schema=s, epsilon=4.0, steps=3000, **SEED, **k
         ),
     ),
     "linear": (
         COST,
-        lambda s, **k: PrivateLinearRegression.from_schema(s, epsilon=2.0, **SEED, **k),
+        lambda s, **k: PrivateLinearRegression(schema=s, epsilon=2.0, **SEED, **k),
     ),
     "network of numbers": (
         COST,
-        lambda s, **k: PrivateMLPRegressor.from_schema(
-            s, epsilon=2.0, hidden_layer_sizes=(4,), max_iter=30, **SEED, **k
+        lambda s, **k: PrivateMLPRegressor(
+            schema=s, epsilon=2.0, hidden_layer_sizes=(4,), max_iter=30, **SEED, **k
         ),
     ),
     "projected numbers": (
         COST,
-        lambda s, **k: PrivateProjectedSGDRegressor.from_schema(
-            s, epsilon=4.0, steps=3000, engine="stepwise", **SEED, **k
-        ),
+        lambda s, **k: PrivateProjectedSGDRegressor(schema=s, epsilon=4.0, steps=3000, **SEED, **k),
     ),
 }
 QUICK = ["logistic", "categorical", "gaussian", "linear"]
@@ -173,7 +174,7 @@ def test_a_frame_and_its_target_apart_are_what_the_issue_was_about(book):
     """With 0.1: charged, and an accuracy of .5, because encoded rows were expected."""
     frame = pd.DataFrame(columns())
     for target in (frame["ill"], frame["ill"].to_numpy(), list(frame["ill"]), frame[["ill"]]):
-        model = PrivateLogisticRegression.from_schema(SCHEMA, epsilon=2.0, **SEED)
+        model = PrivateLogisticRegression(schema=SCHEMA, epsilon=2.0, **SEED)
         model.fit(frame.drop(columns="ill"), target, ledger=book, dataset="d")
         assert model.score(frame.drop(columns="ill"), target) > 0.85
     assert spent(book) == 4
@@ -183,23 +184,34 @@ def test_encoded_rows_have_a_door_of_their_own():
     table = read_table(columns(), SCHEMA)
     encoding = Encoding(SCHEMA)
     rows, codes = encoding.features(table, dtype=np.float32), encoding.target(table)
-    model = PrivateLogisticRegression.from_codes(SCHEMA, epsilon=2.0, **SEED).fit(rows, codes)
-    told = PrivateLogisticRegression.from_schema(SCHEMA, epsilon=2.0, **SEED).fit(table)
-    assert model.classes_.tolist() == [0, 1]
+    told = PrivateLogisticRegression(schema=SCHEMA, epsilon=2.0, **SEED)
+    words = np.array(SCHEMA.classes)[codes]
+    model = told.for_encoded_rows().fit(rows, words)
     # The words are sorted, as scikit-learn has it: "ill" is the first.
-    assert np.mean((model.predict(rows) == 1) == (told.predict(table) == "ill")) > 0.95
+    assert model.classes_.tolist() == ["ill", "well"]
+    assert np.array_equal(model.coef_, told.fit(table).coef_)
+    assert np.array_equal(told.encoded(table), rows)
+    assert np.array_equal(told.targets_of(table), words)
+    fitted = told.for_encoded_rows()
+    assert np.array_equal(fitted.predict_proba(rows), told.predict_proba(table))
+    assert (fitted.n_features_in_, told.n_features_in_) == (rows.shape[1], 3)
+    assert told.encoded_names_.tolist() == list(encoding.names)
+    with pytest.raises(NotApplicable, match="has the schema"):
+        fitted.save("nowhere.npz")
+    with pytest.raises(NotApplicable, match="no schema"):
+        fitted.for_encoded_rows()
 
 
 def test_saving_cloning_and_truth_values(tmp_path):
     schema = Schema({"age": Integer(0, 90), "smokes": Boolean()}, target="smokes", expected_rows=9)
     frame = pd.DataFrame(columns())
-    model = clone(PrivateLogisticRegression.from_schema(schema, epsilon=90.0, delta=0.1, **SEED))
+    model = clone(PrivateLogisticRegression(schema=schema, epsilon=90.0, delta=0.1, **SEED))
     assert model.fit(frame).predict(frame).dtype == np.bool_
     model.save(tmp_path / "m.npz")
     again = PrivateLogisticRegression.load(tmp_path / "m.npz")
     assert again.schema == schema
     assert np.array_equal(again.predict_proba(frame), model.predict_proba(frame))
-    bayes = PrivateCategoricalNB.from_schema(SCHEMA, bins=5, **SEED).fit(frame)
+    bayes = PrivateCategoricalNB(schema=SCHEMA, bins=5, **SEED).fit(frame)
     bayes.save(tmp_path / "b.npz")
     assert PrivateCategoricalNB.load(tmp_path / "b.npz").score(frame) == bayes.score(frame)
 
@@ -229,7 +241,7 @@ def misfits():
     table = read_table(data, SCHEMA)
     times = pa.array([0] * 50, pa.timestamp("s"))
     yield (frame[["age", "ward", "born"]].to_numpy(), data["ill"]), "was told a schema"
-    yield (Encoding(SCHEMA).features(table), data["ill"]), "from_codes"
+    yield (Encoding(SCHEMA).features(table), data["ill"]), "for_encoded_rows"
     yield ([[1, "north", None]] * 50, data["ill"]), "was told a schema"
     yield (pl.LazyFrame(data),), "was told a schema"
     yield (frame.drop(columns="ill"),), "'ill'; it is not there"
@@ -301,27 +313,26 @@ def test_neighbours_that_differ_in_one_odd_record_both_succeed(name, book):
     schema, make = MODELS[name]
     data = {key: column for key, column in columns(30).items() if key in schema.columns}
     usual = pd.DataFrame(data)
-    read = make(schema)._open_rows(usual, None, relation=None).read(bits())
+    read = read_cells(make(schema), usual)
     fits = 0
     for place, odd in enumerate(ODD):
         for column in data if name in QUICK else [schema.target]:
             cells = {key: [*values, values[0]] for key, values in data.items()}
             cells[column][-1] = odd
             frame = pd.DataFrame(cells)
-            opened = make(schema)._open_rows(frame, None, relation=None)
-            features, answers, _ = opened.read(bits())
-            assert np.array_equal(features[:-1], read[0])
-            assert np.array_equal(answers[:-1], read[1])
+            found = read_cells(make(schema), frame)
+            assert np.array_equal(found.features[:-1], read.features)
+            assert np.array_equal(found.targets[:-1], read.targets)
             if place % 10 == 0:
                 schema_fit(name, frame, book)
                 fits += 1
     assert spent(book) == fits
 
 
-def bits():
-    from discreet.randomness import source
-
-    return source(insecure_seed=3)
+def read_cells(model, frame):
+    declared = model._declared()
+    opened = _intake.open_rows(model, declared, frame, None)
+    return _intake.Rows(opened, declared, source(insecure_seed=3)).all()
 
 
 DECLARED = {
@@ -337,7 +348,7 @@ DECLARED = {
         classes=["ill", "well"], categories=[[0.0, 1.0], ["a", "b"]], **SEED
     ),
     "projected": lambda: PrivateProjectedSGDClassifier(
-        classes=["ill", "well"], feature_norm=3.0, steps=20, engine="stepwise", **SEED
+        classes=["ill", "well"], feature_norm=3.0, steps=20, **SEED
     ),
     "pate": lambda: PATEClassifier(
         classes=["ill", "well"], epsilon=5.0, delta=1e-3, teachers=3, **SEED

@@ -7,10 +7,9 @@ import pytest
 
 from discreet.data import Real, Schema, read_table
 from discreet.errors import InvalidValue
-from discreet.learn.inputs import number_features, targets_of
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.learn import PrivateCategoricalNB, PrivateGaussianNB, PrivateLogisticRegression
+from discreet.learn._intake import number_features, targets_of
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier
-from discreet.learn.tabular import PrivateLogisticRegression
 from discreet.privacy import Relation
 
 ROWS = 57
@@ -47,7 +46,7 @@ MODELS = {
     "gaussian": lambda: PrivateGaussianNB(classes=[0, 1], bounds=(0.0, 3.0), insecure_seed=1),
     "categorical": lambda: PrivateCategoricalNB(classes=[0, 1], categories=4, insecure_seed=1),
     "projected": lambda: PrivateProjectedSGDClassifier(
-        classes=[0, 1], feature_norm=3.0, steps=20, engine="stepwise", insecure_seed=1
+        classes=[0, 1], feature_norm=3.0, steps=20, insecure_seed=1
     ),
 }
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.learn.selection import (
+from discreet.learn import (
     default_stop,
     run_mu,
     select_privately,

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discreet.data.tables import read_table
 from discreet.errors import NotApplicable, SchemaError
-from discreet.learn.choosing import TableLearner
-from discreet.learn.model_directory import read_model_directory
+from discreet.learn import PrivateEstimator, load_model
 
 SAVED = Path(__file__).parents[1] / "recorded" / "v0_1" / "train-mlp"
 STUDENT = SAVED.with_name("student")
@@ -26,18 +24,16 @@ class Absent:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 sys.meta_path.insert(0, Absent())
-from discreet.data.tables import read_table
 from discreet.errors import NotApplicable
 from discreet.certificate import read_certificate
 from discreet.learn.dpsgd import Plan
-from discreet.learn.model_directory import read_model_directory
-from discreet.learn.tabular import PrivateMLPClassifier
+from discreet.learn import load_model
+from discreet.learn import PrivateMLPClassifier
 
-model = read_model_directory(sys.argv[1])
-asked = model.schema.for_prediction()
-record = read_table({name: [None] for name in asked.columns}, asked)
-print(model.estimator.certificate_.loss)
-print(model.estimator.predict_proba(model.features(record)).tolist())
+model = load_model(sys.argv[1])
+record = {name: [None] for name in model.schema.features}
+print(model.certificate_.loss)
+print(model.predict_proba(record).tolist())
 read_certificate(Path(sys.argv[2]))
 try:
     PrivateMLPClassifier(classes=[0, 1], bounds=(0.0, 1.0), expected_rows=9).fit([[0.1]], [0])
@@ -58,11 +54,10 @@ def test_a_saved_network_is_loaded_and_predicts_without_torch():
     )
     assert done.returncode == 0, done.stderr
     loss, scores, refused = done.stdout.splitlines()
-    model = read_model_directory(SAVED)
-    asked = model.schema.for_prediction()
-    record = read_table({name: [None] for name in asked.columns}, asked)
-    assert loss == str(model.estimator.certificate_.loss)
-    expected = model.estimator.predict_proba(model.features(record)).tolist()
+    model = load_model(SAVED)
+    record = {name: [None] for name in model.schema.features}
+    assert loss == str(model.certificate_.loss)
+    expected = model.predict_proba(record).tolist()
     assert np.allclose(json.loads(scores), expected)
     assert "networks need torch to be trained" in refused
 
@@ -73,10 +68,10 @@ def test_a_missing_package_is_not_called_damage(monkeypatch):
     def load(*_):
         raise ModuleNotFoundError("No module named 'numba'", name="numba")
 
-    monkeypatch.setattr(TableLearner, "load", load)
+    monkeypatch.setattr(PrivateEstimator, "_from_file", load)
     monkeypatch.setattr(student_directory.PATEClassifier, "load", load)
     with pytest.raises(NotApplicable, match="needs numba, which is not installed"):
-        read_model_directory(SAVED)
+        load_model(SAVED)
     with pytest.raises(NotApplicable, match="needs numba, which is not installed"):
         student_directory.read_student_directory(STUDENT)
 
@@ -85,6 +80,6 @@ def test_damage_is_still_called_damage(monkeypatch):
     def load(*_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(TableLearner, "load", load)
+    monkeypatch.setattr(PrivateEstimator, "_from_file", load)
     with pytest.raises(SchemaError, match="damaged"):
-        read_model_directory(SAVED)
+        load_model(SAVED)

@@ -13,7 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import FunctionTransformer
 
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
-from discreet.learn.saving import read_model, write_model
+from discreet.learn._model_file import read_model, write_model
 from discreet.ledger import Ledger
 from discreet.pate import (
     ConfidentGNMax,

@@ -7,18 +7,20 @@ from typing import Any
 import pytest
 import torch
 
-from discreet.learn.dpsgd.trained import load
-from discreet.learn.model_directory import read_model_directory
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
-from discreet.learn.projected_sgd import (
-    PrivateProjectedSGDClassifier,
-    PrivateProjectedSGDRegressor,
-)
-from discreet.learn.tabular import (
+from discreet.learn import (
+    PrivateCategoricalNB,
+    PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    learner_name,
+    load_model,
+)
+from discreet.learn.dpsgd.trained import load
+from discreet.learn.projected_sgd import (
+    PrivateProjectedSGDClassifier,
+    PrivateProjectedSGDRegressor,
 )
 from discreet.pate import read_student_directory
 from discreet.privacy import from_json, to_json
@@ -60,13 +62,14 @@ def test_a_saved_estimator_is_loaded(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["logistic", "naive-bayes", "mlp", "linear"])
 def test_a_model_of_discreet_train_is_loaded(name: str) -> None:
-    model = read_model_directory(HERE / f"train-{name}")
-    assert model.learner == name
+    model = load_model(HERE / f"train-{name}")
+    assert learner_name(type(model).__name__) == name
+    assert model.schema.content_hash == model.certificate_.plan["schema_hash"]
 
 
 def test_a_student_is_loaded() -> None:
     student = read_student_directory(HERE / "student")
-    assert sorted(student.estimator.classes_) == [0, 1]
+    assert sorted(student.student.classes_) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["trainer", "own-loop", "vouched"])

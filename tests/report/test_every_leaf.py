@@ -20,16 +20,17 @@ from torch.utils.data import TensorDataset
 
 from discreet.certificate import Certificate, Collection, PaidAnswer, read_certificate
 from discreet.certificate._schema import content_hash
-from discreet.learn.dpsgd import Plan, Trainer, make_private
-from discreet.learn.dpsgd.trained import save
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
-from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
-from discreet.learn.tabular import (
+from discreet.learn import (
+    PrivateCategoricalNB,
+    PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
+from discreet.learn.dpsgd import Plan, Trainer, make_private
+from discreet.learn.dpsgd.trained import save
+from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
 from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count
 from discreet.pate import PATEClassifier

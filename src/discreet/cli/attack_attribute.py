@@ -138,7 +138,7 @@ def _attribute(
     features = asked.learner.schema.features
     if name not in features:
         raise InvalidValue("attribute", name, f"one of the columns {', '.join(features)}")
-    if asked.learner.learner == "naive-bayes":
+    if asked.learner.takes_codes:
         # Codes of labels, or of parts of an interval, one column for each feature.
         place = list(features).index(name)
         labels = getattr(features[name], "labels", None)

@@ -26,7 +26,6 @@ from discreet.errors import InvalidValue, NotApplicable
 if TYPE_CHECKING:
     from discreet.attacks import Target
     from discreet.data import Schema
-    from discreet.learn.choosing import TableLearner
     from discreet.privacy import Loss
 
 __all__ = ["SameLearner", "Subject", "imported", "output_kind", "read_as", "subject"]
@@ -51,7 +50,8 @@ class Subject:
     output: str | None = None
     """What the model gives, if the command line says so."""
     class_names: tuple[str, ...] | None = None
-    learner: TableLearner | None = None
+    learner: Any = None
+    """The estimator of a schema that was trained here, which can be trained again."""
     loss: Loss | None = None
     about: Mapping[str, str] = field(default_factory=dict)
 
@@ -178,42 +178,47 @@ def _imported_model(model: str, label: str, output: str | None) -> Subject:
 
 def _trained(model: str) -> Subject:
     from discreet.attacks import as_target
-    from discreet.learn.model_directory import read_model_directory
+    from discreet.learn import learner_name, load_model
     from discreet.pate import holds_student, read_student_directory
 
     student = holds_student(model)
-    learner = read_student_directory(model) if student else read_model_directory(model)
+    learner: Any = read_student_directory(model) if student else load_model(model)
     schema = learner.schema
     if schema.task != "classification":
         raise NotApplicable("these attacks need a model of classes; this one predicts a number")
     # Every row of a file is asked about, whoever it belongs to.
     each_row = replace(schema, person=None, rows_per_person=None)
-    target = as_target(
-        learner.estimator.predict_proba, output="probabilities", classes=len(schema.classes)
-    )
+    encoded = learner.for_encoded_rows()
+    target = as_target(encoded.predict_proba, output="probabilities", classes=len(schema.classes))
 
     def read(argument: str, path: str) -> Records:
         return _table(argument, path, each_row, learner)
 
-    certificate = learner.estimator.certificate_
+    certificate = learner.certificate_
     return Subject(
         target,
         read,
         model,
-        model=learner.estimator,
-        class_names=tuple(schema.classes),
+        model=encoded,
+        class_names=_class_names(learner),
         learner=None if student else learner,  # teachers and public rows are not in the directory
         loss=certificate.loss,
         about={
-            "learner": learner.learner,
+            "learner": learner_name(certificate.learner),
             "epsilon": at_most(certificate.epsilon),
             "delta": f"{certificate.delta:g}",
         },
     )
 
 
-def _table(argument: str, path: str, schema: Schema, learner: TableLearner) -> Records:
-    from discreet.data import read_table
+def _class_names(learner: Any) -> tuple[str, ...]:
+    """Return the words of the classes, in the order of the model."""
+    found = learner.classes_
+    return tuple(learner.schema.classes if found.dtype.kind == "b" else found.tolist())
+
+
+def _table(argument: str, path: str, schema: Schema, learner: Any) -> Records:
+    from discreet.data import Encoding, read_table
 
     try:
         table = read_table(path, schema)
@@ -222,8 +227,10 @@ def _table(argument: str, path: str, schema: Schema, learner: TableLearner) -> R
         raise InvalidValue(renamed, error.value, error.expected) from None
     if len(table) == 0:
         raise InvalidValue(argument, path, "a table with at least one row")
-    codes = np.asarray(learner.targets(table), dtype=np.int64)
-    return Records(np.asarray(learner.features(table)), codes, tuple(schema.features))
+    words = np.array(schema.classes, dtype=object)[Encoding(schema).target(table)]
+    names = _class_names(learner)
+    codes = np.array([names.index(word) for word in words], dtype=np.int64)
+    return Records(learner.encoded(table), codes, tuple(schema.features))
 
 
 class SameLearner:
@@ -233,23 +240,25 @@ class SameLearner:
     randomness follows the seed, because a shadow model protects nobody.
     """
 
-    def __init__(self, learner: TableLearner) -> None:
-        self._estimator = type(learner.estimator)
-        self._parameters = dict(learner.estimator.get_params())
-        self._classes = len(learner.schema.classes)
-        told = {name: value for name, value in self._parameters.items() if name != "insecure_seed"}
-        self.cache_key = " ".join(
-            (__version__, learner.learner, learner.schema.content_hash, _written(told))
-        )
+    def __init__(self, learner: Any) -> None:
+        self._estimator = learner.for_encoded_rows()
+        self._classes = self._estimator.classes_
+        parameters = self._estimator.get_params(deep=False)
+        told = {name: value for name, value in parameters.items() if name != "insecure_seed"}
+        name = type(learner).__name__
+        self.cache_key = " ".join((__version__, name, learner.schema.content_hash, _written(told)))
 
     def __call__(self, records: Any, labels: Any, seed: int) -> Any:
+        from sklearn.base import clone  # type: ignore[import-untyped]
+
         from discreet.attacks import as_target
 
-        made = self._estimator(**{**self._parameters, "insecure_seed": seed})
-        made.fit(records, labels)
-        return as_target(made.predict_proba, output="probabilities", classes=self._classes)
+        made = clone(self._estimator).set_params(insecure_seed=seed)
+        made.fit(records, self._classes[np.asarray(labels)])
+        count = len(self._classes)
+        return as_target(made.predict_proba, output="probabilities", classes=count)
 
 
 def _written(parameters: Mapping[str, Any]) -> str:
-    """The parameters of a model that was read from a file, which are plain JSON values."""
-    return json.dumps(parameters, sort_keys=True)
+    """The parameters of a model that was read from a file, as JSON."""
+    return json.dumps(parameters, sort_keys=True, default=str)

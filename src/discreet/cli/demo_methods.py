@@ -262,7 +262,7 @@ class NaiveBayes(_Estimated):
     name = "naive_bayes"
 
     def _estimator(self, seed: int | None = None, *, audited: bool = False) -> Any:
-        from discreet.learn.naive_bayes import PrivateGaussianNB
+        from discreet.learn import PrivateGaussianNB
 
         return PrivateGaussianNB(
             epsilon=self.epsilon,

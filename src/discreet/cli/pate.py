@@ -242,7 +242,7 @@ def _trained(
     dataset: str | None,
 ) -> PATEClassifier:
     from discreet.data import Encoding, check_columns, read_table
-    from discreet.learn.charging import charged
+    from discreet.learn import charged
     from discreet.pate import PATEClassifier
 
     schema = order.schema

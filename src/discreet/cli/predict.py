@@ -6,6 +6,7 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
+import numpy as np
 import typer
 
 from discreet._files import replace_file
@@ -14,7 +15,7 @@ from discreet.cli.tables import at_most, print_json, print_lines
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.learn.choosing import TableLearner
+    from discreet.data import Table
 
 __all__ = ["predict"]
 
@@ -41,6 +42,7 @@ def predict(
       discreet predict model new_patients.csv --output predictions.csv
     """
     from discreet.data import check_columns
+    from discreet.learn import learner_name
 
     fitted = _read(model)
     check_columns(file, fitted.schema.for_prediction())
@@ -55,14 +57,14 @@ def predict(
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InvalidValue("output", output, f"a file that can be written ({reason})") from None
-    certificate = fitted.estimator.certificate_
+    certificate = fitted.certificate_
     if as_json:
         print_json(
             {
                 "output": output,
                 "rows": rows,
                 "target": fitted.schema.target,
-                "learner": fitted.learner,
+                "learner": learner_name(certificate.learner),
                 "model_epsilon": certificate.epsilon,
                 "model_delta": certificate.delta,
             }
@@ -75,11 +77,11 @@ def predict(
     print_lines([printable(line)])
 
 
-def _read(model: str) -> TableLearner:
-    from discreet.learn.model_directory import read_model_directory
+def _read(model: str) -> Any:
+    from discreet.learn import load_model
     from discreet.pate import holds_student, read_student_directory
 
-    return read_student_directory(model) if holds_student(model) else read_model_directory(model)
+    return read_student_directory(model) if holds_student(model) else load_model(model)
 
 
 def _check_output(target: Path, file: str, model: Path) -> None:
@@ -101,7 +103,7 @@ def _check_output(target: Path, file: str, model: Path) -> None:
         raise InvalidValue("output", str(target), "a place outside of the directory of the model")
 
 
-def _written(fitted: TableLearner, file: str, stream: TextIO) -> int:
+def _written(fitted: Any, file: str, stream: TextIO) -> int:
     from discreet.data import table_batches
 
     writer: Any = csv.writer(stream, lineterminator="\n")
@@ -111,14 +113,26 @@ def _written(fitted: TableLearner, file: str, stream: TextIO) -> int:
     for batch in table_batches(file, fitted.schema.for_prediction()):
         if batch.rows == 0:
             continue
-        columns = fitted.predicted(batch)
+        columns = _predicted(fitted, batch)
         texts = [[_cell(value) for value in columns[name].tolist()] for name in heading]
         writer.writerows(zip(*texts, strict=True))
         rows += batch.rows
     return rows
 
 
-def _heading(fitted: TableLearner) -> list[str]:
+def _predicted(fitted: Any, table: Table) -> dict[str, Any]:
+    """Return columns of predictions: the target, and for classes their probabilities."""
+    target = str(fitted.schema.target)
+    if fitted.schema.task == "regression":
+        return {target: fitted.predict(table)}
+    shares = fitted.predict_proba(table)
+    found = fitted.classes_
+    labels = list(fitted.schema.classes if found.dtype.kind == "b" else found.tolist())
+    chances = {f"probability of {label}": shares[:, at] for at, label in enumerate(labels)}
+    return {target: np.array(labels, dtype=object)[np.argmax(shares, axis=1)], **chances}
+
+
+def _heading(fitted: Any) -> list[str]:
     heading = [str(fitted.schema.target)]
     if fitted.schema.task == "classification":
         heading += [f"probability of {label}" for label in fitted.schema.classes]

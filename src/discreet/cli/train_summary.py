@@ -13,28 +13,26 @@ import numpy as np
 from discreet.cli.tables import at_most
 
 if TYPE_CHECKING:
-    from discreet.certificate import Certificate
-    from discreet.learn.choosing import TableLearner
+    from discreet.data import Schema
+    from discreet.learn import TrainedTable
 
 __all__ = ["draw_summary", "printable", "strengths", "summary_lines", "write_summary"]
 
 _SHOWN = 12
 
 
-def write_summary(
-    place: Path, model: TableLearner, certificate: Certificate, reason: str
-) -> list[str]:
+def write_summary(place: Path, done: TrainedTable) -> list[str]:
     """Write text and picture beside a model; return what to say of those that failed.
 
     The model was paid for, and no picture of it is worth an error.
     """
 
     def text(target: Path) -> None:
-        lines = summary_lines(model, certificate, reason)
+        lines = summary_lines(done)
         target.write_text("\n".join(lines) + "\n", encoding="utf-8", errors="backslashreplace")
 
     def picture(target: Path) -> None:
-        draw_summary(model, certificate, target)
+        draw_summary(done, target)
 
     failed = []
     for name, write in (("summary.txt", text), ("summary.png", picture)):
@@ -57,14 +55,14 @@ def printable(line: str) -> str:
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def summary_lines(model: TableLearner, certificate: Certificate, reason: str) -> list[str]:
+def summary_lines(done: TrainedTable) -> list[str]:
     """Say what was learned, what it costs and for whom; nothing that was not released."""
-    schema = model.schema
+    schema, certificate = done.model.schema, done.certificate
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
     cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"
     lines = [
         f"{schema.task} of {schema.target!r} from {len(schema.features)} columns",
-        f"learner: {certificate.learner} ({reason})",
+        f"learner: {certificate.learner} ({done.reason})",
         f"guarantee: {cost} for one {schema.unit} {change}",
     ]
     if any("INSECURE" in value for value in certificate.randomness.values()):
@@ -72,37 +70,37 @@ def summary_lines(model: TableLearner, certificate: Certificate, reason: str) ->
     if certificate.receipt is None:
         lines.append("no ledger was charged: the certificate is the only record of this release")
     lines.append("this covers the run, not what else anyone has read off the same data")
-    names = list(strengths(model))[:5]
+    names = list(strengths(done))[:5]
     lines.append(f"strongest columns: {', '.join(names)}")
     return lines
 
 
-def strengths(model: TableLearner) -> dict[str, float]:
+def strengths(done: TrainedTable) -> dict[str, float]:
     """How strongly each column acts in the released model, strongest first; public.
 
     For linear models it is the standard deviation of what the column adds to the score, by the
     released noisy moments, with the sign of the weight of a number; for networks the length of
     the first-layer weights; for naive Bayes the largest log-ratio between classes.
     """
-    columns = list(model.schema.features)
-    fitted = model.estimator
-    if model.learner == "naive-bayes":
+    fitted = done.model
+    columns = list(fitted.schema.features)
+    if done.learner == "naive-bayes":
         found = [float(np.ptp(table, axis=0).max()) for table in fitted.feature_log_prob_]
-    elif model.learner == "mlp":
+    elif done.learner == "mlp":
         weights = fitted.layers_[0][0][:, :-1].T
-        found = [float(np.linalg.norm(weights[part])) for part in _parts(model)]
+        found = [float(np.linalg.norm(weights[part])) for part in _parts(fitted.schema)]
     else:
-        found = [_moved(fitted, part) for part in _parts(model)]
+        found = [_moved(fitted, part) for part in _parts(fitted.schema)]
     order = np.argsort(-np.abs(found))
     return {columns[place]: found[place] for place in order}
 
 
-def _parts(model: TableLearner) -> list[slice]:
+def _parts(schema: Schema) -> list[slice]:
     """The coordinates of each column in the encoded rows."""
     from discreet.data import Categorical
 
     parts, at = [], 0
-    for column in model.schema.features.values():
+    for column in schema.features.values():
         width = len(column.labels) if isinstance(column, Categorical) else 1
         parts.append(slice(at, at + width))
         at += width
@@ -119,11 +117,12 @@ def _moved(fitted: Any, part: slice) -> float:
     return sign * float(np.sqrt(max(0.0, np.einsum("ki,ij,kj->", weights, spread, weights))))
 
 
-def draw_summary(model: TableLearner, certificate: Certificate, place: Path) -> None:
+def draw_summary(done: TrainedTable, place: Path) -> None:
     """Draw the strongest features with the guarantee as the title."""
     from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 
-    found = list(strengths(model).items())[:_SHOWN][::-1]
+    schema, certificate = done.model.schema, done.certificate
+    found = list(strengths(done).items())[:_SHOWN][::-1]
     figure = blank_figure(7.5, 1.4 + 0.3 * len(found))
     axes = figure.subplots()
     tidy(axes)
@@ -137,12 +136,10 @@ def draw_summary(model: TableLearner, certificate: Certificate, place: Path) -> 
     )
     axes.axvline(0.0, color=COLOURS["black"], linewidth=0.8)
     axes.set_xlabel("how much the column moves the released score (noise included)", fontsize=9)
-    kind = "classification" if model.schema.task == "classification" else "regression"
+    kind = "classification" if schema.task == "classification" else "regression"
     cost = (
         f"epsilon {at_most(certificate.epsilon, digits=3)}, "
         f"delta {at_most(certificate.delta, digits=3)}"
     )
-    axes.set_title(
-        f"{kind} of {model.schema.target}: {cost}", loc="left", fontsize=10, parse_math=False
-    )
+    axes.set_title(f"{kind} of {schema.target}: {cost}", loc="left", fontsize=10, parse_math=False)
     save(figure, place)

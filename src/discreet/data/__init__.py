@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         sst2,
     )
     from discreet.data.repairs import RepairPlan, plan_repairs, possible_mistakes
-    from discreet.data.schema import CsvFormat, Schema
+    from discreet.data.schema import CsvFormat, Learned, Schema
     from discreet.data.sources import DataCorrupt, DataUnavailable, cache_directory
     from discreet.data.tables import Table, check_columns, read_table, table_batches
 
@@ -49,6 +49,7 @@ __all__ = [
     "Integer",
     "LabelledImages",
     "LabelledRecords",
+    "Learned",
     "NoisyCells",
     "Real",
     "RepairPlan",
@@ -92,7 +93,7 @@ _HOMES = {
     "private_schema": ("SchemaPlan", "complete_schema", "plan_schema"),
     "records": ("Census", "LabelledRecords", "Sentences", "adult", "location30", "sst2"),
     "repairs": ("RepairPlan", "plan_repairs", "possible_mistakes"),
-    "schema": ("CsvFormat", "Schema"),
+    "schema": ("CsvFormat", "Learned", "Schema"),
     "sources": ("DataCorrupt", "DataUnavailable", "cache_directory"),
     "tables": ("Table", "check_columns", "read_table", "table_batches"),
 }

@@ -99,6 +99,30 @@ class Encoding:
             at += _width(column)
         return matrix
 
+    def codes(self, table: Table, *, bins: int | None = None) -> NDArray[np.float64]:
+        """Return the settled columns of a table side by side, labels as codes, without the target.
+
+        With ``bins``, the interval of a column of numbers is cut into that many equal parts, and
+        its codes say in which of them a number lies.
+
+        >>> from discreet.data.columns import Integer
+        >>> from discreet.data.tables import read_table
+        >>> schema = Schema({"age": Integer(0, 80), "sex": Categorical(["F", "M"])})
+        >>> table = read_table({"age": [5, 80], "sex": ["M", "F"]}, schema)
+        >>> Encoding(schema).codes(table, bins=4).tolist()
+        [[0.0, 1.0], [3.0, 0.0]]
+        """
+        self._same_schema(table)
+        columns = []
+        for name, column in self.schema.features.items():
+            values = np.asarray(table.columns[name], dtype=np.float64)
+            if bins is not None and isinstance(column, Bounded):
+                lower, upper = column.bounds
+                share = (values - lower) / (upper - lower)
+                values = np.clip(np.floor(share * bins), 0.0, bins - 1.0)
+            columns.append(values)
+        return np.column_stack(columns)
+
     def target(self, table: Table) -> NDArray[Any]:
         """Return the codes of the classes, or the clipped numbers, of the target."""
         self._same_schema(table)

@@ -6,8 +6,11 @@ Bounds that nobody knows come from noisy counts of cells on a public grid
 that it can be charged first::
 
     plan = plan_schema(schema, epsilon=0.2, delta=1e-7)
-    with ledger.charge("patients", plan.loss, purpose="schema"):
-        completed = plan.run("patients.csv").value
+    with ledger.charge("patients", plan.loss, purpose="schema") as charge:
+        completed = plan.run("patients.csv", receipt=charge.receipt()).value
+
+The schema remembers what it cost and who paid (:class:`~discreet.data.Learned`), so that what is
+learned by it later can count it.
 
 Every column gets the same share of epsilon. Half of delta is for the counts, if their noise is
 Gaussian, and every column of categories gets the same share of the rest. One row of each unit is
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from operator import add
@@ -33,7 +36,7 @@ from discreet.data.columns import Bounded, Categorical, Column
 from discreet.data.inputs import open_table
 from discreet.data.noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
 from discreet.data.private_categories import StableCategories, TextCounts
-from discreet.data.schema import Schema
+from discreet.data.schema import Learned, Schema
 from discreet.data.tables import raw_rows
 from discreet.errors import InvalidValue
 from discreet.mechanisms import Release, read_epsilon
@@ -69,9 +72,30 @@ class SchemaPlan:
         return reduce(add, losses)
 
     def run(
-        self, data: object, *, source: Source | None = None, insecure_seed: int | None = None
+        self,
+        data: object,
+        *,
+        receipt: Mapping[str, Any] | None = None,
+        source: Source | None = None,
+        insecure_seed: int | None = None,
     ) -> Release[Schema]:
-        """Read the data once, or twice with persons, and release the completed schema."""
+        """Read the data once, or twice with persons, and release the completed schema.
+
+        Parameters
+        ----------
+        data
+            Whatever :func:`~discreet.data.read_table` takes.
+        receipt
+            The receipt of the charge that paid (``charge.receipt()``); the schema keeps it.
+        source, insecure_seed
+            The randomness, if not that of the operating system.
+
+        Returns
+        -------
+        Release[Schema]
+            The completed schema, which remembers its loss and the receipt.
+
+        """
         bits = choose_source(source, insecure_seed)
         numbers = {} if self.cells is None else self.cells.counts()
         texts = {name: TextCounts() for name in self.categories}
@@ -93,7 +117,9 @@ class SchemaPlan:
             "columns": told,
             **bits.provenance,
         }
-        return Release(self.schema.with_columns(learned), self.loss, provenance)
+        cost = Learned(self.loss, self.schema.unit, receipt)
+        completed = replace(self.schema.with_columns(learned), learned=cost)
+        return Release(completed, self.loss, provenance)
 
     def _count(
         self,
@@ -145,6 +171,9 @@ def plan_schema(
     names = schema.incomplete
     if not names:
         raise InvalidValue("schema", "complete", "a schema that leaves bounds or categories open")
+    if schema.learned is not None:
+        expected = "one of which nothing was learned before: learn all that is open in one plan"
+        raise InvalidValue("schema", "learned in part", expected)
     budget = read_epsilon(epsilon)[0]
     labelled = [name for name in names if isinstance(schema.columns[name], Categorical)]
     bounded = [name for name in names if isinstance(schema.columns[name], Bounded)]

@@ -21,10 +21,10 @@ from typing import Any, final
 
 from discreet import _validate
 from discreet.data.columns import Boolean, Bounded, Categorical, Column, Labelled
-from discreet.errors import InvalidValue, NotApplicable
-from discreet.privacy import Loss, Relation
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
+from discreet.privacy import Loss, Relation, from_json, to_json
 
-__all__ = ["MOST_ROWS", "CsvFormat", "Schema"]
+__all__ = ["MOST_ROWS", "CsvFormat", "Learned", "Schema"]
 
 MOST_ROWS = 1 << 53
 """The most rows that may be declared: more are a slip of the pen, and no double would hold them."""
@@ -67,6 +67,48 @@ class CsvFormat:
 
 
 @final
+@dataclass(frozen=True)
+class Learned:
+    """What it cost to learn a part of a schema from the records.
+
+    Parameters
+    ----------
+    loss
+        The loss of the release that gave the bounds and categories.
+    unit
+        Whom that loss speaks of: ``"row"`` or ``"person"``.
+    receipt
+        The entry of the ledger that paid for it, or None where none was charged. Whoever learns
+        from the same records by such a schema owes its loss, unless a receipt shows who paid.
+
+    """
+
+    loss: Loss
+    unit: str = "row"
+    receipt: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, Loss):
+            raise InvalidValue("learned.loss", self.loss, "a loss of discreet.privacy")
+        _validate.one_of("learned.unit", self.unit, ("row", "person"))
+        if self.receipt is not None and not isinstance(self.receipt, Mapping):
+            raise InvalidValue("learned.receipt", self.receipt, "a receipt of a ledger, or None")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        receipt = None if self.receipt is None else dict(self.receipt)
+        return {"loss": to_json(self.loss), "unit": self.unit, "receipt": receipt}
+
+    @classmethod
+    def from_json(cls, document: Any) -> Learned:
+        """Return what :meth:`to_json` wrote; anything else raises SchemaError."""
+        try:
+            return cls(from_json(document["loss"]), document["unit"], document["receipt"])
+        except (KeyError, TypeError, InvalidValue) as error:
+            raise SchemaError(f"what a schema says of its cost cannot be read: {error}") from None
+
+
+@final
 @dataclass(frozen=True, eq=False)
 class Schema:
     """Public facts about a private table.
@@ -77,6 +119,10 @@ class Schema:
     and ``rows_per_person`` caps how many rows of one person are used; without it the unit of
     privacy is the row. ``expected_rows`` is the declared order of magnitude of rows, a public
     guess. A categorical target must name one of its own categories as ``other``.
+
+    ``learned`` says what it cost to learn bounds or categories from the records, where they were
+    (:func:`~discreet.data.complete_schema`). It is written and read with the schema, and is no
+    declaration: schemas that differ in it alone are equal.
 
     >>> from discreet.data.columns import Categorical, Integer
     >>> schema = Schema(
@@ -101,6 +147,7 @@ class Schema:
     rows_per_person: int | None = None
     expected_rows: int | None = None
     csv: CsvFormat = field(default_factory=CsvFormat)
+    learned: Learned | None = None
 
     def __post_init__(self) -> None:
         _check_columns(self.columns)
@@ -129,6 +176,19 @@ class Schema:
         unnamed = [name for name in self.file_columns if name not in (self.csv.names or [name])]
         if unnamed:
             raise InvalidValue("csv.names", self.csv.names, f"names that include {unnamed[0]!r}")
+        if self.learned is not None:
+            self._check_learned(self.learned)
+
+    def _check_learned(self, learned: object) -> None:
+        if not isinstance(learned, Learned):
+            raise InvalidValue("learned", learned, "a Learned, or None")
+        if learned.unit == "row" and self.unit == "person":
+            raise InvalidValue(
+                "learned.unit",
+                learned.unit,
+                "person, because this schema protects persons: what was learned about single rows "
+                "costs a person with several rows more; learn it again with the person declared",
+            )
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schema):
@@ -221,6 +281,15 @@ class Schema:
         """Return the schema of a table to predict for: without target and persons."""
         return replace(self, columns=self.features, target=None, person=None, rows_per_person=None)
 
+    def unpaid_loss(self) -> Loss | None:
+        """Return what learning this schema cost, if no receipt shows that a ledger was charged.
+
+        Whoever releases something else by this schema about the same records adds it to the loss
+        of that release.
+        """
+        learned = self.learned
+        return learned.loss if learned is not None and learned.receipt is None else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the schema as plain values, in the shape of its TOML form."""
         content: dict[str, Any] = {}
@@ -236,6 +305,8 @@ class Schema:
         if self.csv != CsvFormat():
             content["csv"] = written
         content["columns"] = {name: _column_dict(column) for name, column in self.columns.items()}
+        if self.learned is not None:
+            content["learned"] = self.learned.to_json()
         return content
 
     @cached_property
@@ -246,6 +317,7 @@ class Schema:
         columns; it does not depend on how a TOML file is laid out.
         """
         content = self.to_dict()
+        content.pop("learned", None)
         # Objects lose their order below; the order of columns and categories is content.
         content["columns"] = list(content["columns"].items())
         text = json.dumps(
@@ -262,7 +334,11 @@ class Schema:
         """Return the schema as TOML text, which :meth:`from_toml` reads back."""
         from discreet.data.schema_toml import write_toml
 
-        return write_toml(self.to_dict())
+        content = self.to_dict()
+        if self.learned is not None:
+            # A loss is nested as deep as its algebra; its JSON text is one value.
+            content["learned"] = {"json": json.dumps(content["learned"], sort_keys=True)}
+        return write_toml(content)
 
     @classmethod
     def from_toml(cls, text: str) -> Schema:

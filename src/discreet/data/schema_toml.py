@@ -26,13 +26,14 @@ A schema file::
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from discreet.data.columns import Boolean, Categorical, Column, Date, Integer, Real
-from discreet.data.schema import CsvFormat, Schema
+from discreet.data.schema import CsvFormat, Learned, Schema
 from discreet.errors import InvalidValue, SchemaError
 
 __all__ = ["schema_from_toml", "write_toml"]
@@ -67,7 +68,7 @@ def schema_from_toml(text: str) -> Schema:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
         raise SchemaError(f"this schema is not valid TOML: {error}") from None
-    _known_keys("", content, ("target", "expected_rows", "unit", "csv", "columns"))
+    _known_keys("", content, ("target", "expected_rows", "unit", "csv", "columns", "learned"))
     unit = _section("unit", content.get("unit", {}), ("person", "rows_per_person"))
     written = _section("csv", content.get("csv", {}), ("delimiter", "quoted_newlines", "names"))
     if "columns" not in content:
@@ -82,6 +83,7 @@ def schema_from_toml(text: str) -> Schema:
             target=content.get("target"),
             expected_rows=content.get("expected_rows"),
             csv=form,
+            learned=_learned(content["learned"]) if "learned" in content else None,
             **unit,
         )
 
@@ -123,6 +125,15 @@ def _column(path: str, content: object) -> Column:
         )
     )
     return _named(path, lambda: _BOUNDED[kind](lower, upper, **missing))
+
+
+def _learned(content: object) -> Learned:
+    section = _section("learned", content, ("json",))
+    try:
+        document = json.loads(section["json"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise SchemaError("learned.json is not what a schema wrote about its cost") from None
+    return Learned.from_json(document)
 
 
 def _bounds(path: str, value: object) -> tuple[Any, Any]:

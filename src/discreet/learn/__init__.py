@@ -1,1 +1,120 @@
-"""Private learners: estimators that pay before they read."""
+"""Private learners: estimators that pay before they read.
+
+Nothing is imported before it is used: scikit-learn takes a second to load, torch three.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from discreet.learn._charging import ROW_UNITS, charged, check_unit, stated_unit
+    from discreet.learn._choice import (
+        Choice,
+        Comparison,
+        automatic_learners,
+        choose_learner,
+        compare_learners,
+        make_learner,
+    )
+    from discreet.learn._declared import Declared
+    from discreet.learn._estimator import (
+        FitPlan,
+        PrivateClassifier,
+        PrivateEstimator,
+        PrivateRegressor,
+        Rehearsal,
+    )
+    from discreet.learn._intake import Batch, Rows
+    from discreet.learn._linear import PrivateLinearRegression, PrivateLogisticRegression
+    from discreet.learn._linear_plan import default_delta
+    from discreet.learn._model_file import (
+        LEARNERS,
+        learner_name,
+        load_model,
+        saved_certificate,
+        saved_digest,
+    )
+    from discreet.learn._naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+    from discreet.learn._network import PrivateMLPClassifier, PrivateMLPRegressor
+    from discreet.learn._one_pass import OnePassEstimator
+    from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
+    from discreet.learn._train import PlannedTraining, TrainedTable, plan_training, train_table
+
+__all__ = [
+    "LEARNERS",
+    "ROW_UNITS",
+    "Batch",
+    "Choice",
+    "Comparison",
+    "Declared",
+    "FitPlan",
+    "OnePassEstimator",
+    "PlannedTraining",
+    "PrivateCategoricalNB",
+    "PrivateClassifier",
+    "PrivateEstimator",
+    "PrivateGaussianNB",
+    "PrivateLinearRegression",
+    "PrivateLogisticRegression",
+    "PrivateMLPClassifier",
+    "PrivateMLPRegressor",
+    "PrivateRegressor",
+    "Rehearsal",
+    "Rows",
+    "TrainedTable",
+    "automatic_learners",
+    "charged",
+    "check_unit",
+    "choose_learner",
+    "compare_learners",
+    "default_delta",
+    "default_stop",
+    "learner_name",
+    "load_model",
+    "make_learner",
+    "plan_training",
+    "run_mu",
+    "saved_certificate",
+    "saved_digest",
+    "select_privately",
+    "selection_loss",
+    "stated_unit",
+    "train_table",
+]
+
+_HOMES = {
+    "_charging": ("ROW_UNITS", "charged", "check_unit", "stated_unit"),
+    "_choice": (
+        *("Choice", "Comparison", "automatic_learners", "choose_learner"),
+        *("compare_learners", "make_learner"),
+    ),
+    "_declared": ("Declared",),
+    "_estimator": (
+        *("FitPlan", "PrivateClassifier", "PrivateEstimator"),
+        *("PrivateRegressor", "Rehearsal"),
+    ),
+    "_intake": ("Batch", "Rows"),
+    "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
+    "_linear_plan": ("default_delta",),
+    "_model_file": ("LEARNERS", "learner_name", "load_model", "saved_certificate", "saved_digest"),
+    "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
+    "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
+    "_one_pass": ("OnePassEstimator",),
+    "_selection": ("default_stop", "run_mu", "select_privately", "selection_loss"),
+    "_train": ("PlannedTraining", "TrainedTable", "plan_training", "train_table"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

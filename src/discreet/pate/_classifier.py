@@ -12,7 +12,7 @@ is in the private data. The guarantee holds as it stands, for what the private c
 
 **A released student as a directory** is the form that ``discreet predict`` reads: ``model.npz``
 (arrays and JSON, no pickle), ``model.json``, ``schema.toml``, ``certificate.json`` and whatever a
-caller adds, as for the learners of :mod:`discreet.learn.model_directory`.
+caller adds, as for the learners of :mod:`discreet.learn`.
 """
 
 # ruff: noqa: N803 (scikit-learn calls the features X)
@@ -28,19 +28,20 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from scipy.special import softmax
-from sklearn.base import BaseEstimator, clone  # type: ignore[import-untyped]
+from sklearn.base import clone  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet._cache import ArrayCache
 from discreet.certificate import Certificate, read_certificate
+from discreet.data.encoding import Encoding
 from discreet.data.schema import Schema
-from discreet.data.tables import read_table
+from discreet.data.tables import Table, read_table
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
-from discreet.learn.charging import charged, stated_unit
-from discreet.learn.choosing import TableLearner
-from discreet.learn.inputs import number_features, targets_of
-from discreet.learn.saving import (
+from discreet.learn import PrivateClassifier, charged, default_delta, stated_unit
+from discreet.learn._declared import declared_classes
+from discreet.learn._intake import label_codes, number_features, targets_of
+from discreet.learn._model_file import (
     conclude,
     feature_head,
     read_model,
@@ -48,8 +49,6 @@ from discreet.learn.saving import (
     set_features,
     write_model,
 )
-from discreet.learn.tabular.plan import default_delta
-from discreet.learn.tabular.targets import ClassTargets
 from discreet.pate._aggregator import VotingSession
 from discreet.pate._partition import keep_key, partition_records, person_column
 from discreet.pate._planning import LabelPlan, plan_votes, stated_loss
@@ -85,7 +84,7 @@ class _PublicSetup:
     ensemble: TeacherEnsemble
 
 
-class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
+class PATEClassifier(PrivateClassifier):
     """A student of private teachers, with a certificate; only the student is released.
 
     **Guarantee.** The labels, and with them the model, are ``certificate_.loss`` under
@@ -161,6 +160,9 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
         self.n_jobs = n_jobs
         self.insecure_seed = insecure_seed
 
+    def _declare(self) -> None:
+        self.classes_ = declared_classes(self.classes)
+
     # --- planning -----------------------------------------------------------------------
 
     def loss_for(self, public_rows: int) -> Loss:
@@ -190,7 +192,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
 
     # --- learning -----------------------------------------------------------------------
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         X: Any,
         y: Any,
@@ -241,7 +243,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             unit=whom,
         ) as charge:
             clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
-            codes = self._targets(answers)
+            codes = label_codes(answers, self.classes_)
             parts = partition_records(
                 clean,
                 codes,
@@ -314,7 +316,7 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             asked = uncertain_examples(chances, seen, left, asked=every)
             every = np.concatenate([every, asked])
 
-    def rehearse(
+    def rehearse(  # type: ignore[override]
         self, public: Any, *, cache: str | Path | None = None, cache_key: str | None = None
     ) -> Loss:
         """Do all that :meth:`fit` does before it charges, without any private record.
@@ -390,11 +392,13 @@ class PATEClassifier(ClassTargets, BaseEstimator):  # type: ignore[misc]
             raise InvalidValue("representation", view, "a transformer that acts row by row")
         return prepare
 
-    def _class_scores(self, X: Any) -> NDArray[np.float64]:
+    def _encoded_rows(self, X: Any) -> NDArray[np.float64]:
         check_is_fitted(self, "student_")
         rows = number_features(self, X, reset=False, relation=Relation.ADD_REMOVE)
-        clean = np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0)
-        return np.asarray(self.student_.scores(clean))
+        return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def _class_scores(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(self.student_.scores(rows))
 
     # --- keeping ------------------------------------------------------------------------
 
@@ -487,6 +491,41 @@ _VERSION = 1
 _LEARNER = "pate"
 
 
+@final
+@dataclass(frozen=True)
+class StudentOfSchema:
+    """A student with the schema of its directory; it reads tables, as estimators of a schema do."""
+
+    schema: Schema
+    student: PATEClassifier
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The certificate of the student."""
+        return self.student.certificate_
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The words of the schema, in the order of the student's codes."""
+        return np.array(self.schema.classes, dtype=object)
+
+    def predict(self, table: Table) -> NDArray[Any]:
+        """Return the word of the most probable class of each row."""
+        return np.asarray(self.classes_[np.argmax(self.predict_proba(table), axis=1)])
+
+    def predict_proba(self, table: Table) -> NDArray[np.float64]:
+        """Return P(class | row), rows x classes, in the order of ``classes_``."""
+        return self.student.predict_proba(self.encoded(table))
+
+    def encoded(self, table: Table) -> NDArray[Any]:
+        """Return the rows of a table as the student takes them."""
+        return Encoding(table.schema).features(table, dtype=np.float32)
+
+    def for_encoded_rows(self) -> PATEClassifier:
+        """Return the student itself, which takes encoded rows."""
+        return self.student
+
+
 def holds_student(place: str | Path) -> bool:
     """Whether a directory says that it holds a student of PATE."""
     try:
@@ -506,7 +545,7 @@ def write_student_files(place: Path, model: PATEClassifier, schema: Schema) -> N
     (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
 
 
-def read_student_directory(place: str | Path) -> TableLearner:
+def read_student_directory(place: str | Path) -> StudentOfSchema:
     """Read a student back; what does not belong together, or is damaged, raises."""
     path = Path(place)
     try:
@@ -514,9 +553,9 @@ def read_student_directory(place: str | Path) -> TableLearner:
         schema = Schema.from_toml((path / "schema.toml").read_text(encoding="utf-8"))
         certificate = read_certificate(path)
         model = PATEClassifier.load(path / "model.npz")
-        learner = TableLearner(_LEARNER, schema, model)
+        found = StudentOfSchema(schema, model)
         asked = schema.for_prediction()
-        learner.predicted(read_table({name: [None] for name in asked.columns}, asked))
+        found.predict(read_table({name: [None] for name in asked.columns}, asked))
     except SchemaError:
         raise
     except ImportError as error:
@@ -529,4 +568,4 @@ def read_student_directory(place: str | Path) -> TableLearner:
         raise SchemaError("the student and schema.toml do not belong together")
     if model.certificate_ != certificate:
         raise SchemaError("the student and certificate.json do not belong together")
-    return learner
+    return found

@@ -54,7 +54,7 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
     elif digest is not None and digest != certificate.model_digest:
         yield "the model is not the one that its certificate was written for"
     if (place / "model.npz").exists():
-        from discreet.learn.saving import saved_certificate
+        from discreet.learn import saved_certificate
 
         inner = saved_certificate(place / "model.npz")
         if inner is not None:
@@ -74,7 +74,7 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
 def digest_on_disk(place: Path) -> str | None:
     """The digest of the model in a directory, or None if there is none."""
     if (place / "model.npz").exists():
-        from discreet.learn.saving import saved_digest
+        from discreet.learn import saved_digest
 
         return saved_digest(place / "model.npz")
     if (place / "model.safetensors").exists():
@@ -86,11 +86,11 @@ def digest_on_disk(place: Path) -> str | None:
 
 def _model_of_0_1(place: Path) -> Iterator[str]:
     """A model without a digest is loaded, which compares its parts."""
-    from discreet.learn.model_directory import read_model_directory
+    from discreet.learn import load_model
     from discreet.pate import holds_student, read_student_directory
 
     if (place / "model.json").exists():
-        (read_student_directory if holds_student(place) else read_model_directory)(place)
+        (read_student_directory if holds_student(place) else load_model)(place)
     yield from ()
 
 

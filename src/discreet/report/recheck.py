@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, final
 
 from discreet.errors import DiscreetError, SchemaError
-from discreet.learn.saving import saved_certificate
+from discreet.learn import saved_certificate
 from discreet.ledger import Ledger
 from discreet.privacy import read_old
 

@@ -34,7 +34,7 @@ from discreet.certificate._old_formats import as_version_2, is_of_0_1, todays_fo
 from discreet.certificate._schema import content_hash, require_valid
 from discreet.certificate._signing import read_signed
 from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
-from discreet.learn.charging import ROWS, check_unit
+from discreet.learn import ROW_UNITS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, compose, from_json, read_old, to_json
 from discreet.report.annex import annex_schema
@@ -486,7 +486,7 @@ def _unit(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
     unit = document["unit"]
     try:
         # Whoever promises something about one row only promises less than any budget.
-        if unit.lower() not in ROWS:
+        if unit.lower() not in ROW_UNITS:
             check_unit(ledger, document["receipt"]["entry"]["dataset"], unit)
     except InvalidValue as error:
         yield f"the ledger speaks of another: expected {error.expected}"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from discreet.errors import InvalidValue
 from discreet.learn.features import Scattering, contrasts, group_normalised
-from discreet.learn.features.wavelets import filter_bank, gaussian_line
+from discreet.learn.features._scattering import filter_bank, gaussian_line
 
 Image = NDArray[np.float64]
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.learn.naive_bayes.estimation import (
+from discreet.learn._noisy_counts import (
     bin_moments,
     category_log_probabilities,
     class_log_priors,

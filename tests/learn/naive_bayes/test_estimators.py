@@ -1,4 +1,4 @@
-"""S20: the two estimators: agreement with scikit-learn, batches, ledger, bad input, files."""
+"""The naive Bayes estimators: agreement with scikit-learn, batches, ledger, bad input, files."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
-from discreet.learn.naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
+from discreet.learn import PrivateCategoricalNB, PrivateGaussianNB
 from discreet.ledger import Ledger
 
 RNG = np.random.default_rng(5)
@@ -85,11 +85,6 @@ def test_shared_variances_help_where_columns_are_skewed():
     assert right[0.0] + 0.001 < right[0.1] < right[0.3]
     with pytest.raises(InvalidValue, match="var_pooling"):
         gaussian(var_pooling=1.5).fit(REALS, LABELS)
-
-
-def test_the_loss_is_known_before_the_data():
-    assert categorical().loss_for(3) == categorical().fit(CODES, LABELS).certificate_.loss
-    assert gaussian().loss_for(3) == gaussian().fit(REALS, LABELS).certificate_.loss
 
 
 @pytest.mark.parametrize("relation", ["add_remove", "replace"])
@@ -200,15 +195,6 @@ def test_one_class_only_is_learned_like_any_other_data(make, table):
     assert set(model.predict(table)) == {"yes"}
 
 
-@BOTH
-def test_undeclared_labels_count_for_nothing(make, table):
-    extra = np.concatenate([table, table])
-    names = np.concatenate([LABELS, np.full(400, "other")])
-    assert np.array_equal(
-        make().fit(extra, names).class_count_, make().fit(table, LABELS).class_count_
-    )
-
-
 def test_the_number_of_rows_is_public_under_replace_only():
     empty = np.empty((0, 3))
     assert categorical().fit(empty, []).certificate_.epsilon == 1.0
@@ -230,52 +216,6 @@ def spent(book):
     return len(list(book.history("patients")))
 
 
-@pytest.mark.parametrize(
-    ("model", "argument"),
-    [
-        (categorical(classes=None), "classes"),
-        (categorical(classes=["yes"]), "classes"),
-        (categorical(classes=["yes", "yes"]), "classes"),
-        (categorical(classes=["yes", 1]), "classes"),
-        (categorical(classes="no"), "classes"),
-        (categorical(categories=None), "categories"),
-        (categorical(categories=0), "categories"),
-        (categorical(categories=[3, 4]), "categories"),
-        (categorical(categories="abc"), "categories"),
-        (categorical(categories=[3, 4, ["x", "x"]]), "categories"),
-        (categorical(alpha=-1.0), "alpha"),
-        (categorical(epsilon=0), "epsilon"),
-        (categorical(delta=1.0), "delta"),
-        (categorical(relation="swap"), "relation"),
-        (categorical(insecure_seed="x"), "insecure_seed"),
-        (gaussian(bounds=None), "bounds"),
-        (gaussian(bounds=(1.0, 1.0)), "bounds"),
-        (gaussian(bounds=(0.0, math.inf)), "bounds"),
-        (gaussian(bounds=([0.0, 0.0], [1.0, 1.0])), "bounds"),
-        (gaussian(bounds=(-1.7e308, 1.7e308)), "bounds"),
-        (gaussian(var_smoothing=0.0), "var_smoothing"),
-    ],
-)
-def test_bad_declarations_are_named_and_not_charged(model, argument, ledger):
-    with pytest.raises(InvalidValue) as caught:
-        model.fit(CODES, LABELS, ledger=ledger, dataset="patients")
-    assert caught.value.argument == argument
-    assert spent(ledger) == 0
-
-
-@BOTH
-def test_bad_shapes_are_not_charged(make, table, ledger):
-    for features, answers in [
-        (table[:5], LABELS),
-        (table[:, 0], LABELS),
-        (table, None),
-        (table, CODES),
-    ]:
-        with pytest.raises(ValueError, match=r"."):
-            make().fit(features, answers, ledger=ledger, dataset="patients")
-    assert spent(ledger) == 0
-
-
 @BOTH
 def test_the_ledger_is_charged_once_and_before(make, table, ledger):
     model = make().fit(table, LABELS, ledger=ledger, dataset="patients")
@@ -293,15 +233,6 @@ def test_the_ledger_is_charged_once_and_before(make, table, ledger):
     assert not hasattr(refused, "certificate_")
 
 
-def test_ledger_and_dataset_go_together(ledger):
-    with pytest.raises(InvalidValue, match="dataset"):
-        categorical().fit(CODES, LABELS, ledger=ledger)
-    with pytest.raises(InvalidValue, match="ledger"):
-        categorical().fit(CODES, LABELS, dataset="patients")
-    with pytest.raises(InvalidValue, match="ledger"):
-        categorical().fit(CODES, LABELS, ledger="book", dataset="patients")
-
-
 # --- scikit-learn and files ---------------------------------------------------------------
 
 
@@ -311,21 +242,6 @@ def test_it_works_in_a_pipeline_and_clones():
     line = clone(make_pipeline(FunctionTransformer(), model)).fit(X, y)
     assert line.score(X, y) > 0.9
     assert line[-1].get_params()["epsilon"] == 50.0
-
-
-@BOTH
-def test_a_saved_model_predicts_the_same_without_pickle(make, table, tmp_path):
-    model = make(epsilon=3.0, delta=1e-6, noise="gaussian").fit(table, LABELS)
-    path = tmp_path / "model.npz"
-    model.save(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
-    with np.load(path, allow_pickle=False) as file:
-        head = json.loads(str(file["discreet_json"]))
-    assert head["certificate"]["epsilon"] <= 3.0
-    loaded = type(model).load(path)
-    assert loaded.certificate_ == model.certificate_
-    assert np.array_equal(loaded.predict_proba(table), model.predict_proba(table))
-    assert loaded.get_params()["classes"] == ["no", "yes"]
 
 
 def test_a_wrong_file_is_refused(tmp_path):
@@ -350,8 +266,24 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
     model = categorical().fit(CODES, LABELS)
     model.save(path)
     before = path.read_bytes()
-    model.class_count_ = np.array([object()])
+    model._arrays["class_count"] = np.array([object()])
     with pytest.raises(InvalidValue, match="class_count"):
         model.save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["model.npz"]
+
+
+def test_a_plan_is_that_of_the_first_batch(ledger):
+    model = PrivateCategoricalNB(epsilon=2.0, delta=1e-6, noise="gaussian", categories=2)
+    model.partial_fit(CODES % 2, LABELS, ["no", "yes"], ledger=ledger, dataset="patients")
+    with pytest.raises(InvalidValue, match="classes"):
+        model.partial_fit(CODES % 2, LABELS, ["no", "maybe"])
+    paper = (
+        model.set_params(epsilon=0.1, delta=0.5)
+        .partial_fit(CODES % 2, LABELS, ["no", "yes"])
+        .finish()
+        .certificate_
+    )
+    assert paper.delta == 1e-6
+    assert paper.plan["target_epsilon"] == 2.0
+    assert 1.9 < paper.epsilon <= 2.0

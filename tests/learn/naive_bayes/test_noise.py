@@ -8,8 +8,7 @@ import pytest
 
 from discreet.audit import audit_mechanism
 from discreet.errors import InvalidValue
-from discreet.learn.naive_bayes.noise import TableNoise
-from discreet.learn.naive_bayes.statistics import CategoryCounts
+from discreet.learn._noisy_counts import CategoryCounts, TableNoise
 from discreet.privacy import GDP, DiscreteLaplace
 from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source

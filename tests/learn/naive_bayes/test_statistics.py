@@ -11,8 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.learn.naive_bayes.estimation import bin_moments, pooled_counts, split_tables
-from discreet.learn.naive_bayes.statistics import CategoryCounts, SoftBins, bits_for
+from discreet.learn._noisy_counts import (
+    CategoryCounts,
+    SoftBins,
+    bin_moments,
+    bits_for,
+    pooled_counts,
+    split_tables,
+)
 
 BITS = 8
 UNIT = 1 << (2 * BITS)

@@ -1,16 +1,17 @@
-"""S22: the estimators: declarations, sensitivity on any data, ledger, files, learning."""
+"""The estimators of projected SGD: declarations, sensitivity on any data, files, learning."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
+from discreet.learn._intake import _targets
 from discreet.learn.projected_sgd import (
     Box,
     GivenProjection,
@@ -76,7 +77,7 @@ def test_it_regresses(loss):
     ).fit(X, y)
     assert model.score(X, y) > 0.25
     assert model.predict(X) == pytest.approx(
-        model._rows(X)[:, :-1] @ model.coef_ + model.intercept_
+        model._short_rows(X)[:, :-1] @ model.coef_ + model.intercept_
     )
 
 
@@ -126,13 +127,17 @@ def test_gradients_are_bounded_whatever_the_data_is(rows, answers, name, interce
     model = (regressor if regression else classifier)(
         loss=name, feature_norm=2.0, fit_intercept=intercept
     )
-    model._declare()
-    table = model._rows(np.array(rows))
+    model._facts = replace(model._declared(), width=3, rows=len(rows))
+    table = model._short_rows(np.array(rows))
     assert np.all(np.isfinite(table))
-    plan = model._make_plan(len(rows), 3)
+    plan = model._plan(model._facts)
     names = np.array(["no", "yes", "?", "no"])
-    goals = model._goals(np.array(answers) if regression else names)[: len(rows)]
-    loss, corner = model._linear_loss(), model._set().project(np.full(plan.dimension, -100.0))
+    read = _targets(np.array(answers) if regression else names, model._facts)
+    goals = model._goals(read)[: len(rows)]
+    loss, corner = (
+        model._linear_loss(),
+        model._region(model._facts).project(np.full(plan.dimension, -100.0)),
+    )
     for row, goal in zip(table, goals, strict=True):
         if not math.isnan(goal):
             gradient = loss.slope(float(row @ corner), float(goal)) * row
@@ -164,16 +169,6 @@ def test_a_target_that_is_no_number_gives_no_gradient():
     assert np.array_equal(model.theta_, regressor().fit(TABLE, plain).theta_)
 
 
-def test_undeclared_labels_give_no_gradient():
-    moved = TABLE.copy()
-    moved[5] = [100.0, -3.0, 8.0]
-    answers = LABELS.copy()
-    answers[5] = "?"
-    assert np.array_equal(
-        classifier().fit(TABLE, answers).theta_, classifier().fit(moved, answers).theta_
-    )
-
-
 # --- bad parameters, before anything is spent ---------------------------------------------------
 
 
@@ -183,55 +178,6 @@ def ledger(tmp_path: Path):
         book.create_dataset("patients", epsilon=10, delta=1e-5, relation="replace")
         book.create_dataset("visits", epsilon=10, delta=1e-5)
         yield book
-
-
-@pytest.mark.parametrize(
-    ("model", "argument"),
-    [
-        (classifier(classes=None), "classes"),
-        (classifier(classes=["a", "b", "c"]), "classes"),
-        (classifier(loss="squared"), "loss"),
-        (classifier(feature_norm=0.0), "feature_norm"),
-        (classifier(feature_norm=math.nan), "feature_norm"),
-        (classifier(fit_intercept="yes"), "fit_intercept"),
-        (classifier(projection="ball"), "projection"),
-        (classifier(clip_norm=0.0), "clip_norm"),
-        (classifier(clip_norm=1.0, lipschitz=1.0), "clip_norm"),
-        (classifier(lipschitz=-1.0), "lipschitz"),
-        (classifier(epsilon=-1.0), "epsilon"),
-        (classifier(delta=0.0), "delta"),
-        (classifier(steps=0), "steps"),
-        (classifier(calibration="none"), "calibration"),
-        (classifier(output="first"), "output"),
-        (classifier(engine="gpu"), "engine"),
-        (classifier(insecure_seed=1.5), "insecure_seed"),
-        (regressor(target_bounds=None), "target_bounds"),
-        (regressor(target_bounds=(1.0, 0.0)), "target_bounds"),
-        (regressor(loss="hinge"), "loss"),
-        (regressor(threshold=0.0), "threshold"),
-    ],
-)
-def test_bad_parameters_are_named_and_not_charged(model, argument, ledger):
-    answers = LABELS if isinstance(model, PrivateProjectedSGDClassifier) else NUMBERS
-    with pytest.raises(InvalidValue) as caught:
-        model.fit(TABLE, answers, ledger=ledger, dataset="patients")
-    assert caught.value.argument == argument
-    assert list(ledger.history("patients")) == []
-
-
-@BOTH
-def test_bad_shapes_are_not_charged(make, targets, ledger):
-    for table, answers in [
-        (TABLE[:5], targets),
-        (TABLE[0], targets),
-        (TABLE, None),
-        (TABLE, TABLE),
-    ]:
-        with pytest.raises(ValueError, match=r"."):
-            make().fit(table, answers, ledger=ledger, dataset="patients")
-    with pytest.raises(ValueError, match="0 sample"):
-        make().fit(np.empty((0, 3)), targets[:0], ledger=ledger, dataset="patients")
-    assert list(ledger.history("patients")) == []
 
 
 @BOTH
@@ -292,8 +238,3 @@ def test_a_projection_that_does_not_work_costs_nothing(tmp_path):
         with pytest.raises(InvalidValue, match="function"):
             classifier(projection=broken).fit(TABLE, LABELS, ledger=ledger, dataset="patients")
         assert not list(ledger.history("patients"))
-
-
-def test_parameters_survive_a_clone():
-    model = classifier(projection=L2Ball(3.0), clip_norm=0.5)
-    assert clone(model).get_params() == model.get_params()

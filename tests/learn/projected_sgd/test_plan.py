@@ -6,7 +6,7 @@ import pytest
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.projected_sgd import SgdPlan
-from discreet.learn.projected_sgd.bounds import average_bound, last_iterate_bound
+from discreet.learn.projected_sgd._plan import average_bound, last_iterate_bound
 from discreet.privacy import Gaussian, Relation
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
 from discreet.learn.projected_sgd import Box, GivenProjection, L2Ball, Simplex
-from discreet.learn.projected_sgd.compiled import project_in_place
+from discreet.learn.projected_sgd._steps import project_in_place
 
 LOW, HIGH = np.array([-1.0, 0.0, 2.0]), np.array([1.0, 0.5, 5.0])
 SETS = [L2Ball(1.5), L2Ball(0.01), Box(-1.0, 2.0), Box(LOW, HIGH), Simplex(), Simplex(3.0)]

@@ -114,9 +114,7 @@ def test_the_mean_excess_risk_is_below_the_bound(loss, region, output):
     seen = []
     for seed in range(8):
         bits = source(insecure_seed=seed)
-        run = train(
-            ROWS, SIGNS, loss=loss, projection=region, plan=plan, bits=bits, engine="compiled"
-        )
+        run = train(ROWS, SIGNS, loss=loss, projection=region, plan=plan, bits=bits)
         assert region.project(run.theta.copy()) == pytest.approx(run.theta, abs=1e-9)
         seen.append(risk(run.theta, loss))
     start = excess_risk_without_privacy(region.start(3), ROWS, SIGNS, loss=loss, projection=region)

@@ -1,4 +1,4 @@
-"""S22: the loops agree with one another and a slow twin; noise and draws are what is paid for."""
+"""The loops agree with one another and a slow twin; noise and draws are what is paid for."""
 
 import math
 from dataclasses import replace
@@ -18,10 +18,10 @@ from discreet.learn.projected_sgd import (
     SgdPlan,
     Simplex,
     Squared,
+    _steps,
     train,
-    training,
 )
-from discreet.learn.projected_sgd.training import draw_blocks, take_steps
+from discreet.learn.projected_sgd._steps import draw_blocks, take_steps
 from discreet.randomness import NormalStream, source
 
 RNG = np.random.default_rng(11)
@@ -113,17 +113,25 @@ def test_a_given_projection_runs_stepwise_like_the_built_in_one():
     ]
     assert np.array_equal(*results)
     with pytest.raises(InvalidValue, match="engine"):
-        train(ROWS, SIGNS, loss=Hinge(), projection=given, plan=plan, engine="compiled")
+        take_steps(
+            ROWS,
+            SIGNS,
+            iter(blocks(plan)),
+            loss=Hinge(),
+            projection=given,
+            plan=plan,
+            engine="compiled",
+        )
 
 
 def test_without_numba_long_runs_go_stepwise_and_compiling_is_refused(monkeypatch):
     ball = L2Ball(0.8)
-    assert training.engine_for("auto", ball, 10**6) == "compiled"
-    assert training.engine_for("auto", ball, 1000) == "stepwise"
-    monkeypatch.setattr(training, "numba_is_installed", lambda: False)
-    assert training.engine_for("auto", ball, 10**6) == "stepwise"
+    assert _steps.engine_for("auto", ball, 10**6) == "compiled"
+    assert _steps.engine_for("auto", ball, 1000) == "stepwise"
+    monkeypatch.setattr(_steps, "numba_is_installed", lambda: False)
+    assert _steps.engine_for("auto", ball, 10**6) == "stepwise"
     with pytest.raises(InvalidValue, match="numba is missing"):
-        training.engine_for("compiled", ball, 10**6)
+        _steps.engine_for("compiled", ball, 10**6)
 
 
 def test_without_noise_and_projection_it_is_plain_sgd():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.tabular.plan import WIDEST_TURNED, LinearPlan, default_delta
+from discreet.learn._linear_plan import WIDEST_WHITENED, LinearPlan, default_delta
 from discreet.privacy import Relation
 
 
@@ -64,15 +64,15 @@ def test_defaults_follow_the_signal_and_stay_in_their_range():
     epsilons = [1e-3, 0.1, 1.0, 10.0]
     for squared in (False, True):
         made = [plan(epsilon=epsilon, squared=squared, rows=50_000) for epsilon in epsilons]
-        paces = [each.pace for each in made]
-        assert paces == sorted(paces)
+        total_step_sizes = [each.total_step_size for each in made]
+        assert total_step_sizes == sorted(total_step_sizes)
         assert all(10 <= each.steps <= 80 for each in made)
         clips = [each.clip_ratio for each in made]
         assert clips == sorted(clips)
 
 
 def test_wide_tables_do_without_moments():
-    wide = plan(features=WIDEST_TURNED, norm=3.0)
+    wide = plan(features=WIDEST_WHITENED, norm=3.0)
     assert wide.moment_share == 0.0
     assert wide.moment_stddev == 0.0
     assert wide.loss.epsilon(delta=1e-6) <= 1.0
@@ -90,7 +90,7 @@ def test_wide_tables_do_without_moments():
         ("norm", 0.0),
         ("contributions", 0),
         ("steps", 0),
-        ("pace", -1.0),
+        ("total_step_size", -1.0),
         ("clip_ratio", 0.0),
         ("moment_share", 1.0),
         ("relation", "edit"),

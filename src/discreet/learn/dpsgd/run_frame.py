@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
-from discreet.learn.charging import check_unit
+from discreet.learn._charging import check_unit
 from discreet.learn.dpsgd import earlier
 from discreet.learn.dpsgd.checkpoint import (
     load_model,
@@ -178,7 +178,7 @@ class Payment:
 def require_unit(ledger: Ledger, dataset: str, plan: Plan) -> None:
     """Raise unless the budget and the plan speak of the same unit.
 
-    See :func:`discreet.learn.charging.check_unit`: a bound for one example is none for a person
+    See :func:`discreet.learn.check_unit`: a bound for one example is none for a person
     who owns several.
     """
     try:

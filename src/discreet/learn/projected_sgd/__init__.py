@@ -1,20 +1,20 @@
-"""S22: private projected SGD, one record a step, with its excess-risk bound."""
+"""Private projected SGD, one record a step, with its excess-risk bound."""
 
-from discreet.learn.projected_sgd.estimators import (
+from discreet.learn.projected_sgd._estimators import (
     PrivateProjectedSGDClassifier,
     PrivateProjectedSGDRegressor,
 )
-from discreet.learn.projected_sgd.losses import Hinge, Huber, LinearLoss, Logistic, Squared
-from discreet.learn.projected_sgd.plan import SgdPlan
-from discreet.learn.projected_sgd.projections import (
+from discreet.learn.projected_sgd._losses import Hinge, Huber, LinearLoss, Logistic, Squared
+from discreet.learn.projected_sgd._plan import SgdPlan
+from discreet.learn.projected_sgd._projections import (
     Box,
     GivenProjection,
     L2Ball,
     Projection,
     Simplex,
 )
-from discreet.learn.projected_sgd.risk import ExcessRisk, excess_risk_without_privacy
-from discreet.learn.projected_sgd.training import SgdRun, train
+from discreet.learn.projected_sgd._risk import ExcessRisk, excess_risk_without_privacy
+from discreet.learn.projected_sgd._steps import SgdRun, train
 
 __all__ = [
     "Box",

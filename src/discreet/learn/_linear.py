@@ -1,0 +1,319 @@
+"""Private logistic and linear regression by exact gradient descent, as scikit-learn estimators."""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy.special import expit, softmax
+
+from discreet import _validate
+from discreet.errors import SchemaError
+from discreet.learn._declared import Declared
+from discreet.learn._estimator import (
+    PrivateClassifier,
+    PrivateEstimator,
+    PrivateRegressor,
+    Track,
+)
+from discreet.learn._exact_descent import descend, raw_rows
+from discreet.learn._intake import Rows
+from discreet.learn._linear_plan import RAW_STEPS, LinearPlan, default_delta
+from discreet.privacy import Relation
+from discreet.randomness import Source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.data.schema import Schema
+
+
+class ScaledEstimator(PrivateEstimator):
+    """Estimators whose rows are scaled to [-1, 1] by their bounds, and shortened to a norm."""
+
+    delta: float | None
+    _takes_persons = True
+    _single_precision = True
+
+    def _set_plan(self, plan: Any) -> None:
+        super()._set_plan(plan)
+        self.n_iter_ = plan.steps
+
+    def _delta(self, declared: Declared) -> float:
+        if self.delta is None:
+            return default_delta(declared.planned_rows)
+        return _validate.real("delta", self.delta, above=0, below=1)
+
+    def _scaled_rows(self, features: NDArray[Any]) -> NDArray[np.float32]:
+        """Return raw rows: integers, with the constant appended."""
+        return raw_rows(features, norm=scaled_norm(self._facts), scale=self._facts.scaled)
+
+
+def scaled_norm(declared: Declared) -> float:
+    """Return the largest length of a row whose features are scaled to [-1, 1]."""
+    declared.ends  # noqa: B018 - bounds that are none are found before the charge
+    widest = math.sqrt(declared.features) * (1.0 + 2.0**-50)
+    if declared.feature_norm is None:
+        return widest
+    return min(_validate.real("feature_norm", declared.feature_norm, above=0), widest)
+
+
+class _Linear(ScaledEstimator):
+    """What the two linear models share."""
+
+    max_iter: int | None
+    total_step_size: float | None
+    clip_ratio: float | None
+    moment_share: float | None
+
+    def _outputs(self, declared: Declared) -> int:
+        return 1
+
+    def _plan(self, declared: Declared) -> LinearPlan:
+        return LinearPlan.make(
+            rows=declared.planned_rows,
+            features=declared.features,
+            outputs=self._outputs(declared),
+            norm=scaled_norm(declared),
+            epsilon=self.epsilon,
+            delta=self._delta(declared),
+            relation=declared.relation,
+            contributions=declared.rows_per_person,
+            squared=self._target == "number",
+            steps=self.max_iter,
+            total_step_size=self.total_step_size,
+            clip_ratio=self.clip_ratio,
+            moment_share=self.moment_share,
+        )
+
+    def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> LinearPlan:
+        plan = LinearPlan.from_json(document)
+        found = (plan.features, plan.outputs, plan.norm, plan.contributions)
+        norm, outputs = scaled_norm(declared), self._outputs(declared)
+        if found != (declared.features, outputs, norm, declared.rows_per_person):
+            raise SchemaError("the plan of a saved model belongs to another one")
+        return plan
+
+    def _learn(
+        self, plan: LinearPlan, rows: Rows, source: Source, track: Track
+    ) -> dict[str, NDArray[Any]]:
+        # Whose row is whose does not matter: the noise covers all rows that a person may own.
+        batch = rows.all()
+        targets = batch.targets
+
+        def residuals(scores: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
+            return self._residuals(scores, targets[start:stop])
+
+        done = descend(self._scaled_rows(batch.features), residuals, plan, source, track=track)
+        self._clip_norm = done.clip_norm
+        arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
+        return arrays if done.moments is None else {**arrays, "moments": done.moments}
+
+    def _run_facts(self) -> dict[str, Any]:
+        return {"clip_norm": self._clip_norm}
+
+    @abstractmethod
+    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the derivatives of the rows' losses by their scores, row by row."""
+
+    def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.coef_ = np.array(arrays["coef"])
+        self.intercept_ = np.array(arrays["intercept"])
+        outputs, features = self._outputs(self._facts), self._facts.features
+        if self.coef_.shape != (outputs, features) or self.intercept_.shape != (outputs,):
+            raise SchemaError("a saved model has weights of another shape")
+        self.moments_ = arrays.get("moments")
+
+    def _scores(self, features: NDArray[Any]) -> NDArray[np.float64]:
+        rows = self._scaled_rows(features).astype(np.float64) / RAW_STEPS
+        return np.asarray(rows[:, :-1] @ self.coef_.T + self.intercept_)
+
+
+@final
+class PrivateLogisticRegression(PrivateClassifier, _Linear):
+    """Private logistic regression for two or more classes.
+
+    **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
+    person with at most ``rows_per_person`` rows. Sums over records and noise are exact
+    (:mod:`~discreet.learn._exact_descent`, :mod:`~discreet.learn._linear_plan`).
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget. ``delta`` None is :func:`~discreet.learn.default_delta` of the declared rows.
+    schema
+        What is public about a table; instead of the six declarations below.
+    classes
+        The public labels. A row of another label has no gradient (it is in the noisy moments
+        like any other row).
+    bounds
+        A pair (lower, upper) of numbers, or of arrays with one for each feature. Values outside
+        are clipped, what is no number is the middle.
+    feature_norm
+        The largest length of a row whose features are scaled to [-1, 1], if it is below
+        sqrt(features).
+    expected_rows
+        The order of magnitude of the number of rows; under ``replace`` the number itself may be
+        used.
+    rows_per_person
+        How many rows one person may own; None is 1.
+    relation
+        What the guarantee compares, ``"add_remove"`` or ``"replace"``.
+    max_iter, total_step_size, clip_ratio, moment_share
+        The number of steps, the sum of their sizes, the clipping norm as a share of the expected
+        length of a whitened row, and the share of mu^2 for the moments; None is chosen from
+        public facts.
+    insecure_seed
+        For tests only: the noise can be computed from it.
+
+    Attributes
+    ----------
+    coef_, intercept_
+        The model, for features scaled to [-1, 1].
+    moments_
+        The noisy second moments of these and a constant, which the same loss covers.
+
+    >>> X = [[20.0], [25.0], [70.0], [72.0]] * 250
+    >>> y = ["no", "no", "yes", "yes"] * 250
+    >>> model = PrivateLogisticRegression(
+    ...     epsilon=1.0, classes=["no", "yes"], bounds=(0.0, 100.0), expected_rows=1000
+    ... )
+    >>> model.fit(X, y).predict([[15.0], [80.0]]).tolist()
+    ['no', 'yes']
+    >>> model.certificate_.epsilon <= 1.0, model.certificate_.delta
+    (True, 1e-05)
+
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        classes: Any = None,
+        bounds: Any = None,
+        feature_norm: float | None = None,
+        expected_rows: int | None = None,
+        rows_per_person: int | None = None,
+        relation: Relation | str = "add_remove",
+        max_iter: int | None = None,
+        total_step_size: float | None = None,
+        clip_ratio: float | None = None,
+        moment_share: float | None = None,
+        schema: Schema | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.classes = classes
+        self.bounds = bounds
+        self.feature_norm = feature_norm
+        self.expected_rows = expected_rows
+        self.rows_per_person = rows_per_person
+        self.relation = relation
+        self.max_iter = max_iter
+        self.total_step_size = total_step_size
+        self.clip_ratio = clip_ratio
+        self.moment_share = moment_share
+        self.schema = schema
+        self.insecure_seed = insecure_seed
+
+    def _outputs(self, declared: Declared) -> int:
+        assert declared.classes is not None
+        return 1 if declared.classes.size == 2 else int(declared.classes.size)
+
+    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
+        if scores.shape[1] == 1:
+            rest = expit(scores) - (targets == 1)[:, None]
+        else:
+            rest = softmax(scores, axis=1)
+            rest[np.arange(targets.size), np.maximum(targets, 0)] -= 1.0
+        rest[targets < 0] = 0.0
+        return np.asarray(rest)
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Return the scores: one a row for two classes, else one for each class."""
+        scores = self._scores(self._encoded_rows(X))
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def _class_scores(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        scores = self._scores(rows)
+        return scores if scores.shape[1] > 1 else np.concatenate([0.0 * scores, scores], axis=1)
+
+    def _learn(
+        self, plan: LinearPlan, rows: Rows, source: Source, track: Track
+    ) -> dict[str, NDArray[Any]]:
+        return {**super()._learn(plan, rows, source, track), "classes": self.classes_}
+
+    def _in_order(
+        self, arrays: dict[str, NDArray[Any]], order: list[int], declared: Declared
+    ) -> dict[str, NDArray[Any]]:
+        moved = {name: arrays[name] for name in ("coef", "intercept")}
+        if len(order) > 2:
+            moved = {name: array[order] for name, array in moved.items()}
+        elif order == [1, 0]:
+            moved = {name: -array for name, array in moved.items()}
+        return {**arrays, **moved, "classes": np.asarray(declared.classes)}
+
+
+@final
+class PrivateLinearRegression(PrivateRegressor, _Linear):
+    """Private least squares for a target with public bounds.
+
+    **Guarantee.** As :class:`PrivateLogisticRegression`, which also says what must be declared;
+    instead of classes, ``target_bounds`` is the public pair that bounds the target. Targets
+    outside are clipped, and a row whose target is no number has no gradient. Residuals are clipped
+    with the gradients, which makes the fit robust, not only private.
+
+    >>> X = [[x / 500] for x in range(1000)]
+    >>> y = [3.0 * x[0] + 1.0 for x in X]
+    >>> model = PrivateLinearRegression(
+    ...     epsilon=1.0, bounds=(0.0, 2.0), target_bounds=(0.0, 10.0), expected_rows=1000
+    ... )
+    >>> 3.0 < float(model.fit(X, y).predict([[1.0]])[0]) < 5.0
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 1.0,
+        delta: float | None = None,
+        bounds: Any = None,
+        target_bounds: Any = None,
+        feature_norm: float | None = None,
+        expected_rows: int | None = None,
+        rows_per_person: int | None = None,
+        relation: Relation | str = "add_remove",
+        max_iter: int | None = None,
+        total_step_size: float | None = None,
+        clip_ratio: float | None = None,
+        moment_share: float | None = None,
+        schema: Schema | None = None,
+        insecure_seed: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.bounds = bounds
+        self.target_bounds = target_bounds
+        self.feature_norm = feature_norm
+        self.expected_rows = expected_rows
+        self.rows_per_person = rows_per_person
+        self.relation = relation
+        self.max_iter = max_iter
+        self.total_step_size = total_step_size
+        self.clip_ratio = clip_ratio
+        self.moment_share = moment_share
+        self.schema = schema
+        self.insecure_seed = insecure_seed
+
+    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
+        return np.asarray(np.nan_to_num(scores - targets[:, None], nan=0.0))
+
+    def _values(self, rows: NDArray[Any]) -> NDArray[np.float64]:
+        return np.asarray(self._scores(rows)[:, 0])

@@ -23,7 +23,7 @@ def packages() -> list[str]:
     found = [
         module.name
         for module in pkgutil.walk_packages(discreet.__path__, "discreet.")
-        if module.ispkg
+        if module.ispkg and "._" not in module.name
     ]
     return [name for name in found if getattr(importlib.import_module(name), "__all__", None)]
 

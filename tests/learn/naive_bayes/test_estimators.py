@@ -274,8 +274,9 @@ def test_a_failed_save_leaves_the_old_file(tmp_path):
 
 
 def test_a_plan_is_that_of_the_first_batch(ledger):
+    ledger.create_dataset("gaussian", epsilon=5, delta="1e-3", unit="row")
     model = PrivateCategoricalNB(epsilon=2.0, delta=1e-6, noise="gaussian", categories=2)
-    model.partial_fit(CODES % 2, LABELS, ["no", "yes"], ledger=ledger, dataset="patients")
+    model.partial_fit(CODES % 2, LABELS, ["no", "yes"], ledger=ledger, dataset="gaussian")
     with pytest.raises(InvalidValue, match="classes"):
         model.partial_fit(CODES % 2, LABELS, ["no", "maybe"])
     paper = (

@@ -1,4 +1,4 @@
-"""The loops agree with one another and a slow twin; noise and draws are what is paid for."""
+"""S22: the loops agree with one another and a slow twin; noise and draws are what is paid for."""
 
 import math
 from dataclasses import replace

@@ -3,6 +3,7 @@
 - :class:`FrequencyOracle` is a public plan for counting values: it picks a method
   (GRR, SUE, OUE, OLH, SS, HR or PGR), and makes a client for each person and a server for the
   collector. Reports are bytes.
+- :class:`Rappor` is one for many reports of a value that seldom changes.
 - :class:`FrequencyEstimate` has unbiased shares, their variances and joint intervals.
 
 Every coin of a client is exact and comes from the operating system. ``channel`` plays all outcomes
@@ -17,6 +18,7 @@ from discreet.local._frequency import (
     FrequencyOracle,
     FrequencyServer,
 )
+from discreet.local._rappor import Rappor, RapporClient
 
 __all__ = [
     "ELSE",
@@ -25,4 +27,6 @@ __all__ = [
     "FrequencyEstimate",
     "FrequencyOracle",
     "FrequencyServer",
+    "Rappor",
+    "RapporClient",
 ]

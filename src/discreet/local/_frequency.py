@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
@@ -44,6 +44,19 @@ _METHODS: tuple[Any, ...] = (
 METHODS = tuple(kind.name for kind in _METHODS)
 _MOST_EPSILON = 100
 _TOLERATED = 1.05
+
+
+class Plan(Protocol):
+    """What a server needs to know of a plan."""
+
+    domain: Domain
+
+    @property
+    def loss(self) -> Loss:
+        """What the reports of a person cost her."""
+
+    def chances(self) -> tuple[float, float]:
+        """Return how often a report supports its own value, and any given other one."""
 
 
 @final
@@ -335,7 +348,7 @@ class FrequencyServer:
     be told from a true one.
     """
 
-    def __init__(self, oracle: FrequencyOracle, method: Method, form: ReportFormat) -> None:
+    def __init__(self, oracle: Plan, method: Method, form: ReportFormat) -> None:
         self._oracle = oracle
         self._method = method
         self._format = form

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HEADER_BYTES = 12
-KINDS = {"GRR": 1, "SUE": 2, "OUE": 3, "SS": 4, "OLH": 5, "HR": 6, "PGR": 7}
+KINDS = {"GRR": 1, "SUE": 2, "OUE": 3, "SS": 4, "OLH": 5, "HR": 6, "PGR": 7, "RAPPOR": 8}
 _CHUNK = 1 << 16
 
 

@@ -4,6 +4,7 @@
   (GRR, SUE, OUE, OLH, SS, HR or PGR), and makes a client for each person and a server for the
   collector. Reports are bytes.
 - :class:`Rappor` is one for many reports of a value that seldom changes.
+- :class:`MeanOracle` is one for the mean of numbers in a public range.
 - :class:`FrequencyEstimate` has unbiased shares, their variances and joint intervals.
 
 Every coin of a client is exact and comes from the operating system. ``channel`` plays all outcomes
@@ -18,15 +19,20 @@ from discreet.local._frequency import (
     FrequencyOracle,
     FrequencyServer,
 )
+from discreet.local._means import MEAN_METHODS, MeanEstimate, MeanOracle, MeanServer
 from discreet.local._rappor import Rappor, RapporClient
 
 __all__ = [
     "ELSE",
+    "MEAN_METHODS",
     "METHODS",
     "FrequencyClient",
     "FrequencyEstimate",
     "FrequencyOracle",
     "FrequencyServer",
+    "MeanEstimate",
+    "MeanOracle",
+    "MeanServer",
     "Rappor",
     "RapporClient",
 ]

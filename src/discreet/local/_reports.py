@@ -34,7 +34,19 @@ if TYPE_CHECKING:
 
 VERSION = 1
 HEADER_BYTES = 12
-KINDS = {"GRR": 1, "SUE": 2, "OUE": 3, "SS": 4, "OLH": 5, "HR": 6, "PGR": 7, "RAPPOR": 8}
+KINDS = {
+    "GRR": 1,
+    "SUE": 2,
+    "OUE": 3,
+    "SS": 4,
+    "OLH": 5,
+    "HR": 6,
+    "PGR": 7,
+    "RAPPOR": 8,
+    "Duchi": 9,
+    "piecewise": 10,
+    "hybrid": 11,
+}
 _CHUNK = 1 << 16
 
 

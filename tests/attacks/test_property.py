@@ -391,6 +391,7 @@ def test_chance_is_the_more_frequent_kind(shadows: Any) -> None:
     assert not result.leaks
 
 
+@pytest.mark.slow
 def test_a_coin_is_not_inferred_although_one_pool_of_records_would_show_it() -> None:
     """Sets from the same few people share their chance differences; other people do not.
 

@@ -468,6 +468,7 @@ np.save(sys.argv[3], pool.run().losses)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_pool_takes_up_where_it_was(tmp_path: Path) -> None:
     home, log, out = tmp_path / "pool", tmp_path / "log", tmp_path / "losses.npy"
     command = [sys.executable, "-c", SCRIPT, str(home), str(log), str(out)]

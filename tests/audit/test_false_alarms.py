@@ -76,6 +76,7 @@ NULLS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "epsilon", "delta", "audits"), NULLS)
 @pytest.mark.parametrize("rate", [0.5, 0.05])
 def test_false_alarms_stay_below_the_stated_rate(
@@ -111,6 +112,7 @@ def test_the_auditor_is_not_silent() -> None:
         assert audit.epsilon_lower <= 1.0
 
 
+@pytest.mark.slow
 def test_planted_bug_events_that_testify_on_the_half_that_chose_them() -> None:
     """The same search and the same bounds, but no second half: many times the stated rate."""
     generator = np.random.default_rng(7)

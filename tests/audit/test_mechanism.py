@@ -279,6 +279,7 @@ def test_the_search_stops_at_most_pairs_and_may_be_endless() -> None:
     assert found.audit.verdict == "consistent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 4])
 def test_the_search_keeps_its_false_alarm_rate_over_many_pairs(keep: int) -> None:
     generator = np.random.default_rng(6)

@@ -192,6 +192,7 @@ def test_suggested_guesses_beat_guessing_all() -> None:
     assert np.median(shown[k]) > 1.3 > np.median(shown[1000])
 
 
+@pytest.mark.slow
 def test_a_perfect_attack_is_not_spoiled_by_more_guesses_than_there_are_coins() -> None:
     """However weak the claim: a half of m is included, give or take sqrt(m) / 2."""
     generator = np.random.default_rng(5)

@@ -25,6 +25,7 @@ def by_name(specimen: Specimen) -> str:
     return specimen.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("specimen", BROKEN, ids=by_name)
 def test_broken_is_refuted(specimen: Specimen) -> None:
     audit = specimen.audit(false_alarm_rate=RATE, insecure_seed=SEED)
@@ -40,6 +41,7 @@ def test_right_is_consistent(specimen: Specimen) -> None:
     assert audit.epsilon_lower <= specimen.loss.epsilon(delta=specimen.delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("specimen", bundled().values(), ids=by_name)
 def test_mechanisms_of_this_package_are_consistent(specimen: Specimen) -> None:
     audit = specimen.audit(
@@ -66,6 +68,7 @@ HALF_THE_NOISE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HALF_THE_NOISE)
 def test_half_of_the_noise_in_a_mechanism_of_this_package_is_noticed(name: str) -> None:
     """The same calls, inputs and number of samples as its entry, against the old claim."""
@@ -111,13 +114,19 @@ def test_every_releasing_mechanism_has_an_entry() -> None:
         "utility_bound",
     }
     types = {"Estimate", "FAIL", "Interval", "MechanismHalted", "NoisyFraction", "Release"}
-    types |= {"Selection", "StableFunction"}
+    types |= {"Selection", "StableFunction", "Fail", "LaplaceNoise", "SingleRun", "StabilityTest"}
+    types |= {"Charge", "StableVectorPlan"}
+    # Functions of public numbers: plans, losses, rounding, distances between votes.
+    plans = {"candidate_count", "discrete_gaussian_mu", "each_of", "laplace_quantile"}
+    plans |= {"least_integer", "multiplicative_weights_loss", "read_epsilon", "round_outward"}
+    plans |= {"round_up", "step_budget", "votes_distance"}
     # Hundreds of subsets a call: audited in its practical form, and by itself below.
     slow = {"subsample_and_aggregate_as_printed"}
-    exported = set(mechanisms.__all__) - post_processing - types - slow
+    exported = set(mechanisms.__all__) - post_processing - types - plans - slow
     assert exported <= set(bundled())
 
 
+@pytest.mark.slow
 def test_the_printed_subsampling_is_consistent_with_its_claim() -> None:
     """The one mechanism that is too slow for the zoo: few samples, and the claim stands.
 

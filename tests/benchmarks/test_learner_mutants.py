@@ -65,6 +65,7 @@ def test_a_fault_is_caught(script: ModuleType, name: str) -> None:
     assert all(audit.confidence >= 0.999 for audit in audits.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [each for each in RIGHT if each != "the Trainer"])
 def test_a_right_learner_passes(script: ModuleType, name: str) -> None:
     right = case(script, name)

@@ -86,6 +86,7 @@ def test_text_is_written_between_the_markers_only(script: ModuleType) -> None:
         script.write_between("no markers", "new")
 
 
+@pytest.mark.slow
 def test_a_small_run_from_images_to_picture(script: ModuleType, tmp_path: Path) -> None:
     """Made-up images whose class shows: both models, the whole way."""
     generator = np.random.default_rng(1)

@@ -48,6 +48,7 @@ def test_an_attack_above_the_claim_is_seen(script: ModuleType) -> None:
     assert len(script.judged({"runs": [{**row, "shokri": allowed + 0.07}]})) == 1
 
 
+@pytest.mark.slow
 def test_a_model_that_memorises_is_told_and_a_noisy_one_is_not(script: ModuleType) -> None:
     random = np.random.default_rng(1)
     x = random.standard_normal((400, 40)).astype(np.float32)

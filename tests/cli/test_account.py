@@ -94,6 +94,7 @@ def test_replace_is_twice_the_distance(run: Any, rate: list[str]) -> None:
     assert document["epsilon_upper"] == pytest.approx(Gaussian(2.0).epsilon(delta=1e-5), rel=3e-3)
 
 
+@pytest.mark.slow
 def test_poisson_under_replace_is_converted_by_name(run: Any) -> None:
     common = ["--noise-multiplier", "2", "--rate", "0.01", "--steps", "100", "--delta", "1e-5"]
     one, two = answer(run, *common), answer(run, *common, "--relation", "replace")

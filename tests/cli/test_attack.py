@@ -295,6 +295,7 @@ def test_inversion_with_a_judge(place: Path, run: Run) -> None:
 # --- anonymity --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_made_up_tables_anonymity_and_linkage(place: Path, run: Run) -> None:
     done = run("attack", "made-up-tables", "--out", "t", "--population", "3000", "--seed", "1")
     assert "nobody in them exists" in done.stdout

@@ -211,6 +211,7 @@ def test_the_output_of_a_module_can_be_stated(place: Path, run: Run) -> None:
     assert "--model-output = logits: expected nothing without a model" in nothing.stderr
 
 
+@pytest.mark.slow
 def test_outputs_of_other_attacks_can_be_stated(place: Path, run: Run) -> None:
     for name, seed in (("in.csv", 1), ("out.csv", 2), ("more.csv", 3)):
         save(name, people(seed))

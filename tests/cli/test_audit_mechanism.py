@@ -71,6 +71,7 @@ def test_several_are_a_table_with_a_summary(ask: Ask) -> None:
     assert lines[-1] == "1 of 2 claims violated; false alarms at most 0.001 for each."
 
 
+@pytest.mark.slow
 def test_groups_and_the_default(ask: Ask) -> None:
     quick = ["--samples", "8", "--insecure-seed", "7", "--json"]
     named = {

@@ -115,6 +115,7 @@ def test_labels_are_moved_apart_and_no_further_than_needed() -> None:
     assert sum(crowded) == pytest.approx(1.21)
 
 
+@pytest.mark.slow
 def test_png_and_svg_are_what_they_claim_to_be(run: Any, tmp_path: Path) -> None:
     png, svg = tmp_path / "compare.png", tmp_path / "compare.SVG"
     assert answer(run, *SMALL, "--output", str(png))["picture"] == str(png)

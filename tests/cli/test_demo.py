@@ -37,6 +37,7 @@ def checked(out: Path, said: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_digits_by_dpsgd(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "demo"
     with threadpool_limits(1):
@@ -64,6 +65,7 @@ def test_digits_by_dpsgd(tmp_path: Path, run: Run) -> None:
     assert repr(private["auc"]) in Path(said["files"]["annex_json"]).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "verdict", "outside"),
     [
@@ -109,6 +111,7 @@ def test_a_table_of_ones_own(
         assert audit["evidence"]["audited"] in visible_text(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["naive_bayes", "projected_sgd"])
 def test_audits_by_many_runs_see_something_and_no_more_than_there_is(
     method: str, monkeypatch: pytest.MonkeyPatch
@@ -124,6 +127,7 @@ def test_audits_by_many_runs_see_something_and_no_more_than_there_is(
     assert "Gaussian mechanism" in audit.method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["naive_bayes", "projected_sgd"])
 def test_audits_by_many_runs_find_a_learner_with_too_little_noise(
     method: str, monkeypatch: pytest.MonkeyPatch

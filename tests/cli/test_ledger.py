@@ -123,6 +123,7 @@ def test_charge_takes_every_kind_of_loss(run: Any, place: str, tmp_path: Path) -
     assert answer(run, "verify", place)["ok"] is True
 
 
+@pytest.mark.slow
 def test_charge_runs_a_command_after_the_charge_and_keeps_failures(
     run: Any, spawn: Any, place: str
 ) -> None:

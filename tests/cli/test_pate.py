@@ -79,6 +79,7 @@ def cli(run):
     return invoke
 
 
+@pytest.mark.slow
 def test_a_student_its_certificate_and_its_predictions(place, cli):
     output = cli(*COMMAND.split(), "--out", "student")
     assert "40 teachers" in output

@@ -146,6 +146,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.mark.slow
 def test_pictures_of_a_process(spawn: Any, tmp_path: Path) -> None:
     # PNG by a process: the commands in the readme are run, `compare` among them.
     result = spawn("explain", "--epsilon", "1", "--output", "e.svg", cwd=tmp_path)

@@ -56,6 +56,7 @@ TRUSTED = "a trusted key signed it"
 CONTENT = "the signature is of this document and its files"
 
 
+@pytest.mark.slow
 def test_a_signed_certificate_is_accepted_in_all_three_forms(place: Path, run: Run) -> None:
     before = (place / "certificate.json").read_bytes()
     done = signed(run, "--json")
@@ -134,6 +135,7 @@ def test_an_envelope_that_is_cut_short_is_damaged(place: Path, run: Run) -> None
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_second_signature_keeps_the_certificate_valid_when_the_first_key_is_revoked(
     place: Path, run: Run
 ) -> None:
@@ -233,6 +235,7 @@ def test_a_key_with_a_passphrase(place: Path, run: Run) -> None:
     assert (code, checks[TRUSTED]["ok"]) == (6, True)
 
 
+@pytest.mark.slow
 def test_receipts_and_exports_are_signed_by_the_same_key(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

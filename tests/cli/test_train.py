@@ -292,6 +292,7 @@ def test_a_learned_target_of_less_than_two_classes_is_no_error(run, place, rows,
     assert run("predict", "model", "patients.csv", "-o", "out.csv").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_comparison_at_a_large_epsilon_is_planned_before_it_is_charged(run, place):
     done = run(*TRAIN, "--epsilon", "80", "--insecure-seed", "1", "--learner", "compare")
     assert done.exit_code == 0, done.stderr
@@ -534,6 +535,7 @@ def test_predict_refuses_before_writing(run, trained):
     assert not Path("out.csv").exists()
 
 
+@pytest.mark.slow
 def test_in_a_pipe_nothing_is_shown_but_the_report(spawn, place):
     done = spawn(*TRAIN, "--epsilon", "1", "--json")
     assert done.returncode == 0, done.stderr

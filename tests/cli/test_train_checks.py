@@ -215,6 +215,7 @@ def test_missing_packages_are_named_before_anything_happens(run, place, monkeypa
     assert charges() == []
 
 
+@pytest.mark.slow
 def test_a_plain_terminal_shows_what_it_can(spawn, place):
     """Letters that ASCII lacks are written as escapes, and lose nobody a model."""
     text = SCHEMA.replace("columns.age", 'columns."\u5e74"')

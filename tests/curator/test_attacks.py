@@ -265,6 +265,7 @@ def test_large_workloads_are_planned_quickly() -> None:
     assert plan.method == "weights"  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_cells_at_once_are_cells_one_by_one() -> None:
     draw = random.Random(4)
     numbers = [some_number(draw, 3) for _ in range(150)]

@@ -101,6 +101,7 @@ def test_duckdb_keeps_what_the_schema_reads(nasty: Path) -> None:
     assert kept_rows(found) == sorted(zip(*expected, strict=True))
 
 
+@pytest.mark.slow
 def test_a_table_in_memory_and_its_file_are_kept_alike(nasty: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
@@ -383,6 +384,7 @@ UNFIT_SCHEMA = Schema(
 )
 
 
+@pytest.mark.slow
 def test_a_text_that_is_not_utf8_is_repaired_in_every_source(tmp_path: Path) -> None:
     """It is no label, number or day, names a person of its own, and shows in no message."""
     kept = {}

@@ -30,6 +30,7 @@ def found() -> CuratedDataset:
     return CuratedDataset("found", schema=SCHEMA, source=some_rows(60), key=KEY, threads=1)
 
 
+@pytest.mark.slow
 def test_engine_and_python_agree_and_stay_in_range(found: CuratedDataset) -> None:
     backend = found.engine()._backend
     table = backend.bounded()

@@ -30,6 +30,7 @@ def counted(plan_and_rows: Any) -> int:
     return int(plan_and_rows[1][0][0])
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sampled_from("abc"), RECORDS), max_size=12),
     st.lists(RECORDS, min_size=1, max_size=6),
@@ -50,6 +51,7 @@ def test_a_person_changes_no_aggregate_by_more_than_its_sensitivity(
     without.close()
 
 
+@pytest.mark.slow
 @given(st.lists(RECORDS, max_size=10), RECORDS)
 @settings(max_examples=4, phases=NO_SHRINKING)
 def test_a_row_changes_no_aggregate_by_more_than_its_sensitivity(

@@ -173,6 +173,7 @@ def misses(plan: Any, rows: Any, seed: int) -> int:
     return missed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", COVERED, ids=lambda query: query.tag)
 def test_error_bars_cover_at_their_confidence(query: Query, people: Any) -> None:
     """A false alarm has a probability below 1e-9 for each query."""

@@ -40,6 +40,7 @@ IN_ONE_FOLDER = settings(
 )
 
 
+@pytest.mark.slow
 @IN_ONE_FOLDER
 @example([b"\xef\xbb\xbf17,1,F,yes,2000-01-01", b'"', b"18,1,M,no,2000-01-01"])
 @example([b"17,1,F,yes,2000-01-01\r", b"\r", b"\r\r", b"1\r2,3,F,y,"])

@@ -117,6 +117,7 @@ NETWORK |= {"step_size": 20.0, "expected_rows": 200}
 COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "forbidden"),
     [

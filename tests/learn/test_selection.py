@@ -110,6 +110,7 @@ def test_run_mu_uses_the_budget():
     assert 1.98 <= spent <= 2.0
 
 
+@pytest.mark.slow
 def test_selection_follows_the_enumerated_distribution():
     """3000 seeded selections against the exact law; false alarm below 1e-9."""
     run_law = np.array([0.6, 0.3, 0.1])

@@ -487,6 +487,7 @@ def interrupted_at(number: int, deed: Callable[[], object]) -> tuple[str, int] |
 INTERRUPTED = ("_sqlite.py",)
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_leaves_no_lock_behind(file: Path) -> None:
     with Ledger.create(file, timeout=0.2) as ledger, Ledger.open(file, timeout=0.2) as other:
         ledger.create_dataset("census", epsilon=1)

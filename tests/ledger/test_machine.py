@@ -170,6 +170,7 @@ def run_machine(place: str, **more: Any) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_ledger_does_what_the_model_does(place: str) -> None:
     run_machine(place)
 

@@ -71,6 +71,7 @@ def test_racing_processes_share_one_budget_exactly(place: str) -> None:
     assert result["verified"]
 
 
+@pytest.mark.slow
 def test_signal_9_at_random_moments(tmp_path: Path) -> None:
     result = run("ledger_killing.py", str(tmp_path), "--rounds", "25", "--seed", "7")
     assert sum(result["rounds"].values()) == 25

@@ -31,6 +31,7 @@ def frequencies(draw: object, count: int, size: int) -> list[int]:
     return [seen[i] for i in range(size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given_", "rate"),
     [
@@ -52,6 +53,7 @@ def test_choices_have_the_exact_distribution(given_: dict[str, object], rate: fl
     assert chi_square(seen, softmax(SCORES, rate * 2)) < REJECT
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_same_distribution() -> None:
     bits = source(insecure_seed=52)
 
@@ -77,6 +79,7 @@ def test_a_huge_stream_is_one_pass() -> None:
     assert chosen.provenance["candidates"] == total
 
 
+@pytest.mark.slow
 @given(
     scores=st.lists(st.floats(-3, 3), min_size=2, max_size=5),
     moves=st.lists(st.floats(-1, 1), min_size=5, max_size=5),

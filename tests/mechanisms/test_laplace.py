@@ -37,6 +37,7 @@ def test_epsilon_sets_the_scale_and_the_reading(epsilon: object, scale: float) -
     assert twice.loss == DiscreteLaplace(2 * scale, 2, "replace")
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     epsilon=st.floats(1e-6, 100.0),

@@ -94,6 +94,7 @@ def test_scores_relative_to_a_private_number_are_refuted() -> None:
     assert worst_range(0.75, "add_remove", own_size=True) > 1.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("relation", "public"), [("replace", None), ("add_remove", 9)])
 def test_every_database_has_its_exact_probability(relation: str, public: int | None) -> None:
     histogram, size, epsilon, draws = (5, 2, 1), 3, 1.5, 6000
@@ -243,6 +244,7 @@ def test_the_loss_of_multiplicative_weights_is_declared() -> None:
     assert len(out.value.measured) == 4
 
 
+@pytest.mark.slow
 def test_picks_and_measurements_have_their_exact_distribution() -> None:
     histogram, draws, step = [30, 0, 6], 4000, 0.25
     bits = source(insecure_seed=601)

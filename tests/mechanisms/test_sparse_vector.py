@@ -94,6 +94,7 @@ def test_many_noes_come_close_to_the_claim_and_not_beyond() -> None:
     assert 0.8 < worst <= 1 + 1e-9
 
 
+@pytest.mark.slow
 def test_monotone_noise_suffices_for_monotone_queries_only() -> None:
     run = AboveThreshold(threshold=0, sensitivity=1, epsilon=1, granularity=1, monotone=True)
     assert scales(run) == (2, 2)
@@ -174,6 +175,7 @@ def test_above_threshold_has_the_exact_distribution() -> None:
     assert chi_square(seen, model(values, 1, 2, 1)) < REJECT  # a wrong scale is noticed
 
 
+@pytest.mark.slow
 def test_sparse_vector_has_the_exact_distribution_with_fresh_thresholds() -> None:
     bits = source(insecure_seed=102)
     values = [1, 1, 0, -1]
@@ -195,6 +197,7 @@ def test_sparse_vector_has_the_exact_distribution_with_fresh_thresholds() -> Non
     assert chi_square(seen, model(values, 2, 6, 6, refreshed=False)) < REJECT
 
 
+@pytest.mark.slow
 def test_a_fine_grid_keeps_loss_and_distribution() -> None:
     bits = source(insecure_seed=103)
     seen = observed(

@@ -141,6 +141,7 @@ def observed(plan_arguments: dict[str, object], distances: list[int], times: int
     return seen
 
 
+@pytest.mark.slow
 def test_the_object_has_the_exact_distribution() -> None:
     arguments = {"fails": 2, "epsilon": 1, "delta": 0.2}
     plan = stable_vector_plan(**arguments, relation="add_remove")

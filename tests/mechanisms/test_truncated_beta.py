@@ -23,6 +23,7 @@ def truncated_beta_cells(heads: int, tails: int, c: float, edges: np.ndarray) ->
     return np.diff(beta.cdf(edges)) / (beta.cdf(0.9) - beta.cdf(0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("relation", "calibration", "c", "cost"),
     [

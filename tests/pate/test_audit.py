@@ -61,6 +61,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("aggregator", "pair", "delta", "public"), RIGHT, ids=[type(r[0]).__name__ for r in RIGHT]
 )
@@ -144,6 +145,7 @@ def test_a_threshold_without_noise_is_refuted() -> None:
     assert not refuted(noisy, "far", loss, 0.05)
 
 
+@pytest.mark.slow
 def test_answering_after_refusal_is_refuted() -> None:
     """A stream that goes on for twelve queries and claims the loss of one."""
     aggregator = GNMax(**SHAPE, noise=2)

@@ -133,6 +133,7 @@ def mistakes(place: Path) -> dict[str, tuple[dict[str, Any], str]]:
     }
 
 
+@pytest.mark.slow
 def test_mistakes_are_told_before_anything_is_charged(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "a.ledger") as ledger:
         ledger.create_dataset("d", epsilon=50, delta=1e-2)

@@ -47,6 +47,7 @@ def test_chances_of_passing_are_sums_over_the_noise() -> None:
             assert np.isclose(vector[0], float(narrow @ tail[level]), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("teachers", [250, 2000])
 def test_what_is_proposed_fits_the_budget_and_does_what_it_says(teachers) -> None:
     votes = profile(teachers)

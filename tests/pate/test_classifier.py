@@ -82,6 +82,7 @@ def test_the_student_is_good_and_the_certificate_says_what_was_done(
     assert clone(model).get_params()["epsilon"] == 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

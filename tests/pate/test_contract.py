@@ -79,6 +79,7 @@ def deviations(chances: np.ndarray, trials: np.ndarray, hits: np.ndarray) -> flo
     return float(np.max(np.abs(hits - trials * chances) / spread))
 
 
+@pytest.mark.slow
 @every
 def test_chances_come_true(one: Aggregator) -> None:
     """Seeded; six deviations in eight counts: a false alarm in 6e7 seeds."""

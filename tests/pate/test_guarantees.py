@@ -130,6 +130,7 @@ def test_stability_aggregators_keep_their_exact_delta(kind, relation) -> None:
     assert worst_delta(aggregator, careless, 0.5) > float(loss.claimed_delta)
 
 
+@pytest.mark.slow
 def test_sessions_of_the_other_aggregators_draw_from_these_distributions() -> None:
     """Chi-square at 1e-9; the same draws refute a threshold or a noise that is a little off."""
     count, votes = 40_000, (6, 3, 2)
@@ -156,6 +157,7 @@ def test_sessions_of_the_other_aggregators_draw_from_these_distributions() -> No
         assert p_values[0] > 1e-9 > p_values[1]
 
 
+@pytest.mark.slow
 def test_sparse_votes_keep_their_loss_on_enumerated_streams() -> None:
     """Two queries, one fail: all transcripts by summing over the noise, on all neighbours."""
     aggregator = SparseVotes(classes=2, teachers=9, fails=1, epsilon=1, delta=0.1)

@@ -103,6 +103,7 @@ def test_names_follow_the_public_rehearsal() -> None:
     assert name(tried=[LONG, LONG]) != name(tried=[LONG])
 
 
+@pytest.mark.slow
 def test_names_are_the_same_in_every_process() -> None:
     script = (
         "from discreet._cache import describe, fingerprint\n"

@@ -133,6 +133,7 @@ def test_rdp_and_zcdp_agree_on_a_gaussian():
     )
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_tight_pair_is_marked_and_still_bounded():
     for loss in (
         3 * ZCDP(0.1),

@@ -342,6 +342,7 @@ def test_shifts_that_were_moved_together_still_bound_the_group(
     assert rough.upper > rough.lower
 
 
+@pytest.mark.slow
 def test_very_large_groups_take_little_time() -> None:
     """By the central limit theorem the shift is 5e-4, within a few thousandths."""
     loss = Gaussian(1e9).poisson(rate=0.5).group(10**6)

@@ -87,6 +87,7 @@ def test_deltas_are_exact_too():
         budget.charge(ApproxDP(0, "1e-30"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.fractions(0, 1, max_denominator=10**4), max_size=30))
 def test_the_basic_filter_is_the_obvious_one(amounts):
     budget = Filter(epsilon=2)

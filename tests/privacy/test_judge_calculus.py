@@ -194,6 +194,7 @@ def test_random_releases_against_every_adversary(block):
         judge(seed)
 
 
+@pytest.mark.slow
 def test_random_pairs_in_the_same_order_and_groups_and_samples():
     # The last two are pairs whose infinite masses differ in the last digit.
     for seed in (*range(30), 1141, 1677):

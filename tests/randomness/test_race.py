@@ -41,6 +41,7 @@ def tally(scores: object, seeded: Source, times: int, **options: object) -> list
     return [counts[i] for i in range(len(scores))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scores", SCORES, ids=str)
 def test_frequencies(scores: list[object]) -> None:
     counts = tally(scores, source(insecure_seed=1), 10_000)
@@ -48,6 +49,7 @@ def test_frequencies(scores: list[object]) -> None:
     assert stats.chisquare(counts, expected).pvalue > REJECT
 
 
+@pytest.mark.slow
 def test_rate_multiplies_exactly() -> None:
     rate = Fraction(1, 7)
     counts = tally([0, 10, 5], source(insecure_seed=2), 10_000, rate=rate)
@@ -56,6 +58,7 @@ def test_rate_multiplies_exactly() -> None:
     assert stats.chisquare(tally([0, 9], source(insecure_seed=3), 5_000, rate=0)).pvalue > REJECT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["0.8", "1.25", "2", "0"])
 def test_wrong_rates_are_seen(wrong: str) -> None:
     """Mutants: an exponential mechanism with its rate off is rejected by the same test."""
@@ -76,6 +79,7 @@ def test_many_candidates() -> None:
     assert len(set(winners)) > 140
 
 
+@pytest.mark.slow
 def test_parts_do_not_matter() -> None:
     scores = np.linspace(-3, 3, 30)
     counts = Counter()

@@ -101,6 +101,7 @@ def test_a_sound_loss_in_an_old_form_verifies_as_such(name: str) -> None:
     assert found["the form and description of the loss"].ok is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -93,6 +93,7 @@ def test_an_entry_that_needs_no_correction_is_not_corrected(tmp_path: Path) -> N
         assert {at: ledger.show(at) for at in ledger.datasets()} == before
 
 
+@pytest.mark.slow
 def test_recheck_lists_everything_that_0_1_wrote(tmp_path: Path, run: Run) -> None:
     shutil.copytree(HERE, tmp_path / "old")
     open_ledger("sound.ledger", tmp_path / "old").close()

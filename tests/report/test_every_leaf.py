@@ -211,6 +211,7 @@ def test_every_leaf_of_every_learner_is_held_by_the_ledger(
     assert check_every_leaf(path, book, tmp_path / "elsewhere") > 120
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLED)
 def test_some_leaves_are_held_by_the_ledger(name: str, book: Ledger, tmp_path: Path) -> None:
     """The same for one leaf in nine, in little time."""

@@ -338,6 +338,7 @@ def mutants(value: Any) -> list[Any]:
     return [None, -1, 1e300, 0.5, "", "x", [], {}]
 
 
+@pytest.mark.slow
 def test_no_document_makes_the_check_fall_over(
     document: dict[str, Any], place: Path, tmp_path: Path
 ) -> None:

@@ -6,7 +6,6 @@ import csv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import numpy as np
 import typer
 
 from discreet._files import replace_file
@@ -129,7 +128,8 @@ def _predicted(fitted: Any, table: Table) -> dict[str, Any]:
     found = fitted.classes_
     labels = list(fitted.schema.classes if found.dtype.kind == "b" else found.tolist())
     chances = {f"probability of {label}": shares[:, at] for at, label in enumerate(labels)}
-    return {target: np.array(labels, dtype=object)[np.argmax(shares, axis=1)], **chances}
+    likeliest = shares.argmax(axis=1)
+    return {target: [labels[place] for place in likeliest.tolist()], **chances}
 
 
 def _heading(fitted: Any) -> list[str]:

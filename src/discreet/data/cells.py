@@ -167,7 +167,8 @@ def _plain(cell: object) -> object:
     if isinstance(cell, np.timedelta64):
         return None  # an item of it may be a plain number
     if isinstance(cell, np.generic):
-        return _plain(cell.item())
+        item = cell.item()  # a long double is its own item
+        return item if isinstance(item, np.generic) else _plain(item)
     if isinstance(cell, complex) and cell.imag == 0.0:
         # One complex cell makes pandas write the whole column so: the others stay what they are.
         return cell.real

@@ -48,6 +48,7 @@ def service(study: Study) -> Iterator[Local]:
         yield found
 
 
+@pytest.mark.slow
 def test_a_study_is_set_up_at_the_terminal(tmp_path: Path) -> None:
     write_rows(tmp_path / "people.csv", people(20))
     (tmp_path / "people.toml").write_text(SCHEMA.to_toml())
@@ -106,6 +107,7 @@ def test_a_budget_that_the_ledger_holds_is_taken_up(tmp_path: Path) -> None:
         assert "second budget" in again.stderr
 
 
+@pytest.mark.slow
 def test_faults_are_one_line_and_change_nothing(tmp_path: Path) -> None:
     place = str(tmp_path / "study.ledger")
     (tmp_path / "people.toml").write_text(SCHEMA.to_toml())
@@ -140,6 +142,7 @@ def test_faults_are_one_line_and_change_nothing(tmp_path: Path) -> None:
             assert ledger.datasets() == []
 
 
+@pytest.mark.slow
 def test_questions_are_asked_at_the_terminal(study: Study, service: Local, tmp_path: Path) -> None:
     token = study.tokens["ann"]
     query = '{"kind": "count", "epsilon": "1/5"}'

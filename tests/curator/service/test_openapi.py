@@ -88,6 +88,7 @@ def schema(client: Local) -> Any:
     return schemathesis.openapi.from_dict(shallow(document))
 
 
+@pytest.mark.slow
 def test_every_operation_is_listed_here(schema: Any) -> None:
     found = {
         (method.upper(), path)

@@ -89,6 +89,7 @@ def test_an_older_copy_of_the_ledger_is_not_served(study: Study) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_answers_of_another_ledger_do_not_stop_a_new_one(study: Study) -> None:
     ask_once(study)
     shutil.rmtree(study.place)

@@ -96,6 +96,7 @@ def alarm(taken: tuple[list[float], list[float]]) -> bool:
     return bool(mannwhitneyu(*taken, method="exact").pvalue < ALARM)
 
 
+@pytest.mark.slow
 def test_neighbours_take_the_same_time(studies: tuple[Study, Study]) -> None:
     with both(studies, 0.02) as services:
         times(services, 10_000)  # connections are made, plans are compiled

@@ -90,6 +90,7 @@ def test_the_other_examples_do_not_notice() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_physical", [None, 7])
 def test_canaries_are_drawn_like_everybody(max_physical) -> None:
     plan = plan_of(steps=60, expected_batch_size=30)

@@ -149,6 +149,7 @@ def test_a_batch_that_cannot_be_read_counts():
     private.detach()
 
 
+@pytest.mark.slow
 def test_a_checkpointed_run_counts_batches_that_cannot_be_read(tmp_path):
     poisoned, failed, taken = Poisoned(*data(64).tensors), 0, []
 

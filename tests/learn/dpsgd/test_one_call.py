@@ -79,6 +79,7 @@ def test_the_twin_would_notice_another_gradient(monkeypatch):
     assert not any(torch.allclose(a, b, atol=1e-6) for a, b in zip(by_hand, at_once, strict=True))
 
 
+@pytest.mark.slow
 def test_any_model_loss_and_batch_can_be_given(short_ways):
     made, dataset = plan(steps=6), data(64)
     by_hand = trained(Unforeseen(), made, dataset, by_hand=True)

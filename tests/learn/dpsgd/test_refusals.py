@@ -111,6 +111,7 @@ class Above(torch.optim.Adam):
         self.saw_gradients = all(p.grad is not None for p in self.param_groups[0]["params"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunk", [None, 5])
 def test_an_optimizer_that_calls_its_parent(chunk):
     torch.optim.Adam(network().parameters())  # torch hooks the parent when one is made
@@ -217,6 +218,7 @@ def run_before(model):
     return compiled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "late",
     [

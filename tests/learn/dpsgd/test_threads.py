@@ -69,6 +69,7 @@ def test_a_line_in_another_thread_changes_nothing(line, safe):
     assert_equal(found, expected)
 
 
+@pytest.mark.slow
 def test_the_safe_backward_in_another_thread_and_batches_read_in_many():
     expected = trained()
     assert_equal(trained(backward=elsewhere), expected)

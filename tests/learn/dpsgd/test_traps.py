@@ -149,6 +149,7 @@ def test_empty_batches_are_steps_of_pure_noise():
     assert abs(np.mean(noise**2) - 1.0) < 7 * math.sqrt(2 / noise.size)
 
 
+@pytest.mark.slow
 def test_a_physical_batch_limit_changes_nothing_but_memory():
     """Issue 420: with split batches the average was taken over something else."""
     results = []

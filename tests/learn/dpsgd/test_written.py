@@ -404,6 +404,7 @@ def test_every_kind_of_tensor_has_bits(kind):
     assert isinstance(bits(torch.zeros(0, dtype=kind)), int)
 
 
+@pytest.mark.slow
 def test_a_training_loop_of_torch_with_averages_and_a_plateau_states_nothing():
     """The loop of pytorch/examples (mnist), with torch's moving average and a public plateau."""
     draw = torch.Generator().manual_seed(0)

@@ -139,6 +139,7 @@ def audit(noise, relation, claimed):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("relation", ["add_remove", "replace"])
 def test_the_auditor_refutes_wrong_noise_and_not_ours(relation):
     noise = planned(features=2, epsilon=2.0, relation=relation)

@@ -46,6 +46,7 @@ BOTH = pytest.mark.parametrize(
 # --- it learns ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["logistic", "hinge"])
 def test_it_classifies_at_epsilon_one(loss):
     X, y = load_breast_cancer(return_X_y=True)
@@ -64,6 +65,7 @@ def test_it_classifies_at_epsilon_one(loss):
     assert hasattr(model, "predict_proba") == (loss == "logistic")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["huber", "squared"])
 def test_it_regresses(loss):
     X, y = load_diabetes(return_X_y=True)
@@ -115,6 +117,7 @@ def test_clipping_gives_no_bound_and_a_stated_constant_does():
 cell = st.floats(allow_nan=True, allow_infinity=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.lists(st.lists(cell, min_size=3, max_size=3), min_size=1, max_size=4),
@@ -144,6 +147,7 @@ def test_gradients_are_bounded_whatever_the_data_is(rows, answers, name, interce
             assert np.linalg.norm(gradient) <= plan.lipschitz * (1 + 1e-12)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.tuples(cell, cell, st.sampled_from(["no", "yes", "?"])), min_size=1, max_size=5))
 def test_no_data_is_an_error(rows):

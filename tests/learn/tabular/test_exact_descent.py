@@ -208,6 +208,7 @@ def claimed_at_least(noise_share, *, threshold):
     return math.log(max(least - 1e-5, 1e-300) / most), hits
 
 
+@pytest.mark.slow
 def test_an_adversary_does_not_refute_the_claim_but_refutes_too_little_noise():
     honest, hits = claimed_at_least(1.0, threshold=1.0)
     assert honest <= 2.0

@@ -121,6 +121,8 @@ def _written(fitted: Any, file: str, stream: TextIO) -> int:
 
 def _predicted(fitted: Any, table: Table) -> dict[str, Any]:
     """Return columns of predictions: the target, and for classes their probabilities."""
+    import numpy as np  # here, so that `discreet --help` need not load it
+
     target = str(fitted.schema.target)
     if fitted.schema.task == "regression":
         return {target: fitted.predict(table)}
@@ -128,8 +130,7 @@ def _predicted(fitted: Any, table: Table) -> dict[str, Any]:
     found = fitted.classes_
     labels = list(fitted.schema.classes if found.dtype.kind == "b" else found.tolist())
     chances = {f"probability of {label}": shares[:, at] for at, label in enumerate(labels)}
-    likeliest = shares.argmax(axis=1)
-    return {target: [labels[place] for place in likeliest.tolist()], **chances}
+    return {target: np.array(labels, dtype=object)[shares.argmax(axis=1)], **chances}
 
 
 def _heading(fitted: Any) -> list[str]:

@@ -1,47 +1,31 @@
 """Tightness and speed of the accountants beside their peers, in one process.
 
-    python benchmarks/accounting.py [--quick] [--results DIRECTORY]
-
 All libraries are single-threaded and take turns, round after round, so that a slow spell of
 the machine hits all of them; the median counts. A peer that gives no finite epsilon within
-its allowance is recorded as no answer. Prints measured beside target, writes
-accounting.json and accounting.png to benchmarks/results, and exits with 1 if a target is
-missed.
+its allowance is recorded as no answer.
 """
 
-# ruff: noqa: E402 - the number of threads must be set before numpy is imported
 from __future__ import annotations
 
-import os
-
-for _library in ("OMP", "OPENBLAS", "MKL"):
-    os.environ[f"{_library}_NUM_THREADS"] = "1"
-
-import argparse
-import json
 import math
-import platform
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import accountants
-import accounting_picture
-import accounting_table
 from accountants import OPTIMISTIC, OURS, PEER
+from accounting_picture import draw
 from accounting_rows import CALIBRATIONS, CORNERS, STEP_CURVES, USUAL, Row, mixed_atoms
-from accounting_targets import exit_code, judge, usable
+from accounting_table import table
+from accounting_targets import targets, usable
+from harness import Run, Suite
 from side_by_side import Timing, compare
 
-RESULTS = Path(__file__).resolve().parent / "results"
-PACKAGES = ("numpy", "scipy", "dp-accounting", "prv_accountant", "opacus", "torch")
 BASE_IMPORT = "numpy, scipy.special"
 QUICK_PEERS = (OURS, PEER, OPTIMISTIC)
 
@@ -206,24 +190,9 @@ def import_seconds(rounds: int, *, slow_ones: bool) -> dict[str, Any]:
     }
 
 
-def environment() -> dict[str, Any]:
-    versions = {}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "cores": os.cpu_count(),
-        "threads_used": 1,
-        "versions": versions,
-    }
-
-
-def measure(*, quick: bool) -> dict[str, Any]:
+def measure(asked: Run) -> dict[str, Any]:
     """All measurements; a quick run has few rows, peers and repeats: it tries the machinery."""
+    quick = asked.quick
     rounds, limit = (1, 20.0) if quick else (5, 30.0)
     taking_part = QUICK_PEERS if quick else tuple(accountants.LIBRARIES)
     rows = (USUAL[8], CORNERS[12]) if quick else USUAL + CORNERS
@@ -235,7 +204,7 @@ def measure(*, quick: bool) -> dict[str, Any]:
         return {name: query for name, query in queries.items() if name in taking_part}
 
     accountants.warm_up(taking_part)
-    results: dict[str, Any] = {"quick": quick, "environment": environment()}
+    results: dict[str, Any] = {"threads_used": 1}
     results["rows"] = [
         measure_row(row.label, only(accountants.queries(row)), rounds, limit) for row in rows
     ]
@@ -257,54 +226,20 @@ def measure(*, quick: bool) -> dict[str, Any]:
         for curve in (STEP_CURVES[:1] if quick else STEP_CURVES)
     ]
     results["import_seconds"] = import_seconds(2 if quick else 21, slow_ones=not quick)
-    results["targets"] = judge(results)
-    return results
-
-
-def summary(results: dict[str, Any]) -> str:
-    """Targets beside what was measured, and the figures that surround them."""
-    medians = results["import_seconds"]["medians"]
-    lines = ["import: " + ", ".join(f"{name} {took:.3f} s" for name, took in medians.items())]
     looser = [
         row["answers"][OURS]["upper"] / row["answers"][PEER]["upper"] - 1.0
         for row in results["rows"]
         if usable(row["answers"].get(PEER)) and row["answers"][PEER]["upper"] > 1e-3
     ]
     if looser:
-        lines.append(f"our upper bound over that of {PEER}: at most {max(looser):+.2e} relative")
-    for entry in results["targets"]:
-        verdict = "met" if entry["met"] else "MISSED"
-        lines.append(
-            f"{verdict:6s} {entry['what']}: {entry['measured']:.3g}"
-            f" (target {entry['target']}; {entry['where']})"
-        )
-    return "\n".join(lines)
+        print(f"our upper bound over that of {PEER}: at most {max(looser):+.2e} relative")
+    return results
 
 
-def jsonable(value: Any) -> Any:
-    """The same with infinities, which JSON does not know, as words."""
-    if isinstance(value, dict):
-        return {key: jsonable(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [jsonable(entry) for entry in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rows and repeats")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="where to write")
-    options = parser.parse_args(arguments)
-    results = measure(quick=options.quick)
-    options.results.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(jsonable(results), indent=2, allow_nan=False) + "\n"
-    (options.results / "accounting.json").write_text(text, encoding="utf-8")
-    accounting_picture.draw(results, options.results / "accounting.png")
-    if options.results == RESULTS and not options.quick:
-        accounting_table.update()
-    print(summary(results))
-    return exit_code(results["targets"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(
+    "accounting",
+    measure,
+    targets,
+    tables={("docs/accounting.md", "accounting.json"): table},
+    pictures={"accounting.png": draw},
+)

@@ -1,23 +1,10 @@
-"""The table of docs/accounting.md, quoted from benchmarks/results/accounting.json.
-
-    python benchmarks/accounting_table.py
-
-puts it between the two markers of the page; a full run of accounting.py does the same.
-"""
+"""The table of docs/accounting.md."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 from accountants import OPACUS_PRV, OPACUS_RDP, OPTIMISTIC, OURS, PEER, PRV
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "accounting.md"
-RESULTS = ROOT / "benchmarks" / "results" / "accounting.json"
-BEGIN, END = "<!-- begin accounting.json -->", "<!-- end accounting.json -->"
 
 
 def table(results: dict[str, Any]) -> str:
@@ -41,7 +28,8 @@ def table(results: dict[str, Any]) -> str:
         shown = measured if isinstance(measured, str) else f"{measured:.3g}"
         verdict = "yes" if entry["met"] else "**no**"
         lines.append(
-            f"| {entry['what']}: {entry['target']} | {shown} | {entry['where']} | {verdict} |"
+            f"| {entry['what']}: {entry['target']} | {shown} | {entry.get('where', '')} "
+            f"| {verdict} |"
         )
     return "\n".join(lines)
 
@@ -70,21 +58,3 @@ def silent(answer: dict[str, Any] | None) -> bool:
 
 def took(answer: dict[str, Any]) -> str:
     return f"{answer['seconds']:.2g}"
-
-
-def with_table(page: str, results: dict[str, Any]) -> str:
-    """The page with the part between the markers replaced."""
-    before, rest = page.split(BEGIN)
-    after = rest.split(END)[1]
-    return f"{before}{BEGIN}\n\n{table(results)}\n\n{END}{after}"
-
-
-def update() -> None:
-    """Bring the page's table and picture up to date."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    shutil.copy(RESULTS.with_suffix(".png"), PAGE.parent / "images" / "accounting.png")
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    update()

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from accountants import OPTIMISTIC, OURS, PEER
+from harness import target
 
 TIMES_FASTER = 5.0
 SLOWEST_ROW_SECONDS = 1.0
@@ -20,94 +21,76 @@ STEPS_SLOPE = 0.1
 STEPS_GROWTH = 8.0
 
 
-def judge(results: dict[str, Any]) -> list[dict[str, Any]]:
+def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Each target beside what was measured; ``where`` names the deciding row."""
     rows = results["rows"] + results["mixtures"]
     answered = [row for row in rows if usable(row["answers"].get(PEER))]
-    targets = []
+    listed = []
     if answered:
         speed = min(answered, key=times_faster)
-        targets.append(
-            target("least speed-up over " + PEER, times_faster(speed), TIMES_FASTER, speed["row"])
+        listed.append(
+            target(
+                "least speed-up over " + PEER,
+                times_faster(speed),
+                at_least=TIMES_FASTER,
+                where=speed["row"],
+            )
         )
         with_bracket = [row for row in answered if peer_width(row) is not None]
         loose = max(with_bracket, key=relative_width, default=None)
         if loose is not None:
-            targets.append(
+            listed.append(
                 target(
                     "widest bracket as a share of that of " + PEER,
                     relative_width(loose),
-                    1.0,
-                    loose["row"],
-                    at_most=True,
+                    at_most=1.0,
+                    where=loose["row"],
                 )
             )
     slow = max(rows, key=our_seconds)
-    targets.append(
+    listed.append(
         target(
             "slowest row, seconds",
             our_seconds(slow),
-            SLOWEST_ROW_SECONDS,
-            slow["row"],
-            at_most=True,
+            at_most=SLOWEST_ROW_SECONDS,
+            where=slow["row"],
         )
     )
     queries = [entry["queries"] or math.inf for entry in results["calibration"]]
-    targets.append(
+    listed.append(
         target(
             "calibration in queries, median",
             statistics.median(queries),
-            CALIBRATION_QUERIES,
-            f"{len(queries)} settings, most {max(queries):.1f}",
-            at_most=True,
+            at_most=CALIBRATION_QUERIES,
+            where=f"{len(queries)} settings, most {max(queries):.1f}",
         )
     )
-    targets.append(
+    listed.append(
         target(
             "import discreet.privacy over import numpy, scipy.special",
             results["import_seconds"]["ratio"],
-            IMPORT_RATIO,
-            "fresh processes",
-            at_most=True,
+            at_most=IMPORT_RATIO,
+            where="fresh processes",
         )
     )
     for curve in results["steps_curves"]:
-        targets.append(
+        listed.append(
             target(
                 "log-log slope of seconds over steps",
                 curve["slope"],
-                STEPS_SLOPE,
-                curve["curve"],
-                at_most=True,
+                at_most=STEPS_SLOPE,
+                where=curve["curve"],
             )
         )
-        targets.append(
+        listed.append(
             target(
                 "most growth of seconds from fewer to more steps",
                 curve["most_growth"],
-                STEPS_GROWTH,
-                curve["curve"],
-                at_most=True,
+                at_most=STEPS_GROWTH,
+                where=curve["curve"],
             )
         )
-    return targets
-
-
-def target(
-    what: str, measured: float, limit: float, where: str, *, at_most: bool = False
-) -> dict[str, Any]:
-    met = measured <= limit if at_most else measured >= limit
-    return {
-        "what": what,
-        "measured": measured,
-        "target": f"{'at most' if at_most else 'at least'} {limit:g}",
-        "where": where,
-        "met": bool(met),
-    }
-
-
-def exit_code(targets: list[dict[str, Any]]) -> int:
-    return 0 if targets and all(entry["met"] for entry in targets) else 1
+    return listed
 
 
 def usable(answer: dict[str, Any] | None) -> bool:

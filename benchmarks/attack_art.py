@@ -25,8 +25,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attack_shokri import location_records, use_shared_data
+from attack_shokri import location_records
 from discreet.attacks import NetworkTrainer, Perceptron, ShadowPool, observe_split, shokri
+from harness import use_shared_data
 
 ROOT = Path(__file__).resolve().parents[1]
 PEER = ROOT / ".venv-art"

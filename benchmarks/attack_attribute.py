@@ -7,7 +7,6 @@ reproduce_attacks.py calls both. Run alone, the script prints the rows. Data: $D
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -136,10 +135,3 @@ def line(row: dict[str, Any]) -> str:
         f" [{row['excess']['low']:+.3f}, {row['excess']['high']:+.3f}]"
         f" leaks {row['leaks']} beats {row['beats_imputation']} {row['seconds']:.1f} s"
     )
-
-
-if __name__ == "__main__":
-    found = measure()
-    print("\n".join(map(line, found)))
-    if len(sys.argv) > 1:
-        draw(found, Path(sys.argv[1]))

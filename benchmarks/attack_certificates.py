@@ -14,7 +14,6 @@ records of one network are not quite independent, which the intervals do not kno
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,6 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from attack_shokri import use_shared_data
 from discreet._confidence import proportion
 from discreet.attacks import (
     MembershipResult,
@@ -65,7 +63,6 @@ LOOKS = {
 
 def images(candidates: int, public: int, seed: int) -> tuple[Any, Any]:
     """Images of which no two are alike."""
-    use_shared_data()
     data = fashion_mnist()
     x = data.x_train.reshape(-1, 784)
     wanted = candidates + public
@@ -239,7 +236,7 @@ def bound_of(loss: Loss) -> list[list[float]]:
     return [[float(a), float(b)] for a, b in zip(fpr, loss.tradeoff(fpr), strict=True)]
 
 
-def draw(rows: list[dict[str, Any]], *places: Path) -> None:
+def draw(rows: list[dict[str, Any]], place: Path) -> None:
     """One panel for each epsilon: what is possible in white, what is ruled out in grey."""
     figure = blank_figure(10.5, 7.2)
     for axes, row in zip(figure.subplots(2, 3).ravel(), rows, strict=True):
@@ -263,8 +260,7 @@ def draw(rows: list[dict[str, Any]], *places: Path) -> None:
     figure.supxlabel("non-members accused", fontsize=9)
     figure.supylabel("members found", fontsize=9)
     figure.axes[0].legend(fontsize=7, loc="lower right", frameon=False)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
 def line(row: dict[str, Any]) -> str:
@@ -274,11 +270,3 @@ def line(row: dict[str, Any]) -> str:
         for kind, found in row["attacks"].items()
     )
     return f"{name:12} accuracy {row['accuracy_on_public']:.3f} {row['seconds']:.0f} s: {parts}"
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    few = {} if len(sys.argv) < 3 else {"models": int(sys.argv[2])}
-    found = measure(**few)
-    if len(sys.argv) > 1:
-        draw(found, Path(sys.argv[1]))

@@ -14,7 +14,6 @@ reproduce_attacks.py calls both. Data: $DISCREET_DATA, ../shared/data, or a down
 from __future__ import annotations
 
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,10 +215,3 @@ def line(row: dict[str, Any]) -> str:
         f" (real photographs {real['share']:.3f}) own confidence {row['confidence']:.3f}"
         f" {row['queries']} queries {row['seconds']:.0f} s"
     )
-
-
-if __name__ == "__main__":
-    found, made = measure()
-    print("\n".join(map(line, found)))
-    if len(sys.argv) > 1:
-        draw(found, made, Path(sys.argv[1]))

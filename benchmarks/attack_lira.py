@@ -9,14 +9,12 @@ the range over single targets is given beside them.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from attack_certificates import LOOKS, images, places_of
 from discreet.attacks import (
@@ -98,7 +96,7 @@ def at(row: dict[str, Any], fpr: float) -> dict[str, Any]:
     return found
 
 
-def draw(found: dict[str, Any], *places: Path) -> None:
+def draw(found: dict[str, Any], place: Path) -> None:
     figure = blank_figure(5.2, 4.6)
     axes = figure.subplots()
     for row in found["attacks"]:
@@ -120,8 +118,7 @@ def draw(found: dict[str, Any], *places: Path) -> None:
     axes.set_ylabel("members found")
     axes.legend(fontsize=8, loc="lower right", frameon=False)
     tidy(axes)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
 def line(found: dict[str, Any]) -> str:
@@ -136,11 +133,3 @@ def line(found: dict[str, Any]) -> str:
             f" {row['seconds']:.0f} s"
         )
     return "\n".join(parts)
-
-
-if __name__ == "__main__":
-    torch.set_flush_denormal(True)
-    found = measure()
-    print(line(found))
-    if len(sys.argv) > 1:
-        draw(found, Path(sys.argv[1]))

@@ -7,7 +7,6 @@ people who carry it: no attack may find it.
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -112,10 +111,3 @@ def line(row: dict[str, Any]) -> str:
         f" [{accuracy['low']:.3f}, {accuracy['high']:.3f}] auc {row['auc']:.3f}"
         f" training {row['training_seconds']:.0f} s attack {row['seconds']:.0f} s"
     )
-
-
-if __name__ == "__main__":
-    found = measure()
-    print("\n".join(map(line, found)))
-    if len(sys.argv) > 1:
-        draw(found, Path(sys.argv[1]))

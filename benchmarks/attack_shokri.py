@@ -17,9 +17,7 @@ that were trained for shorter, for longer, and as scikit-learn does without opti
 
 from __future__ import annotations
 
-import os
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -72,11 +69,6 @@ class Setting:
     recall: float | None = None
     other_epochs: tuple[int, ...] = ()
     judged_on_shadow_records: bool = False
-
-
-def use_shared_data() -> None:
-    if "DISCREET_DATA" not in os.environ and SHARED.is_dir():
-        os.environ["DISCREET_DATA"] = str(SHARED)
 
 
 def location_records() -> tuple[Any, Any]:
@@ -297,7 +289,6 @@ def row_of(setting: Setting, seed: int) -> dict[str, Any]:
 
 def measure(*, seed: int = 1, only: str | None = None) -> list[dict[str, Any]]:
     """Return one row for each setting."""
-    use_shared_data()
     rows = []
     for setting in SETTINGS:
         if only is None or only in setting.name:
@@ -320,8 +311,3 @@ def line(row: dict[str, Any]) -> str:
         f" {row['training_seconds']:.0f} + {row['as_in_the_paper']['seconds']:.0f}"
         f" + {row['ours']['seconds']:.0f} s" + (f" ({others})" if others else "")
     )
-
-
-if __name__ == "__main__":
-    torch.set_flush_denormal(True)
-    measure(only=sys.argv[1] if len(sys.argv) > 1 else None)

@@ -25,9 +25,9 @@ def rows_of(results: dict[str, Any], *names: str) -> list[dict[str, Any]]:
     return [row for name in names if name in parts for row in parts[name]["found"]]
 
 
-def measured(target: dict[str, Any]) -> str:
+def measured(entry: dict[str, Any]) -> str:
     """What was measured, if anything was."""
-    return "-" if target["measured"] is None else f"{target['measured']:.4g}"
+    return "-" if entry["measured"] is None else f"{entry['measured']:.4g}"
 
 
 def table(head: tuple[str, ...], right: int, rows: list[tuple[str, ...]]) -> str:

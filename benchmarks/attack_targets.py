@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from harness import target
+
 LOW = 0.001
 LIRA_OVER_YEOM = 10.0
 TOP_OF_THE_TREND = 0.8
@@ -29,7 +31,7 @@ def judged(parts: dict[str, Any]) -> list[dict[str, Any]]:
         if row["epsilon"] is not None:
             outside = sum(each["outside"] for each in row["attacks"].values())
             what = f"DP-SGD at epsilon {row['epsilon']:g}: points of curves outside the region"
-            targets.append(_target(what, outside, at_most=0))
+            targets.append(target(what, outside, at_most=0))
     return targets + [_unrecorded(name) for name in JUDGED if not _found(parts, name, [])]
 
 
@@ -57,7 +59,7 @@ def _near_the_paper(row: dict[str, Any]) -> dict[str, Any]:
         where = f" at a recall of {recall:.1%}"
     distance = abs(precision - row["paper"]["precision"])
     what = f"{row['setting']}: precision of the paper's attack{where}, distance from the paper"
-    return _target(what, distance, at_most=row["within"])
+    return target(what, distance, at_most=row["within"])
 
 
 def _trend(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -66,8 +68,8 @@ def _trend(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     precisions = [precision_of(row["as_in_the_paper"]) for row in rows]
     smallest = min(later - earlier for earlier, later in pairwise(precisions))
     return [
-        _target("made-up purchases: smallest rise of the precision", smallest, above=0.0),
-        _target(
+        target("made-up purchases: smallest rise of the precision", smallest, at_least=1e-9),
+        target(
             "made-up purchases: precision with the most classes",
             precisions[-1],
             at_least=TOP_OF_THE_TREND,
@@ -78,7 +80,7 @@ def _trend(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _lira(found: dict[str, Any]) -> dict[str, Any]:
     rows = {row["attack"]: tpr_at(row, LOW) for row in found["attacks"]}
     ratio = rows["lira online"] / max(rows["yeom"], 1e-9)
-    return _target("LiRA: TPR at 0.1 % FPR over Yeom's", ratio, at_least=LIRA_OVER_YEOM)
+    return target("LiRA: TPR at 0.1 % FPR over Yeom's", ratio, at_least=LIRA_OVER_YEOM)
 
 
 def _art(found: dict[str, Any]) -> list[dict[str, Any]]:
@@ -92,9 +94,9 @@ def _art(found: dict[str, Any]) -> list[dict[str, Any]]:
         "most accurate attack": max(peers, key=lambda row: row["accuracy"]),
     }
     return [
-        _target("accuracy ahead of the best of ART's attack models by", lead, at_least=0.0),
+        target("accuracy ahead of the best of ART's attack models by", lead, at_least=0.0),
         *(
-            _target(
+            target(
                 f"speed over ART's {name}",
                 rival["seconds"] / mine["seconds"],
                 at_least=FASTER_THAN_ART,
@@ -106,21 +108,3 @@ def _art(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _unrecorded(name: str) -> dict[str, Any]:
     return {"what": f"part {name}", "measured": None, "target": "recorded", "met": False}
-
-
-def _target(
-    what: str,
-    measured: float,
-    *,
-    at_most: float | None = None,
-    at_least: float | None = None,
-    above: float | None = None,
-) -> dict[str, Any]:
-    if at_most is not None:
-        met, target = measured <= at_most, f"at most {at_most:g}"
-    elif at_least is not None:
-        met, target = measured >= at_least, f"at least {at_least:g}"
-    else:
-        assert above is not None
-        met, target = measured > above, f"above {above:g}"
-    return {"what": what, "measured": float(measured), "target": target, "met": bool(met)}

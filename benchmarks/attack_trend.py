@@ -12,7 +12,7 @@ from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 OURS = (("as_in_the_paper", "the paper's attack", "blue"), ("ours", "shokri()", "orange"))
 
 
-def draw(rows: list[dict[str, Any]], *places: Path) -> None:
+def draw(rows: list[dict[str, Any]], place: Path) -> None:
     figure = blank_figure(5.2, 3.8)
     axes = figure.subplots()
     # The name of a setting ends with "... classes".
@@ -44,5 +44,4 @@ def draw(rows: list[dict[str, Any]], *places: Path) -> None:
     axes.set_ylabel("members among those called members")
     axes.legend(fontsize=8, loc="upper left", frameon=False)
     tidy(axes)
-    for place in places:
-        save(figure, place)
+    save(figure, place)

@@ -1,28 +1,15 @@
 """What the audits of training certify: a planted mechanism, and DP-SGD on MNIST end to end.
 
-    python benchmarks/audit_training.py [--only NAME ...] [--from-results]
-
 planted    A Gaussian mechanism of epsilon 4 exactly (delta 1e-5), 1,000 canaries, 50 repetitions
            of every audit. Noise is seeded here, it protects nobody.
 gradient   A CNN on MNIST by a plan of epsilon 8 (delta 1e-5) with white-box canaries, one run
            through the public Trainer: noise and coins from the operating system's source.
 input      The same with mislabelled images as black-box canaries.
-
-Writes benchmarks/results/audit.json and audit.png and exits with 1 if a target is missed. With
---only, the other experiments are taken from the recorded results.
-
-MNIST is looked for in $DISCREET_DATA, in shared/data beside the project, in the cache, and on
-the web.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +32,7 @@ from discreet.audit import (
     suggest_guesses,
 )
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+from discreet.cli.tables import at_least, at_most
 from discreet.data.images import SplitImages
 from discreet.learn.dpsgd import Plan
 from discreet.learn.dpsgd.canaries import (
@@ -56,11 +44,8 @@ from discreet.learn.dpsgd.canaries import (
 from discreet.privacy import GDP
 from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source
+from harness import Run, Suite, found, target
 from reproduce_dpsgd import pixels, small_cnn
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "audit.json"
-PICTURE = RESULTS.with_suffix(".png")
 
 DELTA = 1e-5
 PLANTED_EPSILON = 4.0
@@ -109,24 +94,24 @@ def planted(*, repetitions: int = REPETITIONS, canaries: int = 1000) -> dict[str
     }
     rows = []
     for place, (name, audit) in enumerate(audits.items()):
-        found = []
+        audited = []
         for repetition in range(repetitions):
             seed = 1000 * place + repetition
             coins = Inclusion(canaries, guesses=guesses, source=source(insecure_seed=seed))
-            found.append(audit(coins))
-        bounds = sorted(one.epsilon_lower for one in found)
+            audited.append(audit(coins))
+        bounds = sorted(one.epsilon_lower for one in audited)
         rows.append(
             {
                 "audit": name,
-                "method": found[0].method,
+                "method": audited[0].method,
                 "median": statistics.median(bounds),
                 "least": bounds[0],
                 "most": bounds[-1],
                 "above_the_truth": sum(bound > PLANTED_EPSILON for bound in bounds),
-                "violated": sum(one.violated for one in found),
-                "ceiling": statistics.median(one.ceiling for one in found),
-                "confidence": found[0].confidence,
-                "assumptions": list(found[0].assumptions),
+                "violated": sum(one.violated for one in audited),
+                "ceiling": statistics.median(one.ceiling for one in audited),
+                "confidence": audited[0].confidence,
+                "assumptions": list(audited[0].assumptions),
             }
         )
         print(f"planted, {name}: median {rows[-1]['median']:.3f}", flush=True)
@@ -213,33 +198,80 @@ def of_mnist(
 # --- judging, drawing ------------------------------------------------------------------------
 
 
-def judged(results: dict[str, Any]) -> list[dict[str, Any]]:
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Every target with what was measured."""
-    targets: list[dict[str, Any]] = []
-
-    def add(what: str, measured: float, target: float, *, most: bool = False) -> None:
-        met = measured <= target if most else measured >= target
-        targets.append({"what": what, "measured": measured, "target": target, "met": met})
-
-    if "planted" in results:
-        by_name = {row["audit"]: row for row in results["planted"]["audits"]}
-        add("planted epsilon 4: one run, median", by_name["one run"]["median"], 1.3)
-        add("planted epsilon 4: Gaussian, median", by_name["Gaussian"]["median"], 2.6)
+    listed = []
+    if planted := found(record, "planted"):
+        by_name = {row["audit"]: row for row in planted["audits"]}
+        for name, least in (("one run", 1.3), ("Gaussian", 2.6)):
+            median = by_name[name]["median"]
+            listed.append(target(f"planted epsilon 4: {name}, median", median, at_least=least))
         for name, row in by_name.items():
             # One in twenty may be; 10 of 50 have a probability below 1e-3.
-            add(f"planted epsilon 4: {name}, violated", row["violated"], 9, most=True)
-    if "gradient" in results:
-        run = results["gradient"]
-        add("MNIST: epsilon claimed at most", run["epsilon"], MNIST_EPSILON, most=True)
-        add("MNIST: gradient canaries certify", run["audits"][0]["epsilon_lower"], 2.0)
-        add("MNIST: seconds", run["seconds"], 1200.0, most=True)
-    return targets
+            listed.append(
+                target(f"planted epsilon 4: {name}, violated", row["violated"], at_most=9)
+            )
+    if run := found(record, "gradient"):
+        certified = run["audits"][0]["epsilon_lower"]
+        listed += [
+            target("MNIST: epsilon claimed", run["epsilon"], at_most=MNIST_EPSILON),
+            target("MNIST: gradient canaries certify", certified, at_least=2.0),
+            target("MNIST: seconds", run["seconds"], at_most=1200.0),
+        ]
+    return listed
+
+
+CALLS = {
+    "one run": "`audit_one_run`",
+    "one run, curve": "`audit_one_run_curve`",
+    "one run, Gaussian curve": '`audit_one_run_curve`, `mechanism="gaussian"`',
+    "Gaussian": "`audit_gaussian`",
+    "Clopper-Pearson": "`audit_runs`",
+    "trade-off": "`audit_tradeoff`",
+}
+FORMS = {"gradient": "gradient canaries (white box)", "input": "mislabelled images (black box)"}
+
+
+def planted_table(results: dict[str, Any]) -> str:
+    """Every audit of the planted mechanism: what it certifies of the truth, and could have."""
+    lines = [
+        "| audit | median | least | most | ceiling | above the truth |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    planted = found(results, "planted")
+    for row in planted["audits"]:
+        shown = [at_least(row[name], digits=3) for name in ("median", "least", "most", "ceiling")]
+        above = f"{row['above_the_truth']}/{planted['repetitions']}"
+        lines.append(f"| {CALLS[row['audit']]} | {' | '.join(shown)} | {above} |")
+    return "\n".join(lines)
+
+
+def training_table(results: dict[str, Any]) -> str:
+    """The runs on MNIST."""
+    lines = [
+        "| canaries | number | guesses | right | claimed | certified | ceiling | verdict |",
+        "|---|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for form, title in FORMS.items():
+        run = found(results, form)
+        if not run:
+            continue
+        audit = run["audits"][0]
+        evidence = audit["evidence"]
+        guesses = evidence["guesses_included"] + evidence["guesses_excluded"]
+        lines.append(
+            f"| {title} | {run['canaries']} | {guesses} | {evidence['correct']} | "
+            f"{at_most(audit['claimed_epsilon'], digits=3)} | "
+            f"{at_least(audit['epsilon_lower'], digits=3)} | "
+            f"{at_least(audit['ceiling'], digits=3)} | {audit['verdict']} |"
+        )
+    return "\n".join(lines)
 
 
 def draw(results: dict[str, Any], place: Path) -> None:
     figure = blank_figure(9, 3.6)
     left, right = figure.subplots(1, 2)
-    rows = results["planted"]["audits"]
+    rows = found(results, "planted")["audits"]
     for height, row in enumerate(reversed(rows)):
         left.plot(
             [row["least"], row["most"]],
@@ -254,7 +286,7 @@ def draw(results: dict[str, Any], place: Path) -> None:
     left.set_yticks(range(len(rows)), names, fontsize=8)
     left.axvline(PLANTED_EPSILON, color=COLOURS["vermilion"])
     left.set_title("Gaussian mechanism of epsilon 4, 1,000 canaries", fontsize=10)
-    runs = [results[form] for form in ("input", "gradient") if form in results]
+    runs = [run for form in ("input", "gradient") if (run := found(results, form))]
     for height, run in enumerate(runs):
         audit = run["audits"][0]
         right.barh(height, audit["epsilon_lower"], color=COLOURS["blue"], height=0.4)
@@ -271,43 +303,35 @@ def draw(results: dict[str, Any], place: Path) -> None:
     save(figure, place)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ("planted", "gradient", "input")
-    parser.add_argument("--only", nargs="+", choices=names, help="run these again")
-    parser.add_argument("--from-results", action="store_true", help="only judge and draw")
-    options = parser.parse_args()
-    beside = ROOT.parent / "shared" / "data"
-    if beside.is_dir():
-        os.environ.setdefault("DISCREET_DATA", str(beside))
+def measure(asked: Run) -> dict[str, Any]:
     # Softmax gives tiny numbers; arithmetic on denormal ones is many times slower.
     torch.set_flush_denormal(True)
-    results: dict[str, Any] = {}
-    if (options.only or options.from_results) and RESULTS.exists():
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    chosen = () if options.from_results else options.only or names
-    if "planted" in chosen:
-        results["planted"] = planted()
-    if "gradient" in chosen:
-        results["gradient"] = of_mnist("gradient", data.mnist(), canaries=5000)
-    if "input" in chosen:
-        results["input"] = of_mnist("input", data.mnist(), canaries=1000)
-    if chosen:
-        results["environment"] = {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-        }
-    results["targets"] = judged(results)
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    if "planted" in results:
-        draw(results, PICTURE)
-    for target in results["targets"]:
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.4g} (target {target['target']:g}) {verdict}")
-    return 0 if all(target["met"] for target in results["targets"]) else 1
+    small: dict[str, Any] = {"batch": 512, "steps": 2} if asked.quick else {}
+    ways: dict[str, Callable[[], Any]] = {
+        "planted": lambda: planted(repetitions=2 if asked.quick else REPETITIONS),
+        "gradient": lambda: of_mnist("gradient", data.mnist(), canaries=5000, **small),
+        "input": lambda: of_mnist("input", data.mnist(), canaries=1000, **small),
+    }
+    return {name: run() for name, run in ways.items() if asked.wants(name)}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def gradient_audit(record: dict[str, Any]) -> dict[str, Any]:
+    audit: dict[str, Any] = found(record, "gradient")["audits"][0]
+    return audit
+
+
+PAGE = "docs/auditing-training.md"
+SUITE = Suite(
+    "audit",
+    measure,
+    targets,
+    parts=("planted", "gradient", "input"),
+    tables={(PAGE, "planted table"): planted_table, (PAGE, "training table"): training_table},
+    pictures={"audit.png": draw},
+    numbers={
+        "canaries": lambda record: f"{found(record, 'gradient')['canaries']:,}",
+        "certified": lambda record: at_least(gradient_audit(record)["epsilon_lower"], digits=3),
+        "ceiling": lambda record: at_least(gradient_audit(record)["ceiling"], digits=3),
+        "verdict": lambda record: gradient_audit(record)["verdict"],
+    },
+)

@@ -1,7 +1,5 @@
 """Attacks from the literature against the curator, run until the budget stops them.
 
-    python benchmarks/curator_attacks.py [--people 96]
-
 Every person has one secret bit, drawn by a fair coin. The adversary is an analyst who knows
 everything else and may ask whatever the curator answers:
 
@@ -12,15 +10,12 @@ everything else and may ask whatever the curator answers:
 For every budget epsilon the attack runs until ``BudgetExceeded``. No attack on an epsilon-DP
 answer guesses a fair bit right with probability above e^epsilon / (1 + e^epsilon); beside it
 stand what the attacks reach, and what they reach where epsilon is so large that nothing is
-protected. Writes benchmarks/results/curator_attacks.json and .png, exits with 1 on a miss.
+protected.
 """
 
-import argparse
 import json
 import math
-import sys
 import tempfile
-import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -36,8 +31,9 @@ from discreet.curator.expressions import All, Column, Compare, Not, OneOf, Value
 from discreet.data import Categorical, Integer, Schema
 from discreet.errors import BudgetExceeded
 from discreet.ledger import Ledger
+from harness import Run, Suite, claim
 
-RESULTS = Path(__file__).parent / "results"
+PEOPLE = 96
 BUDGETS = ("1/4", "1", "4", "16", "64", "256", "100000")
 UNPROTECTED = "100000"
 ILL = Compare("==", Column("ill"), Value(1))
@@ -160,7 +156,8 @@ def bound(budget: str) -> float:
     return 1 / (1 + math.exp(-min(700.0, float(Fraction(budget)))))
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(record: dict[str, Any], path: Path) -> None:
+    rows = record["rows"]
     epsilons = [float(Fraction(row["epsilon"])) for row in rows]
     figure, axes = plt.subplots(figsize=(7.5, 4), layout="constrained")
     smooth = np.geomspace(min(epsilons), max(epsilons), 200)
@@ -201,11 +198,8 @@ def one_target(study: Study, budget: str, tries: int) -> dict[str, Any]:
     return {"guesses": tries, "right": right / tries}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--people", type=int, default=96)
-    people = parser.parse_args().people
-    began = time.monotonic()
+def measure(asked: Run) -> dict[str, Any]:
+    people = 16 if asked.quick else PEOPLE
     with tempfile.TemporaryDirectory() as name:
         study = Study(Path(name), people)
         subsets = study.numbers.integers(0, 2, (2 * people, people))
@@ -231,6 +225,11 @@ def main() -> None:
         averages = averaging(study, "1")
         study.dataset.close()
     print("averaging:", json.dumps(averages))
+    return {"people": people, "rows": rows, "averaging": averages}
+
+
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    rows, people = record["rows"], record["people"]
     # Each figure is a mean of independent guesses: Hoeffding, at one in a million.
     slack = math.sqrt(math.log(1e6) / people)
     attacks = [
@@ -243,31 +242,53 @@ def main() -> None:
         )
     ]
     unprotected = [figure["right"] for row, figure in attacks if row["epsilon"] == UNPROTECTED]
-    errors = averages["rewritten_mean_error"]
-    targets = {
-        "no attack passes the bound": all(f["right"] <= r["bound"] + slack for r, f in attacks),
-        "without protection every attack succeeds": min(unprotected) >= 0.95,
-        "the budget stopped reconstruction": all(
-            row["reconstruction"]["charges"] == 2 * people for row in rows
+    errors = record["averaging"]["rewritten_mean_error"]
+    repeated = record["averaging"]["word_by_word"]
+    charges = [row["reconstruction"]["charges"] for row in rows]
+    return [
+        claim(
+            "no attack passes the bound", all(f["right"] <= r["bound"] + slack for r, f in attacks)
         ),
-        "word by word there is one answer and one charge": averages["word_by_word"]
-        == {"asked": 100, "distinct": 1, "charges": 1},
-        "averaging does not beat asking once": errors["64"] > errors["1"],
-    }
-    result = {
-        "people": people,
-        "rows": rows,
-        "averaging": averages,
-        "slack": slack,
-        "seconds": round(time.monotonic() - began, 1),
-        "targets": targets,
-    }
-    for text, met in targets.items():
-        print(f"{'met ' if met else 'MISS'} {text}")
-    (RESULTS / "curator_attacks.json").write_text(json.dumps(result, indent=1) + "\n")
-    draw(rows, RESULTS / "curator_attacks.png")
-    sys.exit(0 if all(targets.values()) else 1)
+        claim("without protection every attack succeeds", min(unprotected) >= 0.95),
+        claim("the budget stopped reconstruction", set(charges) == {2 * people}),
+        claim(
+            "word by word there is one answer and one charge",
+            repeated == {"asked": 100, "distinct": 1, "charges": 1},
+        ),
+        claim("averaging does not beat asking once", errors["64"] > errors["1"]),
+    ]
 
 
-if __name__ == "__main__":
-    main()
+def table(record: dict[str, Any]) -> str:
+    heads = (
+        "epsilon of the budget",
+        "bound",
+        "differencing, all on one person",
+        "differencing, everybody",
+        "reconstruction",
+        "mean error of a reconstructed bit",
+    )
+    lines = [f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads)]
+    for row in record["rows"]:
+        found = row["differencing"]
+        shares = (
+            row["bound"],
+            found["one_target"]["right"],
+            found["all_targets"]["right"],
+            row["reconstruction"]["right"],
+        )
+        protected = row["epsilon"] != UNPROTECTED
+        name = row["epsilon"] if protected else "100,000 (nothing is protected)"
+        cells = [name, *(f"{100 * share:.1f} %" for share in shares)]
+        cells.append(f"{row['reconstruction']['mean_error']:.2f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+SUITE = Suite(
+    "curator_attacks",
+    measure,
+    targets,
+    tables={("docs/curator-service.md", "curator attacks"): table},
+    pictures={"curator-attacks.png": draw},
+)

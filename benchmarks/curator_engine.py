@@ -1,7 +1,5 @@
 """Bounded group-by beside the same query without privacy, and DuckDB beside Spark.
 
-    python benchmarks/curator_engine.py [--rows 10000000] [--people 1000000] [--spark-rows 100000]
-
 Ten million made-up visits of a million people are written to Parquet. The plain side loads the
 file into a table of DuckDB as it is; the private side opens it as a curated dataset: every cell
 read by the rules of the schema, numbers put on their grid, the rows of each person put in line.
@@ -12,21 +10,14 @@ and include noise, error bars and all. The median ratio to either of the other s
 query with a filter has a target of its own, as the rows left of each person are counted after it.
 Last, a smaller table is bounded and asked on DuckDB and on Spark under the same key, without
 filters, and everything must be equal to the bit.
-
-Prints measured beside target, writes results/curator_engine.json and .png, exits with 1 on a miss.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +34,8 @@ from discreet.curator.plans import make_plan
 from discreet.curator.queries import Count, GroupBy, Query, Sum
 from discreet.data import Categorical, Integer, Real, Schema
 from discreet.randomness import SystemSource
+from harness import Run, Suite, claim, target
 
-RESULTS = Path(__file__).resolve().parent / "results"
-IMAGE = RESULTS.parents[1] / "docs" / "images" / "curator-engine.png"
 TARGET = 1.15
 FILTERED_TARGET = 20.0
 CAP = 8
@@ -199,14 +189,6 @@ def plain_row(row: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(int(cell) for cell in row)
 
 
-def worst_ratio(group_by: dict[str, Any], *, filtered: bool) -> float:
-    return max(
-        max(pair["ratio"], pair["ratio_to_grid"])
-        for name, pair in group_by["pairs"].items()
-        if (PAIRS[name][0].where is not None) == filtered
-    )
-
-
 def draw(results: dict[str, Any], path: Path) -> None:
     pairs = results["group_by"]["pairs"]
     figure, (left, right) = plt.subplots(
@@ -241,39 +223,14 @@ def draw(results: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=10_000_000)
-    parser.add_argument("--people", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--spark-rows", type=int, default=100_000)
-    chosen = parser.parse_args()
+def measure(asked: Run) -> dict[str, Any]:
+    rows, small_rows, rounds = (200_000, 2_000, 3) if asked.quick else (10_000_000, 100_000, 9)
     with tempfile.TemporaryDirectory() as directory:
         large, small = Path(directory) / "large.parquet", Path(directory) / "small.parquet"
-        write_visits(large, rows=chosen.rows, people=chosen.people)
-        group_by = compare(large, rounds=chosen.rounds)
-        write_visits(small, rows=chosen.spark_rows, people=chosen.spark_rows // 10)
+        write_visits(large, rows=rows, people=rows // 10)
+        group_by = compare(large, rounds=rounds)
+        write_visits(small, rows=small_rows, people=small_rows // 10)
         same = identical(small)
-    worst = {filtered: worst_ratio(group_by, filtered=filtered) for filtered in (False, True)}
-    met = worst[False] <= TARGET and worst[True] <= FILTERED_TARGET
-    results = {
-        "group_by": group_by,
-        "worst_ratio": worst[False],
-        "target_ratio": TARGET,
-        "worst_ratio_filtered": worst[True],
-        "target_ratio_filtered": FILTERED_TARGET,
-        "spark": {"rows": chosen.spark_rows, "identical": same},
-        "met": met and all(same.values()),
-        "versions": {name: version(name) for name in ("duckdb", "ibis-framework", "pyspark")},
-        "python": platform.python_version(),
-    }
-    for name, pair in group_by["pairs"].items():
-        print(
-            f"{name:24} {1000 * pair['private_seconds']:7.1f} ms; plain "
-            f"{1000 * pair['plain_seconds']:7.1f} ms, ratio {pair['ratio']:.2f}; on grid "
-            f"{1000 * pair['on_grid_seconds']:7.1f} ms, ratio {pair['ratio_to_grid']:.2f} "
-            f"(<= {TARGET if PAIRS[name][0].where is None else FILTERED_TARGET})"
-        )
     opening = group_by["opening_seconds"]
     print(
         f"opening once: {opening['private']:.1f} s, on grid {opening['on_grid']:.1f} s, plain "
@@ -281,14 +238,20 @@ def main() -> int:
         f"{group_by['rows_kept']:,} of {group_by['rows']:,} rows kept, "
         f"{group_by['people_over_the_cap']:.0%} of people over the cap of {CAP}"
     )
-    print(f"DuckDB and Spark identical to the bit: {all(same.values())} ({len(same)} results)")
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps(results, indent=1) + "\n"
-    (RESULTS / "curator_engine.json").write_text(text, encoding="utf-8")
-    for place in (RESULTS / "curator_engine.png", IMAGE):
-        draw(results, place)
-    return 0 if results["met"] else 1
+    return {"group_by": group_by, "spark": {"rows": small_rows, "identical": same}}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    listed = [
+        target(
+            f"{name}: over the same query without privacy",
+            max(pair["ratio"], pair["ratio_to_grid"]),
+            at_most=TARGET if PAIRS[name][0].where is None else FILTERED_TARGET,
+        )
+        for name, pair in record["group_by"]["pairs"].items()
+    ]
+    same = record["spark"]["identical"].values()
+    return [*listed, claim("DuckDB and Spark identical to the bit", all(same))]
+
+
+SUITE = Suite("curator_engine", measure, targets, pictures={"curator-engine.png": draw})

@@ -1,7 +1,5 @@
 """Kill the service with signal 9 under load, and look at what it left.
 
-    python benchmarks/curator_killing.py [--rounds 100] [--seed 1] [--json]
-
 In every round a service is started on the same files, eight clients ask without a pause, and at
 a random moment the process is killed. Questions that got no answer are asked again in the next
 round, under their idempotency keys. After every round:
@@ -14,11 +12,9 @@ Signal 9 leaves what the system has cached, so this shows atomicity and order. T
 on the disk as well rests on the flushes, which the tests of the ledger look at by themselves.
 """
 
-import argparse
 import http.client
 import json
 import random
-import sys
 import tempfile
 import threading
 import time
@@ -29,8 +25,10 @@ from typing import Any
 
 from curator_study import make_study, serving
 from discreet.ledger import Ledger
+from harness import Run, Suite, claim
 
 CLIENTS = 8
+ROUNDS = 100
 ROWS = 1000
 
 
@@ -158,28 +156,18 @@ def rounds(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", action="store_true", help="only print; keep no results")
-    options = parser.parse_args()
-    began = time.monotonic()
+def measure(asked: Run) -> dict[str, Any]:
+    count = 5 if asked.quick else ROUNDS
     with tempfile.TemporaryDirectory() as name:
-        result = rounds(Path(name), count=options.rounds, seed=options.seed)
-    result["seconds"] = round(time.monotonic() - began, 1)
-    targets = {
-        "all rounds were survived": result["rounds"] == options.rounds,
-        "nothing was released that was not charged": not result["faults"],
-        "there were answers to look at": result["answers"] > 0,
-    }
-    result["targets"] = targets
-    print(json.dumps(result, indent=1))
-    if not options.json:
-        place = Path(__file__).parent / "results" / "curator_killing.json"
-        place.write_text(json.dumps(result, indent=1) + "\n")
-    sys.exit(0 if all(targets.values()) else 1)
+        return {"asked_rounds": count, **rounds(Path(name), count=count, seed=1)}
 
 
-if __name__ == "__main__":
-    main()
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        claim("all rounds were survived", record["rounds"] == record.get("asked_rounds", ROUNDS)),
+        claim("nothing was released that was not charged", not record["faults"]),
+        claim("there were answers to look at", record["answers"] > 0),
+    ]
+
+
+SUITE = Suite("curator_killing", measure, targets)

@@ -1,7 +1,5 @@
 """How fast the service answers: counts on a million rows, every one of them charged.
 
-    python benchmarks/curator_service.py [--seconds 20] [--workers 3]
-
 Eight clients send counts on a fixed schedule of 202 a second. A latency is measured from the
 moment at which the schedule wanted the request sent, so a service that falls behind cannot hide
 it. No two requests are the same question: each client goes through 8 conditions of its own,
@@ -12,16 +10,15 @@ charge and each answer are on the disk before the answer leaves. Afterwards the 
 replayed, and holds one charge for each answer.
 """
 
-import argparse
 import json
 import os
 import socket
-import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 
@@ -31,10 +28,8 @@ import numpy as np
 
 from curator_study import make_study, serving
 from discreet.ledger import Ledger
+from harness import Run, Suite, claim, target
 
-RESULTS = Path(__file__).parent / "results"
-PAGE = Path(__file__).parents[1] / "docs" / "curator-service.md"
-MARKS = ("<!-- speed: written by benchmarks/curator_service.py -->", "<!-- end of speed -->")
 CLIENTS = 8
 SCHEDULE = 202.0
 TARGET_RATE, TARGET_P99 = 200.0, 0.250
@@ -212,13 +207,7 @@ def draw(result: dict[str, object], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def write_table(result: dict[str, object]) -> None:
-    """Put the figures between their marks in the documentation."""
-    text = PAGE.read_text(encoding="utf-8")
-    head, mark, rest = text.partition(MARKS[0])
-    _, end, tail = rest.partition(MARKS[1])
-    if not mark or not end:
-        raise SystemExit(f"{PAGE.name} has lost its marks")
+def table(result: dict[str, Any]) -> str:
     rows = [
         ("answers a second", "at least 200", f"{result['per_second']:.0f}"),
         ("p99 of the latency", "below 250 ms", f"{result['p99_ms']:.0f} ms"),
@@ -237,39 +226,27 @@ def write_table(result: dict[str, object]) -> None:
             f"meanwhile; one flush of the disk took {result['flush_ms']:.1f} ms."
         ),
     ]
-    table = "\n\n" + "\n".join(lines) + "\n\n"
-    PAGE.write_text(head + mark + table + end + tail, encoding="utf-8")
+    return "\n" + "\n".join(lines) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--quantum", type=float, default=0.03)
-    options = parser.parse_args()
-    result = measure(options.seconds, options.workers, options.quantum)
-    targets = {
-        "at least 200 answers a second": result["per_second"] >= TARGET_RATE,
-        "p99 below 250 ms": result["p99_ms"] < 1e3 * TARGET_P99,
-        "one charge for each answer": result["charged"] == result["requests"],
-        "no failures": not result["failures"],
-        "the ledger verifies": result["verified"],
-    }
-    result["targets"] = targets
-    print(f"answers a second   {result['per_second']:8.1f}   target {TARGET_RATE:.0f}")
-    print(f"p50                {result['p50_ms']:8.1f} ms")
-    print(f"p99                {result['p99_ms']:8.1f} ms target {1e3 * TARGET_P99:.0f} ms")
-    print(f"server CPU         {result['cpu_ms']:8.1f} ms an answer")
-    print(f"client CPU         {result['client_cpu_ms']:8.1f} ms an answer")
-    print(f"charged            {result['charged']:8} of {result['requests']} answers")
-    for name, met in targets.items():
-        print(f"{'met ' if met else 'MISS'} {name}")
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "curator_service.json").write_text(json.dumps(result, indent=1) + "\n")
-    write_table(result)
-    draw(result, RESULTS / "curator_service.png")
-    sys.exit(0 if all(targets.values()) else 1)
+def run(asked: Run) -> dict[str, Any]:
+    return measure(seconds=3.0 if asked.quick else 20.0, workers=3, quantum=0.03)
 
 
-if __name__ == "__main__":
-    main()
+def targets(result: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        target("answers a second", result["per_second"], at_least=TARGET_RATE),
+        target("p99 of the latency, milliseconds", result["p99_ms"], at_most=1e3 * TARGET_P99),
+        claim("one charge for each answer", result["charged"] == result["requests"]),
+        claim("no failures", not result["failures"]),
+        claim("the ledger verifies", result["verified"]),
+    ]
+
+
+SUITE = Suite(
+    "curator_service",
+    run,
+    targets,
+    tables={("docs/curator-service.md", "speed"): table},
+    pictures={"curator_service.png": draw},
+)

@@ -1,21 +1,13 @@
 """Which faults the mechanism auditor finds, from a run with seeded draws.
 
-    python benchmarks/detection_table.py [--quick | --from-results]
-
 Every specimen of the zoo is audited once with its own number of samples at a false-alarm
 rate of 1e-6, and again and again with few samples at 1e-3, to see from when on a fault
-shows. The mechanisms of the package are audited once. Writes
-benchmarks/results/detection.json and detection.png, docs/images/detection.png and the
-tables between the markers of docs/auditing-mechanisms.md, and exits with 1 if a broken
-one was not refuted or a right one was. With --quick nothing is written; with
---from-results the recorded run is drawn and tabulated again.
+shows. The mechanisms of the package are audited once. A run fails if a broken mechanism was
+not refuted or a right one was.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -24,11 +16,7 @@ from discreet.audit import MechanismAudit
 from discreet.audit.zoo import SPECIMENS, Specimen, bundled
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "auditing-mechanisms.md"
-IMAGE = ROOT / "docs" / "images" / "detection.png"
+from harness import Run, Suite, claim
 
 STRICT_RATE = 1e-6
 REPEATED_RATE = 1e-3
@@ -65,12 +53,12 @@ def audit_of(result: dict[str, Any]) -> MechanismAudit:
     return MechanismAudit(**{**result["audit"], "hits": tuple(result["audit"]["hits"])})
 
 
-def zoo_table(results: list[dict[str, Any]]) -> str:
+def zoo_table(record: dict[str, Any]) -> str:
     lines = [
         "| mechanism | what it does | claimed | shown | ceiling | samples | verdict | 1e3 | 1e4 |",
         "|---|---|---:|---:|---:|---:|---|---:|---:|",
     ]
-    for result in sorted(results, key=lambda each: not each["broken"]):
+    for result in sorted(record["zoo"], key=lambda each: not each["broken"]):
         audit = audit_of(result)
         shares = [f"{result['refuted_of_repeats'][str(s)]}/{result['repeats']}" for s in SIZES]
         about = result["about"] if not result["broken"] else f"**broken:** {result['about']}"
@@ -78,14 +66,14 @@ def zoo_table(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def bundled_table(results: list[dict[str, Any]]) -> str:
+def bundled_table(record: dict[str, Any]) -> str:
     lines = [
         "| mechanism | loss that it states | claimed | shown | ceiling | samples | verdict |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
     lines += [
         f"| `{result['name']}` | `{result['loss']}` | {_numbers(audit_of(result))} |"
-        for result in results
+        for result in record["bundled"]
     ]
     return "\n".join(lines)
 
@@ -100,17 +88,10 @@ def _numbers(audit: MechanismAudit) -> str:
     return f"{claimed} | {shown} | {most} | {samples} | {audit.verdict}"
 
 
-def write_between(text: str, marker: str, content: str) -> str:
-    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{PAGE.name} needs one {begin} and one {end}")
-    head, rest = text.split(begin)
-    tail = rest.split(end)[1]
-    return f"{head}{begin}\n{content}\n{end}{tail}"
-
-
-def draw(results: list[dict[str, Any]], *places: Path) -> None:
-    ordered = sorted(results, key=lambda each: (each["broken"], each["audit"]["epsilon_lower"]))
+def draw(record: dict[str, Any], place: Path) -> None:
+    ordered = sorted(
+        record["zoo"], key=lambda each: (each["broken"], each["audit"]["epsilon_lower"])
+    )
     figure = blank_figure(9, 0.27 * len(ordered) + 1.2)
     axes = figure.subplots()
     for height, result in enumerate(ordered):
@@ -130,11 +111,11 @@ def draw(results: list[dict[str, Any]], *places: Path) -> None:
     axes.set_xlim(left=0)
     tidy(axes)
     axes.tick_params(axis="y", labelsize=8)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
-def run(repeats: int) -> dict[str, Any]:
+def measure(asked: Run) -> dict[str, Any]:
+    repeats = 0 if asked.quick else 20
     zoo: list[dict[str, Any]] = []
     own: list[dict[str, Any]] = []
     for results, specimens, times in (
@@ -156,36 +137,19 @@ def run(repeats: int) -> dict[str, Any]:
     }
 
 
-def publish(document: dict[str, Any]) -> None:
-    """Draw the picture and write the tables into the page."""
-    IMAGE.parent.mkdir(exist_ok=True)
-    draw(document["zoo"], RESULTS / "detection.png", IMAGE)
-    text = PAGE.read_text(encoding="utf-8")
-    text = write_between(text, "detection table", zoo_table(document["zoo"]))
-    text = write_between(text, "bundled table", bundled_table(document["bundled"]))
-    PAGE.write_text(text, encoding="utf-8")
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """A broken mechanism is violated, a right one is not."""
+    return [
+        claim(f"{each['name']}: right verdict", audit_of(each).violated == each["broken"])
+        for each in (*record["zoo"], *record["bundled"])
+    ]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="What the mechanism auditor finds.")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--quick", action="store_true", help="no repetitions, nothing written")
-    how.add_argument("--from-results", action="store_true", help="publish the recorded run again")
-    arguments = parser.parse_args()
-    path = RESULTS / "detection.json"
-    if arguments.from_results:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    else:
-        document = run(0 if arguments.quick else 20)
-    if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        publish(document)
-    everything = [*document["zoo"], *document["bundled"]]
-    wrong = [each["name"] for each in everything if audit_of(each).violated != each["broken"]]
-    print("wrong verdicts:", ", ".join(wrong) or "none")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = "docs/auditing-mechanisms.md"
+SUITE = Suite(
+    "detection",
+    measure,
+    targets,
+    tables={(PAGE, "detection table"): zoo_table, (PAGE, "bundled table"): bundled_table},
+    pictures={"detection.png": draw},
+)

@@ -1,38 +1,26 @@
 """Which faults of learners the audits of training find, from runs with seeded noise.
 
-    python benchmarks/learner_mutants.py [--repeats N | --from-results]
-
 Every learner of mutant_learners.py is trained and audited, each time anew, at a false-alarm
 rate of 1e-3, and so are the right ones, the Trainer of the package among them. Then the package
-is asked to do each fault itself, which it must refuse where it can be asked. Writes
-benchmarks/results/mutants.json and mutants.png, docs/images/mutants.png and the table between
-the markers of docs/auditing-training.md, and exits with 1 if a fault was not found in every
-repetition or a right learner was accused.
+is asked to do each fault itself, which it must refuse where it can be asked. A run fails if a fault
+was not found in every repetition or a right learner was accused.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from detection_table import write_between
 from discreet.audit import TrainingAudit
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
+from harness import Run, Suite, claim
 from mutant_cases import CANARIES, CASES, RATE, Case
 from mutant_refusals import REFUSALS, Refusal
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-PICTURE = RESULTS.with_suffix(".png")
-PAGE = ROOT / "docs" / "auditing-training.md"
-IMAGE = ROOT / "docs" / "images" / "mutants.png"
 REPEATS = 10
 
 
@@ -78,12 +66,12 @@ def asked(refusal: Refusal) -> dict[str, str]:
     return {"answer": "NOT REFUSED", "why": refusal.why}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(record: dict[str, Any]) -> str:
     lines = [
         "| learner | what it does | the package | found by | claimed | shown | ceiling | caught |",
         "|---|---|---|---|---:|---:|---:|---:|",
     ]
-    for each in rows:
+    for each in record["rows"]:
         audit = each["audit"]
         about = f"**broken:** {each['about']}" if each["broken"] else each["about"]
         package = "" if each["package"] is None else said(each["package"])
@@ -104,20 +92,22 @@ def said(package: dict[str, str]) -> str:
     return f"`{package['answer']}`: {package['why']}"
 
 
-def wrong(rows: list[dict[str, Any]]) -> list[str]:
-    """Faults that were missed once or that the package would do, and right learners accused."""
-    found = []
-    for each in rows:
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every fault is found each time and refused by the package; no right learner is accused."""
+    listed = []
+    for each in record["rows"]:
         # A right learner is accused with a probability below 1e-3 in each repetition.
         expected = each["repeats"] if each["broken"] else 0
-        misjudged = each["shows"] and each["caught"] != expected
-        allowed = each["package"] is not None and each["package"]["answer"] == "NOT REFUSED"
-        if misjudged or allowed:
-            found.append(each["name"])
-    return found
+        if each["shows"]:
+            listed.append(claim(f"{each['name']}: right verdict", each["caught"] == expected))
+        if each["package"] is not None:
+            refused = each["package"]["answer"] != "NOT REFUSED"
+            listed.append(claim(f"{each['name']}: refused by the package", refused))
+    return listed
 
 
-def draw(rows: list[dict[str, Any]], *places: Path) -> None:
+def draw(record: dict[str, Any], place: Path) -> None:
+    rows = record["rows"]
     figure = blank_figure(9, 0.3 * len(rows) + 1.2)
     axes = figure.subplots()
     for height, each in enumerate(reversed(rows)):
@@ -135,37 +125,24 @@ def draw(rows: list[dict[str, Any]], *places: Path) -> None:
     axes.set_xlim(left=-0.02)
     tidy(axes)
     axes.tick_params(axis="y", labelsize=8)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=REPEATS)
-    parser.add_argument("--from-results", action="store_true", help="only tabulate and draw")
-    options = parser.parse_args()
+def measure(asked: Run) -> dict[str, Any]:
     torch.set_num_threads(1)
-    if options.from_results:
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    else:
-        results = {"false_alarm_rate": RATE, "canaries": CANARIES, "rows": []}
-        for case in CASES:
-            results["rows"].append(row(case, options.repeats))
-            last = results["rows"][-1]
-            shown = (
-                f"{last['audit']['epsilon_lower']:.3f} of {last['audit']['claimed_epsilon']:.3f}"
-            )
-            caught = f"{last['caught']}/{last['repeats']}"
-            print(f"{case.name:40} {caught:7} {shown:20} {last['seconds']:7.1f} s", flush=True)
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    rows = results["rows"]
-    draw(rows, PICTURE, IMAGE)
-    page = write_between(PAGE.read_text(encoding="utf-8"), "mutants table", table(rows))
-    PAGE.write_text(page, encoding="utf-8")
-    missed = wrong(rows)
-    print("wrong verdicts:", ", ".join(missed) or "none")
-    return 1 if missed else 0
+    rows = []
+    for case in CASES:
+        rows.append(last := row(case, 1 if asked.quick else REPEATS))
+        shown = f"{last['audit']['epsilon_lower']:.3f} of {last['audit']['claimed_epsilon']:.3f}"
+        caught = f"{last['caught']}/{last['repeats']}"
+        print(f"{case.name:40} {caught:7} {shown:20} {last['seconds']:7.1f} s", flush=True)
+    return {"false_alarm_rate": RATE, "canaries": CANARIES, "rows": rows}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(
+    "mutants",
+    measure,
+    targets,
+    tables={("docs/auditing-training.md", "mutants table"): table},
+    pictures={"mutants.png": draw},
+)

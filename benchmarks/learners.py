@@ -1,7 +1,5 @@
 """Accuracy of the learners for tables beside scikit-learn without privacy and diffprivlib.
 
-    python benchmarks/learners.py [--quick] [--only KIND] [--results DIRECTORY]
-
 Ten seeds, epsilon 0.1 to 10, on Adult and on data that ships with scikit-learn; a hundred for naive
 Bayes and for tables of fewer than a thousand rows, which are fast, and where ten cannot tell a lead
 from luck: diffprivlib's scores vary by up to 19 points there. diffprivlib 0.6.6 with
@@ -9,24 +7,21 @@ scikit-learn 1.7.2 is installed into .venv-diffprivlib beside the project. Its g
 ours has the default delta of the table. Scores are accuracies, and R^2 for regression (cut off
 below at -1). Networks have three seeds and no counterpart.
 "At least as accurate" allows for two standard errors; "clearly better", asked for at epsilon <= 1,
-asks for as many. Writes learners.json and learners.png, and exits with 1 if a target is missed.
-With --only, one kind of learner is measured again, and the scores of the others stay as they were
-written before.
+asks for as many. The parts are the kinds of learner, and "speed".
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import venv
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from itertools import repeat
@@ -46,13 +41,13 @@ from discreet.learn import (
     PrivateMLPClassifier,
 )
 from discreet.learn._linear_plan import default_delta
+from harness import ROOT, Run, Suite, found, target
 from learners_tasks import Task, adult_schema, census, tasks
 
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 PEER = ROOT / ".venv-diffprivlib"
 PEER_PACKAGES = ("diffprivlib==0.6.6", "scikit-learn==1.7.2")
 EPSILONS = (0.1, 0.5, 1.0, 3.0, 10.0)
+KINDS = ("logistic", "mlp", "naive-bayes", "linear")
 NETWORK_SEEDS = 3
 SMALL, MORE_SEEDS = 1000, 10
 
@@ -62,8 +57,8 @@ def all_tasks() -> tuple[Task, ...]:
     return tuple(tasks())
 
 
-def wanted(only: str | None) -> list[Task]:
-    return [task for task in all_tasks() if only in (None, task.kind)]
+def wanted(kinds: list[str]) -> list[Task]:
+    return [task for task in all_tasks() if task.kind in kinds]
 
 
 def seeds_of(task: Task, seeds: int) -> int:
@@ -95,15 +90,15 @@ def plain(task: Task) -> Any:
     return GaussianNB() if task.kind == "naive-bayes" else LinearRegression()
 
 
-def one_seed(seed: int, seeds: int, only: str | None) -> list[dict[str, Any]]:
+def one_seed(seed: int, seeds: int, kinds: list[str]) -> list[dict[str, Any]]:
     """Train everything of one seed; the noise is that of the operating system."""
     with threadpool_limits(1):
-        return all_of_seed(seed, seeds, only)
+        return all_of_seed(seed, seeds, kinds)
 
 
-def all_of_seed(seed: int, seeds: int, only: str | None) -> list[dict[str, Any]]:
+def all_of_seed(seed: int, seeds: int, kinds: list[str]) -> list[dict[str, Any]]:
     rows = []
-    for task in wanted(only):
+    for task in wanted(kinds):
         if seed >= seeds_of(task, seeds):
             continue
         x, y, x_test, y_test = task.split(seed)
@@ -123,14 +118,14 @@ def all_of_seed(seed: int, seeds: int, only: str | None) -> list[dict[str, Any]]
     return rows
 
 
-def peer_rows(seeds: int, directory: Path, only: str | None) -> dict[str, Any]:
+def peer_rows(seeds: int, directory: Path, kinds: list[str]) -> dict[str, Any]:
     """Hand the same tables and splits to diffprivlib in its own environment."""
     python = PEER / "bin" / "python"
     if not python.exists():
         venv.create(PEER, with_pip=True)
     install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, *PEER_PACKAGES], check=True)
-    for task in wanted(only):
+    for task in wanted(kinds):
         if task.kind == "mlp":
             continue  # the peer has none
         count, own = len(task.targets), seeds_of(task, seeds)
@@ -158,10 +153,10 @@ def peer_rows(seeds: int, directory: Path, only: str | None) -> dict[str, Any]:
         text=True,
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
     )
-    found: dict[str, Any] = json.loads(done.stdout)
-    for row in found["rows"]:
+    answer: dict[str, Any] = json.loads(done.stdout)
+    for row in answer["rows"]:
         row["who"] = "diffprivlib"
-    return found
+    return answer
 
 
 def naive_bayes_seconds() -> dict[str, float]:
@@ -218,50 +213,89 @@ def summarised(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def judged(
-    table: list[dict[str, Any]], speed: dict[str, float], file: dict[str, float]
-) -> list[dict[str, Any]]:
+def every_row(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [row for kind in KINDS for row in found(record, kind) or ()]
+
+
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Every target of the benchmark with what was measured."""
-    cell = {(row["kind"], row["table"], row["who"], row["epsilon"]): row for row in table}
-    ours = cell["logistic", "adult", "discreet", 1.0]["mean"]
-    free = cell["logistic", "adult", "scikit-learn", None]["mean"]
-    targets = [
-        _target("Adult, epsilon 1: points below scikit-learn", 100 * (free - ours), at_most=1.0),
-        _target("Adult from the CSV file at epsilon 1, seconds", file["seconds"], at_most=30.0),
-        _target(
-            "naive Bayes: training time over scikit-learn's",
-            speed["discreet"] / speed["scikit-learn"],
-            at_most=2.0,
-        ),
-    ]
+    cell = {
+        (row["kind"], row["table"], row["who"], row["epsilon"]): row for row in every_row(record)
+    }
+    listed = []
+    if ("logistic", "adult", "discreet", 1.0) in cell:
+        ours = cell["logistic", "adult", "discreet", 1.0]["mean"]
+        free = cell["logistic", "adult", "scikit-learn", None]["mean"]
+        below = 100 * (free - ours)
+        listed.append(target("Adult, epsilon 1: points below scikit-learn", below, at_most=1.0))
+    if speed := found(record, "speed"):
+        bayes = speed["naive_bayes_seconds"]
+        seconds = speed["adult_from_csv"]["seconds"]
+        ratio = bayes["discreet"] / bayes["scikit-learn"]
+        listed += [
+            target("Adult from the CSV file at epsilon 1, seconds", seconds, at_most=30.0),
+            target("naive Bayes: training time over scikit-learn's", ratio, at_most=2.0),
+        ]
     for (kind, name, who, epsilon), mine in cell.items():
         peer = cell.get((kind, name, "diffprivlib", epsilon))
-        if who != "discreet" or peer is None:
-            continue
-        title = f"{kind}, {name}, epsilon {epsilon:g}: ahead of diffprivlib by"
-        if peer["mean"] is None:
-            # A peer that fails on every seed is nobody to be ahead of: no target, met or missed.
-            print("no comparison:", title, "(it failed on every seed)")
+        # A peer that fails on every seed is no comparison: no target, met or missed.
+        if who != "discreet" or peer is None or peer["mean"] is None:
             continue
         error = np.hypot(mine["deviation"], peer["deviation"]) / max(mine["seeds"], 1) ** 0.5
-        lead = mine["mean"] - peer["mean"]
         # Equal means two standard errors apart at most; clear means more than that ahead.
-        limit = 2.0 * error if epsilon <= 1.0 else -2.0 * error
-        targets.append(_target(title, lead, at_least=limit))
-    return targets
+        limit = float(2.0 * error if epsilon <= 1.0 else -2.0 * error)
+        title = f"{kind}, {name}, epsilon {epsilon:g}: ahead of diffprivlib by"
+        listed.append(target(title, mine["mean"] - peer["mean"], at_least=limit))
+    return listed
 
 
-def _target(
-    title: str, measured: float, *, at_most: float | None = None, at_least: float | None = None
-) -> dict[str, Any]:
-    met = (at_most is None or measured <= at_most) and (at_least is None or measured >= at_least)
-    limit = {"at_most": at_most} if at_least is None else {"at_least": float(at_least)}
-    return {"target": title, "measured": float(measured), **limit, "met": bool(met)}
+ADULT_ROWS = (
+    ("logistic", "adult", "logistic regression"),
+    ("mlp", "adult", "network of 32 units"),
+    ("naive-bayes", "adult", "Gaussian naive Bayes, six numbers"),
+    ("linear", "adult", "linear regression of age, R²"),
+)
+SMALL_ROWS = (
+    ("logistic", "breast cancer", "logistic regression, breast cancer"),
+    ("naive-bayes", "breast cancer", "Gaussian naive Bayes, breast cancer"),
+)
 
 
-def draw_picture(table: list[dict[str, Any]], path: Path) -> None:
+def accuracies(record: dict[str, Any], head: str, listed: Iterable[tuple[str, str, str]]) -> str:
+    heads = [f"{head}; epsilon", *(f"{epsilon:g}" for epsilon in EPSILONS), "no privacy"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for kind, name, title in listed:
+        own = [row for row in every_row(record) if (row["kind"], row["table"]) == (kind, name)]
+        means = {(row["who"], row["epsilon"]): row["mean"] for row in own}
+        for who, words in (("discreet", title), ("diffprivlib", "diffprivlib")):
+            if (who, EPSILONS[0]) in means:
+                cells = [shown(kind, means[who, epsilon]) for epsilon in EPSILONS]
+                cells.append(shown(kind, means["scikit-learn", None]) if who == "discreet" else "")
+                lines.append(f"| {words} | {' | '.join(cells)} |".replace("|  |", "| |"))
+    return "\n".join(lines)
+
+
+def shown(kind: str, value: float) -> str:
+    if kind == "linear":
+        return "-1" if value == -1.0 else f"{value:.2f}"
+    return f"{100 * value:.1f} %"
+
+
+def met(record: dict[str, Any]) -> str:
+    count = sum(entry["met"] for entry in record["targets"])
+    every = len(record["targets"])
+    return f"All {every}" if count == every else f"{count} of {every}"
+
+
+def below(record: dict[str, Any]) -> str:
+    entry = next(each for each in record["targets"] if "points below" in each["what"])
+    return f"{entry['measured']:.2f}"
+
+
+def draw(record: dict[str, Any], path: Path) -> None:
     from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 
+    table = every_row(record)
     panels = list(dict.fromkeys((row["kind"], row["table"]) for row in table))
     figure = blank_figure(11.0, 7.5)
     grid = figure.subplots(3, 3).ravel()
@@ -321,55 +355,45 @@ def draw_picture(table: list[dict[str, Any]], path: Path) -> None:
     save(figure, path)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two seeds, or twenty")
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    kinds = sorted({task.kind for task in all_tasks()})
-    parser.add_argument("--only", choices=kinds, help="measure one kind of learner again")
-    options = parser.parse_args()
-    kept = []
-    if options.only is not None:
-        before = json.loads((options.results / "learners.json").read_text(encoding="utf-8"))
-        kept = [row for row in before["table"] if row["kind"] != options.only]
-    seeds = 2 if options.quick else 10
-    start = time.perf_counter()
+def measure(asked: Run) -> dict[str, Any]:
+    seeds = 2 if asked.quick else 10
+    parts: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
-        speed = naive_bayes_seconds()
-        file = from_the_file(directory)
+        if asked.wants("speed"):
+            parts["speed"] = {
+                "naive_bayes_seconds": naive_bayes_seconds(),
+                "adult_from_csv": from_the_file(directory),
+            }
+        kinds = [kind for kind in KINDS if asked.wants(kind)]
         tables = directory / "tables"
         tables.mkdir()
         with ProcessPoolExecutor(max_workers=2) as pool:
-            peer = pool.submit(peer_rows, seeds, tables, options.only)
-            numbers = range(max(seeds_of(task, seeds) for task in wanted(options.only)))
-            parts = pool.map(one_seed, numbers, repeat(seeds), repeat(options.only))
-            found = [row for part in parts for row in part]
-            other = peer.result()
-    table = [*kept, *summarised([*found, *other["rows"]])]
-    targets = judged(table, speed, file)
-    results = {
-        "seeds": seeds,
-        "python": platform.python_version(),
-        "peer": other["versions"],
-        "naive_bayes_seconds": speed,
-        "adult_from_csv": file,
-        "seconds": time.perf_counter() - start,
-        "table": table,
-        "targets": targets,
-    }
-    options.results.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(results, indent=2) + "\n"
-    (options.results / "learners.json").write_text(text, encoding="utf-8")
-    draw_picture(table, options.results / "learners.png")
-    for row in sorted(table, key=lambda row: (row["kind"], row["table"], row["epsilon"] or 99.0)):
-        cost = "no privacy" if row["epsilon"] is None else f"epsilon {row['epsilon']:g}"
-        mean = "failed" if row["mean"] is None else f"{row['mean']:.4f} +- {row['deviation']:.4f}"
-        print(f"{row['kind']:12} {row['table']:14} {cost:12} {row['who']:13} {mean}")
-    for entry in targets:
-        print("met   " if entry["met"] else "MISSED", entry["target"], entry["measured"])
-    return 0 if all(entry["met"] for entry in targets) else 1
+            peer = pool.submit(peer_rows, seeds, tables, kinds)
+            numbers = range(max((seeds_of(task, seeds) for task in wanted(kinds)), default=0))
+            done = pool.map(one_seed, numbers, repeat(seeds), repeat(kinds))
+            rows = [row for part in done for row in part]
+            rows += peer.result()["rows"]
+    table = summarised(rows)
+    for kind in kinds:
+        parts[kind] = [row for row in table if row["kind"] == kind]
+    return parts
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = "docs/learners.md"
+SUITE = Suite(
+    "learners",
+    measure,
+    targets,
+    parts=(*KINDS, "speed"),
+    tables={
+        (PAGE, "learners adult"): lambda r: accuracies(r, "Adult, 32,561 rows", ADULT_ROWS),
+        (PAGE, "learners small"): lambda r: accuracies(r, "426 rows", SMALL_ROWS),
+    },
+    pictures={"learners.png": draw},
+    numbers={
+        "met": met,
+        "below": below,
+        "seconds": lambda record: f"{found(record, 'speed')['adult_from_csv']['seconds']:.1f}",
+    },
+)

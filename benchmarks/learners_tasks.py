@@ -6,17 +6,14 @@ scikit-learn. Features are scaled to [-1, 1] by the bounds, for every contestant
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from discreet.data import Categorical, Encoding, Integer, Schema, adult, read_table
-
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+from harness import use_shared_data
 
 # Round numbers above what the description of the breast cancer data lists as maxima.
 CANCER_MOST = [40, 40, 250, 3000, 0.3, 0.5, 0.6, 0.3, 0.5, 0.15]
@@ -111,8 +108,7 @@ def adult_schema(columns: dict[str, Any], rows: int = 30_000) -> Schema:
 
 def census() -> Any:
     """Adult, from this machine."""
-    if "DISCREET_DATA" not in os.environ and SHARED.is_dir():
-        os.environ["DISCREET_DATA"] = str(SHARED)
+    use_shared_data()
     return adult()
 
 

@@ -1,25 +1,16 @@
 """Speed of the noise samplers beside numpy, torch and OpenDP, in one process.
 
-    python benchmarks/noise.py [--quick]
-
 Every sampler is timed in turn, round after round, so that a slow spell of the
 machine hits all of them, and the median round counts. OpenDP is timed on fewer draws
 and scaled to one million (its cost is proportional to the number of draws; the
-number used is in the results). Prints measured beside target, writes
-benchmarks/results/noise.json and noise.png, and exits with 1 if a target is missed.
+number used is in the results).
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +20,6 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
-import opendp.prelude as dp
 import torch
 
 from discreet.randomness import (
@@ -41,8 +31,8 @@ from discreet.randomness import (
     laplace_on_grid,
     select,
 )
+from harness import Run, Suite, target
 
-RESULTS = Path(__file__).resolve().parent / "results"
 MILLION = 1_000_000
 GRID = 2**40
 SCORES = np.linspace(0.0, 10.0, MILLION)
@@ -60,6 +50,8 @@ def opendp_sampler(kind: str, draws: int, k: int | None = None) -> Callable[[], 
 
     The grid is 2**k, by default that of the smallest doubles.
     """
+    import opendp.prelude as dp
+
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=draws)
     if kind == "laplace":
@@ -179,47 +171,36 @@ def rank_correlation(first: Any, second: Any) -> float:
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
-def judge(measured: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return each target beside what was measured."""
-
-    def of(name: str) -> float:
-        return float(measured[name]["seconds_per_million"])
-
-    def faster(peer: str, ours: str, what: str, target: float) -> dict[str, Any]:
-        ratio = of(peer) / of(ours)
-        return {"what": what, "measured": ratio, "target": target, "met": ratio >= target}
-
-    over = of("discreet tensor stream") / of("torch.randn")
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each target beside what was measured."""
+    seconds = {name: row["seconds_per_million"] for name, row in record["seconds"].items()}
     harder = "with floats in and out, both sides on the 2^-40 grid, times faster"
-    return [
-        faster(
+    rivals = (
+        (
             "OpenDP Laplace",
             "discreet Laplace",
             "discrete Laplace on a 2^-40 grid, times faster than OpenDP's Laplace",
             25.0,
         ),
-        faster(
-            "OpenDP Laplace, grid 2^-40", "discreet Laplace on floats", f"Laplace {harder}", 25.0
-        ),
-        faster(
+        ("OpenDP Laplace, grid 2^-40", "discreet Laplace on floats", f"Laplace {harder}", 25.0),
+        (
             "OpenDP Gaussian",
             "discreet Gaussian",
             "discrete Gaussian on a 2^-40 grid, times faster than OpenDP's Gaussian",
             40.0,
         ),
-        faster(
-            "OpenDP Gaussian, grid 2^-40", "discreet Gaussian on floats", f"Gaussian {harder}", 40.0
-        ),
-        {
-            "what": "tensor stream float32, time over that of torch.randn (at most)",
-            "measured": over,
-            "target": 3.0,
-            "met": over <= 3.0,
-        },
+        ("OpenDP Gaussian, grid 2^-40", "discreet Gaussian on floats", f"Gaussian {harder}", 40.0),
+    )
+    listed = [
+        target(what, seconds[peer] / seconds[ours], at_least=least)
+        for peer, ours, what, least in rivals
     ]
+    over = seconds["discreet tensor stream"] / seconds["torch.randn"]
+    what = "tensor stream float32, time over that of torch.randn"
+    return [*listed, target(what, over, at_most=3.0)]
 
 
-def draw_picture(results: dict[str, Any], path: Path) -> None:
+def draw(results: dict[str, Any], path: Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), constrained_layout=True)
     measured = results["seconds"]
     names = list(reversed(measured))
@@ -242,41 +223,20 @@ def draw_picture(results: dict[str, Any], path: Path) -> None:
     plt.close(figure)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and peer draws")
-    quick = parser.parse_args().quick
-    rounds, peer_draws = (3, 5_000) if quick else (7, 20_000)
+def measure(asked: Run) -> dict[str, Any]:
+    rounds, peer_draws = (3, 5_000) if asked.quick else (7, 20_000)
     measured = compare(rounds, peer_draws)
-    targets = judge(measured)
-    results = {
-        "targets": targets,
+    for name, row in measured.items():
+        print(f"{name:28s} {row['seconds_per_million']:10.4f} s per million")
+    return {
         "seconds": measured,
         "growth": growth(),
         "first_use_of_a_scale_seconds": first_use(),
-        "scalar_release_timing": scalar_timing(2_000 if quick else 20_000),
+        "scalar_release_timing": scalar_timing(2_000 if asked.quick else 20_000),
         "rounds": rounds,
         "note": "OpenDP was timed on fewer draws (draws_timed) and scaled to a million.",
-        "environment": {
-            "python": platform.python_version(),
-            "numpy": np.__version__,
-            "torch": torch.__version__,
-            "opendp": version("opendp"),
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "machine": platform.machine(),
-        },
+        "torch_threads": torch.get_num_threads(),
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "noise.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    draw_picture(results, RESULTS / "noise.png")
-    for name, row in measured.items():
-        print(f"{name:28s} {row['seconds_per_million']:10.4f} s per million")
-    for target in targets:
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.3g} (target {target['target']:g}) {verdict}")
-    return 0 if all(target["met"] for target in targets) else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite("noise", measure, targets, pictures={"noise.png": draw})

@@ -1,24 +1,16 @@
 """Labels answered at equal (epsilon, delta): M_svec against simple PATE, made a picture.
 
-    python benchmarks/pate_labels.py [--quick | --from-results]
-
 The lectures say that refusing unstable queries answers more labels than strong composition
 allows simple PATE. Here every teacher votes for the right one of ten classes with a probability
 that differs from query to query (a Beta distribution around the agreement level), for
 100 to 10,000 teachers. Simple PATE takes the largest Laplace noise that keeps 95 % of
 its labels equal to the winners, and as many labels as advanced composition allows; M_svec takes
 the best number of fails. Expected labels out of 100,000 queries, epsilon 1, delta 1e-5.
-
-Writes benchmarks/results/pate_labels.json and .png and docs/images/pate-labels.png; with --quick
-nothing is written, with --from-results the recorded run is drawn again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +24,7 @@ from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
 from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP
 from discreet.privacy.theorems import gaussian_mu
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-IMAGE = ROOT / "docs" / "images" / "pate-labels.png"
+from harness import Run, Suite
 
 EPSILON, DELTA = 1.0, 1e-5
 CLASSES, POOL, ACCURACY = 10, 100_000, 0.95
@@ -145,7 +134,8 @@ def row(teachers: int, agreement: float, queries: int, plans: dict[str, list[Any
     }
 
 
-def picture(rows: list[dict]) -> Any:
+def draw(record: dict[str, Any], place: Path) -> None:
+    rows = record["rows"]
     figure = blank_figure(13.5, 5.2)
     axes = figure.subplots(1, 3, sharey=True)
     teachers = sorted({one["teachers"] for one in rows})
@@ -200,49 +190,26 @@ def picture(rows: list[dict]) -> Any:
         f"Labels answered at epsilon {EPSILON:g}, delta {DELTA:g} (expected, ten classes)",
         fontsize=12,
     )
-    return figure
+    save(figure, place)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--from-results", action="store_true")
-    options = parser.parse_args()
-    place = RESULTS / "pate_labels.json"
-    if options.from_results:
-        report = json.loads(place.read_text(encoding="utf-8"))
-    else:
-        start = time.perf_counter()
-        teachers = (100, 10_000) if options.quick else TEACHERS
-        agreements = (0.5, 0.99) if options.quick else AGREEMENTS
-        plans = vector_plans()
-        rows = [
-            row(t, a, 100 if options.quick else 400, plans) for t in teachers for a in agreements
-        ]
-        report = {
-            "epsilon": EPSILON,
-            "delta": DELTA,
-            "classes": CLASSES,
-            "queries": POOL,
-            "accuracy": ACCURACY,
-            "concentration": CONCENTRATION,
-            "seconds": round(time.perf_counter() - start, 1),
-            "rows": rows,
-        }
-    for one in report["rows"]:
-        print(one)
-    better = sum(one["best"] > one["simple"] for one in report["rows"])
-    printed = sum(one["printed"] > one["simple"] for one in report["rows"])
-    gnmax = sum(one["best"] > one["gnmax"] for one in report["rows"])
-    print(f"M_svec answers more than simple PATE in {better} of {len(report['rows'])} cells,")
-    print(f"with the printed threshold in {printed}; more than GNMax in {gnmax}")
-    figure = picture(report["rows"])
-    if options.quick:
-        return
-    place.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    save(figure, RESULTS / "pate_labels.png")
-    save(figure, IMAGE)
+def measure(asked: Run) -> dict[str, Any]:
+    teachers = (100, 10_000) if asked.quick else TEACHERS
+    agreements = (0.5, 0.99) if asked.quick else AGREEMENTS
+    plans = vector_plans()
+    rows = [row(t, a, 100 if asked.quick else 400, plans) for t in teachers for a in agreements]
+    for rival, ours in (("simple", "best"), ("simple", "printed"), ("gnmax", "best")):
+        more = sum(one[ours] > one[rival] for one in rows)
+        print(f"M_svec ({ours}) answers more than {rival} in {more} of {len(rows)} cells")
+    return {
+        "epsilon": EPSILON,
+        "delta": DELTA,
+        "classes": CLASSES,
+        "queries": POOL,
+        "accuracy": ACCURACY,
+        "concentration": CONCENTRATION,
+        "rows": rows,
+    }
 
 
-if __name__ == "__main__":
-    main()
+SUITE = Suite("pate_labels", measure, pictures={"pate-labels.png": draw})

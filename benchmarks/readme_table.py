@@ -1,36 +1,21 @@
-"""The table "which method" of the README, from recorded runs: python benchmarks/readme_table.py.
-
-It writes the table into the README between its marks. The words are those of the lecture's
-comparison of PATE and DP-SGD; the figures are read from benchmarks/results/, never typed.
-"""
+"""The table "which method" of the README, from the records of DP-SGD and PATE."""
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-BEGIN, END = "<!-- methods table: begin -->", "<!-- methods table: end -->"
+from harness import Suite, found
+
 NEITHER = {"logistic": "logistic regression", "naive-bayes": "naive Bayes"}
-
-
-def recorded(folder: Path = ROOT / "benchmarks" / "results") -> dict[str, Any]:
-    """The runs of DP-SGD and of PATE."""
-    return {
-        name: json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("dpsgd", "pate")
-    }
 
 
 def table(results: Mapping[str, Any]) -> str:
     """The whole table."""
     dpsgd = {one["name"]: one for one in results["dpsgd"]["experiments"]}
     cnn, linear = dpsgd["mnist-cnn-2"], dpsgd["mnist-scattering-1"]
-    votes = results["pate"]["mnist"]["rows"]
+    votes = found(results["pate"], "mnist")["rows"]
     most = max(row["target_epsilon"] for row in votes)
     largest = [row for row in votes if row["target_epsilon"] == most]
     labels = largest[0]["labels"]
@@ -54,7 +39,7 @@ def table(results: Mapping[str, Any]) -> str:
             f"{cnn['mean']:.2f} % at \u03b5 \u2264 {up(cnn['epsilon'])} (a CNN on pixels)",
         ),
         ("MNIST, \u03b5 = 1, scattering features", at_one, f"{linear['mean']:.2f} % (linear)"),
-        ("Adult, \u03b5 = 1", *adult(results["pate"]["adult"]["rows"])),
+        ("Adult, \u03b5 = 1", *adult(found(results["pate"], "adult")["rows"])),
         (
             "one run on MNIST",
             f"{max(row['cpu_seconds'] for row in votes):.0f} CPU seconds",
@@ -67,12 +52,12 @@ def table(results: Mapping[str, Any]) -> str:
 
 def adult(rows: Iterable[Mapping[str, Any]]) -> tuple[str, str]:
     """Accuracies at epsilon 1: of PATE, of DP-SGD, and beside it of learners that are neither."""
-    found: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     for row in rows:
         if row["target_epsilon"] == 1.0:
-            found.setdefault(row["learner"], []).append(row["accuracy"])
-    others = ", ".join(f"{words} {share(found[name])}" for name, words in NEITHER.items())
-    return share(found["pate"]), f"{share(found['mlp'])} (a network; neither: {others})"
+            scores.setdefault(row["learner"], []).append(row["accuracy"])
+    others = ", ".join(f"{words} {share(scores[name])}" for name, words in NEITHER.items())
+    return share(scores["pate"]), f"{share(scores['mlp'])} (a network; neither: {others})"
 
 
 def share(accuracies: Iterable[float], *, digits: int = 1) -> str:
@@ -86,15 +71,4 @@ def up(epsilon: float) -> str:
     return f"{math.ceil(100 * epsilon - 1e-9) / 100:g}"
 
 
-def main() -> int:
-    """Write the table into the README."""
-    path = ROOT / "README.md"
-    head, rest = path.read_text(encoding="utf-8").split(BEGIN)
-    tail = rest.split(END)[1]
-    text = f"{head}{BEGIN}\n{table(recorded())}\n{END}{tail}"
-    path.write_text(text, encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite("methods", reads=("dpsgd", "pate"), tables={("README.md", "methods table"): table})

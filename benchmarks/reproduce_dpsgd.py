@@ -1,27 +1,14 @@
 """Accuracy of DP-SGD on MNIST and Fashion-MNIST beside published figures.
 
-    python benchmarks/reproduce_dpsgd.py [--quick | --from-results] [--only NAME ...]
-
 Every run goes through the public Trainer with a Plan for its (epsilon, delta): Poisson sampling,
 noise from the operating system's source, epsilon by the certified accountant. A run is judged
 once, at its end, on the official test images; runs of one experiment differ in their
-initialisation, batches and noise. Writes benchmarks/results/dpsgd.json and dpsgd.png,
-docs/images/dpsgd.png and the table between the markers of docs/training-results.md, and exits
-with 1 if a target is missed. With --quick or --only nothing is written; with --from-results the
-recorded runs are drawn and tabulated again.
-
-The data sets are looked for in $DISCREET_DATA, in shared/data beside the project, in the cache,
-and on the web.
+initialisation, batches and noise.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -38,12 +25,7 @@ from discreet.cli.tables import at_most
 from discreet.data.images import SplitImages
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.learn.features import Scattering, contrasts
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "training-results.md"
-IMAGE = ROOT / "docs" / "images" / "dpsgd.png"
-MARKER = "dpsgd results"
+from harness import Run, Suite, target
 
 DELTA = 1e-5
 GROUPS = 27
@@ -280,36 +262,23 @@ def run(experiments: Iterable[Experiment], load: Callable[[str], SplitImages]) -
         test = TensorDataset(prepare(images.x_test), torch.from_numpy(images.y_test).long())
         preparation[f"{name}, {model}"] = round(time.perf_counter() - start, 1)
         results += [result_of(member, images, train, test) for member in members]
-    return {
-        "targets": judged(results),
-        "experiments": results,
-        "preparation_seconds": preparation,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cores": os.cpu_count(),
-            "torch_threads": torch.get_num_threads(),
-            "machine": platform.machine(),
-        },
-    }
+    return {"experiments": results, "preparation_seconds": preparation}
 
 
-def judged(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Every target with what was measured: the worst run must meet it, not the best."""
-    targets: list[dict[str, Any]] = []
-
-    def add(what: str, measured: float, target: float, *, most: bool) -> None:
-        met = measured <= target if most else measured >= target
-        targets.append({"what": what, "measured": measured, "target": target, "met": met})
-
-    for result in results:
+    found = []
+    for result in record["experiments"]:
         name = result["name"]
-        add(f"{name}: epsilon at most", result["epsilon"], result["target_epsilon"], most=True)
-        if result["target"] is not None:
-            add(f"{name}: worst accuracy", result["worst"], result["target"], most=False)
-        if result["most_seconds"] is not None:
-            add(f"{name}: slowest run", result["slowest"], result["most_seconds"], most=True)
-    return targets
+        epsilon, least, seconds = (
+            result[key] for key in ("target_epsilon", "target", "most_seconds")
+        )
+        found.append(target(f"{name}: epsilon", result["epsilon"], at_most=epsilon))
+        if least is not None:
+            found.append(target(f"{name}: worst accuracy", result["worst"], at_least=least))
+        if seconds is not None:
+            found.append(target(f"{name}: slowest run", result["slowest"], at_most=seconds))
+    return found
 
 
 # --- what is written ---------------------------------------------------------------------
@@ -332,15 +301,7 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_between(text: str, content: str) -> str:
-    begin, end = f"<!-- {MARKER}: begin -->", f"<!-- {MARKER}: end -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{PAGE.name} needs one {begin} and one {end}")
-    head, rest = text.split(begin)
-    return f"{head}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
-def draw(results: dict[str, Any], *places: Path) -> None:
+def draw(results: dict[str, Any], place: Path) -> None:
     figure = blank_figure(9, 3.6)
     for axes, (name, title) in zip(figure.subplots(1, 2), TITLES.items(), strict=True):
         for model, colour in (
@@ -385,47 +346,23 @@ def draw(results: dict[str, Any], *places: Path) -> None:
         axes.margins(y=0.15)
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(0.0, 0.5), frameon=False)
         tidy(axes)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
-def publish(results: dict[str, Any]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps(results, indent=2) + "\n"
-    (RESULTS / "dpsgd.json").write_text(text, encoding="utf-8")
-    draw(results, RESULTS / "dpsgd.png", IMAGE)
-    page = write_between(PAGE.read_text(encoding="utf-8"), table(results))
-    PAGE.write_text(page, encoding="utf-8")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short run each, not judged")
-    parser.add_argument("--from-results", action="store_true", help="only draw and tabulate")
-    names = [each.name for each in EXPERIMENTS]
-    parser.add_argument("--only", nargs="+", choices=names, help="these experiments only")
-    options = parser.parse_args()
-    beside = ROOT.parent / "shared" / "data"
-    if beside.is_dir():
-        os.environ.setdefault("DISCREET_DATA", str(beside))
+def measure(asked: Run) -> dict[str, Any]:
+    """All experiments, or those that were asked for."""
     # Softmax gives tiny numbers; arithmetic on denormal ones is many times slower.
     torch.set_flush_denormal(True)
-    if options.from_results:
-        results = json.loads((RESULTS / "dpsgd.json").read_text(encoding="utf-8"))
-        results["targets"] = judged(results["experiments"])
-        publish(results)
-        return 0 if all(target["met"] for target in results["targets"]) else 1
-    chosen = [each for each in EXPERIMENTS if not options.only or each.name in options.only]
-    if options.quick:
-        chosen = [replace(each, steps=20, runs=1, target=None) for each in chosen]
-    results = run(chosen, lambda name: getattr(data, name)())
-    for target in results["targets"]:
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.4g} (target {target['target']:g}) {verdict}")
-    if not options.quick and not options.only:
-        publish(results)
-    return 0 if all(target["met"] for target in results["targets"]) else 1
+    chosen = EXPERIMENTS
+    if asked.quick:
+        chosen = tuple(replace(each, steps=20, runs=1, target=None) for each in chosen)
+    return run(chosen, lambda name: getattr(data, name)())
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(
+    "dpsgd",
+    measure,
+    targets,
+    tables={("docs/training-results.md", "dpsgd results"): table},
+    pictures={"dpsgd.png": draw},
+)

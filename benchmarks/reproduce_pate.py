@@ -1,8 +1,5 @@
 """PATE on MNIST beside the papers, and on Adult beside DP-SGD and naive Bayes.
 
-    python benchmarks/reproduce_pate.py [--quick | --from-results] [--only mnist | adult]
-        [--epsilon NUMBER ...] [--cache DIRECTORY]
-
 MNIST as in the papers: 250 teachers on the 60,000 training images, the first 9,000 test images are
 public and without labels, the student is scored on the last 1,000. Every run is a
 PATEClassifier on pixels, with randomness from the operating system; its epsilon is
@@ -10,24 +7,15 @@ data-independent. The data-dependent figure of the same votes, which is what the
 computed beside it and labelled: it is private, one-sided and no guarantee. Runs at one epsilon
 share partition, teachers and votes, and differ in noise and student.
 
-Writes benchmarks/results/pate.json and pate.png, docs/images/pate.png and pate-flow.png, and the
-tables between the markers of docs/pate-results.md; exits with 1 if a target is missed. Every run is
-recorded when it is done. With --only or --epsilon the others are taken from the last record; with
---quick nothing is written; with --from-results the recorded runs are tabulated again.
+Parts: mnist and adult.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import os
-import platform
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +23,7 @@ import numpy as np
 
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_most
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-PAGE = ROOT / "docs" / "pate-results.md"
-IMAGES = ROOT / "docs" / "images"
+from harness import Run, Suite, found, target
 
 DELTA = 1e-5
 TEACHERS = 250
@@ -110,23 +94,23 @@ def private_figure(model: Any, images: Any, labels: Any, public: Any, cache: Pat
     return float(figure.private_epsilon(delta=DELTA))
 
 
-def mnist_runs(
-    targets: list[float], place: Path, keep: Callable[[dict[str, Any]], None], *, quick: bool
-) -> None:
-    """Run and keep every run as soon as it is done."""
+def mnist_runs(place: Path, asked: Run) -> dict[str, Any]:
+    """Every epsilon, on the official division of the images."""
     import torch
 
     from discreet import data
+    from discreet.pate import draw_flow
 
     torch.set_flush_denormal(True)
     digits = data.mnist()
     private, labels = flat(digits.x_train), digits.y_train.astype(np.int64)
     public = flat(digits.x_test[:PUBLIC])
     last, truth = flat(digits.x_test[-SCORED:]), digits.y_test[-SCORED:]
-    epochs = 3 if quick else 20
+    epochs = 3 if asked.quick else 20
+    rows = []
     for epsilon, queries, runs in MNIST:
         cache = place / f"epsilon-{epsilon:g}"
-        for run in range(runs if epsilon in targets else 0):
+        for run in range(1 if asked.quick else runs):
             start, cpu = time.perf_counter(), time.process_time()
             cached = len(list(cache.glob("votes-*")))
             model = digits_model(epsilon, queries, epochs=epochs, seed=run)
@@ -150,10 +134,9 @@ def mnist_runs(
             }
             figure = private_figure(model, private, labels, public, cache)
             row["data_dependent_epsilon"] = round(figure, 4)
-            if not quick:
-                keep(row)
-                if run == 0:
-                    _draw_flow(model, epsilon)
+            rows.append(row)
+            if run == 0 and epsilon == MNIST[0][0]:
+                draw_flow(model.certificate_, asked.folder / "pate-flow.png")
             print(
                 f"MNIST epsilon {at_most(row['epsilon'], digits=4)} (data-independent): "
                 f"{row['accuracy']:.2f} %, labels {row['label_accuracy']:.1f} % right, "
@@ -161,13 +144,7 @@ def mnist_runs(
                 f"{figure:.3f} (private)",
                 flush=True,
             )
-
-
-def _draw_flow(model: Any, epsilon: float) -> None:
-    from discreet.pate import draw_flow
-
-    if epsilon == MNIST[0][0]:
-        draw_flow(model.certificate_, IMAGES / "pate-flow.png")
+    return {"rows": rows, "teachers": TEACHERS, "delta": DELTA}
 
 
 # --- Adult -------------------------------------------------------------------------------
@@ -181,10 +158,10 @@ def adult_runs(*, quick: bool) -> dict[str, Any]:
     from discreet.pate import PATEClassifier
     from learners_tasks import adult_schema, census
 
-    found = census()
-    schema = adult_schema(found.train)
+    people = census()
+    schema = adult_schema(people.train)
     encoding = Encoding(schema)
-    train, test = (read_table(part, schema) for part in (found.train, found.test))
+    train, test = (read_table(part, schema) for part in (people.train, people.test))
     half = test.rows // 2
     truth = encoding.target(test)[half:]
     labels = np.array(schema.classes, dtype=object)
@@ -237,39 +214,23 @@ def adult_runs(*, quick: bool) -> dict[str, Any]:
 # --- what is written ---------------------------------------------------------------------
 
 
-def judged(results: dict[str, Any]) -> list[dict[str, Any]]:
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Every target with what was measured: the worst run must meet it."""
-    digits = results["mnist"]
-    best = [row for row in digits["rows"] if row["target_epsilon"] == MNIST[0][0]]
+    rows = found(record, "mnist")["rows"]
+    best = [row for row in rows if row["target_epsilon"] == MNIST[0][0]]
     worst = min(row["accuracy"] for row in best)
+    # Of the runs that trained all teachers; on one core that nothing else uses it is the time.
+    whole = [row["cpu_seconds"] for row in rows if row["votes_from_files"] == 0]
     spent = max(row["epsilon"] for row in best)
-    # Of the runs that trained all teachers; on one core that nobody shares it is the time.
-    whole = [row["cpu_seconds"] for row in digits["rows"] if row["votes_from_files"] == 0]
     return [
-        {
-            "what": "MNIST, data-independent epsilon",
-            "measured": spent,
-            "target": 1.97,
-            "met": spent <= 1.97,
-        },
-        {
-            "what": "MNIST, worst accuracy, must",
-            "measured": worst,
-            "target": 98.0,
-            "met": worst >= 98.0,
-        },
-        {
-            "what": "MNIST, worst accuracy, aim",
-            "measured": worst,
-            "target": 98.5,
-            "met": worst >= 98.5,
-        },
-        {
-            "what": "MNIST, CPU seconds of a whole run, teachers included",
-            "measured": max(whole, default=float("inf")),
-            "target": MOST_SECONDS,
-            "met": max(whole, default=float("inf")) <= MOST_SECONDS,
-        },
+        target("MNIST, data-independent epsilon", spent, at_most=1.97),
+        target("MNIST, worst accuracy, must", worst, at_least=98.0),
+        target("MNIST, worst accuracy, aim", worst, at_least=98.5),
+        target(
+            "MNIST, CPU seconds of a whole run, teachers included",
+            max(whole, default=None),
+            at_most=MOST_SECONDS,
+        ),
     ]
 
 
@@ -288,8 +249,8 @@ def mnist_table(results: dict[str, Any]) -> str:
     ]
     for name, epsilon, accuracy in PAPERS:
         lines.append(f"| {name} | not stated | {epsilon:g} | | {accuracy:.1f} % | | | |")
-    for target, queries, _ in MNIST:
-        rows = [row for row in results["mnist"]["rows"] if row["target_epsilon"] == target]
+    for aim, queries, _ in MNIST:
+        rows = [row for row in found(results, "mnist")["rows"] if row["target_epsilon"] == aim]
         accuracies = [row["accuracy"] for row in rows]
         spent = at_most(max(row["epsilon"] for row in rows), digits=4)
         # Runs recorded before figures were cut at the data-independent one are cut here.
@@ -320,28 +281,22 @@ def adult_table(results: dict[str, Any]) -> str:
     for name, title in NAMES.items():
         cells = []
         for epsilon in ADULT_EPSILONS:
-            found = [
+            scores = [
                 row["accuracy"]
-                for row in results["adult"]["rows"]
+                for row in found(results, "adult")["rows"]
                 if (row["learner"], row["target_epsilon"]) == (name, epsilon)
             ]
-            cells.append(f"{statistics.fmean(found):.1f} % ({min(found):.1f} to {max(found):.1f})")
+            cells.append(
+                f"{statistics.fmean(scores):.1f} % ({min(scores):.1f} to {max(scores):.1f})"
+            )
         lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def write_between(text: str, marker: str, content: str) -> str:
-    begin, end = f"<!-- {marker}: begin -->", f"<!-- {marker}: end -->"
-    if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{PAGE.name} needs one {begin} and one {end}")
-    head, rest = text.split(begin)
-    return f"{head}{begin}\n{content}\n{end}{rest.split(end)[1]}"
-
-
-def draw(results: dict[str, Any], *places: Path) -> None:
+def draw(results: dict[str, Any], place: Path) -> None:
     figure = blank_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
-    rows = results["mnist"]["rows"]
+    rows = found(results, "mnist")["rows"]
     left.plot(
         [row["epsilon"] for row in rows],
         [row["accuracy"] for row in rows],
@@ -373,7 +328,7 @@ def draw(results: dict[str, Any], *places: Path) -> None:
     for (name, title), colour in zip(NAMES.items(), colours, strict=True):
         points = [
             (row["target_epsilon"], row["accuracy"])
-            for row in results["adult"]["rows"]
+            for row in found(results, "adult")["rows"]
             if row["learner"] == name
         ]
         means = [
@@ -381,10 +336,10 @@ def draw(results: dict[str, Any], *places: Path) -> None:
             for epsilon in ADULT_EPSILONS
         ]
         right.plot(ADULT_EPSILONS, means, "-o", ms=4, color=COLOURS[colour], label=title)
-    right.axhline(results["adult"]["majority"], color=COLOURS["grey"], lw=0.8, ls="--")
+    right.axhline(found(results, "adult")["majority"], color=COLOURS["grey"], lw=0.8, ls="--")
     right.annotate(
         "always the larger class",
-        (3.0, results["adult"]["majority"]),
+        (3.0, found(results, "adult")["majority"]),
         fontsize=8,
         color=COLOURS["grey"],
         ha="right",
@@ -395,80 +350,29 @@ def draw(results: dict[str, Any], *places: Path) -> None:
     right.set_ylabel("accuracy, %")
     right.legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.3))
     tidy(right)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
-def publish(results: dict[str, Any]) -> None:
-    draw(results, RESULTS / "pate.png", IMAGES / "pate.png")
-    text = PAGE.read_text(encoding="utf-8")
-    text = write_between(text, "pate mnist", mnist_table(results))
-    PAGE.write_text(write_between(text, "pate adult", adult_table(results)), encoding="utf-8")
+def measure(asked: Run) -> dict[str, Any]:
+    """The parts that were asked for."""
+    parts = {}
+    if asked.wants("mnist"):
+        with tempfile.TemporaryDirectory() as place:
+            parts["mnist"] = mnist_runs(Path(place), asked)
+    if asked.wants("adult"):
+        parts["adult"] = adult_runs(quick=asked.quick)
+    return parts
 
 
-def recorded() -> dict[str, Any]:
-    kept = RESULTS / "pate.json"
-    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    return found
-
-
-def keep_mnist(row: dict[str, Any]) -> None:
-    """Put one run in the place of an older one of the same kind."""
-    results = recorded()
-    old = results.get("mnist", {"rows": []})["rows"]
-    same = ("target_epsilon", "run")
-    rows = [each for each in old if [each[key] for key in same] != [row[key] for key in same]]
-    results["mnist"] = {
-        "rows": sorted([*rows, row], key=lambda each: (-each["target_epsilon"], each["run"])),
-        "teachers": TEACHERS,
-        "delta": DELTA,
-    }
-    write_results(results)
-
-
-def write_results(results: dict[str, Any]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "pate.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one short run each, not judged")
-    parser.add_argument("--from-results", action="store_true", help="only draw and tabulate")
-    parser.add_argument("--only", choices=["mnist", "adult"], help="one data set only")
-    every = [epsilon for epsilon, _, _ in MNIST]
-    parser.add_argument("--epsilon", type=float, nargs="+", choices=every, default=every)
-    parser.add_argument("--cache", type=Path, help="keep votes here, and go on from them")
-    options = parser.parse_args()
-    beside = ROOT.parent / "shared" / "data"
-    if beside.is_dir():
-        os.environ.setdefault("DISCREET_DATA", str(beside))
-    if not options.from_results and options.only != "adult":
-        with tempfile.TemporaryDirectory() as spare:
-            place = Path(spare) if options.cache is None else options.cache
-            place.mkdir(parents=True, exist_ok=True)
-            mnist_runs(options.epsilon, place, keep_mnist, quick=options.quick)
-    if not options.from_results and options.only != "mnist":
-        adult = adult_runs(quick=options.quick)
-        if not options.quick:
-            write_results({**recorded(), "adult": adult})
-    results = recorded()
-    complete = {row["target_epsilon"] for row in results.get("mnist", {"rows": []})["rows"]}
-    if options.quick or "adult" not in results or complete != set(every):
-        return 0
-    results["environment"] = {
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "machine": platform.machine(),
-    }
-    results["targets"] = judged(results)
-    for target in results["targets"]:
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.4g} (target {target['target']:g}) {verdict}")
-    write_results(results)
-    publish(results)
-    return 0 if all(target["met"] for target in results["targets"]) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(
+    "pate",
+    measure,
+    targets,
+    parts=("mnist", "adult"),
+    tables={
+        ("docs/pate-results.md", "pate mnist"): mnist_table,
+        ("docs/pate-results.md", "pate adult"): adult_table,
+    },
+    pictures={"pate.png": draw},
+    made=("pate-flow.png",),
+)

@@ -3,27 +3,24 @@
 Made-up columns (integers, mostly zeros, heavy tails, both signs, small reals) of tables with 30
 columns of unknown bounds, at several numbers of rows and total epsilons, with a declared number
 of rows that is right, ten times too small and ten times too large. A bound is absurd if the
-interval is more than 20 times as wide as the true range from .05 % to 99.95 % of the values. Writes
-benchmarks/results/schema_bounds.json.
+interval is more than 20 times as wide as the true range from .05 % to 99.95 % of the values.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from discreet.data import Integer, Real, Schema, plan_schema
+from harness import Run, Suite, target
 
 COLUMNS = 30
 DELTA = 1e-6
 ROWS = (1_000, 5_000, 50_000)
 EPSILONS = (0.2, 1.0)
 FACTORS = (0.1, 1.0, 10.0)
-RESULTS = Path(__file__).parent / "results" / "schema_bounds.json"
+SEEDS = 20
 
 
 def made_up(rows: int, rng: np.random.Generator) -> dict[str, tuple[Any, np.ndarray]]:
@@ -41,7 +38,7 @@ def made_up(rows: int, rng: np.random.Generator) -> dict[str, tuple[Any, np.ndar
     return data
 
 
-def measure(rows: int, epsilon: float, factor: float, seed: int) -> dict[str, list[float]]:
+def one(rows: int, epsilon: float, factor: float, seed: int) -> dict[str, list[float]]:
     """Return for each family whether bounds were absurd, and which share they cut off."""
     data = made_up(rows, np.random.default_rng([seed, rows]))
     declared = max(1, round(rows * factor))
@@ -65,7 +62,7 @@ def table(seeds: int) -> list[dict[str, Any]]:
     for rows in ROWS:
         for epsilon in EPSILONS:
             for factor in FACTORS:
-                seen = [measure(rows, epsilon, factor, seed) for seed in range(seeds)]
+                seen = [one(rows, epsilon, factor, seed) for seed in range(seeds)]
                 families = {
                     family: {
                         "absurd": float(np.mean([one[family][0::2] for one in seen])),
@@ -86,14 +83,16 @@ def table(seeds: int) -> list[dict[str, Any]]:
     return lines
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = parser.parse_args().seeds
-    record = {"columns": COLUMNS, "delta": DELTA, "seeds": seeds, "lines": table(seeds)}
-    RESULTS.write_text(json.dumps(record, indent=1) + "\n")
+def measure(asked: Run) -> dict[str, Any]:
+    seeds = 2 if asked.quick else SEEDS
+    return {"columns": COLUMNS, "delta": DELTA, "seeds": seeds, "lines": table(seeds)}
+
+
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     # With 1,000 rows and epsilon .2 for 30 columns hardly any cell is above the noise.
     heard = [line for line in record["lines"] if line["rows"] * line["epsilon"] >= 1000]
     worst = max(line["absurd"] for line in heard)
-    if worst > 0.015:
-        raise SystemExit(f"absurd bounds in {worst:.1%} of the columns: the target is 1.5 %")
+    return [target("share of columns with absurd bounds", worst, at_most=0.015)]
+
+
+SUITE = Suite("schema_bounds", measure, targets)

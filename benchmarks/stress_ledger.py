@@ -1,6 +1,4 @@
-"""The ledger under stress, against its targets (issue C).
-
-    python benchmarks/stress_ledger.py [--quick]
+"""The ledger under stress, against its targets.
 
 1. 16 processes race 10,000 charges for one SQLite budget that has room for 8,000 of them: exactly
    8,000 are granted, every grant is on the chain, at least 500 durable charges a second.
@@ -8,11 +6,9 @@
 3. Signal 9 at random moments, 500 rounds (charges, migrations, training runs): the file opens, what
    was released was charged before, the chains verify.
 
-Writes ``benchmarks/results/ledger.json`` and ``ledger.png``; the exit code is 1 if a target is
-missed. The flush is the limit for one process alone; the time of a bare flush is measured, too.
+The flush is the limit for one process alone; the time of a bare flush is measured, too.
 """
 
-import argparse
 import json
 import math
 import os
@@ -31,9 +27,9 @@ from matplotlib import pyplot as plt
 
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
+from harness import Run, Suite, claim, target
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results"
 LEAST_RATE = 500.0
 # A logarithmic cost may grow with log(entries); noise of a shared machine is allowed on top.
 SLACK = 1.5
@@ -127,27 +123,25 @@ def draw(result: dict[str, Any], place: Path) -> None:
     plt.close(figure)
 
 
-def judge(result: dict[str, Any]) -> dict[str, bool]:
+def targets(result: dict[str, Any]) -> list[dict[str, Any]]:
     race, killing, costs = result["race"], result["killing"], result["cost_by_length"]
     lengths = [int(length) for length in costs]
     first, last = (costs[str(length)]["work_ms"] for length in (lengths[0], lengths[-1]))
-    return {
-        "granted exactly what fits": race["granted"] == race["fit"] and race["spent"] == "1",
-        "every grant is on the chain": race["every_grant_on_chain"] and race["verified"],
-        "at least 500 charges a second": race["charges_per_second"] >= LEAST_RATE,
-        "cost is at most logarithmic": last
-        <= SLACK * first * math.log(lengths[-1]) / math.log(lengths[0]),
-        "spent is at least released": killing["charged"] >= killing["released"] > 0,
-        "all rounds were survived": sum(killing["rounds"].values()) == killing["asked"],
-    }
+    growth = math.log(lengths[-1]) / math.log(lengths[0])
+    fits = race["granted"] == race["fit"] and race["spent"] == "1"
+    return [
+        claim("granted exactly what fits", fits),
+        claim("every grant is on the chain", race["every_grant_on_chain"] and race["verified"]),
+        target("charges a second", race["charges_per_second"], at_least=LEAST_RATE),
+        target("cost of a long chain over a short one", last / first, at_most=SLACK * growth),
+        claim("spent is at least released", killing["charged"] >= killing["released"] > 0),
+        claim("all rounds were survived", sum(killing["rounds"].values()) == killing["asked"]),
+    ]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a tenth of everything, not judged")
-    quick = parser.parse_args().quick
-    attempts, fit, rounds = (1000, 800, 50) if quick else (10_000, 8_000, 500)
-    lengths = [100, 1000, 10_000] if quick else [100, 1000, 10_000, 100_000]
+def measure(asked: Run) -> dict[str, Any]:
+    attempts, fit, rounds = (1000, 800, 50) if asked.quick else (10_000, 8_000, 500)
+    lengths = [100, 1000, 10_000] if asked.quick else [100, 1000, 10_000, 100_000]
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
         result: dict[str, Any] = {"flush_ms": round(flush_milliseconds(directory), 3)}
@@ -160,18 +154,29 @@ def main() -> None:
         (directory / "killing").mkdir()
         killed = program("ledger_killing.py", str(directory / "killing"), "--rounds", str(rounds))
         result["killing"] = killed | {"asked": rounds}
-        print("killing:", result["killing"], flush=True)
-    result["targets"] = judge(result)
-    for target, met in result["targets"].items():
-        print(("ok      " if met else "MISSED  ") + target)
-    if quick:
-        return
-    RESULTS.mkdir(exist_ok=True)
-    text = json.dumps(result, indent=2) + "\n"
-    (RESULTS / "ledger.json").write_text(text, encoding="utf-8")
-    draw(result, RESULTS / "ledger.png")
-    sys.exit(0 if all(result["targets"].values()) else 1)
+    return result
 
 
-if __name__ == "__main__":
-    main()
+def costs(result: dict[str, Any]) -> str:
+    lengths = result["cost_by_length"].values()
+    work = " / ".join(f"{cost['work_ms']:.2f}" for cost in lengths)
+    whole = " / ".join(f"{cost['whole_ms']:.2f}" for cost in lengths)
+    return f"{work} ms; with the flush {whole} ms"
+
+
+def killings(result: dict[str, Any]) -> str:
+    return f"{result['killing']['charged']:,} charged, {result['killing']['released']:,} released"
+
+
+SUITE = Suite(
+    "ledger",
+    measure,
+    targets,
+    pictures={"ledger.png": draw},
+    numbers={
+        "flush": lambda result: f"{result['flush_ms']:.2f} ms",
+        "rate": lambda result: f"{result['race']['charges_per_second']:.0f}",
+        "cost": costs,
+        "killing": killings,
+    },
+)

@@ -1,27 +1,20 @@
 """Theory against practice: what a claimed epsilon costs, and what an attacker gets under it.
 
-    python benchmarks/theory_practice.py [--seeds N] [--workers N] [--purchase FILE]
-                                         [--continue | --from-results]
-
 For every accountant and every epsilon of Jayaraman and Evans (2019), the least noise that the
 accountant lets pass as (epsilon, 1e-5); with that noise, logistic regression and a network on
 Adult and Location-30 (on Purchase-100 if its file is given) by DP-SGD, five times. Measured are
 the loss of accuracy beside a plain twin, the advantage of Yeom's attack, and, which the paper
 has not, what an audit with gradient canaries certifies from below in the same run.
 
-Writes benchmarks/results/theory.json and theory.png, docs/images/theory.png and the tables
-between the markers of docs/theory-and-practice.md. --continue keeps the runs that are recorded.
+PURCHASE=file in the environment adds Purchase-100. A run that is interrupted goes on when it is
+started again.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import multiprocessing
 import os
-import platform
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,9 +23,8 @@ from typing import Any
 
 import torch
 
-from attack_shokri import use_shared_data
-from detection_table import write_between
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+from harness import Run, Suite, target
 from theory_runs import (
     ACCOUNTANTS,
     ADULT,
@@ -46,12 +38,6 @@ from theory_runs import (
     private,
     purchases,
 )
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "theory.json"
-PICTURE = RESULTS.with_suffix(".png")
-PAGE = ROOT / "docs" / "theory-and-practice.md"
-IMAGE = ROOT / "docs" / "images" / "theory.png"
 
 SEEDS = 5
 NO_LOSS = 0.02
@@ -128,31 +114,29 @@ def noises(listed: dict[str, Setting], known: dict[str, float]) -> dict[str, flo
     return known
 
 
-def run(results: dict[str, Any], *, seeds: int, workers: int, purchase: Path | None) -> None:
-    """Add the runs that are missing; what is done is kept if this is interrupted."""
+def measure(asked: Run) -> dict[str, Any]:
+    """All runs; what an interrupted one had done is not done again."""
+    purchase = Path(os.environ["PURCHASE"]) if os.environ.get("PURCHASE") else None
+    start: dict[str, Any] = {"delta": DELTA, "canaries": CANARIES, "noise_multipliers": {}}
+    results = {**start, "runs": [], **asked.resume("theory")}
     listed = settings_with(purchase)
-    start = time.perf_counter()
-    before = results["seconds"]
     results["noise_multipliers"] = noises(listed, results["noise_multipliers"])
     done = {cell_of(row) for row in results["runs"]}
-    wanted = [cell for cell in cells(list(listed), seeds) if cell not in done]
+    seeds = 1 if asked.quick else SEEDS
     tasks = []
-    for cell in wanted:
-        key = f"{cell[0]}, {cell[2]}, {cell[3]:g}"
-        tasks.append((cell, results["noise_multipliers"].get(key, 0.0), purchase))
+    for cell in cells(list(listed), seeds):
+        if cell not in done:
+            key = f"{cell[0]}, {cell[2]}, {cell[3]:g}"
+            tasks.append((cell, results["noise_multipliers"].get(key, 0.0), purchase))
     saved = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    with multiprocessing.get_context("spawn").Pool(min(2, os.cpu_count() or 1)) as pool:
         for count, row in enumerate(pool.imap(one, tasks), start=1):
             results["runs"].append(row)
-            if time.perf_counter() - saved > SAVE_EVERY or count == len(tasks):
+            if time.perf_counter() - saved > SAVE_EVERY:
                 saved = time.perf_counter()
-                results["seconds"] = round(before + saved - start, 1)
-                write(results)
-                print(f"{count} of {len(tasks)} runs, {saved - start:.0f} s", flush=True)
-
-
-def write(results: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                asked.save("theory", results)
+                print(f"{count} of {len(tasks)} runs", flush=True)
+    return results
 
 
 # --- reading -----------------------------------------------------------------------------
@@ -274,15 +258,13 @@ def trends(results: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def judged(results: dict[str, Any]) -> list[str]:
-    """What must not be: claims that audits refute more often than they may by chance."""
-    audits = [row for row in results["runs"] if row["accountant"] != "none"]
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Claims that audits refute more often than they may by chance are wrong."""
+    audits = [row for row in record["runs"] if row["accountant"] != "none"]
     violated = sum(row["verdict"] == "violated" for row in audits)
-    wrong = []
     # Each is wrong with probability 0.05 at most; six deviations above that is no accident.
-    if violated > 0.05 * len(audits) + 6 * math.sqrt(0.05 * 0.95 * len(audits)):
-        wrong.append(f"{violated} of {len(audits)} audits refute the accountant")
-    return wrong
+    most = 0.05 * len(audits) + 6 * math.sqrt(0.05 * 0.95 * len(audits))
+    return [target(f"audits that refute the accountant, of {len(audits)}", violated, at_most=most)]
 
 
 # --- publishing --------------------------------------------------------------------------
@@ -326,7 +308,7 @@ def trend_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def draw(results: dict[str, Any], *places: Path) -> None:
+def draw(results: dict[str, Any], place: Path) -> None:
     figures = Figures(results)
     figure = blank_figure(3.1 * len(figures.panels), 8)
     grid = figure.subplots(3, len(figures.panels), sharex=True, squeeze=False)
@@ -356,51 +338,14 @@ def draw(results: dict[str, Any], *places: Path) -> None:
     for line, name in enumerate(names):
         grid[line][0].set_ylabel(name, fontsize=8)
         grid[line][0].legend(fontsize=6, frameon=False)
-    for place in places:
-        save(figure, place)
+    save(figure, place)
 
 
-def publish(results: dict[str, Any]) -> None:
-    draw(results, PICTURE, IMAGE)
-    text = PAGE.read_text(encoding="utf-8")
-    text = write_between(text, "trend table", trend_table(results))
-    text = write_between(text, "theory table", table(results))
-    PAGE.write_text(text, encoding="utf-8")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--purchase", type=Path, help="dataset_purchase, a file of Purchase-100")
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--continue", dest="keep", action="store_true", help="keep recorded runs")
-    how.add_argument("--from-results", action="store_true", help="only tabulate and draw")
-    options = parser.parse_args()
-    use_shared_data()
-    results: dict[str, Any] = {
-        "delta": DELTA,
-        "canaries": CANARIES,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "cores": os.cpu_count(),
-        },
-        "seconds": 0.0,
-        "noise_multipliers": {},
-        "runs": [],
-    }
-    if (options.keep or options.from_results) and RESULTS.exists():
-        results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    if not options.from_results:
-        run(results, seeds=options.seeds, workers=options.workers, purchase=options.purchase)
-    publish(results)
-    for trend in trends(results):
-        print(f"{'same' if trend['same'] else 'DIFFERS'}: {trend['theirs']} / {trend['ours']}")
-    wrong = judged(results)
-    print("\n".join(wrong) or "no accountant was refuted more often than chance allows")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+PAGE = "docs/theory-and-practice.md"
+SUITE = Suite(
+    "theory",
+    measure,
+    targets,
+    tables={(PAGE, "trend table"): trend_table, (PAGE, "theory table"): table},
+    pictures={"theory.png": draw},
+)

@@ -1,38 +1,30 @@
 """The other panel of the lecture's second figure: Shokri's attack over the claimed epsilon.
 
-    python benchmarks/theory_shokri.py [--seeds N] [--workers N] [--continue | --from-results]
-
 The settings, seeds and noise (by RDP) are those of theory_practice.py, without canaries. Five
 shadow models are trained like each target, with its noise and its sampling rate, on random halves
 of the records that the target was not trained on. There are none besides, so these are
 also the non-members that the attack is judged on.
-
-Writes benchmarks/results/theory_shokri.json and theory_shokri.png, docs/images/theory_shokri.png
-and a table in docs/theory-and-practice.md.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import multiprocessing
 import os
-import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
 from torch import nn
 
-from attack_shokri import use_shared_data
-from detection_table import write_between
 from discreet.attacks import ShadowPool, observe_split, shokri, yeom
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.learn.dpsgd import Plan, make_private
-from theory_practice import PAGE, RESULTS, allowed_advantage
+from harness import Run, Suite, read_record, target
+from theory_practice import PAGE, allowed_advantage
 from theory_runs import (
     ADULT,
     DELTA,
@@ -48,9 +40,6 @@ from theory_runs import (
     tensors,
 )
 
-OWN_RESULTS = RESULTS.with_name("theory_shokri.json")
-PICTURE = OWN_RESULTS.with_suffix(".png")
-IMAGE = PAGE.parent / "images" / "theory_shokri.png"
 SEEDS = 5
 SHADOWS = 5
 SAVE_EVERY = 30.0
@@ -132,24 +121,25 @@ def one(task: tuple[Cell, float]) -> dict[str, Any]:
     return {**found, **attacked(SETTINGS[name], model, noise=noise, seed=seed)}
 
 
-def run(results: dict[str, Any], *, seeds: int, workers: int) -> None:
-    """Add the runs that are missing; what is done is kept if this is interrupted."""
-    known = json.loads(RESULTS.read_text(encoding="utf-8"))["noise_multipliers"]
+def measure(asked: Run) -> dict[str, Any]:
+    """All runs; what an interrupted one had done is not done again."""
+    known = (read_record("theory") or {})["noise_multipliers"]
+    results = {"delta": DELTA, "shadows": SHADOWS, "runs": [], **asked.resume("theory_shokri")}
     done = {cell_of(row) for row in results["runs"]}
     tasks = [
         (cell, known.get(f"{cell[0]}, rdp, {cell[2]:g}", 0.0))
-        for cell in cells(seeds)
+        for cell in cells(1 if asked.quick else SEEDS)
         if cell not in done
     ]
-    begun = saved = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    saved = time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(min(2, os.cpu_count() or 1)) as pool:
         for count, row in enumerate(pool.imap(one, tasks), start=1):
             results["runs"].append(row)
-            if time.perf_counter() - saved > SAVE_EVERY or count == len(tasks):
+            if time.perf_counter() - saved > SAVE_EVERY:
                 saved = time.perf_counter()
-                text = json.dumps(results, indent=1) + "\n"
-                OWN_RESULTS.write_text(text, encoding="utf-8")
-                print(f"{count} of {len(tasks)} runs, {saved - begun:.0f} s", flush=True)
+                asked.save("theory_shokri", results)
+                print(f"{count} of {len(tasks)} runs", flush=True)
+    return results
 
 
 class Means:
@@ -180,7 +170,7 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines).replace("-0.00", "0.00")
 
 
-def draw(results: dict[str, Any]) -> None:
+def draw(results: dict[str, Any], place: Path) -> None:
     means = Means(results)
     figure = blank_figure(3.1 * len(means.panels), 3)
     grid = figure.subplots(1, len(means.panels), sharey=True, squeeze=False)[0]
@@ -198,46 +188,24 @@ def draw(results: dict[str, Any]) -> None:
         tidy(axes)
     grid[0].set_ylabel("advantage (dotted: no privacy)", fontsize=8)
     grid[0].legend(fontsize=6, frameon=False)
-    for place in (PICTURE, IMAGE):
-        save(figure, place)
+    save(figure, place)
 
 
-def judged(results: dict[str, Any]) -> list[str]:
-    """Advantages above what the claim allows, six deviations and more."""
-    wrong = []
-    for row in results["runs"]:
-        size = SETTINGS[row["data"]].members
-        slack = 6.0 / math.sqrt(2 * size)
-        most = allowed_advantage(row.get("epsilon", math.inf)) + slack
-        wrong += [
-            f"{what}: {row[what]:.3f} above {most:.3f} at {cell_of(row)}"
-            for what in ("shokri", "yeom")
-            if row[what] > most
-        ]
-    return wrong
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """No advantage is above what the claim allows by six deviations or more."""
+    beyond = [
+        row[what] - allowed_advantage(row.get("epsilon", math.inf)) - 6.0 / math.sqrt(2 * size)
+        for row in record["runs"]
+        for size in [SETTINGS[row["data"]].members]
+        for what in ("shokri", "yeom")
+    ]
+    return [target("advantage beyond the claim and six deviations", max(beyond), at_most=0.0)]
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1))
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument("--continue", dest="keep", action="store_true", help="keep recorded runs")
-    how.add_argument("--from-results", action="store_true", help="only tabulate and draw")
-    options = parser.parse_args()
-    use_shared_data()
-    results: dict[str, Any] = {"delta": DELTA, "shadows": SHADOWS, "runs": []}
-    if (options.keep or options.from_results) and OWN_RESULTS.exists():
-        results = json.loads(OWN_RESULTS.read_text(encoding="utf-8"))
-    if not options.from_results:
-        run(results, seeds=options.seeds, workers=options.workers)
-    draw(results)
-    text = write_between(PAGE.read_text(encoding="utf-8"), "shokri table", table(results))
-    PAGE.write_text(text, encoding="utf-8")
-    wrong = judged(results)
-    print("\n".join(wrong) or "no attack gets more than the claim allows")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite(
+    "theory_shokri",
+    measure,
+    targets,
+    tables={(PAGE, "shokri table"): table},
+    pictures={"theory_shokri.png": draw},
+)

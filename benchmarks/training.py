@@ -1,7 +1,5 @@
 """Time and memory of a private training step beside plain SGD, Opacus and torch.func.
 
-    python benchmarks/training.py [--quick] [--threads 1 2] [--tasks NAME ...]
-
 All ways run in turn in one process, round after round, a burst of steps each (the first step of
 a burst is not counted), so that a slow spell of the machine hits all of them. A round gives the
 ratio of each way to plain SGD in that round; the median over rounds counts. Peak memory is
@@ -9,35 +7,29 @@ measured in processes of their own. Ours goes through the public interface with 
 noise, the peers use torch's generator. Two forms of ours are timed, the user's own loop and one
 call a batch (private.step); of ours as of Opacus the faster one is judged, and all are shown.
 Drawing and loading the batch is not part of a step (what drawing a Poisson batch costs is
-listed). Prints measured beside target, writes benchmarks/results/training.json and training.png,
-and exits with 1 if a target is missed.
+listed). The parts are the tasks, and "growth".
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
-import os
-import platform
 import statistics
-import sys
 import time
 from dataclasses import replace
-from importlib.metadata import version
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
 
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd.sampling import draws
+from harness import Run, Suite, found, target
 from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens
 from training_picture import draw
 from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_loops
 
-RESULTS = Path(__file__).resolve().parent / "results"
+THREADS = (1, 2)
 MEMORY = 1.3
 # Less than this cannot be told from slack of the process; such differences are shown, not judged.
 MEGABYTES = 4.0
@@ -154,48 +146,26 @@ def drawing() -> float:
     return 1e3 * statistics.median(times)
 
 
-def judge(rows: list[dict[str, Any]], memory: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each target beside what was measured."""
-    targets = []
-    by_name = {task.name: task for task in TASKS}
-    for row in rows:
-        where = f"{row['task']}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
-        ratio, way = min((row["ratios"][way], way) for way in (OURS, ONE_CALL))
-        form = "own loop" if way == OURS else "one call"
-        targets.append(
-            {
-                "what": f"{where}: step over plain, {form} (at most)",
-                "measured": ratio,
-                "target": row["target"],
-                "met": ratio <= row["target"],
-            }
-        )
-        peers = [row["ratios"][way] for way in OPACUS if way in row["ratios"]]
-        if peers:
-            times = min(peers) / ratio
-            least = by_name[row["task"]].times_opacus
-            targets.append(
-                {
-                    "what": f"{where}: times faster than the fastest mode of Opacus",
-                    "measured": times,
-                    "target": least,
-                    "met": times >= least,
-                }
-            )
-    for row in memory:
-        if row["megabytes"].get(OURS) and row["megabytes"].get(PLAIN):
-            used, reference = row["megabytes"][OURS], row["megabytes"][PLAIN]
-            too_small = used - reference < MEGABYTES
-            note = f", {used:.1f} MB: too little to judge" if too_small else ""
-            targets.append(
-                {
-                    "what": f"{row['task']}: peak memory over plain (at most){note}",
-                    "measured": used / reference,
-                    "target": MEMORY,
-                    "met": too_small or used / reference <= MEMORY,
-                }
-            )
-    return targets
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each target beside what was measured."""
+    listed = []
+    for task in TASKS:
+        part = found(record, task.name)
+        for row in part["rows"] if part else ():
+            where = f"{task.name}, {row['threads']} thread{'s' if row['threads'] > 1 else ''}"
+            ratio, way = min((row["ratios"][way], way) for way in (OURS, ONE_CALL))
+            form = "own loop" if way == OURS else "one call"
+            what = f"{where}: step over plain, {form}"
+            listed.append(target(what, ratio, at_most=row["target"]))
+            if peers := [row["ratios"][way] for way in OPACUS if way in row["ratios"]]:
+                what = f"{where}: times faster than the fastest mode of Opacus"
+                listed.append(target(what, min(peers) / ratio, at_least=task.times_opacus))
+        if part and part["megabytes"].get(OURS) and part["megabytes"].get(PLAIN):
+            used, reference = part["megabytes"][OURS], part["megabytes"][PLAIN]
+            if used - reference >= MEGABYTES:
+                what = f"{task.name}: peak memory over plain"
+                listed.append(target(what, used / reference, at_most=MEMORY))
+    return listed
 
 
 def show(row: dict[str, Any]) -> None:
@@ -209,55 +179,64 @@ def show(row: dict[str, Any]) -> None:
         print(f"    {way:18s} {reason.splitlines()[0]}", flush=True)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--tasks", nargs="+", default=[], help="only tasks that contain these")
-    given = parser.parse_args()
+def measure(asked: Run) -> dict[str, Any]:
     logging.getLogger("discreet").setLevel(logging.ERROR)
-    rounds, budget = (5, 3.0) if given.quick else (11, 6.0)
+    rounds, budget = (5, 3.0) if asked.quick else (11, 6.0)
     compile_loops()
-    chosen = [
-        task for task in TASKS if not given.tasks or any(name in task.name for name in given.tasks)
-    ]
-    rows = []
-    for task in chosen:
-        for threads in given.threads:
-            more = 1 if given.quick else task.more_rounds
+    parts: dict[str, Any] = {}
+    for task in TASKS:
+        if not asked.wants(task.name):
+            continue
+        rows = []
+        for threads in THREADS:
+            more = 1 if asked.quick else task.more_rounds
             rows.append(compare(task, threads=threads, rounds=more * rounds, budget=budget))
             show(rows[-1])
-    memory = []
-    for task in chosen:
-        ways = [PLAIN, OURS] if given.quick else [PLAIN, OURS, "Opacus ghost", "Opacus hooks"]
-        memory.append({"task": task.name, "megabytes": {way: measured(task, way) for way in ways}})
-    targets = judge(rows, memory)
-    results = {
-        "targets": targets,
-        "rows": rows,
-        "memory": memory,
-        "growth": growth(3 if given.quick else 5),
-        "drawing_a_poisson_batch_milliseconds": drawing(),
-        "threads": given.threads,
-        "rounds": rounds,
-        "environment": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "opacus": version("opacus"),
-            "cores": os.cpu_count(),
-            "machine": platform.machine(),
-        },
-    }
-    if not given.tasks:
-        RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / "training.json"
-        path.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-        draw(results, RESULTS / "training.png")
-    for target in targets:
-        verdict = "met" if target["met"] else "MISSED"
-        print(f"{target['what']}: {target['measured']:.3g} (target {target['target']:g}) {verdict}")
-    return 0 if all(target["met"] for target in targets) else 1
+        ways = [PLAIN, OURS] if asked.quick else [PLAIN, OURS, "Opacus ghost", "Opacus hooks"]
+        parts[task.name] = {"rows": rows, "megabytes": {way: measured(task, way) for way in ways}}
+    if asked.wants("growth"):
+        parts["growth"] = {
+            "curves": growth(3 if asked.quick else 5),
+            "drawing_a_poisson_batch_milliseconds": drawing(),
+        }
+    return parts
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def table(record: dict[str, Any]) -> str:
+    """Ratios to plain SGD with 1 and 2 threads; memory too, or megabytes where that is little."""
+    lines = [
+        "| model | loop | call | target | fastest Opacus | peak memory |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for task in TASKS:
+        part = found(record, task.name)
+        rows = part["rows"]
+        loop, call = (
+            ", ".join(f"{row['ratios'][way]:.2f}" for row in rows) for way in (OURS, ONE_CALL)
+        )
+        peers = ", ".join(
+            f"{min(row['ratios'][way] for way in OPACUS if way in row['ratios']):.1f}"
+            for row in rows
+        )
+        used, reference = part["megabytes"][OURS], part["megabytes"][PLAIN]
+        memory = f"{used:.1f} MB" if used < MEGABYTES else f"{used / reference:.2f}"
+        lines.append(
+            f"| {task.name} | {loop} | {call} | {rows[0]['target']:g} | {peers} | {memory} |"
+        )
+    return "\n".join(lines)
+
+
+def span(way: str, record: dict[str, Any]) -> str:
+    ratios = [row["ratios"][way] for task in TASKS for row in found(record, task.name)["rows"]]
+    return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+
+SUITE = Suite(
+    "training",
+    measure,
+    targets,
+    parts=(*(task.name for task in TASKS), "growth"),
+    tables={("docs/training.md", "training table"): table},
+    pictures={"training.png": draw},
+    numbers={"call": partial(span, ONE_CALL), "loop": partial(span, OURS)},
+)

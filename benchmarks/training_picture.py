@@ -11,6 +11,8 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
+from harness import found
+from training_models import TASKS
 from training_ways import ONE_CALL, OURS, PLAIN
 
 OF_OURS = {OURS: "#1b6ca8", ONE_CALL: "#6db1e0"}
@@ -18,10 +20,12 @@ OF_OURS = {OURS: "#1b6ca8", ONE_CALL: "#6db1e0"}
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Ratios to plain SGD for every task, and how they grow."""
-    figure, axes = plt.subplots(1, 1 + len(results["growth"]), figsize=(16, 4.6))
+    curves = found(results, "growth")["curves"]
+    figure, axes = plt.subplots(1, 1 + len(curves), figsize=(16, 4.6))
     figure.set_layout_engine("constrained")
     left = axes[0]
-    rows = [row for row in results["rows"] if row["threads"] == results["threads"][-1]]
+    parts = [part for task in TASKS if (part := found(results, task.name))]
+    rows = [part["rows"][-1] for part in parts]
     ways = [way for way in rows[0]["ratios"] if way != PLAIN]
     height = 0.8 / len(ways)
     for at, way in enumerate(ways):
@@ -43,7 +47,7 @@ def draw(results: dict[str, Any], path: Path) -> None:
     left.invert_yaxis()
     left.set_xlabel("time of a step over plain SGD (log scale)")
     left.legend(fontsize=7)
-    for axis, (name, curve) in zip(axes[1:], results["growth"].items(), strict=True):
+    for axis, (name, curve) in zip(axes[1:], curves.items(), strict=True):
         for way, values in curve["milliseconds"].items():
             axis.plot(curve["sizes"], values, marker="o", label=way)
         axis.set_xscale("log", base=2)

@@ -1,12 +1,7 @@
-"""Count the files of Discreet that a user's call walks through.
-
-`make walks` prints the table and exits with 1 where a walk is longer than planned;
-`--write` puts it into docs/architecture.md.
-"""
+"""How many files of Discreet a user's call walks through; too many is a miss."""
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 import threading
@@ -17,11 +12,9 @@ from types import FrameType
 from typing import Any
 
 import discreet
+from harness import Run, Suite, target
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "architecture.md"
 SOURCE = str(Path(discreet.__file__).parent)
-BEGIN, END = "<!-- walks: begin -->", "<!-- walks: end -->"
 
 
 @contextmanager
@@ -151,34 +144,27 @@ WALKS: dict[str, tuple[Callable[[set[str]], None], int]] = {
 }
 
 
-def table(counts: dict[str, int]) -> str:
-    rows = [f"| {name} | {counts[name]} | {WALKS[name][1]} |" for name in counts]
+def measure(_: Run) -> dict[str, Any]:
+    """The files of each walk, by name."""
+    walks = {}
+    for name, (walk, _most) in WALKS.items():
+        files: set[str] = set()
+        walk(files)
+        walks[name] = sorted(path.removeprefix(SOURCE).lstrip("/") for path in files)
+    return {"walks": walks}
+
+
+def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        target(f"files of {name}", len(files), at_most=WALKS[name][1])
+        for name, files in record["walks"].items()
+    ]
+
+
+def table(record: dict[str, Any]) -> str:
+    walks = record["walks"]
+    rows = [f"| {name} | {len(walks[name])} | {WALKS[name][1]} |" for name in walks]
     return "\n".join(["| walk | files | at most |", "|---|---|---|", *rows])
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write docs/architecture.md")
-    parser.add_argument("--files", action="store_true", help="list the files of each walk")
-    parser.add_argument("--only", help="walks whose name contains this")
-    words = parser.parse_args()
-    counts = {}
-    for name, (walk, _) in WALKS.items():
-        if words.only and words.only not in name:
-            continue
-        files: set[str] = set()
-        walk(files)
-        counts[name] = len(files)
-        if words.files:
-            print(name, *sorted(path.removeprefix(SOURCE) for path in files), sep="\n  ")
-    print(table(counts))
-    if words.write:
-        text = PAGE.read_text(encoding="utf-8")
-        head, _, rest = text.partition(BEGIN)
-        _, _, tail = rest.partition(END)
-        PAGE.write_text(f"{head}{BEGIN}\n{table(counts)}\n{END}{tail}", encoding="utf-8")
-    return int(any(counts[name] > WALKS[name][1] for name in counts))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SUITE = Suite("walks", measure, targets, tables={("docs/architecture.md", "walks"): table})

@@ -1,18 +1,16 @@
 """The accounting benchmark: its clock, its verdicts, and one quick run of all of it."""
 
 import copy
-import json
 import math
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+import harness
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -20,21 +18,13 @@ MODULES = (
     "accounting_rows",
     "accountants",
     "accounting_targets",
-    "accounting_table",
     "side_by_side",
 )
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[SimpleNamespace]:
-    """The benchmark's modules, which import one another as the script does."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        yield SimpleNamespace(**{name: __import__(name) for name in MODULES})
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-        for name in MODULES:
-            sys.modules.pop(name, None)
+def bench() -> SimpleNamespace:
+    return SimpleNamespace(**{name: import_module(name) for name in MODULES})
 
 
 def answer(lower: float | None, upper: float | None, seconds: float | None) -> dict[str, Any]:
@@ -63,11 +53,9 @@ def good_results(bench: SimpleNamespace) -> dict[str, Any]:
 
 
 def test_results_that_meet_every_target_pass(bench: SimpleNamespace) -> None:
-    targets = bench.accounting_targets.judge(good_results(bench))
+    targets = bench.accounting_targets.targets(good_results(bench))
     assert len(targets) == 7
     assert all(entry["met"] for entry in targets)
-    assert bench.accounting_targets.exit_code(targets) == 0
-    assert bench.accounting_targets.exit_code([]) == 1
 
 
 def plant_slow_row(results: dict[str, Any]) -> None:
@@ -127,11 +115,10 @@ def test_one_planted_miss_is_found_and_fails_the_run(
 ) -> None:
     results = copy.deepcopy(good_results(bench))
     plant(results)
-    targets = bench.accounting_targets.judge(results)
+    targets = bench.accounting_targets.targets(results)
     missed = [entry["what"] for entry in targets if not entry["met"]]
     assert len(missed) == 1
     assert missed[0].startswith(what)
-    assert bench.accounting_targets.exit_code(targets) == 1
 
 
 def test_a_call_is_stopped_when_its_time_is_up(bench: SimpleNamespace) -> None:
@@ -190,29 +177,10 @@ def test_rows_cover_the_range(bench: SimpleNamespace) -> None:
 
 
 @pytest.mark.slow
-def test_quick_run_writes_results_and_exits_by_its_targets(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / "accounting.py"), "--quick", "--results", str(tmp_path)],
-        check=False,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+def test_a_quick_run_goes_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "BUILD", tmp_path)
+    results = harness.run_suite("accounting", quick=True)
     text = (tmp_path / "accounting.json").read_text(encoding="utf-8")
-    results = json.loads(text)
-    assert done.returncode == (0 if all(entry["met"] for entry in results["targets"]) else 1)
-    assert set(results) == {
-        "quick",
-        "environment",
-        "rows",
-        "mixtures",
-        "calibration",
-        "steps_curves",
-        "import_seconds",
-        "targets",
-    }
     for row in results["rows"] + results["mixtures"]:
         ours = row["answers"]["discreet"]
         assert ours["failure"] is None
@@ -223,16 +191,6 @@ def test_quick_run_writes_results_and_exits_by_its_targets(tmp_path: Path) -> No
     assert first["lower"] < 0.94687 < first["upper"]
     for entry in results["targets"]:
         assert set(entry) == {"what", "measured", "target", "where", "met"}
-        assert f"{entry['what']}: " in done.stdout
     assert (tmp_path / "accounting.png").read_bytes().startswith(b"\x89PNG")
     assert str(Path.home()) not in text
     assert str(ROOT) not in text
-
-
-def test_the_page_quotes_the_stored_results(bench: SimpleNamespace) -> None:
-    results = json.loads((BENCHMARKS / "results" / "accounting.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
-    assert bench.accounting_table.with_table(page, results) == page
-    assert bench.accounting_table.table(results).count("\n| ") > len(results["rows"])
-    results["rows"][0]["answers"]["discreet"]["upper"] += 1.0
-    assert bench.accounting_table.with_table(page, results) != page

@@ -1,9 +1,8 @@
 """The published accuracies are those of the recorded run, and the script judges rightly."""
 
 import copy
-import importlib.util
 import json
-import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,23 +15,11 @@ from discreet.privacy import Gaussian
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = json.loads((ROOT / "benchmarks/results/dpsgd.json").read_text(encoding="utf-8"))
-PAGE = (ROOT / "docs/training-results.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
-    path = ROOT / "benchmarks" / "reproduce_dpsgd.py"
-    spec = importlib.util.spec_from_file_location("reproduce_dpsgd", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_shows_the_recorded_run(script: ModuleType) -> None:
-    assert script.table(RESULTS) in PAGE
+    return import_module("reproduce_dpsgd")
 
 
 def test_the_recorded_run_is_of_these_experiments(script: ModuleType) -> None:
@@ -47,10 +34,10 @@ def test_the_recorded_run_is_of_these_experiments(script: ModuleType) -> None:
 
 
 def test_every_target_was_met(script: ModuleType) -> None:
-    assert RESULTS["targets"] == script.judged(RESULTS["experiments"])
-    assert all(target["met"] for target in RESULTS["targets"])
-    accuracy = {t["what"]: t["target"] for t in RESULTS["targets"] if "accuracy" in t["what"]}
-    assert sorted(accuracy.values()) == [86.0, 95.0, 98.1]
+    targets = script.targets(RESULTS)
+    assert all(target["met"] for target in targets)
+    accuracy = [t["target"] for t in targets if "accuracy" in t["what"]]
+    assert sorted(accuracy) == ["at least 86", "at least 95", "at least 98.1"]
 
 
 @pytest.mark.parametrize("recorded", RESULTS["experiments"], ids=lambda each: each["name"])
@@ -76,14 +63,7 @@ def test_a_missed_target_is_seen(script: ModuleType, key: str, value: float) -> 
     spoiled = copy.deepcopy(RESULTS["experiments"])
     for each in spoiled:
         each[key] = value
-    assert not all(target["met"] for target in script.judged(spoiled))
-
-
-def test_text_is_written_between_the_markers_only(script: ModuleType) -> None:
-    marked = f"a\n<!-- {script.MARKER}: begin -->\nold\n<!-- {script.MARKER}: end -->\nb\n"
-    assert script.write_between(marked, "new") == marked.replace("old", "new")
-    with pytest.raises(SystemExit):
-        script.write_between("no markers", "new")
+    assert not all(target["met"] for target in script.targets({"experiments": spoiled}))
 
 
 @pytest.mark.slow
@@ -102,7 +82,7 @@ def test_a_small_run_from_images_to_picture(script: ModuleType, tmp_path: Path) 
     results = script.run(chosen, lambda name: images)
     assert [each["revision"] for each in results["experiments"]] == ["made up"] * 2
     assert all(0 <= each["mean"] <= 100 for each in results["experiments"])
-    assert all(target["met"] for target in results["targets"])
+    assert all(target["met"] for target in script.targets(results))
     assert json.loads(json.dumps(results)) == results
     assert script.table(results).count("\n") == 3
     script.draw(results, tmp_path / "picture.png")

@@ -1,9 +1,7 @@
 """Signal 9 under load: nothing got out that was not charged, and the service starts again."""
 
-import importlib.util
-import json
-import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +12,13 @@ BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 @pytest.fixture(scope="module")
 def killing() -> Any:
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        spec = importlib.util.spec_from_file_location(
-            "curator_killing", BENCHMARKS / "curator_killing.py"
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["curator_killing"] = module
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-    return module
+    sys.path.append(str(BENCHMARKS))
+    return import_module("curator_killing")
 
 
 @pytest.mark.slow
-def test_a_few_rounds_of_kill() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(BENCHMARKS / "curator_killing.py")]
-        + ["--rounds", "3", "--seed", "7", "--json"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
+def test_a_few_rounds_of_kill(killing: Any, tmp_path: Path) -> None:
+    result = killing.rounds(tmp_path, count=3, seed=7)
     assert result["rounds"] == 3
     assert result["faults"] == []
     assert 0 < result["questions_answered"] <= result["charged"] <= result["asked"]

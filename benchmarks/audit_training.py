@@ -45,7 +45,7 @@ from discreet.audit import (
     suggest_guesses,
 )
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
-from discreet.data.images import SplitImages
+from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan
 from discreet.learn.dpsgd.canaries import (
     CanaryRun,

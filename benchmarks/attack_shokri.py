@@ -43,8 +43,7 @@ from discreet.attacks import (
     observe_split,
     shokri,
 )
-from discreet.data import Encoding, location30, mnist, read_table
-from discreet.data.made_up_purchases import made_up_purchases
+from discreet.data import Encoding, location30, made_up_purchases, mnist, read_table
 from learners_tasks import adult_schema, census
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"

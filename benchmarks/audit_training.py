@@ -33,7 +33,7 @@ from discreet.audit import (
 )
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
-from discreet.data.images import SplitImages
+from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan
 from discreet.learn.dpsgd.canaries import (
     CanaryRun,

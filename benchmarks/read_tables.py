@@ -17,10 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from discreet.data.columns import Categorical, Integer, Real
-from discreet.data.encoding import Encoding
-from discreet.data.schema import Schema
-from discreet.data.tables import table_batches
+from discreet.data import Categorical, Encoding, Integer, Real, Schema, table_batches
 
 COLUMNS = {
     "age": Integer(17, 90),

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 from discreet import data
 from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_most
-from discreet.data.images import SplitImages
+from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.learn.features import Scattering, contrasts
 from harness import Run, Suite, target

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from discreet.data.images import SplitImages
+from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from discreet.attacks import MembershipResult
-from discreet.data.made_up_purchases import made_up_purchases
+from discreet.data import made_up_purchases
 from discreet.privacy import Gaussian
 
 ROOT = Path(__file__).resolve().parents[2]

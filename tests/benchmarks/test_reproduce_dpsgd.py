@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discreet.data.images import SplitImages
+from discreet.data import SplitImages
 from discreet.privacy import Gaussian
 
 ROOT = Path(__file__).resolve().parents[2]

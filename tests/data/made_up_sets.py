@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from discreet.data.records import ADULT_COLUMNS
+from discreet.data._public_sets import ADULT_COLUMNS
 
 IDX_NAMES = {
     "x_train": "train-images-idx3-ubyte",

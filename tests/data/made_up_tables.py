@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from discreet.data.columns import Boolean, Categorical, Date, Integer, Real
-from discreet.data.csv_records import split_cells
-from discreet.data.schema import CsvFormat, Schema
-from discreet.data.tables import Table
+from discreet.data import Boolean, Categorical, CsvFormat, Date, Integer, Real, Schema, Table
+from discreet.data._csv import split_cells
 
 COLUMNS = {
     "age": Integer(17, 90, missing=40),
@@ -47,7 +45,7 @@ def slow_rows(lines: list[bytes], schema: Schema = SCHEMA) -> np.ndarray:
         cells += [b""] * len(schema.columns)
         rows.append(
             [
-                float(column.settle(np.array([column.read_text(cell)]))[0])
+                float(column.to_domain(np.array([column.read_text(cell)]))[0])
                 for column, cell in zip(schema.columns.values(), cells, strict=False)
             ]
         )

@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.made_up_tables import COLUMNS, SCHEMA
-from discreet.data.columns import Boolean, Categorical, Integer, Real
-from discreet.data.encoding import Encoding
-from discreet.data.schema import Schema
-from discreet.data.tables import read_table
+from discreet.data import Boolean, Categorical, Encoding, Integer, Real, Schema, read_table
 from discreet.errors import InvalidValue, NotApplicable
 
 CELLS = st.none() | st.floats() | st.integers() | st.binary(max_size=5) | st.text(max_size=5)

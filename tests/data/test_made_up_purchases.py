@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from discreet.data.made_up_purchases import made_up_purchases
+from discreet.data import made_up_purchases
 from discreet.errors import InvalidValue
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discreet.data import Date, Integer, Real, Schema, plan_cells, plan_schema
-from discreet.data.noisy_cells import (
+from discreet.data import Date, Integer, NoisyCells, Real, Schema, plan_cells, plan_schema
+from discreet.data._noisy_cells import (
     CellCounts,
-    NoisyCells,
     _coarse_starts,
     _threshold,
     bounded_by,

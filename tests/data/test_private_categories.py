@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from discreet.audit import audit_mechanism
-from discreet.data.private_categories import StableCategories, TextCounts, category_text
+from discreet.data._schema_learning import StableCategories, TextCounts, category_text
 from discreet.privacy import ApproxDP, Relation
 from discreet.randomness import source
 from mechanisms.exact_pairs import delta_of, shifted_laplace

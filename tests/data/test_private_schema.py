@@ -6,11 +6,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from discreet.data.columns import Boolean, Categorical, Date, Integer, Real
-from discreet.data.private_categories import TextCounts
-from discreet.data.private_schema import MOST_LEARNED, complete_schema, plan_schema
-from discreet.data.schema import Schema
-from discreet.data.tables import read_table
+from discreet.data import (
+    MOST_LEARNED,
+    Boolean,
+    Categorical,
+    Date,
+    Integer,
+    Real,
+    Schema,
+    complete_schema,
+    plan_schema,
+    read_table,
+)
+from discreet.data._schema_learning import TextCounts
 from discreet.errors import InvalidValue
 from discreet.privacy import ApproxDP, DiscreteLaplace, from_json, to_json
 from discreet.randomness import source

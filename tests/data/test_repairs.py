@@ -16,10 +16,10 @@ from discreet.data import (
     Integer,
     Real,
     Schema,
+    open_input,
     plan_repairs,
     possible_mistakes,
 )
-from discreet.data.inputs import open_table
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import DiscreteLaplace, Relation
 from discreet.randomness import source
@@ -53,7 +53,7 @@ def table(rows):
 def exact(rows, schema=SCHEMA, **more):
     plan = plan_repairs(schema, epsilon=1)
     data = {**table(rows), **more}
-    return plan._count(open_table(data, schema), source(insecure_seed=1)).tolist()
+    return plan._count(open_input(data, schema), source(insecure_seed=1)).tolist()
 
 
 def test_every_kind_of_repair_is_counted():

@@ -8,8 +8,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 
-from discreet.data.columns import Boolean, Categorical, Date, Integer, Real
-from discreet.data.schema import CsvFormat, Schema
+from discreet.data import Boolean, Categorical, CsvFormat, Date, Integer, Real, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Gaussian, PureDP
 
@@ -113,7 +112,7 @@ def test_incomplete_schemas_say_what_is_missing():
     with pytest.raises(NotApplicable, match=r"'a', 'ill'.*complete_schema"):
         made.require_complete()
     with pytest.raises(NotApplicable, match="not read off the data"):
-        Integer().settle(np.array([1.0]))
+        Integer().to_domain(np.array([1.0]))
     with pytest.raises(NotApplicable, match="not read off the data"):
         _ = Categorical().labels
     completed = made.with_columns({"a": AGE, "ill": ILL})

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discreet.data.columns import Boolean, Categorical, Date, Integer, Real
-from discreet.data.schema import CsvFormat, Schema
+from discreet.data import Boolean, Categorical, CsvFormat, Date, Integer, Real, Schema
 from discreet.errors import InvalidValue, SchemaError
 
 EXAMPLE = """

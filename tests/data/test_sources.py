@@ -13,16 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from discreet.data import catalogue
-from discreet.data.sources import (
-    UNVERIFIED,
-    DataCorrupt,
-    DataUnavailable,
-    Found,
-    SourceFile,
-    cache_directory,
-    find,
-)
+from discreet.data import DataCorrupt, DataUnavailable, _downloads, cache_directory
+from discreet.data._downloads import UNVERIFIED, Found, SourceFile, find
 from discreet.errors import DiscreetError
 
 CONTENT = b"the made-up content of a file\n" * 1000
@@ -294,11 +286,12 @@ def test_cache_directories(monkeypatch, platform: str, variables: dict, expected
 
 
 def catalogued() -> list[SourceFile]:
-    entries = [getattr(catalogue, name) for name in catalogue.__all__]
+    entries = [one for one in vars(_downloads).values() if isinstance(one, SourceFile | dict)]
     return [
         file
         for entry in entries
         for file in ([entry] if isinstance(entry, SourceFile) else entry.values())
+        if isinstance(file, SourceFile)
     ]
 
 

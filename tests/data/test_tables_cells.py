@@ -13,10 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from data.made_up_tables import COLUMNS
-from discreet.data import Schema, cells, read_table
-from discreet.data.arrays import column_array, numbers_from_array
-from discreet.data.arrow_cells import ArrowBatch, numbers_from_text
-from discreet.data.columns import Categorical, Date, Integer, Real
+from discreet.data import (
+    Categorical,
+    Date,
+    Integer,
+    RawBatch,
+    Real,
+    Schema,
+    _cells,
+    column_array,
+    read_table,
+)
+from discreet.data._cells import numbers_from_array, numbers_from_text
 
 SPELLINGS = [
     b"1", b"-1", b"+1", b" 1\t", b"1.", b".5", b"-.5e-3", b"1e5", b"1E+5", b"007", b"1e999",
@@ -41,7 +49,7 @@ SPELLINGS = [
     ],
 )
 def test_numbers(text, number):
-    assert cells.number_in_text(text) == number
+    assert _cells.number_in_text(text) == number
 
 
 @pytest.mark.parametrize(
@@ -49,7 +57,7 @@ def test_numbers(text, number):
     [b"", b"nan", b"1_0", b"0x1", b"1,5", b"1 2", b"\xd9\xa1", b"\xff1", b"1\x00", b"9" * 401],
 )
 def test_what_is_no_number_is_missing(text):
-    assert math.isnan(cells.number_in_text(text))
+    assert math.isnan(_cells.number_in_text(text))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +76,11 @@ def test_what_is_no_number_is_missing(text):
     ],
 )
 def test_objects_that_are_numbers(cell, number):
-    assert cells.read_number(cell) == number
+    assert _cells.read_number(cell) == number
 
 
 def test_numbers_too_long_to_be_written():
-    assert cells.read_number(-(10**5000)) == -math.inf
+    assert _cells.read_number(-(10**5000)) == -math.inf
 
 
 @pytest.mark.parametrize(
@@ -81,41 +89,41 @@ def test_numbers_too_long_to_be_written():
      np.datetime64("NaT"), np.array([1, 2])],
 )  # fmt: skip
 def test_objects_that_are_none_are_missing_in_every_column(cell):
-    assert math.isnan(cells.read_number(cell))
-    assert math.isnan(cells.read_date(cell))
-    assert math.isnan(cells.read_boolean(cell))
-    assert cells.text_of(cell) == b""
+    assert math.isnan(_cells.read_number(cell))
+    assert math.isnan(_cells.read_date(cell))
+    assert math.isnan(_cells.read_boolean(cell))
+    assert _cells.text_of(cell) == b""
 
 
 def test_dates_and_texts():
     day = 10957.0  # 2000-01-01
     stamp = pd.Timestamp("2000-01-01 23:00", tz="Asia/Tokyo")
     for cell in (dt.date(2000, 1, 1), stamp, np.datetime64("2000-01-01T05:00"), "2000-01-01"):
-        assert cells.read_date(cell) == day
-    assert math.isnan(cells.read_date(10957))
-    assert math.isnan(cells.read_number(dt.date(2000, 1, 1)))
-    assert cells.text_of(dt.date(2000, 1, 1)) == b"2000-01-01"
-    assert cells.text_of(2.0**60) == repr(2.0**60).encode()
-    assert cells.text_of(Decimal(3)) == b"3"
-    assert cells.text_of("\ud800") == b"\xed\xa0\x80"
-    assert cells.text_of(10**5000) == b""  # too long for Python to write
+        assert _cells.read_date(cell) == day
+    assert math.isnan(_cells.read_date(10957))
+    assert math.isnan(_cells.read_number(dt.date(2000, 1, 1)))
+    assert _cells.text_of(dt.date(2000, 1, 1)) == b"2000-01-01"
+    assert _cells.text_of(2.0**60) == repr(2.0**60).encode()
+    assert _cells.text_of(Decimal(3)) == b"3"
+    assert _cells.text_of("\ud800") == b"\xed\xa0\x80"
+    assert _cells.text_of(10**5000) == b""  # too long for Python to write
 
 
 def test_settling_moves_everything_into_the_domain():
     raw = np.array([-math.inf, -1.0, 17.5, 18.5, 1e300, math.inf, math.nan, -0.0])
-    assert Integer(17, 90, missing=40).settle(raw).tolist() == [17, 17, 18, 18, 90, 90, 40, 17]
-    assert Real(0, 1).settle(np.array([-0.0, math.nan])).tolist() == [0.0, 0.5]
-    assert math.copysign(1, Real(0, 1).settle(np.array([-0.0]))[0]) == 1
+    assert Integer(17, 90, missing=40).to_domain(raw).tolist() == [17, 17, 18, 18, 90, 90, 40, 17]
+    assert Real(0, 1).to_domain(np.array([-0.0, math.nan])).tolist() == [0.0, 0.5]
+    assert math.copysign(1, Real(0, 1).to_domain(np.array([-0.0]))[0]) == 1
     assert Integer(0, 1).fill == 0.0  # the middle, rounded to even
 
 
 def test_categories_other_and_missing():
     plain = Categorical(["a", "b"])
     assert plain.labels == ("a", "b", "other")
-    assert plain.settle(np.array([plain.read_text(b"zzz"), math.nan])).tolist() == [2, 2]
+    assert plain.to_domain(np.array([plain.read_text(b"zzz"), math.nan])).tolist() == [2, 2]
     inside = Categorical(["a", "b"], other="b", missing="a")
     assert inside.labels == ("a", "b")
-    assert inside.settle(np.array([inside.read_text(b"zzz"), math.nan])).tolist() == [1, 0]
+    assert inside.to_domain(np.array([inside.read_text(b"zzz"), math.nan])).tolist() == [1, 0]
     named = Categorical(["a"], other="else", missing="none")
     assert [named.read_text(text) for text in (b"a", b"else", b"none", b"?")] == [0, 1, 2, 1]
     assert Categorical([], other="x").labels == ("x",)
@@ -145,8 +153,8 @@ def test_columns_of_text_follow_the_rule_for_one_cell(texts):
         same(numbers_from_array(column_array("x", texts), column), one_by_one)
         strings = column_array("x", [text.decode("latin-1") for text in texts])
         same(numbers_from_array(strings, column), [column.read_object(s) for s in strings])
-    codes, distinct = ArrowBatch({"x": array}, len(texts)).texts("x")
-    assert [distinct[code] for code in codes] == [text.strip(cells.BLANKS) for text in texts]
+    codes, distinct = RawBatch({"x": array}, len(texts)).texts("x")
+    assert [distinct[code] for code in codes] == [text.strip(_cells.BLANKS) for text in texts]
 
 
 @settings(max_examples=60)
@@ -207,8 +215,8 @@ class Hostile(int):
 
 
 def test_an_object_that_raises_is_missing():
-    assert cells.text_of(Hostile(3)) == b""
-    assert np.isnan(cells.read_number(Hostile(3)))
+    assert _cells.text_of(Hostile(3)) == b""
+    assert np.isnan(_cells.read_number(Hostile(3)))
 
 
 def test_what_is_masked_is_missing_whatever_lies_below():

@@ -10,11 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from discreet.data.arrays import ArrayBatch
-from discreet.data.columns import Integer
-from discreet.data.contributions import chosen_rows
-from discreet.data.schema import Schema
-from discreet.data.tables import read_table, table_batches
+from discreet.data import Integer, RawBatch, Schema, read_table, table_batches
+from discreet.data._table import rows_and_owners
 from discreet.randomness import Source, source
 
 REJECT = 1e-9
@@ -38,18 +35,16 @@ class Played(Source):
         return self
 
 
-def batches(persons: Sequence[object], size: int) -> list[ArrayBatch]:
+def batches(persons: Sequence[object], size: int) -> list[RawBatch]:
     return [
-        ArrayBatch(
-            {"who": np.array(persons[at : at + size], dtype=object)}, len(persons[at:][:size])
-        )
+        RawBatch({"who": np.array(persons[at : at + size], dtype=object)}, len(persons[at:][:size]))
         for at in range(0, len(persons), size)
     ]
 
 
 def choose(persons, words, *, cap, size=3, how="random"):
     drawn = [word for person, word in zip(persons, words, strict=True) if person]
-    rows = chosen_rows(
+    rows, _ = rows_and_owners(
         batches(persons, size), person="who", cap=cap, choose=how, source=Played(drawn)
     )
     return rows.tolist()
@@ -116,7 +111,7 @@ def test_the_rows_with_the_smallest_numbers_are_kept(persons, cap, size, data):
 def test_many_rows_are_sorted_out_on_the_way():
     rng = np.random.default_rng(3)
     persons = rng.integers(0, 400, size=300_000).astype(str).astype(object)
-    rows = chosen_rows(
+    rows, _ = rows_and_owners(
         batches(persons, 20_000), person="who", cap=5, choose="random", source=source()
     )
     assert np.all(np.diff(rows) > 0)
@@ -128,7 +123,7 @@ def test_the_choice_is_uniform():
     batch = batches(["a"] * 4, 2)
     bits = source()
     seen = Counter(
-        tuple(chosen_rows(batch, person="who", cap=2, choose="random", source=bits).tolist())
+        tuple(rows_and_owners(batch, person="who", cap=2, choose="random", source=bits)[0].tolist())
         for _ in range(6000)
     )
     assert len(seen) == 6

@@ -18,9 +18,8 @@ from data.made_up_tables import (
     with_quoted_newlines,
     write,
 )
-from discreet.data.csv_records import cut, misshapen, record_blocks, split_cells
-from discreet.data.schema import CsvFormat, Schema
-from discreet.data.tables import read_table, table_batches
+from discreet.data import CsvFormat, Schema, read_table, table_batches
+from discreet.data._csv import cut, misshapen, record_blocks, split_cells
 from discreet.errors import InvalidValue
 
 LINE = (

@@ -16,12 +16,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.made_up_tables import COLUMNS, SCHEMA, rows_of, with_quoted_newlines
-from discreet.data.arrays import column_array
-from discreet.data.cells import date_in_text
-from discreet.data.columns import Categorical, Integer, Real
-from discreet.data.inputs import named_columns
-from discreet.data.schema import Schema
-from discreet.data.tables import Table, check_columns, read_table, table_batches
+from discreet.data import (
+    Categorical,
+    Integer,
+    Real,
+    Schema,
+    Table,
+    check_columns,
+    column_array,
+    date_in_text,
+    named_columns,
+    read_table,
+    table_batches,
+)
 from discreet.errors import InvalidValue, NotApplicable
 
 ROWS = 500
@@ -259,8 +266,7 @@ def test_a_categorical_column_of_whole_floats():
 
 def test_naming_a_schema_imports_neither_pyarrow_nor_pandas():
     program = (
-        "import sys; from discreet.data.tables import read_table;"
-        "from discreet.data.schema import Schema; from discreet.data.columns import Real;"
+        "import sys; from discreet.data import Real, Schema, read_table;"
         "assert read_table({'a': [1.0]}, Schema({'a': Real(0, 2)})).rows == 1;"
         "print(*[m for m in ('pyarrow', 'pandas', 'torch', 'sklearn') if m in sys.modules])"
     )

@@ -63,7 +63,7 @@ from discreet.attacks._coded_table import (
     read_coded,
 )
 from discreet.attacks._contract import Finding, attack
-from discreet.data.cells import date_in_text, number_in_text
+from discreet.data import date_in_text, number_in_text
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

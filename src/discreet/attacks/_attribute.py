@@ -38,8 +38,7 @@ from discreet._confidence import Difference, Proportion, excess, gain, gap, prop
 from discreet.attacks._contract import Finding, attack
 from discreet.attacks._target import as_target, class_indices
 from discreet.attacks._training import seeded_generator
-from discreet.data.columns import Boolean, Bounded, Categorical
-from discreet.data.encoding import Encoding
+from discreet.data import Boolean, Bounded, Categorical, Encoding
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -21,12 +21,19 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.data.arrays import ArrayBatch, RawBatch, column_array
-from discreet.data.arrow_cells import load
-from discreet.data.cells import date_in_text, number_in_text, text_of
-from discreet.data.columns import Categorical
-from discreet.data.inputs import CsvInput, open_table
-from discreet.data.schema import CsvFormat, Schema
+from discreet.data import (
+    Categorical,
+    CsvFormat,
+    CsvInput,
+    RawBatch,
+    Schema,
+    column_array,
+    date_in_text,
+    import_arrow,
+    number_in_text,
+    open_input,
+    text_of,
+)
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -123,7 +130,7 @@ def _batches(
 ) -> Iterator[dict[str, NDArray[np.int64]]]:
     schema = Schema({name: Categorical() for name in names}, csv=CsvFormat(delimiter=delimiter))
     prepared = _prepare(data, names)
-    table = open_table(prepared, schema)
+    table = open_input(prepared, schema)
     if isinstance(table, CsvInput):
         table.check_cells()
     if isinstance(prepared, Mapping):
@@ -199,7 +206,7 @@ def _prepare(data: object, names: Sequence[str]) -> object:
 
 def _dates_as_texts(table: Any, names: Sequence[str]) -> Any:
     """Return an Arrow table whose dates and times are texts, which are quick to tell apart."""
-    pa = load("pyarrow")
+    pa = import_arrow("pyarrow")
     for name in names:
         for at in table.schema.get_all_field_indices(name):
             kind = table.schema.field(at).type
@@ -209,13 +216,13 @@ def _dates_as_texts(table: Any, names: Sequence[str]) -> Any:
 
 
 def _coded_array(array: NDArray[Any]) -> tuple[NDArray[np.int64], list[bytes]]:
-    """Return what :meth:`ArrayBatch.texts` does, with each distinct object read once."""
+    """Return what :meth:`RawBatch.texts` does, with each distinct object read once."""
     if array.dtype.kind == "M":
         return _coded_times(array)
     cells = array.tolist()
     # Objects of these types are equal only if their texts are; 1 and True are equal objects.
     if array.dtype.kind in "biuf" or not set(map(type, cells)) <= _SAFE_TYPES:
-        return ArrayBatch({"": array}, array.size).texts("")
+        return RawBatch({"": array}, array.size).texts("")
     seen: dict[object, int] = {}
     codes = np.array([seen.setdefault(cell, len(seen)) for cell in cells], dtype=np.int64)
     return codes, [text_of(cell) for cell in seen]

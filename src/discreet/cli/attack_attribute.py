@@ -146,7 +146,7 @@ def _attribute(
         codes = found or sorted(set(auxiliary.values[:, place].tolist()))
         names = list(labels) if labels else [f"part {code:g}" for code in codes]
         return Attribute(name, columns=place, candidates=codes, values=names)
-    from discreet.data.encoding import Encoding
+    from discreet.data import Encoding
 
     chosen = None if values is None else [_typed(features[name].kind, value) for value in values]
     return Attribute.from_encoding(Encoding(asked.learner.schema), name, values=chosen)

@@ -170,8 +170,7 @@ def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]
 
 def _table(argument: str, path: str, label: str) -> tuple[CodedTable, list[str]]:
     from discreet.attacks import read_coded
-    from discreet.data.inputs import CsvInput, ParquetInput
-    from discreet.data.schema import CsvFormat
+    from discreet.data import CsvFormat, CsvInput, ParquetInput
 
     place = Path(path)
     try:

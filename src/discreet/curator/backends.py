@@ -17,7 +17,7 @@ import ibis  # type: ignore[import-untyped]
 from discreet import _validate
 from discreet.curator.scratch import PrivateFolder
 from discreet.curator.sources import NOT_UTF8, one_column, open_parquet, raw_names
-from discreet.data.schema import Schema
+from discreet.data import Schema
 from discreet.errors import InvalidValue, NotApplicable
 
 __all__ = ["MOST_ROWS", "Backend", "DuckBackend", "SparkBackend", "open_backend"]

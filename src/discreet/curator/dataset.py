@@ -11,9 +11,7 @@ from discreet import _validate
 from discreet.curator.forms import checked_text
 from discreet.curator.grids import stored_columns
 from discreet.curator.scratch import PrivateFolder
-from discreet.data.columns import Bounded, Date, Labelled
-from discreet.data.inputs import CSV_ENDINGS, PARQUET_ENDINGS
-from discreet.data.schema import Schema
+from discreet.data import CSV_ENDINGS, PARQUET_ENDINGS, Bounded, Date, Labelled, Schema
 from discreet.errors import DiscreetError, FileUnusable, InvalidValue
 from discreet.randomness import SystemSource
 

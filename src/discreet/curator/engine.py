@@ -19,7 +19,7 @@ from discreet.curator.ibis_algebra import IbisAlgebra
 from discreet.curator.ingestion import kept_column, person_text
 from discreet.curator.lowering import Lowering
 from discreet.curator.sources import raw_names
-from discreet.data.schema import Schema
+from discreet.data import Schema
 from discreet.errors import NotApplicable
 
 __all__ = ["Engine", "build_bounded"]

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, final
 
-from discreet.data.columns import Boolean, Bounded, Categorical, Date, Integer, Labelled
-from discreet.data.schema import Schema
+from discreet.data import Boolean, Bounded, Categorical, Date, Integer, Labelled, Schema
 from discreet.errors import InvalidValue, NotApplicable
 
 __all__ = [

@@ -1,7 +1,7 @@
 """From the columns of a file to kept columns: the rules of a schema, as Ibis expressions.
 
 Each kept value is a function of one cell, and no cell is an error: what cannot be read is
-*missing* and gets the declared value, exactly as :meth:`discreet.data.columns.Column.settle` says.
+*missing* and gets the declared value, exactly as :meth:`discreet.data.Column.to_domain` says.
 What can be refused is the type of a column in the file, which is public.
 """
 
@@ -16,7 +16,7 @@ import ibis  # type: ignore[import-untyped]
 
 from discreet.curator.grids import LONGEST_KEPT_TEXT, StoredColumn
 from discreet.curator.ibis_algebra import double_in_text, integer, steps_of, trimmed
-from discreet.data.columns import Boolean, Bounded, Categorical, Column, Date
+from discreet.data import Boolean, Bounded, Categorical, Column, Date
 from discreet.errors import InvalidValue
 
 __all__ = ["kept_column", "person_text"]
@@ -63,7 +63,7 @@ def person_text(raw: Any, name: str) -> Any:
         return trimmed(raw).nullif("")
     if kind.is_integer():
         return raw.cast("string")
-    if kind.is_floating():  # as discreet.data.cells.text_of has it: all but NaN name somebody
+    if kind.is_floating():  # as discreet.data.text_of has it: all but NaN name somebody
         number = raw.cast("float64")
         text = _whole_text(number).fill_null(number.cast("string"))
         return ibis.ifelse(number.isnan().fill_null(True), ibis.null().cast("string"), text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from discreet.curator.planning import (
 )
 from discreet.curator.queries import Quantile, ThresholdStream
 from discreet.curator.statistics import measured
-from discreet.data.private_quantiles import quantile_scores, score_sensitivity
 from discreet.mechanisms import (
     SparseVector,
     exponential_choice,
@@ -34,6 +33,9 @@ from discreet.mechanisms import (
 from discreet.privacy import Exponential, Loss, PureDP, Relation
 from discreet.randomness import Source
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 __all__ = ["QuantilePlan", "ThresholdStreamPlan"]
 
 Lower = Callable[[Any], Lowering]
@@ -43,7 +45,7 @@ Lower = Callable[[Any], Lowering]
 class QuantilePlan(Plan):
     """One of evenly spaced cells, by how far the wanted rank is from the ranks in it.
 
-    The score of :mod:`discreet.data.private_quantiles` moves by at most max(q, 1 - q) for each row,
+    The score of :func:`quantile_scores` moves by at most max(q, 1 - q) for each row,
     hence by k times that for a unit; the exponential mechanism is then epsilon-bounded range.
     A cell of a single value is released as that value, a wider one as its middle.
     """
@@ -161,3 +163,33 @@ class ThresholdStreamPlan(Plan):
                 )
             )
         return Released(values, tuple(bars))
+
+
+def quantile_scores(counts: NDArray[np.int64], *, share: Fraction) -> NDArray[np.int64]:
+    """Return the score of each cell for q = ``share``, times the denominator of q.
+
+    With F(g) the number of values at or below g and n the number of values, the cell
+    (g_i, g_{i+1}] scores -max(0, F(g_i) - q n, q n - F(g_{i+1})): 0 for the right cell and at most
+    -n min(q, 1 - q) for the cells beyond all values. Adding a value changes each F(g) - q n by
+    1 - q or by -q, hence each score by at most max(q, 1 - q); replacing one leaves q n alone and
+    changes each score by at most 1.
+
+    >>> quantile_scores(np.array([0, 2, 3, 5]), share=Fraction(1, 4))  # the rank is 2.5
+    array([-10,  -2,   0, -10])
+    """
+    rank = share.numerator * int(counts.sum())
+    up_to = share.denominator * np.cumsum(counts, dtype=np.int64)
+    before = np.concatenate([np.zeros(1, dtype=np.int64), up_to[:-1]])
+    distance = np.maximum(np.maximum(before - rank, rank - up_to), 0)
+    return np.asarray(-distance, dtype=np.int64)
+
+
+def score_sensitivity(share: Fraction, relation: Relation) -> int:
+    """Return by how much a neighbour changes any of :func:`quantile_scores`, at most.
+
+    >>> score_sensitivity(Fraction(1, 4), Relation.ADD_REMOVE)
+    3
+    """
+    if relation is Relation.ADD_REMOVE:
+        return max(share.numerator, share.denominator - share.numerator)
+    return share.denominator

@@ -16,7 +16,7 @@ from discreet.curator.grids import StoredColumn, stored_columns
 from discreet.curator.lowering import Lowering
 from discreet.curator.queries import Query
 from discreet.curator.shapes import SHAPES
-from discreet.data.schema import Schema
+from discreet.data import Schema
 from discreet.errors import InvalidValue
 from discreet.mechanisms import LaplaceNoise, each_of, laplace_quantile, round_outward
 from discreet.privacy import Loss, Relation

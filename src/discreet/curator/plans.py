@@ -32,7 +32,7 @@ from discreet.curator.queries import (
 from discreet.curator.sizes import check_size
 from discreet.curator.statistics import CountPersonsPlan, CountPlan, MeanPlan, SumPlan, VariancePlan
 from discreet.curator.workloads import WorkloadPlan
-from discreet.data.schema import Schema
+from discreet.data import Schema
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, to_json
 

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from discreet.curator.grids import StoredColumn
 from discreet.curator.lowering import coarsened
-from discreet.data.cells import number_in_text
+from discreet.data import number_in_text
 
 __all__ = ["RowAlgebra"]
 

@@ -19,11 +19,16 @@ from typing import Any
 import numpy as np
 
 from discreet.curator.grids import LONGEST_KEPT_TEXT, PERSON
-from discreet.data.arrays import RawBatch
-from discreet.data.arrow_cells import wall_clock
-from discreet.data.columns import Categorical, Column, Date, Labelled
-from discreet.data.inputs import open_table
-from discreet.data.schema import Schema
+from discreet.data import (
+    Categorical,
+    Column,
+    Date,
+    Labelled,
+    RawBatch,
+    Schema,
+    open_input,
+    wall_clock,
+)
 from discreet.errors import InvalidValue
 
 __all__ = ["NOT_UTF8", "one_column", "open_parquet", "raw_names", "write_parquet"]
@@ -49,7 +54,7 @@ def one_column(names: Sequence[str], name: str) -> None:
 def write_parquet(data: object, schema: Schema, target: Path) -> None:
     """Read a table by the rules of its schema and write it, row by row the same."""
     pa, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
-    table = open_table(data, schema)
+    table = open_input(data, schema)
     kinds = [
         (pa.int64() if column.complete else pa.string())
         if isinstance(column, Labelled)
@@ -120,7 +125,7 @@ def _arrays(batch: RawBatch, schema: Schema, pa: Any) -> list[Any]:
         if isinstance(column, Categorical) and not column.complete:
             arrays.append(_texts(batch, name, pa))
         elif isinstance(column, Labelled):
-            arrays.append(pa.array(column.settle(batch.numbers(name, column)), type=pa.int64()))
+            arrays.append(pa.array(column.to_domain(batch.numbers(name, column)), type=pa.int64()))
         else:
             numbers = np.asarray(batch.numbers(name, column), dtype=np.float64)
             arrays.append(pa.array(numbers, type=pa.float64(), mask=np.isnan(numbers)))

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data.encoding import Encoding
-from discreet.data.schema import Schema
+from discreet.data import Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._model_file import BINS, LEARNERS
 from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
@@ -28,7 +27,7 @@ from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
-    from discreet.data.tables import Table
+    from discreet.data import Table
     from discreet.learn._estimator import PrivateEstimator
 
 _LEAST_SIGNAL = 3.0

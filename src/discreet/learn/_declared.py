@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data.columns import Boolean, Bounded, Labelled
-from discreet.data.encoding import Encoding
-from discreet.data.schema import MOST_ROWS, Schema
+from discreet.data import MOST_ROWS, Boolean, Bounded, Encoding, Labelled, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Relation
 

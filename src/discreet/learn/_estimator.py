@@ -37,10 +37,7 @@ from sklearn.base import (  # type: ignore[import-untyped]
 from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet.certificate import Certificate
-from discreet.data.encoding import Encoding
-from discreet.data.repairs import possible_mistakes
-from discreet.data.schema import Learned, Schema
-from discreet.data.tables import Table
+from discreet.data import Encoding, Learned, Schema, Table, possible_mistakes
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.learn._charging import charged, stated_unit
 from discreet.learn._declared import DECLARATIONS, Declared, declare

@@ -1,7 +1,7 @@
 """What ``fit`` was handed: its form is checked before a charge, its cells are read inside it.
 
 What may be refused is public: the names and the number of columns, types that a container declares
-independently of its cells (:func:`discreet.data.inputs.declared_kind`), features, targets and
+independently of its cells, features, targets and
 persons of unequal length. A cell or a label never is: one that is no number is NaN, a label that
 was not declared has the code -1, and no cell changes how another one is read. Errors show no cell
 and, where the number of rows is private, no count.
@@ -32,12 +32,20 @@ from sklearn.utils.validation import (  # type: ignore[import-untyped]
     validate_data,
 )
 
-from discreet.data.arrays import ArrayBatch, column_array
-from discreet.data.columns import Boolean, Labelled
-from discreet.data.encoding import Encoding
-from discreet.data.inputs import named_columns, open_table
-from discreet.data.schema import Schema
-from discreet.data.tables import Table, check_columns, check_whole, table_batches
+from discreet.data import (
+    Boolean,
+    Encoding,
+    Labelled,
+    RawBatch,
+    Schema,
+    Table,
+    check_columns,
+    check_integrity,
+    column_array,
+    named_columns,
+    open_input,
+    table_batches,
+)
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared
 from discreet.privacy import Relation
@@ -243,7 +251,7 @@ def schema_looks(schema: Schema) -> dict[str, Any]:
 def _count(data: Any, schema: Schema) -> int:
     """Count the rows of a file, where their number is public."""
     column = next(iter(schema.columns))
-    return sum(batch.rows for batch in open_table(data, schema).batches([column], 1 << 16))
+    return sum(batch.rows for batch in open_input(data, schema).batches([column], 1 << 16))
 
 
 def _encoded(estimator: Any, declared: Declared, table: Table) -> NDArray[Any]:
@@ -277,7 +285,7 @@ def training_table(schema: Schema, X: Any, y: Any, persons: Any) -> Any:
         _refuse_beside(y, persons, "the file")
         try:
             check_columns(X, schema)
-            check_whole(X, schema)
+            check_integrity(X, schema)
         except InvalidValue as error:
             argument = "X" if error.argument == "data" else error.argument
             raise type(error)(argument, error.value, error.expected) from error
@@ -623,7 +631,7 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     column = column_array("persons", persons)
     if column.size != rows:
         raise InvalidValue("persons", "another length than X", "one person for each row of X")
-    codes, names = ArrayBatch({"persons": column}, column.size).texts("persons")
+    codes, names = RawBatch({"persons": column}, column.size).texts("persons")
     named = np.array([bool(name) for name in names], dtype=np.bool_)
     places = np.flatnonzero(named[codes]) if names else np.empty(0, dtype=np.int64)
     order = places[np.argsort(codes[places], kind="stable")]

@@ -30,7 +30,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.data.schema import Schema
+    from discreet.data import Schema
 
 
 class ScaledEstimator(PrivateEstimator):

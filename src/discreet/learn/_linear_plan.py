@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import Any, final
 
 from discreet import _validate
-from discreet.data.schema import MOST_ROWS
+from discreet.data import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, Relation

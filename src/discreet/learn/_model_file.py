@@ -24,8 +24,7 @@ import numpy as np
 
 from discreet._files import new_directory, replace_file
 from discreet.certificate import Certificate, read_certificate
-from discreet.data.columns import Boolean
-from discreet.data.schema import Schema
+from discreet.data import Boolean, Schema
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable, SchemaError
 from discreet.learn._declared import DECLARATIONS, Declared, declared_bounds
 from discreet.ledger import Charge

@@ -33,7 +33,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.data.schema import Schema
+    from discreet.data import Schema
 
 _MOST_CATEGORIES = 1 << 24
 _BINS = 3

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data.schema import MOST_ROWS
+from discreet.data import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn._declared import Declared
 from discreet.learn._estimator import PrivateClassifier, PrivateRegressor, Track
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from discreet.data.schema import Schema
+    from discreet.data import Schema
     from discreet.learn.dpsgd import Plan
 
 Layers = list[tuple["NDArray[np.float64]", "NDArray[np.float64]"]]

@@ -21,12 +21,23 @@ from typing import TYPE_CHECKING, Any, final
 from discreet import _validate
 from discreet._files import new_directory
 from discreet.certificate import Certificate
-from discreet.data.columns import Categorical, Column, Date, Integer, Real
-from discreet.data.inputs import open_table
-from discreet.data.private_schema import MOST_LEARNED, SchemaPlan, learned_categories, plan_schema
-from discreet.data.repairs import possible_mistakes
-from discreet.data.schema import Schema
-from discreet.data.tables import check_columns, check_whole, read_table
+from discreet.data import (
+    MOST_LEARNED,
+    Categorical,
+    Column,
+    Date,
+    Integer,
+    Real,
+    Schema,
+    SchemaPlan,
+    check_columns,
+    check_integrity,
+    learned_categories,
+    open_input,
+    plan_schema,
+    possible_mistakes,
+    read_table,
+)
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn._charging import charged
 from discreet.learn._choice import (
@@ -339,7 +350,7 @@ def plan_training(
         raise InvalidValue("relation", neighbours, expected)
     path = os.fspath(file)
     check_columns(path, declared)
-    check_whole(path, declared)
+    check_integrity(path, declared)
     if neighbours == "replace":
         _check_count(path, declared, learner)
     assert declared.expected_rows is not None
@@ -434,7 +445,7 @@ def _made_up(schema: Schema, count: int) -> Schema:
 
 def _check_count(file: str, schema: Schema, learner: str) -> None:
     """Under replace the number of rows is public, and only then may it be an error."""
-    batches = open_table(file, schema).batches([next(iter(schema.columns))], 1 << 16)
+    batches = open_input(file, schema).batches([next(iter(schema.columns))], 1 << 16)
     count = sum(batch.rows for batch in batches)
     if count == 0:
         raise InvalidValue("file", file, "records: under replace there is no model of none")

@@ -34,9 +34,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet import _validate
 from discreet._cache import ArrayCache
 from discreet.certificate import Certificate, read_certificate
-from discreet.data.encoding import Encoding
-from discreet.data.schema import Schema
-from discreet.data.tables import Table, read_table
+from discreet.data import Encoding, Schema, Table, read_table
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import PrivateClassifier, charged, default_delta, stated_unit
 from discreet.learn._declared import declared_classes

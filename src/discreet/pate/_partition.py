@@ -29,7 +29,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet._files import write_file
-from discreet.data.arrays import ArrayBatch, column_array
+from discreet.data import RawBatch, column_array
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 from discreet.privacy import Relation
 from discreet.randomness import Source, choose_source
@@ -252,7 +252,7 @@ def _teacher_of_person(
     persons: Any, rows: int, teachers: int, key: bytes
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     column = person_column(persons, rows)
-    codes, texts = ArrayBatch({"persons": column}, column.size).texts("persons")
+    codes, texts = RawBatch({"persons": column}, column.size).texts("persons")
     if not texts:
         return np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.int64)
     names = [

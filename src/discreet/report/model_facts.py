@@ -60,7 +60,7 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
         if inner is not None:
             yield from _differences(Certificate.from_json(inner), certificate)
     if (place / "schema.toml").exists():
-        from discreet.data.schema import Schema
+        from discreet.data import Schema
 
         text = (place / "schema.toml").read_text(encoding="utf-8")
         if certificate.plan.get("schema_hash") not in (None, Schema.from_toml(text).content_hash):

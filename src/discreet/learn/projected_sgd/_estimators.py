@@ -40,7 +40,7 @@ from discreet.randomness import Source, source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.data.schema import Schema
+    from discreet.data import Schema
 
 _LARGEST = 1e100
 # Rows are made this much shorter than declared, so that rounding cannot make them longer.

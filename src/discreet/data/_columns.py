@@ -1,11 +1,11 @@
 """What is publicly known of a column: its type, its bounds or categories, its missing value.
 
 Everything here is declared by whoever knows the domain, never read off the data. Each type turns
-one cell into one number by rules that look at that cell alone, and :meth:`Column.settle` maps
+one cell into one number by rules that look at that cell alone, and :meth:`Column.to_domain` maps
 whatever came into the declared domain: it clips, and it puts the declared value where nothing
 could be read. Bounds or categories may be left out; such a column is incomplete and refuses to
-settle anything until they are declared or learned privately
-(:mod:`discreet.data.private_schema`).
+map anything until they are declared or learned privately
+(:func:`discreet.data.complete_schema`).
 """
 
 from __future__ import annotations
@@ -22,16 +22,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data import cells
+from discreet.data import _cells
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Boolean", "Bounded", "Categorical", "Column", "Date", "Integer", "Labelled", "Real"]
-
 _LARGEST_INTEGER = 2**53
-_WHOLE_WITH_POINT = re.compile(rb"([+-]?[0-9]+)\.0*")
+WHOLE_WITH_POINT = re.compile(rb"([+-]?[0-9]+)\.0*")
 
 
 class Column(ABC):
@@ -42,7 +40,7 @@ class Column(ABC):
     @property
     @abstractmethod
     def complete(self) -> bool:
-        """Whether everything that :meth:`settle` needs is declared."""
+        """Whether everything that :meth:`to_domain` needs is declared."""
 
     @abstractmethod
     def read_text(self, text: bytes) -> float:
@@ -52,8 +50,13 @@ class Column(ABC):
     def read_object(self, cell: object) -> float:
         """Return the number that an object stands for in this column, or NaN."""
 
+    def read_array(self, array: NDArray[Any]) -> NDArray[np.float64]:
+        """Return what numbers, truth values or times stand for in this column, or NaN."""
+        values, codes = np.unique(array, return_inverse=True)
+        return np.array([self.read_object(value) for value in values], dtype=np.float64)[codes]
+
     @abstractmethod
-    def settle(self, raw: NDArray[np.float64]) -> NDArray[Any]:
+    def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:
         """Return numbers as read, moved into the declared domain one by one."""
 
 
@@ -88,12 +91,19 @@ class Bounded(Column):
         return float(self._round(np.array([lower / 2 + upper / 2]))[0])
 
     def read_text(self, text: bytes) -> float:
-        return cells.number_in_text(text)
+        return _cells.number_in_text(text)
 
     def read_object(self, cell: object) -> float:
-        return cells.read_number(cell)
+        return _cells.read_number(cell)
 
-    def settle(self, raw: NDArray[np.float64]) -> NDArray[Any]:
+    def read_array(self, array: NDArray[Any]) -> NDArray[np.float64]:
+        if array.dtype.kind == "M":
+            return np.full(array.size, math.nan)
+        # An x86 long double can lie beyond every double: it becomes infinite, as by float().
+        with np.errstate(over="ignore"):
+            return array.astype(np.float64)
+
+    def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:
         """Put ``fill`` for NaN, round where the type is whole, and clip to the bounds."""
         lower, upper = self.bounds
         rounded = self._round(np.where(np.isnan(raw), self.fill, raw))
@@ -133,7 +143,7 @@ class Bounded(Column):
 class Real(Bounded):
     """Real numbers from ``lower`` to ``upper``.
 
-    >>> Real(0, 10).settle(np.array([-5.0, 2.5, np.inf, np.nan]))
+    >>> Real(0, 10).to_domain(np.array([-5.0, 2.5, np.inf, np.nan]))
     array([ 0. ,  2.5, 10. ,  5. ])
     """
 
@@ -158,7 +168,7 @@ class Real(Bounded):
 class Integer(Bounded):
     """Whole numbers from ``lower`` to ``upper``; others are rounded, halves to even.
 
-    >>> Integer(17, 90, missing=40).settle(np.array([16.0, 30.5, np.nan]))
+    >>> Integer(17, 90, missing=40).to_domain(np.array([16.0, 30.5, np.nan]))
     array([17., 30., 40.])
     """
 
@@ -196,10 +206,16 @@ class Date(Bounded):
         self._check()
 
     def read_text(self, text: bytes) -> float:
-        return cells.date_in_text(text)
+        return _cells.date_in_text(text)
 
     def read_object(self, cell: object) -> float:
-        return cells.read_date(cell)
+        return _cells.read_date(cell)
+
+    def read_array(self, array: NDArray[Any]) -> NDArray[np.float64]:
+        if array.dtype.kind != "M":
+            return np.full(array.size, math.nan)
+        days = array.astype("datetime64[D]")
+        return np.where(np.isnat(days), math.nan, days.astype(np.int64).astype(np.float64))
 
     def _value(self, argument: str, value: object) -> dt.date:
         if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
@@ -207,7 +223,7 @@ class Date(Bounded):
         return value
 
     def _number(self, value: Any) -> float:
-        return cells.to_days(value)
+        return _cells.to_days(value)
 
 
 class Labelled(Column):
@@ -224,7 +240,7 @@ class Labelled(Column):
 class Boolean(Labelled):
     """True or false, coded 1 and 0; ``missing`` says which one stands for nothing.
 
-    >>> Boolean().settle(np.array([1.0, 0.0, np.nan]))
+    >>> Boolean().to_domain(np.array([1.0, 0.0, np.nan]))
     array([1, 0, 0])
     """
 
@@ -246,12 +262,12 @@ class Boolean(Labelled):
         return ("false", "true")
 
     def read_text(self, text: bytes) -> float:
-        return cells.boolean_in_text(text)
+        return _cells.boolean_in_text(text)
 
     def read_object(self, cell: object) -> float:
-        return cells.read_boolean(cell)
+        return _cells.read_boolean(cell)
 
-    def settle(self, raw: NDArray[np.float64]) -> NDArray[Any]:
+    def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:
         """Return codes 0 and 1."""
         return np.where(np.isnan(raw), float(self.missing), raw).astype(np.int64)
 
@@ -309,26 +325,26 @@ class Categorical(Labelled):
         return float(self.labels.index(self.other))
 
     def read_text(self, text: bytes) -> float:
-        text = text.strip(cells.BLANKS)
+        text = text.strip(_cells.BLANKS)
         if not text:
-            return cells.MISSING
+            return _cells.MISSING
         code = self._code(text)
         return self._code_of_other if code is None else float(code)
 
     def declares(self, text: bytes) -> bool:
         """Whether a text is one of the labels, so that it is not repaired."""
-        return self._code(text.strip(cells.BLANKS)) is not None
+        return self._code(text.strip(_cells.BLANKS)) is not None
 
     def _code(self, text: bytes) -> int | None:
         code = self._codes.get(text)
-        if code is None and (whole := _WHOLE_WITH_POINT.fullmatch(text)):
+        if code is None and (whole := WHOLE_WITH_POINT.fullmatch(text)):
             code = self._codes.get(whole[1])
         return code
 
     def read_object(self, cell: object) -> float:
-        return self.read_text(cells.text_of(cell))
+        return self.read_text(_cells.text_of(cell))
 
-    def settle(self, raw: NDArray[np.float64]) -> NDArray[Any]:
+    def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:
         """Return codes into ``labels``."""
         gap = self.labels.index(self.other if self.missing is None else self.missing)
         return np.where(np.isnan(raw), gap, raw).astype(np.int64)
@@ -355,6 +371,6 @@ def _label(argument: str, value: object) -> str:
         encoded = value.encode()
     except UnicodeEncodeError:
         raise InvalidValue(argument, value, "a text of Unicode characters") from None
-    if not encoded or encoded != encoded.strip(cells.BLANKS):
+    if not encoded or encoded != encoded.strip(_cells.BLANKS):
         raise InvalidValue(argument, value, expected)
     return value

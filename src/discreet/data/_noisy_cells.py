@@ -36,8 +36,8 @@ import numpy as np
 from scipy.special import ndtri
 
 from discreet import _validate
-from discreet.data.cells import to_days
-from discreet.data.columns import Bounded, Date, Integer, Real
+from discreet.data._cells import to_days
+from discreet.data._columns import Bounded, Date, Integer, Real
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
     discrete_gaussian_mu,
@@ -52,16 +52,6 @@ from discreet.randomness import Source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "CellCounts",
-    "CellPlan",
-    "NoisyCells",
-    "bounded_by",
-    "default_grid",
-    "grid_of",
-    "plan_cells",
-]
 
 _COARSE = 6  # fine cells in a coarse one
 _RISK = 0.01

@@ -20,21 +20,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from discreet.data.arrow_cells import load
+from discreet.data._cells import import_arrow
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "BLOCK_BYTES",
-    "LONGEST_RECORD",
-    "Readable",
-    "RecordBlock",
-    "cut",
-    "misshapen",
-    "record_blocks",
-    "split_cells",
-]
 
 BLOCK_BYTES = 1 << 22
 LONGEST_RECORD = 1 << 20
@@ -134,7 +123,7 @@ def split_cells(record: bytes, delimiter: bytes) -> list[bytes]:
 
 def cut(block: RecordBlock, *, width: int, delimiter: bytes, wanted: Sequence[int]) -> list[Any]:
     """Return the wanted columns of a block of records as binary Arrow arrays."""
-    pa = load("pyarrow")
+    pa = import_arrow("pyarrow")
     plain = _plain(block, width, delimiter)
     slow = np.flatnonzero(~plain)
     fast = np.flatnonzero(plain)
@@ -255,7 +244,7 @@ def _cut_by_arrow(
     delimiter: bytes,
     wanted: Sequence[int],
 ) -> list[Any]:
-    pa, csv = load("pyarrow"), load("pyarrow.csv")
+    pa, csv = import_arrow("pyarrow"), import_arrow("pyarrow.csv")
     names = [str(place) for place in range(width)]
     # The first line is ours and is dropped again: Arrow would take a byte-order mark off it, and
     # has no opinion on an empty input.

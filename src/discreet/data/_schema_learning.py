@@ -1,9 +1,8 @@
 """What a schema leaves open, learned privately for a share of the budget.
 
-Bounds that nobody knows come from noisy counts of cells on a public grid
-(:mod:`discreet.data.noisy_cells`), unknown categories from a stable histogram
-(:mod:`discreet.data.private_categories`). The plan states its loss before any record is read, so
-that it can be charged first::
+Bounds that are not known come from noisy counts of cells on a public grid (:func:`plan_cells`),
+unknown categories from a stable histogram (below). The plan states its loss before any record is
+read, so that it can be charged first::
 
     plan = plan_schema(schema, epsilon=0.2, delta=1e-7)
     with ledger.charge("patients", plan.loss, purpose="schema") as charge:
@@ -16,6 +15,21 @@ Every column gets the same share of epsilon. Half of delta is for the counts, if
 Gaussian, and every column of categories gets the same share of the rest. One row of each unit is
 looked at: where the schema has persons, one row of each person, chosen at random, so that a
 person changes no more than a row does.
+
+**Categories** come from a histogram that shows stable counts only. Which categories there are is
+not public, so noise on every possible text is out of the question. Instead each text that occurs
+gets discrete Laplace noise of scale 1 / epsilon on its count, and is released if the noisy count
+reaches a threshold (Korolova, Kenthapadi, Mishra and Ntoulas 2009; Bun, Nissim and Stemmer 2016).
+
+**Guarantee.** (epsilon, delta')-DP under add_remove, delta' = P(1 + noise >= threshold) as
+:func:`discreet.mechanisms.stability_test` certifies it. Proof: one record changes one count by
+one, and the texts are treated independently of one another. A text that occurs in both data sets
+has a noisy count of sensitivity 1: epsilon-DP, and what follows is post-processing. A text
+with count 1 against 0 is released with probability delta' in the one and never in the other, and
+1 <= e^epsilon (1 - delta') + delta'. Under replace two texts change, and the loss is that of
+two such releases.
+
+Released are texts in UTF-8 of at most 100 bytes; whether a text is one depends on it alone.
 """
 
 from __future__ import annotations
@@ -27,23 +41,107 @@ from fractions import Fraction
 from functools import reduce
 from operator import add
 from types import MappingProxyType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
-from discreet.data.columns import Bounded, Categorical, Column
-from discreet.data.inputs import open_table
-from discreet.data.noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
-from discreet.data.private_categories import StableCategories, TextCounts
-from discreet.data.schema import Learned, Schema
-from discreet.data.tables import raw_rows
+from discreet.data._columns import WHOLE_WITH_POINT, Bounded, Categorical, Column
+from discreet.data._noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
+from discreet.data._readers import open_input
+from discreet.data._schema import Learned, Schema
+from discreet.data._table import raw_rows
 from discreet.errors import InvalidValue
-from discreet.mechanisms import Release, read_epsilon
-from discreet.privacy import Loss, Relation
-from discreet.randomness import Source, choose_source
+from discreet.mechanisms import Release, StabilityTest, read_epsilon, stability_test
+from discreet.privacy import ApproxDP, Loss, Relation
+from discreet.randomness import Source, choose_source, discrete_laplace
 
-__all__ = ["MOST_LEARNED", "SchemaPlan", "complete_schema", "learned_categories", "plan_schema"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LONGEST_CATEGORY = 100
+
+
+def category_text(text: bytes) -> str | None:
+    r"""Return the category that a text could be, or None.
+
+    >>> category_text(b"Male"), category_text(b"3.0"), category_text(b"\xff")
+    ('Male', '3', None)
+    """
+    whole = WHOLE_WITH_POINT.fullmatch(text)
+    text = text if whole is None else whole[1]
+    if not text or len(text) > LONGEST_CATEGORY:
+        return None
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@final
+class TextCounts:
+    """How often each possible category occurs, counted over batches; memory for each of them."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def add(self, codes: NDArray[np.int64], texts: list[bytes]) -> None:
+        """Count rows, given which of the distinct texts each one has."""
+        times = np.bincount(codes, minlength=len(texts))
+        for text, count in zip(texts, times.tolist(), strict=True):
+            category = category_text(text)
+            if category is not None and count:
+                self.counts[category] = self.counts.get(category, 0) + count
+
+
+@final
+@dataclass(frozen=True)
+class StableCategories:
+    """The plan for one column: (epsilon, delta), split where two texts may change."""
+
+    test: StabilityTest
+    relation: Relation
+
+    @classmethod
+    def planned(cls, *, epsilon: Fraction, delta: Fraction, relation: Relation) -> StableCategories:
+        """Fix noise and threshold before anything is looked at."""
+        changed = _changed(relation)
+        return cls(stability_test(epsilon=epsilon / changed, delta=delta / changed), relation)
+
+    @property
+    def threshold(self) -> int:
+        """The least noisy count that is released: 1 + noise >= threshold is the rare event."""
+        return self.test.threshold + 1
+
+    @property
+    def loss(self) -> Loss:
+        """What the histogram costs, whatever comes out."""
+        return _changed(self.relation) * ApproxDP(self.test.epsilon, self.test.delta, self.relation)
+
+    def choose(self, counts: Mapping[str, int], source: Source) -> Release[dict[str, int]]:
+        """Return the categories that are stable with their noisy counts, largest first."""
+        present = {category: count for category, count in counts.items() if count > 0}
+        draws = discrete_laplace(1 / self.test.epsilon, len(present), source=source)
+        noisy = {
+            category: count + int(draw)
+            for (category, count), draw in zip(present.items(), draws, strict=True)
+        }
+        stable = [item for item in noisy.items() if item[1] >= self.threshold]
+        stable.sort(key=lambda item: (-item[1], item[0]))
+        provenance = {
+            "mechanism": "stable_categories",
+            "scale": str(1 / self.test.epsilon),
+            "threshold": self.threshold,
+            "relation": self.relation.value,
+            **source.provenance,
+        }
+        return Release(dict(stable), self.loss, provenance)
+
+
+def _changed(relation: Relation) -> int:
+    """How many counts one neighbour changes."""
+    return 1 if relation is Relation.ADD_REMOVE else 2
+
 
 MOST_LEARNED = 1000
 """How many categories of one column are kept, those with the largest noisy counts.
@@ -128,7 +226,7 @@ class SchemaPlan:
         texts: Mapping[str, TextCounts],
         bits: Source,
     ) -> None:
-        table = open_table(data, self.schema)
+        table = open_input(data, self.schema)
         cap = None if self.schema.person is None else 1
         parts = raw_rows(
             table,
@@ -161,7 +259,7 @@ def plan_schema(
     ``grids`` gives public candidates for the bounds of some columns; the others use a wide default
     grid. The declared number of rows is not used: its order of magnitude may be wrong.
 
-    >>> from discreet.data.columns import Real
+    >>> from discreet.data import Real
     >>> plan_schema(Schema({"height": Real()}), epsilon=0.5).loss
     2 * DiscreteLaplace(scale=4.0)
     """
@@ -218,7 +316,7 @@ def complete_schema(
     It is :func:`plan_schema` and :meth:`SchemaPlan.run` in one; charge the loss first where
     there is a ledger.
 
-    >>> from discreet.data.columns import Real
+    >>> from discreet.data import Real
     >>> heights = {"height": [150 + i % 50 for i in range(5000)]}
     >>> done = complete_schema(heights, Schema({"height": Real()}), epsilon=2, insecure_seed=1)
     >>> done.value.columns["height"]

@@ -1,6 +1,6 @@
 """Which cells of a table are repaired: which could be, for free, and how many are, for a price.
 
-A cell that breaks its declaration is repaired and never an error (:mod:`discreet.data.tables`).
+A cell that breaks its declaration is repaired and never an error (:func:`read_table`).
 So a mistake such as a wrong separator or misspelled labels shows in no message: a message would
 tell of records. :func:`possible_mistakes` looks at names and declared types only, costs nothing,
 and says where such a mistake *could* hide. :func:`plan_repairs` counts, with noise, for a small
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from discreet.data.columns import Boolean, Bounded, Categorical, Column
-from discreet.data.inputs import CsvInput, TableInput, open_table
-from discreet.data.schema import Schema
-from discreet.data.tables import raw_rows
+from discreet.data._columns import Boolean, Bounded, Categorical, Column
+from discreet.data._readers import CsvInput, TableInput, open_input
+from discreet.data._schema import Schema
+from discreet.data._table import raw_rows
 from discreet.errors import InvalidValue
 from discreet.mechanisms import Release, laplace_integers, read_epsilon, round_up
 from discreet.privacy import DiscreteLaplace, Loss, Relation
@@ -31,10 +31,8 @@ from discreet.randomness import choose_source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.data.arrays import RawBatch
+    from discreet.data._cells import RawBatch
     from discreet.randomness import Source
-
-__all__ = ["PossibleMistake", "RepairPlan", "plan_repairs", "possible_mistakes"]
 
 _SEPARATORS = ",;\t|"
 
@@ -64,7 +62,7 @@ def possible_mistakes(data: object, schema: Schema) -> tuple[PossibleMistake, ..
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
-    table = open_table(data, schema)
+    table = open_input(data, schema)
     found = [] if not isinstance(table, CsvInput) else _separators(table, schema)
     kinds = table._kinds(list(schema.columns))
     for name, column in schema.columns.items():
@@ -131,7 +129,7 @@ class RepairPlan:
     ) -> Release[dict[str, float]]:
         """Read the data and release for each column the noisy share of cells that are repaired."""
         bits = choose_source(source, insecure_seed)
-        table = open_table(data, self.schema)
+        table = open_input(data, self.schema)
         exact = self._count(table, bits)
         released = laplace_integers(
             exact,

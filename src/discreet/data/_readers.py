@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
-from discreet.data import cells
-from discreet.data.arrays import ArrayBatch, RawBatch, column_array
-from discreet.data.arrow_cells import ArrowBatch, arrow_kind, load
-from discreet.data.columns import Boolean, Bounded, Categorical, Column, Date
-from discreet.data.csv_records import (
+from discreet.data import _cells
+from discreet.data._cells import RawBatch, arrow_kind, column_array, import_arrow
+from discreet.data._columns import Boolean, Bounded, Categorical, Column, Date
+from discreet.data._csv import (
     BLOCK_BYTES,
     Readable,
     RecordBlock,
@@ -31,20 +30,11 @@ from discreet.data.csv_records import (
     record_blocks,
     split_cells,
 )
-from discreet.data.schema import CsvFormat, Schema
+from discreet.data._schema import CsvFormat, Schema
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = [
-    "CSV_ENDINGS",
-    "PARQUET_ENDINGS",
-    "TableInput",
-    "declared_kind",
-    "named_columns",
-    "open_table",
-]
 
 CSV_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".data", ".data.gz", ".txt", ".txt.gz")
 PARQUET_ENDINGS = (".parquet", ".pq")
@@ -96,7 +86,7 @@ class TableInput(ABC):
         return {}
 
     @abstractmethod
-    def check_whole(self, names: Sequence[str]) -> None:
+    def check_integrity(self, names: Sequence[str]) -> None:
         """Raise where the bytes of these columns are damaged; what they say is not looked at."""
 
     @property
@@ -105,7 +95,7 @@ class TableInput(ABC):
         """What errors call this input."""
 
 
-def open_table(data: object, schema: Schema) -> TableInput:
+def open_input(data: object, schema: Schema) -> TableInput:
     """Return the table behind a path, a data frame, a mapping, a matrix or an Arrow table.
 
     Every column that the schema needs is there, or an error names it; nothing else has been read.
@@ -163,7 +153,7 @@ class MemoryInput(TableInput):
     def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
         return {name: declared_kind(self._columns[name]) for name in names}
 
-    def check_whole(self, names: Sequence[str]) -> None:
+    def check_integrity(self, names: Sequence[str]) -> None:
         """Nothing to check: memory is not damaged."""
 
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
@@ -172,7 +162,7 @@ class MemoryInput(TableInput):
         for start in range(0, rows, batch_rows):
             stop = min(start + batch_rows, rows)
             part = {name: array[start:stop] for name, array in arrays.items()}
-            yield ArrayBatch(part, stop - start)
+            yield RawBatch(part, stop - start)
 
 
 @final
@@ -195,12 +185,12 @@ class ArrowInput(TableInput):
     def _kinds(self, names: Sequence[str]) -> dict[str, str | None]:
         return {name: arrow_kind(self._table.schema.field(name).type) for name in names}
 
-    def check_whole(self, names: Sequence[str]) -> None:
+    def check_integrity(self, names: Sequence[str]) -> None:
         """Nothing to check, as above."""
 
     def batches(self, names: Sequence[str], batch_rows: int) -> Iterator[RawBatch]:
         for batch in self._table.select(list(names)).to_batches(max_chunksize=batch_rows):
-            yield ArrowBatch({name: batch.column(name) for name in names}, batch.num_rows)
+            yield RawBatch({name: batch.column(name) for name in names}, batch.num_rows)
 
 
 class FileInput(TableInput):
@@ -249,7 +239,7 @@ class CsvInput(FileInput):
     def _check_form(self, names: Sequence[str]) -> None:
         """Nothing to check: each cell of a CSV file is a text."""
 
-    def check_whole(self, names: Sequence[str]) -> None:
+    def check_integrity(self, names: Sequence[str]) -> None:
         if self._packed:
             with self._stream() as stream:
                 while stream.read(BLOCK_BYTES):
@@ -279,7 +269,7 @@ class CsvInput(FileInput):
                     part, width=len(self._names), delimiter=self._delimiter, wanted=places
                 )
                 arrays = dict(zip(names, columns, strict=True))
-                yield ArrowBatch(arrays, len(part.starts))
+                yield RawBatch(arrays, len(part.starts))
         self._still_the_same()
 
     def _body(self) -> Iterator[RecordBlock]:
@@ -329,7 +319,7 @@ class ParquetInput(FileInput):
         with self._file() as file:
             return {name: arrow_kind(file.schema_arrow.field(name).type) for name in names}
 
-    def check_whole(self, names: Sequence[str]) -> None:
+    def check_integrity(self, names: Sequence[str]) -> None:
         with self._file() as file:
             for _ in file.iter_batches(
                 batch_size=_CHECKED_ROWS, columns=list(names), use_threads=False
@@ -341,12 +331,12 @@ class ParquetInput(FileInput):
             for batch in file.iter_batches(
                 batch_size=batch_rows, columns=list(names), use_threads=False
             ):
-                yield ArrowBatch({name: batch.column(name) for name in names}, batch.num_rows)
+                yield RawBatch({name: batch.column(name) for name in names}, batch.num_rows)
         self._still_the_same()
 
     @contextmanager
     def _file(self) -> Iterator[Any]:
-        parquet, pa = load("pyarrow.parquet"), load("pyarrow")
+        parquet, pa = import_arrow("pyarrow.parquet"), import_arrow("pyarrow")
         try:
             with parquet.ParquetFile(
                 self._path, memory_map=False, pre_buffer=False, buffer_size=_BUFFERED_BYTES
@@ -370,7 +360,7 @@ class _Resumed:
 
 
 def _refuse_nested(title: str, schema: Any, names: Sequence[str]) -> None:
-    types = load("pyarrow").types
+    types = import_arrow("pyarrow").types
     for name in names:
         if types.is_nested(schema.field(name).type):
             expected = f"a table whose column {name!r} holds single values, not {{}}"
@@ -425,8 +415,8 @@ def _can_hold(column: Column, kind: str) -> bool:
     if kind == "truth values":
         return b"True" in names or b"False" in names
     if kind == "numbers":
-        return any(not np.isnan(cells.number_in_text(name)) for name in names)
-    return kind == "times" and any(not np.isnan(cells.date_in_text(name)) for name in names)
+        return any(not np.isnan(_cells.number_in_text(name)) for name in names)
+    return kind == "times" and any(not np.isnan(_cells.date_in_text(name)) for name in names)
 
 
 def named_columns(data: object) -> Mapping[str, Any] | None:

@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data.columns import Boolean, Bounded, Categorical, Column, Labelled
-from discreet.data.schema import Schema
-from discreet.data.tables import Table
+from discreet.data._columns import Boolean, Bounded, Categorical, Column, Labelled
+from discreet.data._schema import Schema
+from discreet.data._table import Table
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-__all__ = ["Encoding"]
 
 _INTERVALS = ("symmetric", "unit")
 
@@ -36,8 +34,8 @@ _INTERVALS = ("symmetric", "unit")
 class Encoding:
     """How the rows of a schema become vectors; ``interval`` is [-1, 1] or, "unit", [0, 1].
 
-    >>> from discreet.data.columns import Integer
-    >>> from discreet.data.tables import read_table
+    >>> from discreet.data import Integer
+    >>> from discreet.data import read_table
     >>> schema = Schema({"age": Integer(20, 60), "sex": Categorical(["F", "M"])})
     >>> encoding = Encoding(schema)
     >>> encoding.names, encoding.norm_bound
@@ -105,8 +103,8 @@ class Encoding:
         With ``bins``, the interval of a column of numbers is cut into that many equal parts, and
         its codes say in which of them a number lies.
 
-        >>> from discreet.data.columns import Integer
-        >>> from discreet.data.tables import read_table
+        >>> from discreet.data import Integer
+        >>> from discreet.data import read_table
         >>> schema = Schema({"age": Integer(0, 80), "sex": Categorical(["F", "M"])})
         >>> table = read_table({"age": [5, 80], "sex": ["M", "F"]}, schema)
         >>> Encoding(schema).codes(table, bins=4).tolist()

@@ -58,8 +58,7 @@ class Study:
         self._made += 1
         ledger = Ledger.create(self._folder / f"study-{self._made}.ledger")
         ledger.create_dataset("people", epsilon=epsilon, unit="row")
-        answers = self._folder / f"study-{self._made}.answers"
-        return Curator(ledger, {"people": self.dataset}, answers=answers), ledger
+        return Curator(ledger, {"people": self.dataset}), ledger
 
 
 def asked(curator: Curator, where: Any, epsilon: Fraction) -> float:

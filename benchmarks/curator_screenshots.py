@@ -54,7 +54,7 @@ def study(folder: Path) -> dict[str, str]:
     write_clinic(folder / "visits.csv")
     tokens = {}
     with Ledger.create(folder / "study.ledger") as ledger:
-        registry = Registry.open(folder / "study.ledger")
+        registry = Registry(ledger)
         open_dataset(
             ledger,
             registry,
@@ -68,7 +68,6 @@ def study(folder: Path) -> dict[str, str]:
             give_budget(ledger, registry, "clinic", analyst=name, epsilon=2)
             tokens[name] = registry.issue("analyst", analyst=name, datasets=["clinic"])[0]
         tokens["owner"] = registry.issue("owner", note="data protection")[0]
-        registry.close()
     return tokens
 
 

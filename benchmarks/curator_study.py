@@ -45,7 +45,7 @@ def make_study(
     write_people(folder / "people.parquet", rows)
     tokens = {}
     with Ledger.create(folder / "study.ledger") as ledger:
-        registry = Registry.open(folder / "study.ledger")
+        registry = Registry(ledger)
         source = str(folder / "people.parquet")
         open_dataset(
             ledger, registry, "people", schema=SCHEMA, source=source, epsilon=epsilon
@@ -54,7 +54,6 @@ def make_study(
             registry.add_analyst(name)
             give_budget(ledger, registry, "people", analyst=name, epsilon=each)
             tokens[name] = registry.issue("analyst", analyst=name, datasets=["people"])[0]
-        registry.close()
     return tokens
 
 

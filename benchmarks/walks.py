@@ -92,7 +92,7 @@ def walk_curator_count(files: set[str]) -> None:
         book.create_dataset("visits", epsilon=10, unit="row")
         schema = Schema({"ill": Categorical(["no", "yes"])}, expected_rows=100)
         held = CuratedDataset("visits", schema=schema, source={"ill": ["no", "yes"] * 50})
-        desk = Curator(book, {"visits": held}, answers=folder / "answers.sqlite")
+        desk = Curator(book, {"visits": held})
         with closing(desk):
             desk.ask("visits", Count(epsilon="1/10"), analyst="ann")
             with traced(files):

@@ -2,7 +2,6 @@
 
 import math
 import random
-import sqlite3
 import time
 from collections.abc import Iterator
 from functools import reduce
@@ -32,12 +31,20 @@ from discreet.curator.plans import make_plan
 from discreet.curator.queries import Histogram, ThresholdStream, Workload
 from discreet.curator.row_algebra import RowAlgebra
 from discreet.data import Integer, Real, Schema
-from discreet.errors import AlreadyCharged, InvalidValue, KeyConflict, NotApplicable
-from discreet.ledger import Charge, Ledger
+from discreet.errors import (
+    AlreadyCharged,
+    InvalidValue,
+    KeyConflict,
+    LedgerCorrupt,
+    NotApplicable,
+)
+from discreet.ledger import Ledger
+from discreet.privacy import PureDP
 from discreet.randomness import source
 
 ROWS = [(f"p{at}", at % 90, 1.0 * at, "Oslo", True, "2020-05-01", "x") for at in range(60)]
 QUERY = Sum(of=INCOME, epsilon="1/1000")  # two draws of its noise are equal once in 1e12
+QUERY_LOSS = PureDP("1/1000")
 
 
 @pytest.fixture(scope="module")
@@ -52,90 +59,73 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
         yield book
 
 
-def desk(ledger: Ledger, people: CuratedDataset, place: Path) -> Curator:
-    return Curator(ledger, {"people": people}, answers=place)
+def desk(ledger: Ledger, people: CuratedDataset) -> Curator:
+    return Curator(ledger, {"people": people})
 
 
-def test_desks_with_different_stores_pay_for_what_each_releases(
+def test_a_restored_backup_pays_for_what_it_releases(
     ledger: Ledger, people: CuratedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other desk asks while this one has charged and not yet stored."""
-    one, other = (desk(ledger, people, tmp_path / name) for name in ("one", "other"))
+    """It was made while a charge was open, whose answer has left since."""
     true = Engine.ask
-    meanwhile: list[Any] = []
 
     def ask(self: Any, *given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(Engine, "ask", true)
-        meanwhile.append(other.ask("people", QUERY, analyst="ann").value)
+        ledger.backup(tmp_path / "copy")
         return true(self, *given, **named)
 
-    monkeypatch.setattr(Engine, "ask", ask)
-    released = one.ask("people", QUERY, analyst="ann").value
-    assert len({released, *meanwhile}) == 2
-    assert len(ledger.history("people")) == 2
-    one.close()
-    other.close()
-
-
-class Crash(BaseException):
-    """The process dies here."""
-
-
-def test_a_lost_store_is_paid_for_again(
-    ledger: Ledger, people: CuratedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It died after storing and before ending the charge; the stored answer has left since."""
-
-    def crash(*_: Any) -> None:
-        raise Crash
-
-    first = desk(ledger, people, tmp_path / "first")
     with monkeypatch.context() as patch:
-        patch.setattr(Charge, "_end", crash)
-        with pytest.raises(Crash):
-            first.ask("people", QUERY, analyst="ann")
-    assert first.ask("people", QUERY, analyst="ann").answered_before
-    assert len(ledger.history("people")) == 1
-    second = desk(ledger, people, tmp_path / "second")
-    assert not second.ask("people", QUERY, analyst="ann").answered_before
-    assert len(ledger.history("people")) == 2
-    first.close()
-    second.close()
+        patch.setattr(Engine, "ask", ask)
+        released = desk(ledger, people).ask("people", QUERY, analyst="ann").value
+    with Ledger.restore(tmp_path / "copy", spent={"people": QUERY_LOSS}) as restored:
+        again = desk(restored, people).ask("people", QUERY, analyst="ann")
+        assert not again.answered_before
+        assert again.value != released
+        assert [row.outcome for row in restored.history("people")] == ["open", "completed"]
+        assert restored.verify().ok
 
 
-def test_a_store_that_was_cut_gives_no_second_answer(
-    ledger: Ledger, people: CuratedDataset, tmp_path: Path
+def test_an_answer_that_was_removed_is_not_made_again(
+    ledger: Ledger, people: CuratedDataset
 ) -> None:
-    found = desk(ledger, people, tmp_path / "answers")
+    found = desk(ledger, people)
     found.ask("people", QUERY, analyst="ann")
-    with sqlite3.connect(tmp_path / "answers") as connection:
-        connection.execute("DELETE FROM answers")
-    connection.close()
-    with pytest.raises(AlreadyCharged):
+    with ledger.store.writing() as session:
+        session.run("DELETE FROM answers")
+    with pytest.raises(LedgerCorrupt, match="somebody removed it"):
         found.ask("people", QUERY, analyst="ann")
-    found.close()
+    assert len(ledger.history("people")) == 1
 
 
-def test_answers_of_another_ledger_are_not_given(people: CuratedDataset, tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        with Ledger.create(tmp_path / name) as book:
-            book.create_dataset("people", epsilon=1, unit="person")
-            found = desk(book, people, tmp_path / "answers")
-            assert not found.ask("people", QUERY, analyst="ann").answered_before
-            assert len(book.history("people")) == 1
-            found.close()
+@pytest.mark.parametrize(
+    "flip",
+    [
+        """answer = replace(answer, '"value": ', '"value": 1')""",
+        "answer = 'no JSON'",
+        "digest = upper(digest)",
+    ],
+)
+def test_a_flipped_byte_in_a_stored_answer_is_noticed(
+    ledger: Ledger, people: CuratedDataset, flip: str
+) -> None:
+    found = desk(ledger, people)
+    found.ask("people", QUERY, analyst="ann")
+    with ledger.store.writing() as session:
+        assert session.run(f"UPDATE answers SET {flip}") == 1
+    for attempt in (found.ask, found.quote):
+        with pytest.raises(LedgerCorrupt, match="damaged and is not given"):
+            attempt("people", QUERY, analyst="ann")
+    assert len(ledger.history("people")) == 1
 
 
 @pytest.mark.parametrize("place", ["engine", "noise"])
 def test_a_computation_that_fails_does_so_once(
     ledger: Ledger,
     people: CuratedDataset,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     place: str,
 ) -> None:
     """Else every repetition would tell once more, for nothing, whether it fails."""
-    found = desk(ledger, people, tmp_path / "answers")
+    found = desk(ledger, people)
     calls = []
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -157,20 +147,18 @@ def test_a_computation_that_fails_does_so_once(
         found.ask("people", QUERY, analyst="ann")
     assert len(ledger.history("people")) == 1
     assert ledger.verify().ok
-    found.close()
 
 
 def test_a_key_is_bound_by_an_answer_of_the_store_too(
-    ledger: Ledger, people: CuratedDataset, tmp_path: Path
+    ledger: Ledger, people: CuratedDataset
 ) -> None:
-    found = desk(ledger, people, tmp_path / "answers")
+    found = desk(ledger, people)
     found.ask("people", QUERY, analyst="ann")
     for _ in range(2):
         found.ask("people", QUERY, analyst="bob", idempotency_key="k")
     with pytest.raises(KeyConflict):
         found.ask("people", Count(epsilon="1/7"), analyst="bob", idempotency_key="k")
     assert len(ledger.history("people")) == 1
-    found.close()
 
 
 HUGE = reduce(lambda of, _: Multiply(of, Value(10**18)), range(17), INCOME)

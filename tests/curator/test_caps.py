@@ -33,10 +33,11 @@ from discreet.curator import (
     TopK,
     Variance,
     Workload,
-    desk,
+    _curator,
     engine,
     measures,
 )
+from discreet.curator._answers import NewAnswer
 from discreet.curator.expressions import Column, Compare, OneOf, Value
 from discreet.curator.plans import make_plan, quote
 from discreet.data import Categorical, Integer, Schema
@@ -367,9 +368,8 @@ def opened(tmp_path: Path) -> Iterator[tuple[Curator, Ledger]]:
     ledger = Ledger.create(tmp_path / "l.ledger")
     ledger.create_dataset("p", epsilon=100, unit="person")
     found = curated(PERSONS)
-    curator = Curator(ledger, {"p": found}, answers=tmp_path / "answers")
+    curator = Curator(ledger, {"p": found})
     yield curator, ledger
-    curator.close()
     found.close()
     ledger.close()
 
@@ -379,27 +379,28 @@ def name_of_0_1(curator: Curator, query: Query) -> str:
     import hashlib
 
     found = curator._dataset("p")
-    text = f"{found.schema.content_hash}|{query.digest()}|{curator._chain(found)}"
+    text = f"{found.schema.content_hash}|{query.digest()}|{curator._genesis_for(found)}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def test_answers_of_0_1_to_filtered_questions_are_not_handed_out(
     opened: tuple[Curator, Ledger],
 ) -> None:
-    curator, _ = opened
+    curator, ledger = opened
     for query, same in ((Count(epsilon=1, where=YOUNG), False), (Count(epsilon=1), True)):
         fresh = curator.ask("p", Count(epsilon=2, where=query.where), analyst="ann")
         document = {**fresh.to_json(), "value": 12345, "query": query.to_json()}
         del document["about"]
         old = Answer.from_json(document)
         name = name_of_0_1(curator, query)
-        curator._answers.keep("p", name, old, analyst="ann", key=None)
+        with ledger.store.writing() as session:
+            NewAnswer(old, name, analyst="ann", key=None).write(session)
         assert curator.quote("p", query, analyst="ann").answered_before == same
         answer = curator.ask("p", query, analyst="ann")
         assert (answer.value == 12345, answer.answered_before) == (same, same)
         assert answer.about == fresh.about
         assert "of the rows kept" in answer.about
-    assert desk._name(curator._dataset("p"), Count(epsilon=1), "c") != desk._name(
+    assert _curator._name(curator._dataset("p"), Count(epsilon=1), "c") != _curator._name(
         curator._dataset("p"), Count(epsilon=1, where=YOUNG), "c"
     )
 

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from curator.worlds import AGE, CITY, KEY, PERSONS, queries, table
-from discreet.curator import Answer, Count, CuratedDataset, Curator, GroupBy, Mean, Sum
-from discreet.curator.answers import SqliteAnswers, open_answers
+from discreet.curator import Answer, Count, CuratedDataset, Curator, GroupBy, Mean, Sum, _curator
+from discreet.curator._answers import NewAnswer
 from discreet.curator.engine import Engine
 from discreet.curator.expressions import All, Case, Compare, Lookup, Value
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
-    LedgerError,
     NotApplicable,
 )
 from discreet.ledger import Ledger, check_receipt
@@ -39,10 +38,8 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 
 @pytest.fixture
-def curator(ledger: Ledger, people: CuratedDataset, tmp_path: Path) -> Iterator[Curator]:
-    desk = Curator(ledger, {"people": people}, answers=tmp_path / "answers.sqlite")
-    yield desk
-    desk.close()
+def curator(ledger: Ledger, people: CuratedDataset) -> Curator:
+    return Curator(ledger, {"people": people})
 
 
 QUERY = Count(epsilon="1/10")
@@ -78,13 +75,12 @@ def test_the_same_question_gets_the_same_answer_at_no_cost(
 
 
 def test_answers_survive_the_process(
-    curator: Curator, ledger: Ledger, people: CuratedDataset, tmp_path: Path
+    curator: Curator, people: CuratedDataset, tmp_path: Path
 ) -> None:
     first = curator.ask("people", QUERY, analyst="ann")
-    curator.close()
-    other = Curator(ledger, {"people": people}, answers=tmp_path / "answers.sqlite")
-    assert other.ask("people", QUERY, analyst="bob").value == first.value
-    other.close()
+    with Ledger.open(tmp_path / "study.ledger") as again:
+        other = Curator(again, {"people": people})
+        assert other.ask("people", QUERY, analyst="bob").value == first.value
 
 
 def test_a_quote_says_free_only_to_whom_it_was_given(curator: Curator) -> None:
@@ -96,7 +92,7 @@ def test_a_quote_says_free_only_to_whom_it_was_given(curator: Curator) -> None:
 
 
 def test_a_refusal_charges_nothing_and_touches_no_data(
-    ledger: Ledger, people: CuratedDataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ledger: Ledger, people: CuratedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def touched(*_: Any, **__: Any) -> Any:
         raise AssertionError("the data were touched")
@@ -104,7 +100,7 @@ def test_a_refusal_charges_nothing_and_touches_no_data(
     monkeypatch.setattr(Engine, "ask", touched)
     ledger.create_dataset("poor", epsilon=1, unit="person")
     poor = CuratedDataset("poor", schema=PERSONS, source=table(ROWS), threads=1)
-    desk = Curator(ledger, {"poor": poor, "people": people}, answers=tmp_path / "a.sqlite")
+    desk = Curator(ledger, {"poor": poor, "people": people})
     with pytest.raises(BudgetExceeded):
         desk.ask("poor", Count(epsilon=2), analyst="ann")
     for query in (
@@ -120,7 +116,6 @@ def test_a_refusal_charges_nothing_and_touches_no_data(
         desk.ask("people", QUERY, analyst="")
     assert charges(ledger) == []
     assert ledger.history("poor") == []
-    desk.close()
 
 
 def test_what_the_engine_cannot_run_is_refused_before_the_charge(
@@ -184,7 +179,7 @@ def test_a_crash_after_the_charge_leaves_it_spent_and_is_charged_once(
         if place == "engine":
             patch.setattr(Engine, "ask", crash)
         else:
-            patch.setattr(SqliteAnswers, "keep", crash)
+            patch.setattr(NewAnswer, "write", crash)
         with pytest.raises(Crash):
             curator.ask("people", QUERY, analyst="ann", idempotency_key="k1")
     assert len(charges(ledger)) == 1
@@ -239,60 +234,77 @@ def test_many_threads_get_one_answer_and_pay_once(curator: Curator, ledger: Ledg
     assert ledger.verify().ok
 
 
+@pytest.mark.parametrize("analyst", ["ann", "bob"])
 def test_two_processes_that_compute_the_same_answer_release_one(
-    curator: Curator, people: CuratedDataset, ledger: Ledger, tmp_path: Path
+    curator: Curator,
+    people: CuratedDataset,
+    ledger: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+    analyst: str,
 ) -> None:
     """The other desk finds nothing stored, computes, and then is too late."""
-    other = Curator(ledger, {"people": people}, answers=tmp_path / "answers.sqlite")
-    kept = curator._answers
+    other = Curator(ledger, {"people": people})
+    first: list[Answer] = []
+    true = _curator._released
+
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(_curator, "_released", true)
+        first.append(other.ask("people", QUERY, analyst=analyst))
+        return true(*given)
+
+    monkeypatch.setattr(_curator, "_released", late)
+    released = curator.ask("people", QUERY, analyst="ann")
+    assert released.value == first[0].value
+    assert released.answered_before
+    outcomes = [row.outcome for row in charges(ledger)]
+    assert outcomes == ["completed"] * (1 if analyst == "ann" else 2)
+    assert ledger.verify().ok
+
+
+def test_a_charge_that_another_worker_ends_meanwhile_has_its_answer(
+    curator: Curator, people: CuratedDataset, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This desk finds nothing stored, and then a charge that has ended."""
+    other = Curator(ledger, {"people": people})
+    true = Ledger.charge
     first: list[Answer] = []
 
-    class Late:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(kept, name)
+    def late(self: Ledger, *given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(Ledger, "charge", true)
+        first.append(other.ask("people", QUERY, analyst="ann"))
+        return true(self, *given, **named)
 
-        def keep(self, *given: Any, **named: Any) -> Answer:
-            first.append(other.ask("people", QUERY, analyst="ann"))
-            return kept.keep(*given, **named)
-
-    curator._answers = Late()  # type: ignore[assignment]
-    late = curator.ask("people", QUERY, analyst="ann")
-    assert late.value == first[0].value
-    assert late.answered_before
+    monkeypatch.setattr(Ledger, "charge", late)
+    assert curator.ask("people", QUERY, analyst="ann").value == first[0].value
     assert len(charges(ledger)) == 1
-    other.close()
 
 
-def test_the_unit_of_the_budget_must_be_that_of_the_schema(ledger: Ledger, tmp_path: Path) -> None:
+def test_the_unit_of_the_budget_must_be_that_of_the_schema(ledger: Ledger) -> None:
     ledger.create_dataset("rows", epsilon=1)
     found = CuratedDataset("rows", schema=PERSONS, source=table(ROWS))
-    desk = Curator(ledger, {"rows": found}, answers=tmp_path / "a.sqlite")
+    desk = Curator(ledger, {"rows": found})
     with pytest.raises(InvalidValue, match="unit"):
         desk.ask("rows", QUERY, analyst="ann")
-    desk.close()
 
 
-def test_another_schema_is_another_question(ledger: Ledger, tmp_path: Path) -> None:
+def test_another_schema_is_another_question(ledger: Ledger) -> None:
     from dataclasses import replace
 
-    answers = SqliteAnswers(tmp_path / "a.sqlite")
     caps = []
     for cap in (2, 3):
         schema = replace(PERSONS, rows_per_person=cap)
         found = CuratedDataset("people", schema=schema, source=table(ROWS), threads=1)
-        desk = Curator(ledger, {"people": found}, answers=answers)
+        desk = Curator(ledger, {"people": found})
         caps.append(desk.ask("people", QUERY, analyst="ann").answered_before)
     assert caps == [False, False]
-    answers.close()
 
 
 def test_faults_of_a_source_show_before_a_charge(ledger: Ledger, tmp_path: Path) -> None:
     absent = CuratedDataset("people", schema=PERSONS, source=tmp_path / "no.csv")
-    desk = Curator(ledger, {"people": absent}, answers=tmp_path / "a.sqlite")
+    desk = Curator(ledger, {"people": absent})
     with pytest.raises(InvalidValue):
         desk.ask("people", QUERY, analyst="ann")
     assert charges(ledger) == []
-    desk.close()
 
 
 def test_a_csv_file_is_read_by_the_rules_of_the_schema(ledger: Ledger, tmp_path: Path) -> None:
@@ -301,12 +313,11 @@ def test_a_csv_file_is_read_by_the_rules_of_the_schema(ledger: Ledger, tmp_path:
     lines = [heading, '1,30,5,"Os"lo",yes,2020-05-01,"open', "2,,,,,,"]
     path.write_text("\n".join(lines), encoding="utf-8")
     found = CuratedDataset("people", schema=PERSONS, source=path, threads=1)
-    desk = Curator(ledger, {"people": found}, answers=tmp_path / "a.sqlite")
+    desk = Curator(ledger, {"people": found})
     answer = desk.ask("people", Count(epsilon=500), analyst="ann")
     assert answer.value == 2  # another value has a probability of e^-250
     bar = desk.ask("people", Mean(of=AGE, epsilon=400), analyst="ann").errors[0]
     assert 30 < bar.low <= 35 <= bar.high < 40
-    desk.close()
 
 
 def test_a_description_tells_public_facts_only(people: CuratedDataset) -> None:
@@ -318,15 +329,13 @@ def test_a_description_tells_public_facts_only(people: CuratedDataset) -> None:
 
 
 @pytest.mark.slow
-def test_answers_are_kept_in_postgresql_too(
-    ledger: Ledger, people: CuratedDataset, tmp_path: Path
-) -> None:
+def test_answers_are_kept_in_postgresql_too(people: CuratedDataset) -> None:
     with running_server() as url:
         place = f"{url}&ledger=study"
         with Ledger.create(place) as book:
             book.create_dataset("people", epsilon=100, unit="person")
-            desk = Curator(book, {"people": people}, answers=place)
-            other = Curator(book, {"people": people}, answers=place)
+            desk = Curator(book, {"people": people})
+            other = Curator(book, {"people": people})
             first = desk.ask("people", QUERY, analyst="ann", idempotency_key="k")
             again = other.ask("people", QUERY, analyst="bob")
             assert (again.value, again.answered_before) == (first.value, True)
@@ -334,35 +343,7 @@ def test_answers_are_kept_in_postgresql_too(
             assert not other.quote("people", QUERY, analyst="eve").answered_before
             with pytest.raises(KeyConflict):
                 other.ask("people", Count(epsilon=1), analyst="ann", idempotency_key="k")
-            assert desk._answers.identity() == other._answers.identity()
             desk.ask("people", QUERY, analyst="eve", idempotency_key="late")
             with pytest.raises(KeyConflict):
                 other.ask("people", Count(epsilon=1), analyst="eve", idempotency_key="late")
-            kept = open_answers(place)
-            found = kept.find("people", "no such question")
-            assert found is None
-            for one in (desk, other, kept):
-                one.close()
-            assert book.verify().ok
-    with pytest.raises(InvalidValue, match="ledger"):
-        open_answers("postgresql://host/db?ledger=No;Name")
-
-
-def test_no_ledger_shares_a_schema_with_answers() -> None:
-    for name in ("answers", "answers_study"):
-        with pytest.raises(InvalidValue, match="another name: discreet_answers"):
-            Ledger.create(f"postgresql://nobody@nowhere/db?ledger={name}")
-
-
-@pytest.mark.slow
-def test_answers_do_not_enter_the_schema_of_a_ledger_of_0_1() -> None:
-    import psycopg
-
-    with running_server() as url:
-        Ledger.create(f"{url}&ledger=old").close()
-        with psycopg.connect(url) as connection:
-            connection.execute("ALTER SCHEMA discreet_old RENAME TO discreet_answers")
-        with pytest.raises(LedgerError, match="is that of a ledger"):
-            open_answers(url)
-        with Ledger.open(f"{url}&ledger=answers") as book:
             assert book.verify().ok

@@ -6,7 +6,6 @@ from the log into the database.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,40 +20,10 @@ from discreet._store import MARK, _sqlite
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerUnconfirmed
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
+from ledger.disk import Disk
 from ledger.tampering import database_of
 
 TENTH = PureDP("0.1")
-
-
-class Disk:
-    """A disk that loses what was not flushed, and fails or waits when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.flushed: dict[Path, bytes] = {}
-        self.fails = False
-        self.before: Callable[[], None] = lambda: None
-        self._sync = _sqlite.sync
-        monkeypatch.setattr(_sqlite, "sync", self.sync)
-
-    def sync(self, descriptor: int) -> None:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        self.before()
-        if self.fails and path.name.endswith("-wal"):
-            raise OSError(5, "Input/output error")
-        self._sync(descriptor)
-        if path.is_file():
-            self.flushed[path] = path.read_bytes() if path.name.endswith("-wal") else b""
-
-    def cut_power(self, place: Path, target: Path) -> Path:
-        """What is found at a place when the power is back, as a ledger of its own."""
-        target.mkdir(mode=0o700)
-        database = database_of(place)
-        shutil.copyfile(database, target / database.name)
-        log = Path(f"{database}-wal")
-        (target / log.name).write_bytes(self.flushed.get(log, b""))
-        if (place / MARK).exists():
-            (target / MARK).touch()
-        return target
 
 
 @pytest.fixture

@@ -26,7 +26,14 @@ from discreet._store._store import (
     is_url,
     open_store,
 )
-from discreet._store._tables import LATEST, hash_datasets, read_version
+from discreet._store._tables import (
+    LATEST,
+    adopt_neighbour,
+    hash_datasets,
+    name_answers,
+    read_answers_name,
+    read_version,
+)
 
 __all__ = [
     "DATABASES",
@@ -36,6 +43,7 @@ __all__ = [
     "Session",
     "SqliteStore",
     "Store",
+    "adopt_neighbour",
     "check_path",
     "check_timeout",
     "create_store",
@@ -43,8 +51,10 @@ __all__ = [
     "hash_datasets",
     "is_old_file",
     "is_url",
+    "name_answers",
     "new_directory",
     "open_store",
+    "read_answers_name",
     "read_version",
     "sync_path",
 ]

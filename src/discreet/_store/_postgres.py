@@ -19,7 +19,6 @@ from typing import Any
 from discreet._store import _tables
 from discreet._store._store import Meanings, Session, parse_url, translate_error
 from discreet.errors import (
-    InvalidValue,
     LedgerBusy,
     LedgerCorrupt,
     LedgerError,
@@ -60,18 +59,13 @@ class PostgresStore:
     @classmethod
     def create(cls, url: str, *, timeout: float, ledger: str) -> PostgresStore:
         """Make the schema and its tables; an existing one is refused."""
-        name = parse_url(url).name
-        if name == "answers" or name.startswith("answers_"):
-            raise InvalidValue(
-                "ledger", name, "another name: discreet_answers... are schemas of stored answers"
-            )
         store = cls(url, timeout=timeout, read_only=False)
         with store._closing_on_error(), store._link() as link, store._transaction(link):
             link.rows("SELECT pg_advisory_xact_lock(?)", (_CREATION,))
             if link.exists("SELECT 1 FROM pg_namespace WHERE nspname = ?", store._schema):
                 raise LedgerExists(f"{store.place} exists already; nothing was changed")
             link.run(f"CREATE SCHEMA {store._schema}")
-            _tables.make_postgres(link, start=0, ledger=ledger)
+            _tables.make_postgres(link, store._schema, start=0, ledger=ledger)
             store._check_shape(link)
         return store
 
@@ -100,7 +94,7 @@ class PostgresStore:
                     link.run("LOCK TABLE meta, datasets, budgets, entries")
                     # Somebody else may have done it while we waited.
                     start = _tables.check_version(link, store.place)
-                    _tables.make_postgres(link, start=start)
+                    _tables.make_postgres(link, store._schema, start=start)
             if not read_only:
                 with store._transaction(link):
                     store._check_shape(link)

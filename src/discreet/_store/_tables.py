@@ -7,13 +7,15 @@ SQL that goes through the database.
 
 Version 1 knew no idempotency keys. Version 2 added them, and one outcome at most per charge.
 Version 3 added the roll of datasets, which every entry repeats. Up to then a SQLite ledger was a
-single file. Version 4 is a directory; its tables take no values of another type.
+single file. Version 4 is a directory; its tables take no values of another type. It also holds the
+stored answers and the registry of the service, which had files or schemas of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -43,6 +45,30 @@ _COLUMNS = {
         " text TEXT NOT NULL, hash TEXT NOT NULL, PRIMARY KEY (dataset, seq)"
     ),
 }
+# The stored answers with the SHA-256 of each, and the registry of the service.
+_SERVED = {
+    "answers": (
+        "dataset TEXT NOT NULL, name TEXT NOT NULL, answer TEXT NOT NULL, digest TEXT NOT NULL,"
+        " PRIMARY KEY (dataset, name)"
+    ),
+    "answer_receivers": (
+        "dataset TEXT NOT NULL, name TEXT NOT NULL, analyst TEXT NOT NULL,"
+        " PRIMARY KEY (dataset, name, analyst)"
+    ),
+    "answer_keys": (
+        "dataset TEXT NOT NULL, key TEXT NOT NULL, name TEXT NOT NULL, PRIMARY KEY (dataset, key)"
+    ),
+    "served_datasets": (
+        "name TEXT PRIMARY KEY, schema TEXT NOT NULL, source TEXT NOT NULL, part TEXT NOT NULL,"
+        " engine TEXT NOT NULL, created TEXT NOT NULL"
+    ),
+    "analysts": "name TEXT PRIMARY KEY, created TEXT NOT NULL",
+    "tokens": (
+        "id TEXT PRIMARY KEY, digest TEXT NOT NULL, role TEXT NOT NULL, analyst TEXT, project TEXT,"
+        " datasets TEXT NOT NULL, note TEXT NOT NULL, created TEXT NOT NULL, expires TEXT NOT NULL,"
+        " revoked TEXT"
+    ),
+}
 _KEY = "request_key TEXT"
 _INDEXES = (
     (
@@ -53,6 +79,7 @@ _INDEXES = (
 )
 # So that the few entries that tell of a restored backup are found without reading the chain.
 _RESTORED = "CREATE INDEX entries_restored ON entries (dataset, seq) WHERE kind = 'restored'::text"
+_SOURCES = "CREATE UNIQUE INDEX served_sources ON served_datasets (source, part)"
 # INSERT OR REPLACE deletes without asking the guard against deletions. One question for each
 # unique index: a single condition with OR would read the whole chain.
 _REPLACED = " OR ".join(
@@ -62,7 +89,7 @@ _REPLACED = " OR ".join(
 
 
 def _sqlite_statements() -> list[str]:
-    tables = dict(_COLUMNS)
+    tables = _COLUMNS | _SERVED
     tables["entries"] = tables["entries"].replace(" PRIMARY KEY", f" {_KEY}, PRIMARY KEY")
     # How many commits there were: what says whether anything was written since the last flush.
     tables["commits"] = "only BIGINT PRIMARY KEY CHECK (only = 1), made BIGINT NOT NULL"
@@ -79,7 +106,7 @@ def _sqlite_statements() -> list[str]:
             f"CREATE TRIGGER entries_no_{name} BEFORE {event}"
             f" BEGIN SELECT RAISE(ABORT, '{APPEND_ONLY}'); END"
         )
-    indexes = (*_INDEXES, _RESTORED.removesuffix("::text"))
+    indexes = (*_INDEXES, _RESTORED.removesuffix("::text"), _SOURCES)
     return [*statements, *indexes, "INSERT INTO commits (only, made) VALUES (1, 0)"]
 
 
@@ -97,8 +124,10 @@ def _postgres_statements(version: int) -> list[str]:
                 " FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()"
             ),
         ]
-    steps = {2: [f"ALTER TABLE entries ADD COLUMN {_KEY}", *_INDEXES], 4: [_RESTORED]}
-    return steps.get(version, [])
+    if version == 4:
+        served = (f"CREATE TABLE {name} ({columns})" for name, columns in _SERVED.items())
+        return [_RESTORED, *served, _SOURCES]
+    return [f"ALTER TABLE entries ADD COLUMN {_KEY}", *_INDEXES] if version == 2 else []
 
 
 def make_sqlite(session: Session, ledger: str) -> None:
@@ -107,9 +136,29 @@ def make_sqlite(session: Session, ledger: str) -> None:
         session.run(statement)
     for name, value in (("schema", str(LATEST)), ("ledger", ledger), ("roll", "0:")):
         session.run("INSERT INTO meta (name, value) VALUES (?, ?)", (name, value))
+    name_answers(session)
 
 
-def make_postgres(session: Session, *, start: int, ledger: str | None = None) -> None:
+def name_answers(session: Session, name: str | None = None) -> None:
+    """Name the stored answers, by default anew: the key of a charge for an answer holds the name.
+
+    A charge that was made under another name is not found again, so nothing is released once more
+    under a charge whose answer is not here.
+    """
+    session.run("DELETE FROM meta WHERE name = 'answers'")
+    values = (secrets.token_hex(16) if name is None else name,)
+    session.run("INSERT INTO meta (name, value) VALUES ('answers', ?)", values)
+
+
+def read_answers_name(session: Session) -> str:
+    """Return the name of the stored answers."""
+    rows = session.rows("SELECT value FROM meta WHERE name = 'answers'")
+    if len(rows) != 1 or not re.fullmatch(r"[0-9a-f]{32}", str(rows[0][0])):
+        raise LedgerCorrupt("the stored answers have lost their name; run verify")
+    return str(rows[0][0])
+
+
+def make_postgres(session: Session, schema: str, *, start: int, ledger: str | None = None) -> None:
     """Take the steps from a version to the latest inside the open transaction."""
     for version in range(start + 1, LATEST + 1):
         for statement in _postgres_statements(version):
@@ -118,11 +167,58 @@ def make_postgres(session: Session, *, start: int, ledger: str | None = None) ->
             session.run(
                 "INSERT INTO meta (name, value) VALUES ('roll', ?)", (hash_datasets(session),)
             )
+        if version == 4:
+            name_answers(session)
+            if start > 0:
+                _adopt_schemas(session, schema)
     if start == 0:
         session.run("INSERT INTO meta (name, value) VALUES ('schema', ?)", (str(LATEST),))
         session.run("INSERT INTO meta (name, value) VALUES ('ledger', ?)", (ledger,))
     else:
         session.run("UPDATE meta SET value = ? WHERE name = 'schema'", (str(LATEST),))
+
+
+# What the tables were called that had a file or a schema of their own, up to version 3.
+_NEIGHBOURS = {
+    "answers": {"answers": "answers", "receivers": "answer_receivers", "keys": "answer_keys"},
+    "registry": {"datasets": "served_datasets", "analysts": "analysts", "tokens": "tokens"},
+}
+
+
+def adopt_neighbour(session: Session, kind: str, old: Session, *, schema: str = "") -> None:
+    """Copy the ``answers`` or the ``registry`` of an earlier version, with the name of the answers.
+
+    ``old`` reads the old place, there in the ``schema`` with its dot, if any.
+    """
+    if kind == "answers":
+        [(name,)] = old.rows(f"SELECT name FROM {schema}stores")
+        name_answers(session, str(name))
+    for table, new in _NEIGHBOURS[kind].items():
+        columns = [column[0] for column in _split_columns(_SERVED[new])]
+        known = columns[:-1] if new == "answers" else columns  # the digest of an answer is new
+        rows = old.rows(f"SELECT {', '.join(known)} FROM {schema}{table}")
+        if new == "answers":
+            rows = [(*row, hashlib.sha256(str(row[-1]).encode()).hexdigest()) for row in rows]
+        marks = ", ".join("?" * len(columns))
+        for row in rows:
+            session.run(f"INSERT INTO {new} ({', '.join(columns)}) VALUES ({marks})", row)
+
+
+def _adopt_schemas(session: Session, schema: str) -> None:
+    """Adopt the schemas beside that of a ledger; they stay, and nothing reads them again."""
+    end = schema.removeprefix("discreet")
+    # The mark is a table that a ledger has not, which may have the name of such a schema as well.
+    for kind, place, mark in (
+        ("answers", f"discreet_answers{end}", "stores"),
+        ("registry", f"curator{end}", "facts"),
+    ):
+        if session.rows("SELECT to_regclass(?)::text", (f"{place}.{mark}",)) != [(None,)]:
+            adopt_neighbour(session, kind, session, schema=f"{place}.")
+
+
+def _split_columns(text: str) -> list[list[str]]:
+    """Return name, type and marks of each column."""
+    return [column.split() for column in text.partition(", PRIMARY KEY (")[0].split(", ")]
 
 
 def hash_datasets(session: Session) -> str:
@@ -252,13 +348,13 @@ SELECT 'function', p.proname::text, p.prosrc
 def _expect_postgres() -> Things:
     """Return what the query says of the tables above."""
     expected: dict[tuple[str, str], str] = {}
-    for table, text in _COLUMNS.items():
+    for table, text in (_COLUMNS | _SERVED).items():
         expected["table", table] = "r false false"
-        columns, _, composite = text.partition(", PRIMARY KEY (")
+        composite = text.partition(", PRIMARY KEY (")[2]
         if composite:
             _expect_index(expected, f"{table}_pkey", f"{table} USING btree ({composite}")
-        for column in [*columns.split(", "), *([_KEY] if table == "entries" else ())]:
-            name, kind, *marks = column.split()
+        extra = [_KEY.split()] if table == "entries" else []
+        for name, kind, *marks in _split_columns(text) + extra:
             required = "NOT" in marks or "PRIMARY" in marks
             what = f"{kind.lower()} {str(required).lower()} false"
             expected["column", f"{table}.{name}"] = what
@@ -266,8 +362,8 @@ def _expect_postgres() -> Things:
                 _expect_index(expected, f"{table}_pkey", f"{table} USING btree ({name})")
             if "UNIQUE" in marks:
                 _expect_index(expected, f"{table}_{name}_key", f"{table} USING btree ({name})")
-    for statement in (*_INDEXES, _RESTORED):
-        written = statement.replace(" ON entries ", " ON entries USING btree ")
+    for statement in (*_INDEXES, _RESTORED, _SOURCES):
+        written = re.sub(r" ON (\w+) ", r" ON \1 USING btree ", statement)
         written = re.sub(r"WHERE (.*)", r"WHERE (\1)", written)
         expected["index", written.partition(" INDEX ")[2].split()[0]] = written
     expected["trigger", "entries_no_change"] = (

@@ -47,11 +47,7 @@ def _opened(place: str, *, create: bool = False) -> Iterator[tuple[Ledger, Regis
             raise
         ledger = Ledger.create(place)
     with ledger:
-        registry = Registry.open(place)
-        try:
-            yield ledger, registry
-        finally:
-            registry.close()
+        yield ledger, Registry(ledger)
 
 
 @curator.command(short_help="Serve a file or table, with a budget.")

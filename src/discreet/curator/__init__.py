@@ -9,9 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from discreet.curator.answers import Answer
+    from discreet.curator._answers import Answer
+    from discreet.curator._curator import Curator
     from discreet.curator.dataset import CuratedDataset
-    from discreet.curator.desk import Curator
     from discreet.curator.plans import Quote, quote
     from discreet.curator.queries import (
         Count,
@@ -51,9 +51,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "answers": ("Answer",),
+    "_answers": ("Answer",),
     "dataset": ("CuratedDataset",),
-    "desk": ("Curator",),
+    "_curator": ("Curator",),
     "plans": ("Quote", "quote"),
     "queries": (
         "Count",

@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import Any, ClassVar, NoReturn, final
 
 from discreet._json import canonical, read_json
+from discreet._store import Session
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerError, SchemaError
 from discreet.ledger._entry import Entry, make_receipt
 
+Write = Callable[[Session], None]
 _LONGEST_RESULT = 65_536
 
 
@@ -41,13 +43,14 @@ class Charge:
         *,
         outcome: Mapping[str, Any] | None,
         replayed: bool,
-        append_outcome: Callable[[int, Mapping[str, Any]], None],
+        append_outcome: Callable[[Mapping[str, Any], Write | None], None],
     ) -> None:
         self._entry = entry
         self._append_outcome = append_outcome
         self._made_by = os.getpid()
         self._once = threading.Lock()
         self._entered = self._left = False
+        self._write: Write | None = None
         # The text, not the object: whoever has the object could change it later.
         self._result = canonical(None if outcome is None else outcome["result"])
         self._outcome = "open" if outcome is None else str(outcome["outcome"])
@@ -87,8 +90,12 @@ class Charge:
         """The entry as a JSON object for :func:`discreet.ledger.check_receipt`."""
         return make_receipt(self._entry)
 
-    def record(self, result: object) -> None:
-        """Keep a released value (as JSON) for whoever comes with the same key."""
+    def record(self, result: object, *, write: Write | None = None) -> None:
+        """Keep a released value (as JSON) for whoever comes with the same key.
+
+        ``write`` runs with the session of the store in the transaction that records the outcome:
+        what it writes is there if and only if the outcome is.
+        """
         if not self._entered or self._outcome != "open" or os.getpid() != self._made_by:
             raise LedgerError("a result is recorded inside the body of its charge")
         try:
@@ -100,7 +107,7 @@ class Charge:
         if not 0 < len(text) <= _LONGEST_RESULT:
             expected = f"JSON of at most {_LONGEST_RESULT} characters, no name twice"
             raise InvalidValue("result", type(result).__name__, expected)
-        self._result = text
+        self._result, self._write = text, write
 
     @contextmanager
     def attempt(self) -> Iterator[Charge]:
@@ -169,16 +176,10 @@ class Charge:
             "error": None if kind is None else kind.__name__,
             "result": self.result,
         }
-        self._append_outcome(self.seq, content)
-
-    def __copy__(self) -> NoReturn:
-        raise LedgerError("a charge cannot be copied: its body would run twice")
-
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__copy__()
+        self._append_outcome(content, self._write if kind is None else None)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise LedgerError("a charge cannot be pickled: its body would run twice; keep a receipt")
+        raise LedgerError("a charge cannot be copied or pickled: its body would run twice")
 
     def __repr__(self) -> str:
         return f"<Charge {self.seq} of {self.dataset!r}: {self._outcome}>"

@@ -18,6 +18,7 @@ from discreet._store import (
     check_timeout,
     create_store,
     is_url,
+    name_answers,
     open_store,
 )
 from discreet.errors import (
@@ -52,7 +53,7 @@ from discreet.ledger._budget import (
     view_budget,
     write_sums,
 )
-from discreet.ledger._charge import Charge
+from discreet.ledger._charge import Charge, Write
 from discreet.ledger._entry import (
     DIGEST,
     NO_HASH,
@@ -178,7 +179,8 @@ class Ledger:
         """Open a backup for charging, after telling what was spent since it was made.
 
         An entry on every chain says so. A dataset of which neither ``receipts`` nor ``spent``
-        tell anything has its budgets closed: they refuse every further charge.
+        tell anything has its budgets closed: they refuse every further charge. All tokens of
+        a service end, because the backup does not know which were revoked since.
 
         Parameters
         ----------
@@ -225,6 +227,10 @@ class Ledger:
                     content = restore_dataset(session, found, documents, losses.get(name), made)
                     entry = ledger._entry(found.head, "restored", content, found.roll)
                     _rows.append_entry(session, found.number, entry)
+                # A charge of the backup may have got its answer since, and a token its end.
+                name_answers(session)
+                ended = (format_date(ledger._clock()),)
+                session.run("UPDATE tokens SET revoked = ? WHERE revoked IS NULL", ended)
                 if made is not None:
                     session.run("DELETE FROM meta WHERE name = 'backup'")
         except BaseException:
@@ -243,6 +249,11 @@ class Ledger:
         if is_url(place):
             raise LedgerError("repair is for SQLite ledgers; PostgreSQL repairs itself")
         return SqliteStore.repair(check_path("place", place), timeout=check_timeout(timeout))
+
+    @property
+    def store(self) -> Store:
+        """The store that holds the ledger, its stored answers and its registry."""
+        return self._store
 
     def close(self) -> None:
         """Close all connections."""
@@ -530,14 +541,17 @@ class Ledger:
     def _as_charge(
         self, number: int, entry: Entry, outcome: Mapping[str, Any] | None, *, replayed: bool
     ) -> Charge:
-        def append_outcome(seq: int, content: Mapping[str, Any]) -> None:
+        def append_outcome(content: Mapping[str, Any], write: Write | None) -> None:
             # Losing an outcome is harmless unless somebody may ask for its result.
-            with self._store.writing(durable=content["result"] is not None) as session:
+            durable = write is not None or content["result"] is not None
+            with self._store.writing(durable=durable) as session:
                 found = _rows.read_dataset(session, entry.dataset, lock=self._store.row_lock)
                 if entry.content.get("key") is not None:
-                    _refuse_second(_rows.find_outcome(session, found, seq), seq)
+                    _refuse_second(_rows.find_outcome(session, found, entry.seq), entry.seq)
                 following = self._entry(found.head, "outcome", content, found.roll)
                 _rows.append_entry(session, number, following)
+                if write is not None:
+                    write(session)
 
         return Charge(entry, outcome=outcome, replayed=replayed, append_outcome=append_outcome)
 

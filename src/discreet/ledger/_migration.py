@@ -3,7 +3,9 @@
 Every step of a migration can be repeated after a crash, and until the last one the old file is
 there: the rows are copied into a new directory and verified there; the old file is told that it has
 version 4, so that older programs refuse it; it moves to ``study.ledger.before-4``; the directory
-takes its name.
+takes its name. Stored answers (``study.ledger.answers``) and the registry of a service
+(``study.ledger.registry``) go the same way, with the name of the answers, which keys of charges
+hold.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from discreet._store import (
     BareSession,
     Session,
     SqliteStore,
+    adopt_neighbour,
     fill_database,
     hash_datasets,
     is_old_file,
@@ -43,11 +46,12 @@ from discreet.ledger._replay import Replay, check_receipt, spend_or_close, verif
 from discreet.privacy import Loss, to_json
 
 _SIDE_FILES = ("-wal", "-shm", "-users", "-queue", "-turn", "-sync")
+_KEPT = f".before-{LATEST}"
 
 
 def migrate_file(path: Path, *, timeout: float) -> Path:
     """Make a directory of a ledger in a single file; return where the old file is now."""
-    kept = path.with_name(f"{path.name}.before-{LATEST}")
+    kept = path.with_name(f"{path.name}{_KEPT}")
     old = path if os.path.lexists(path) else kept
     if path.is_dir() or not is_old_file(old):
         raise _refusal(path, old)
@@ -57,30 +61,52 @@ def migrate_file(path: Path, *, timeout: float) -> Path:
         raise LedgerError(f"{old} is a symbolic link; nothing was changed: migrate what it names")
     draft = path.with_name(f"{path.name}.migrating")
     before = os.lstat(old)
-    with _alone(old, timeout) as connection:
+    with ExitStack() as opened:
+        connection = opened.enter_context(_alone(old, timeout))
         # Never opened here a second time: to close it again would drop the locks of SQLite.
         if not os.path.samestat(before, os.lstat(old)) or path.is_dir():
             raise LedgerBusy(f"{path} was migrated by another meanwhile; nothing was changed")
+        neighbours = _find_neighbours(path)
+        links = {
+            kind: opened.enter_context(_alone(file, timeout)) for kind, file in neighbours.items()
+        }
         shutil.rmtree(draft, ignore_errors=True)  # what an attempt that was cut short left
         try:
             draft.mkdir(0o700)
-            _copy(connection, draft, str(old))
+            _copy(connection, draft, str(old), links)
             _verify(draft, timeout)
             connection.execute("UPDATE meta SET value = ? WHERE name = 'schema'", (str(LATEST),))
             connection.execute("COMMIT")
         except BaseException:
             shutil.rmtree(draft, ignore_errors=True)
             raise
-        # The log is folded into the file, so that it can be moved.
-        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-        if old is path:
-            old.rename(kept)
-            sync_path(path.absolute().parent)
+        moving = [(old, connection), *((neighbours[kind], links[kind]) for kind in links)]
+        for file, link in moving:
+            if link.in_transaction:
+                link.execute("ROLLBACK")
+            # The log is folded into the file, so that it can be moved.
+            link.execute("PRAGMA journal_mode = DELETE").fetchall()
+            if not file.name.endswith(_KEPT):
+                file.rename(file.with_name(f"{file.name}{_KEPT}"))
+                sync_path(path.absolute().parent)
         draft.rename(path)
         sync_path(path.absolute().parent)
     for end in _SIDE_FILES:
         Path(f"{path}{end}").unlink(missing_ok=True)
     return kept
+
+
+def _find_neighbours(path: Path) -> dict[str, Path]:
+    """Return the stored answers and the registry, which may have moved in an earlier attempt."""
+    found = {}
+    for kind in ("answers", "registry"):
+        file = path.with_name(f"{path.name}.{kind}")
+        kept = file.with_name(f"{file.name}{_KEPT}")
+        if file.exists() and kept.exists():
+            raise LedgerExists(f"{kept} exists already; nothing was changed: move it away first")
+        if file.exists() or kept.exists():
+            found[kind] = file if file.exists() else kept
+    return found
 
 
 def _refusal(path: Path, old: Path) -> LedgerError:
@@ -114,8 +140,13 @@ def _alone(path: Path, timeout: float) -> Iterator[sqlite3.Connection]:
         raise LedgerError(f"{path}: cannot be migrated ({error.strerror})") from None
 
 
-def _copy(connection: sqlite3.Connection, draft: Path, place: str) -> None:
-    """Fill a new database with the rows of an old one."""
+def _copy(
+    connection: sqlite3.Connection,
+    draft: Path,
+    place: str,
+    beside: Mapping[str, sqlite3.Connection],
+) -> None:
+    """Fill a new database with the rows of an old one, and of those beside it."""
     session = BareSession(connection)
     version = read_version(session, place)
     known = dict(session.rows("SELECT name, value FROM meta"))
@@ -142,6 +173,8 @@ def _copy(connection: sqlite3.Connection, draft: Path, place: str) -> None:
             new.executemany(f"INSERT INTO {target} VALUES ({marks})", rows)
         roll = known.get("roll", hash_datasets(session))
         new.execute("UPDATE meta SET value = ? WHERE name = 'roll'", (roll,))
+        for kind, link in beside.items():
+            adopt_neighbour(BareSession(new), kind, BareSession(link))
         new.execute("COMMIT")
     sync_path(database)
     sync_path(draft)

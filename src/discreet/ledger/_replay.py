@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from discreet._json import canonical
-from discreet._store import Session, Store
+from discreet._store import Session, Store, read_answers_name
 from discreet.errors import (
     BudgetExceeded,
     DiscreetError,
@@ -534,13 +534,14 @@ def _verify_tables(store: Store, session: Session, replays: dict[int, Replay]) -
     """Replay every dataset into ``replays``, and say what is wrong with the ledger as a whole."""
     odd = store.differences(session)
     identity = _rows.read_identity(session)
+    read_answers_name(session)
     states: dict[int, dict[tuple[str, str], str]] = {}
     for number, scope, name, state in _rows.read_budget_rows(session):
         if (scope, name) in states.setdefault(number, {}):
             odd.append(f"the budget {format_label(scope, name)!r} of dataset {number} has two rows")
         states[number][scope, name] = state
     names = [str(row[0]) for row in session.rows("SELECT name FROM meta ORDER BY name")]
-    if [name for name in names if name != "backup"] != ["ledger", "roll", "schema"]:
+    if [name for name in names if name != "backup"] != ["answers", "ledger", "roll", "schema"]:
         odd.append(f"the ledger describes itself by {', '.join(names)}")
     for row in _rows.read_datasets(session):
         if row.number in replays:

@@ -75,7 +75,7 @@ def make_study(
     write_rows(source, people(300) if rows is None else rows)
     study = Study(place or str(folder / "study.ledger"), folder)
     with Ledger.create(study.place) as ledger:
-        registry = Registry.open(study.place)
+        registry = Registry(ledger)
         opened = open_dataset(
             ledger, registry, "people", schema=SCHEMA, source=str(source), epsilon=epsilon
         )
@@ -85,7 +85,6 @@ def make_study(
             give_budget(ledger, registry, "people", analyst=name, epsilon=each)
             study.tokens[name] = registry.issue("analyst", analyst=name, datasets=["people"])[0]
         study.tokens["owner"] = registry.issue("owner")[0]
-        registry.close()
     return study
 
 

@@ -67,7 +67,8 @@ def test_a_study_is_set_up_at_the_terminal(tmp_path: Path) -> None:
     assert project.exit_code == 0, project.stderr
     text = run("curator", "token", place, "--analyst", "ann", "--dataset", "people").stdout.strip()
     owner = json.loads(run("curator", "token", place, "--owner", "--json").stdout)
-    registry = Registry.open(place)
+    book = Ledger.open(place)
+    registry = Registry(book)
     holder = registry.authenticate(text)
     assert holder is not None
     assert holder.analyst == "ann"
@@ -79,7 +80,7 @@ def test_a_study_is_set_up_at_the_terminal(tmp_path: Path) -> None:
     assert [one["name"] for one in told["datasets"]] == ["people"]
     assert run("curator", "revoke", place, owner["id"]).exit_code == 0
     assert registry.authenticate(owner["token"]) is None
-    registry.close()
+    book.close()
     with Ledger.open(place) as ledger:
         labels = [budget.label for budget in ledger.show("people").budgets]
     assert labels == ["dataset", "analyst:ann", "project:p"]

@@ -64,13 +64,12 @@ def test_no_cap_is_exceeded(kind: str, tmp_path: Path, request: pytest.FixtureRe
     study = make_study(tmp_path, place=place, epsilon=WHOLE, each=EACH, analysts=ANALYSTS)
     tokens = {name: study.tokens[name] for name in ANALYSTS}
     with Ledger.open(study.place) as ledger:
-        registry = Registry.open(study.place)
+        registry = Registry(ledger)
         give_budget(ledger, registry, "people", project="shared", epsilon=PROJECT)
         for name in ANALYSTS[:16]:  # half of them share the budget of a project
             tokens[name] = registry.issue(
                 "analyst", analyst=name, project="shared", datasets=["people"]
             )[0]
-        registry.close()
     with in_process(study, threads=16) as local:
         outcomes = race(local, tokens)
     statuses = {status for replies in outcomes.values() for status, _ in replies}

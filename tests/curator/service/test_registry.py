@@ -1,7 +1,6 @@
 """The registry: tokens that are valid, and all the ways in which they are not."""
 
 import secrets
-import sqlite3
 import stat
 import threading
 from collections.abc import Iterator
@@ -13,7 +12,8 @@ import pytest
 
 from discreet.curator.service import tokens
 from discreet.curator.service.registry import Registry
-from discreet.errors import InvalidValue, LedgerError, LedgerExists, LedgerMissing
+from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
+from discreet.ledger import Ledger
 
 
 class Clock:
@@ -33,10 +33,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def registry(place: str, clock: Clock) -> Iterator[Registry]:
-    found = Registry.open(place, clock=clock)
-    found.add_analyst("ann")
-    yield found
-    found.close()
+    with Ledger.create(place) as ledger:
+        found = Registry(ledger, clock=clock)
+        found.add_analyst("ann")
+        yield found
 
 
 def issue(registry: Registry, **changes: Any) -> tuple[str, str]:
@@ -60,19 +60,20 @@ def test_a_token_opens_what_it_says(registry: Registry) -> None:
 
 
 def test_a_token_has_256_random_bits_and_is_stored_as_a_hash(tmp_path: Path) -> None:
-    registry = Registry.open(tmp_path / "study.ledger")
+    ledger = Ledger.create(tmp_path / "study.ledger")
+    registry = Registry(ledger)
     registry.add_analyst("ann")
     made = [registry.issue("analyst", analyst="ann", datasets=["census"])[0] for _ in range(8)]
     secret = tokens.parse(made[0])
     assert secret is not None
     assert len(bytes.fromhex(secret.secret)) == 32
     assert len({text[-64:] for text in made}) == 8
-    registry.close()
-    files = list(tmp_path.glob("study.ledger.registry*"))
+    ledger.close()
+    files = list(tmp_path.glob("study.ledger/*"))
     stored = b"".join(path.read_bytes() for path in files)
     assert tokens.digest_of(secret.secret).encode() in stored
     assert all(text[-64:].encode() not in stored for text in made)
-    assert stat.S_IMODE((tmp_path / "study.ledger.registry").stat().st_mode) == 0o600
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
 
 
 def test_expired_revoked_and_forged_tokens_open_nothing(registry: Registry, clock: Clock) -> None:
@@ -196,23 +197,20 @@ def test_many_threads_share_a_registry(registry: Registry) -> None:
     assert len(registry.tokens()) == 40
 
 
-def test_a_place_that_cannot_be_opened_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="cannot be opened"):
-        Registry.open(tmp_path / "nowhere" / "study.ledger")
-    (tmp_path / "study.ledger.registry").write_bytes(b"not a database, but long enough to tell")
-    with pytest.raises(LedgerError, match="not a database"):
-        Registry.open(tmp_path / "study.ledger")
-
-
-def test_the_file_survives_being_closed(tmp_path: Path) -> None:
-    place = tmp_path / "study.ledger"
-    registry = Registry.open(place)
-    registry.add_analyst("ann")
-    text, _ = registry.issue("analyst", analyst="ann", datasets=["census"])
-    registry.close()
-    again = Registry.open(place)
-    assert again.authenticate(text) is not None
-    again.close()
-    with sqlite3.connect(tmp_path / "study.ledger.registry") as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchall() == [("wal",)]
-    connection.close()
+def test_tokens_survive_the_process_and_a_restored_backup_ends_them(tmp_path: Path) -> None:
+    """A backup does not know which tokens were revoked since it was made."""
+    with Ledger.create(tmp_path / "study.ledger") as ledger:
+        registry = Registry(ledger)
+        registry.add_analyst("ann")
+        text, token = issue(registry)
+        other, _ = issue(registry)
+        ledger.backup(tmp_path / "copy")
+        registry.revoke(token)
+    with Ledger.open(tmp_path / "study.ledger") as again:
+        assert Registry(again).authenticate(text) is None
+        assert Registry(again).authenticate(other) is not None
+    with Ledger.restore(tmp_path / "copy") as restored:
+        registry = Registry(restored)
+        assert [registry.authenticate(one) for one in (text, other)] == [None, None]
+        assert registry.analysts() == ["ann"]
+        assert registry.authenticate(issue(registry)[0]) is not None

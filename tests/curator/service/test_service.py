@@ -102,11 +102,9 @@ def test_no_token_no_answer(client: Local, study: Study) -> None:
 
 
 def test_expired_and_revoked_tokens_end_at_once(client: Local, study: Study) -> None:
-    registry = Registry.open(
-        study.place, clock=lambda: datetime.now(UTC) - timedelta(days=1, seconds=-1)
-    )
-    text, _ = registry.issue("analyst", analyst="ann", datasets=["people"], days=1)
-    registry.close()
+    with Ledger.open(study.place) as ledger:
+        registry = Registry(ledger, clock=lambda: datetime.now(UTC) - timedelta(days=1, seconds=-1))
+        text, _ = registry.issue("analyst", analyst="ann", datasets=["people"], days=1)
     headers = {"Authorization": f"Bearer {text}"}
     assert client.get("/v1/whoami", headers=headers).status_code == 200
     time.sleep(1.1)
@@ -125,9 +123,8 @@ def test_expired_and_revoked_tokens_end_at_once(client: Local, study: Study) -> 
 
 
 def test_a_token_of_another_dataset_finds_nothing(client: Local, study: Study) -> None:
-    registry = Registry.open(study.place)
-    text, _ = registry.issue("analyst", analyst="ann", datasets=["elsewhere"])
-    registry.close()
+    with Ledger.open(study.place) as ledger:
+        text, _ = Registry(ledger).issue("analyst", analyst="ann", datasets=["elsewhere"])
     headers = {"Authorization": f"Bearer {text}"}
     before = spent(study)
     replies = [
@@ -208,10 +205,10 @@ def test_the_budget_stops_an_analyst_and_says_so(client: Local, study: Study) ->
     assert reply.json()["kind"] == "budget_exceeded"
     assert "analyst:ann" in reply.json()["message"]
     assert spent(study) == before
-    registry = Registry.open(study.place)
-    registry.add_analyst("poor")
-    text, _ = registry.issue("analyst", analyst="poor", datasets=["people"])
-    registry.close()
+    with Ledger.open(study.place) as ledger:
+        registry = Registry(ledger)
+        registry.add_analyst("poor")
+        text, _ = registry.issue("analyst", analyst="poor", datasets=["people"])
     broke = client.post(ASK, json=count("1/14"), headers={"Authorization": f"Bearer {text}"})
     assert broke.status_code == 409  # without a budget of one's own there is nothing to spend
     assert spent(study) == before

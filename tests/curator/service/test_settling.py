@@ -95,9 +95,9 @@ def watched(
     asking.join()
     assert replies[0].status_code == 200
     seen.append(views(study, client, question, holder))
-    answers = client.app.state.office.answers
+    curator = client.app.state.office.curator
     for later in (SETTLE - 30, SETTLE + 2):
-        monkeypatch.setattr(answers, "clock", lambda later=later: time.time() + later)
+        monkeypatch.setattr(curator, "clock", lambda later=later: time.time() + later)
         seen.append(views(study, client, question, holder))
     return seen
 
@@ -176,10 +176,10 @@ def test_stored_answers_are_for_those_who_have_a_budget(pair: list[tuple[Study, 
     study, client = pair[0]
     ask = f"{PEOPLE}/ask"
     assert client.post(ask, json=count("1/41"), headers=study.token("ann")).status_code == 200
-    registry = Registry.open(study.place)
-    registry.add_analyst("poor")
-    text, _ = registry.issue("analyst", analyst="poor", datasets=["people"])
-    registry.close()
+    with Ledger.open(study.place) as ledger:
+        registry = Registry(ledger)
+        registry.add_analyst("poor")
+        text, _ = registry.issue("analyst", analyst="poor", datasets=["people"])
     poor = {"Authorization": f"Bearer {text}"}
     stored, new = (client.post(ask, json=count(e), headers=poor) for e in ("1/41", "1/43"))
     assert (stored.status_code, stored.text) == (new.status_code, new.text)

@@ -13,7 +13,7 @@ from discreet.curator.dataset import CuratedDataset
 from discreet.curator.service.opened import curated
 from discreet.curator.service.registry import Registered, Registry, dataset_name
 from discreet.data import Categorical, Schema
-from discreet.errors import InvalidValue, LedgerExists, LedgerMissing, NotApplicable
+from discreet.errors import InvalidValue, LedgerMissing, NotApplicable
 from discreet.ledger import Ledger
 from discreet.privacy import Filter, Relation
 
@@ -43,7 +43,7 @@ def open_dataset(
     if epsilon is not None:
         Filter(epsilon=epsilon, delta=delta)
     entry = Registered(name, schema.to_toml(), source, table, engine)
-    _refuse_taken(registry, entry)
+    registry.check_free(name, source=source, table=table)
     opened = curated(entry)
     opened.prepare()
     if epsilon is None:
@@ -100,18 +100,6 @@ def copies_of(registry: Registry, source: str) -> list[str]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _refuse_taken(registry: Registry, entry: Registered) -> None:
-    """The same questions as the registry asks later, before a budget is opened."""
-    for known in registry.datasets():
-        if known.name == entry.name:
-            raise LedgerExists(f"there is a dataset {entry.name!r} already; nothing was changed")
-        if (known.source, known.table) == (entry.source, entry.table):
-            raise LedgerExists(
-                f"this source is served as {known.name!r} already: a second name would be a "
-                "second budget for the same people; nothing was changed"
-            )
 
 
 def give_budget(

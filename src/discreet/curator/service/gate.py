@@ -17,7 +17,7 @@ from typing import Any, final
 
 from discreet.curator.service import problems
 from discreet.curator.service.limits import Limiter
-from discreet.curator.service.problems import Problem
+from discreet.curator.service.problems import Problem, problem_of
 from discreet.curator.service.quantum import release_after
 from discreet.curator.service.registry import Holder
 from discreet.curator.service.runner import Unanswered
@@ -113,8 +113,9 @@ class Gate:
             raise self._unauthorized(scope, problems.NO_TOKEN)
         try:
             holder = await self._authenticate(text.strip())
-        except (LedgerError, Unanswered):  # the registry cannot be read just now
-            raise _Refused(problems.BUSY, (b"retry-after", b"1")) from None
+        except (LedgerError, Unanswered) as error:  # the registry cannot be read just now
+            problem = error.problem if isinstance(error, Unanswered) else problem_of(error)
+            raise _Refused(problem, (b"retry-after", b"1")) from None
         if holder is None:
             raise self._unauthorized(scope, problems.UNKNOWN_TOKEN)
         pause = self._rates.wait_for(holder.token)

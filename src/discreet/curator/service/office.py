@@ -12,13 +12,11 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-from discreet.curator.answers import open_answers
-from discreet.curator.desk import Curator
+from discreet.curator._curator import Curator
 from discreet.curator.queries import Query, query_from_json
 from discreet.curator.service.opened import OpenedDatasets
 from discreet.curator.service.registry import Holder, Registry
 from discreet.curator.service.settings import Settings
-from discreet.curator.service.settled import REFERENCE, SettledAnswers, as_seen_by
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
@@ -30,6 +28,7 @@ from discreet.ledger import BudgetView, HistoryRow, Ledger
 
 __all__ = ["Office"]
 
+REFERENCE = "discreet.curator.reference"
 _VERDICT_HOLDS = 60.0
 
 
@@ -37,15 +36,12 @@ _VERDICT_HOLDS = 60.0
 class Office:
     """The ledger, the registry and the curator of one process."""
 
-    def __init__(self, settings: Settings, *, ledger: Ledger, registry: Registry) -> None:
+    def __init__(self, settings: Settings, *, ledger: Ledger) -> None:
         self.settings = settings
         self.ledger = ledger
-        self.registry = registry
-        self.datasets = OpenedDatasets(registry, threads=settings.engine_threads)
-        self.answers = SettledAnswers(
-            open_answers(answers_place(settings.ledger)), delay=settings.settle
-        )
-        self.curator = Curator(ledger, self.datasets, answers=self.answers)
+        self.registry = Registry(ledger)
+        self.datasets = OpenedDatasets(self.registry, threads=settings.engine_threads)
+        self.curator = Curator(ledger, self.datasets, quote_delay=settings.settle)
         self._verifying = threading.Lock()
         self._check_again = 0.0
         self._fault: str | None = None
@@ -55,27 +51,21 @@ class Office:
     def open(cls, settings: Settings) -> Office:
         """Open everything that the settings name, and every dataset that is registered."""
         ledger = Ledger.open(settings.ledger)
-        registry = Registry.open(settings.ledger)
         try:
-            office = cls(settings, ledger=ledger, registry=registry)
+            office = cls(settings, ledger=ledger)
+            office.check_ledger()
+            with ledger.store.writing():
+                pass  # what would stop the first charge, such as a backup, stops the start
+            for name in office.datasets:
+                office.datasets[name].prepare()
         except BaseException:
-            registry.close()
             ledger.close()
             raise
-        try:
-            office.check_ledger()
-        except LedgerCorrupt:
-            office.close()
-            raise
-        for name in office.datasets:
-            office.datasets[name].prepare()
         return office
 
     def close(self) -> None:
         """Let go of all files and connections."""
-        self.curator.close()
         self.datasets.close()
-        self.registry.close()
         self.ledger.close()
 
     def check_ledger(self) -> None:
@@ -89,10 +79,6 @@ class Office:
                 began = time.monotonic()
                 problems = self.ledger.verify().problems
                 self._fault = f"{problems[0]} (run discreet ledger verify)" if problems else None
-                try:
-                    self.curator.check_ledger()
-                except LedgerCorrupt as error:
-                    self._fault = self._fault or str(error)
                 ended = time.monotonic()
                 self._check_again = ended + max(_VERDICT_HOLDS, 20.0 * (ended - began))
             finally:
@@ -246,9 +232,30 @@ class Office:
         return lost
 
 
-def answers_place(ledger: str) -> str:
-    """Where the answers of a ledger are kept: a file beside it, or its own database."""
-    return ledger if "://" in ledger else f"{ledger}.answers"
+def as_seen_by(analyst: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as JSON for one analyst: who did not pay for it gets no names of who did.
+
+    The receipt of somebody else's charge says who that was, for which project, under which key and
+    what they have spent. It becomes a reference: the number and the hash of the entry.
+
+    >>> entry = {"dataset": "people", "seq": 4, "content": {"analyst": "ann", "key": "k"}}
+    >>> answer = {"value": 7, "receipt": {"hash": "ab", "entry": entry}}
+    >>> as_seen_by("ann", answer) == answer
+    True
+    >>> as_seen_by("bob", answer)["receipt"]["entry"]
+    {'dataset': 'people', 'seq': 4}
+    """
+    receipt = answer["receipt"]
+    entry = receipt["entry"]
+    if entry["content"].get("analyst") == analyst:
+        return dict(answer)
+    reference = {
+        "schema": REFERENCE,
+        "version": 1,
+        "hash": receipt["hash"],
+        "entry": {"dataset": entry["dataset"], "seq": entry["seq"]},
+    }
+    return {**answer, "receipt": reference}
 
 
 def _own_key(analyst: str, key: str) -> str:

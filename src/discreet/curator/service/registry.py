@@ -11,14 +11,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, final
 
 from discreet import _validate
+from discreet._store import Session
 from discreet.curator.service import tokens
-from discreet.curator.service.registry_store import RegistryStore, open_store
 from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
-from discreet.ledger import check_name
+from discreet.ledger import Ledger, check_name
 
 __all__ = ["ANALYST", "OWNER", "Holder", "Registered", "Registry", "Token"]
 
@@ -78,10 +77,10 @@ class Token:
 
 @final
 class Registry:
-    """Datasets, analysts and tokens, kept beside a ledger.
+    """Datasets, analysts and tokens, in the store of a ledger.
 
     >>> import tempfile
-    >>> registry = Registry.open(tempfile.mkdtemp() + "/study.ledger")
+    >>> registry = Registry(Ledger.create(tempfile.mkdtemp() + "/study.ledger"))
     >>> registry.add_analyst("ann")
     >>> text, token = registry.issue("analyst", analyst="ann", datasets=["census"], days=30)
     >>> registry.authenticate(text).analyst
@@ -89,34 +88,18 @@ class Registry:
     >>> registry.revoke(token.id)
     >>> registry.authenticate(text) is None
     True
-    >>> registry.close()
     """
 
     def __init__(
-        self, store: RegistryStore, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self, ledger: Ledger, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._store = store
+        self._store = ledger.store
         self._clock = clock
-
-    @classmethod
-    def open(
-        cls,
-        ledger: str | Path,
-        *,
-        timeout: float = 60.0,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> Registry:
-        """The registry beside a ledger; it is made if there is none."""
-        return cls(open_store(ledger, timeout=timeout), clock=clock)
 
     @property
     def local(self) -> bool:
         """Whether reading never waits for a network."""
         return self._store.local
-
-    def close(self) -> None:
-        """Close all connections."""
-        self._store.close()
 
     # --- datasets ----------------------------------------------------------------------
 
@@ -129,30 +112,29 @@ class Registry:
             raise InvalidValue("source", source[:80], "a printable path or address")
         place = (source, table or "")
         values = (name, schema, *place, engine, _text(self._clock()))
-        with self._store.writing() as rows:
-            if rows.rows("SELECT 1 FROM datasets WHERE name = ?", (name,)):
-                raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
-            taken = rows.rows("SELECT name FROM datasets WHERE source = ? AND part = ?", place)
-            if taken:
-                raise LedgerExists(
-                    f"this source is served as {taken[0][0]!r} already: a second name would be a "
-                    "second budget for the same people; nothing was changed"
-                )
-            rows.run(
-                f"INSERT INTO datasets ({_DATASET}) VALUES (?, ?, ?, ?, ?, ?)",
+        with self._store.writing() as session:
+            if not session.run(
+                f"INSERT INTO served_datasets ({_DATASET}) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING",
                 values,
-            )
+            ):
+                _refuse_taken(session, name, place)
+
+    def check_free(self, name: str, *, source: str, table: str | None = None) -> None:
+        """Raise ``LedgerExists`` if a dataset of this name or source is registered."""
+        with self._store.reading() as session:
+            _refuse_taken(session, name, (source, table or ""))
 
     def datasets(self) -> list[Registered]:
         """All datasets, in the order of their names."""
-        with self._store.reading() as rows:
-            found = rows.rows(f"SELECT {_DATASET} FROM datasets ORDER BY name")
+        with self._store.reading() as session:
+            found = session.rows(f"SELECT {_DATASET} FROM served_datasets ORDER BY name")
         return [_registered(row) for row in found]
 
     def dataset(self, name: str) -> Registered:
         """One dataset, or ``LedgerMissing``."""
-        with self._store.reading() as rows:
-            found = rows.rows(f"SELECT {_DATASET} FROM datasets WHERE name = ?", (name,))
+        with self._store.reading() as session:
+            found = session.rows(f"SELECT {_DATASET} FROM served_datasets WHERE name = ?", (name,))
         if not found:
             raise LedgerMissing(f"there is no dataset {name!r} here")
         return _registered(found[0])
@@ -162,16 +144,17 @@ class Registry:
     def add_analyst(self, name: str) -> None:
         """Enter an analyst; what they may spend is said by budgets of the ledger."""
         check_name("analyst", name)
-        with self._store.writing() as rows:
-            if rows.rows("SELECT 1 FROM analysts WHERE name = ?", (name,)):
-                raise LedgerExists(f"there is an analyst {name!r} already; nothing was changed")
+        with self._store.writing() as session:
             values = (name, _text(self._clock()))
-            rows.run("INSERT INTO analysts (name, created) VALUES (?, ?)", values)
+            if not session.run(
+                "INSERT INTO analysts (name, created) VALUES (?, ?) ON CONFLICT DO NOTHING", values
+            ):
+                raise LedgerExists(f"there is an analyst {name!r} already; nothing was changed")
 
     def analysts(self) -> list[str]:
         """The names of all analysts."""
-        with self._store.reading() as rows:
-            return [str(row[0]) for row in rows.rows("SELECT name FROM analysts ORDER BY name")]
+        with self._store.reading() as session:
+            return [str(row[0]) for row in session.rows("SELECT name FROM analysts ORDER BY name")]
 
     # --- tokens ------------------------------------------------------------------------
 
@@ -207,12 +190,12 @@ class Registry:
             expires=_text(now + timedelta(days=days)),
             revoked=None,
         )
-        with self._store.writing() as rows:
-            if analyst is not None and not rows.rows(
+        with self._store.writing() as session:
+            if analyst is not None and not session.rows(
                 "SELECT 1 FROM analysts WHERE name = ?", (analyst,)
             ):
                 raise LedgerMissing(f"there is no analyst {analyst!r}; nothing was changed")
-            rows.run(
+            session.run(
                 f"INSERT INTO tokens (digest, {_TOKEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     tokens.digest_of(made.secret),
@@ -231,18 +214,18 @@ class Registry:
 
     def revoke(self, token: str) -> None:
         """End a token at once; to revoke one twice changes nothing."""
-        with self._store.writing() as rows:
-            if not rows.rows("SELECT 1 FROM tokens WHERE id = ?", (token,)):
+        with self._store.writing() as session:
+            if not session.rows("SELECT 1 FROM tokens WHERE id = ?", (token,)):
                 raise LedgerMissing(f"there is no token {token!r}")
-            rows.run(
+            session.run(
                 "UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL",
                 (_text(self._clock()), token),
             )
 
     def tokens(self) -> list[Token]:
         """All tokens, the newest first."""
-        with self._store.reading() as rows:
-            found = rows.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created DESC, id")
+        with self._store.reading() as session:
+            found = session.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created DESC, id")
         return [_token(row) for row in found]
 
     def authenticate(self, text: str) -> Holder | None:
@@ -250,8 +233,9 @@ class Registry:
         given = tokens.parse(text)
         if given is None:
             return None
-        with self._store.reading() as rows:
-            found = rows.rows(f"SELECT digest, {_TOKEN} FROM tokens WHERE id = ?", (given.id,))
+        # A token that is not on the disk yet has not left the one who makes it.
+        with self._store.reading(durable=False) as session:
+            found = session.rows(f"SELECT digest, {_TOKEN} FROM tokens WHERE id = ?", (given.id,))
         digest = str(found[0][0]) if found else None
         if not tokens.matches(given.secret, digest):
             return None
@@ -275,6 +259,17 @@ _TOKEN = "id, role, analyst, project, datasets, note, created, expires, revoked"
 def _registered(row: Sequence[Any]) -> Registered:
     name, schema, source, table, engine, created = row
     return Registered(name, schema, source, table or None, engine, created)
+
+
+def _refuse_taken(session: Session, name: str, place: tuple[str, str]) -> None:
+    if session.rows("SELECT 1 FROM served_datasets WHERE name = ?", (name,)):
+        raise LedgerExists(f"there is a dataset {name!r} already; nothing was changed")
+    statement = "SELECT name FROM served_datasets WHERE source = ? AND part = ?"
+    for (known,) in session.rows(statement, place):
+        raise LedgerExists(
+            f"this source is served as {known!r} already: a second name would be a second budget "
+            "for the same people; nothing was changed"
+        )
 
 
 def dataset_name(argument: str, name: object) -> str:

@@ -1,28 +1,27 @@
-"""The curator's desk: charge first, then touch the data, keep the answer, hand it out (S35)."""
+"""The curator: charge first, then touch the data, store the answer, hand it out."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import final
 
-from discreet.curator.answers import Answer, AnswerStore, open_answers
+from discreet import _validate
+from discreet.curator._answers import Answer, Answers, NewAnswer
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.forms import checked_text
 from discreet.curator.planning import Plan, Released
 from discreet.curator.plans import Quote, make_plan, quote
 from discreet.curator.queries import Query
-from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt, LedgerMissing
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt
 from discreet.ledger import Charge, Ledger
 from discreet.randomness import SystemSource
-
-__all__ = ["Curator"]
 
 _STRIPES = 256
 _NO_ANSWER = {"answer": None}
@@ -34,22 +33,33 @@ _log = logging.getLogger("discreet.curator")
 class Curator:
     """Answers queries about datasets; never more than the ledger's budgets allow.
 
-    ``datasets`` is looked at anew in every call. ``answers`` is where answers are kept: the
-    path of a SQLite file or a ``postgresql://`` URL.
-
     **Order of an answer.** Validate, by public facts; look the question up among the stored
     answers (same dataset, schema and query: same answer, no cost); charge the ledger; compute; draw
-    the noise; store the answer durably; return it. Nothing is refunded.
+    the noise; store the answer durably; return it. Nothing is refunded. Answers are stored in the
+    ledger's own store, in one transaction with the outcome of their charge.
 
     **Failures.** Whether a computation fails may depend on the records, so that is released once as
     well: the charge ends without an answer, and the same request later fails without computing.
 
-    **Crashes.** The charge carries a key made of dataset, question, analyst and the store of
-    answers. If a process dies between the charge and the stored answer, no answer has left, and
-    the next request finds the open charge by its key: the answer is computed once more under that
-    same charge. If two compute at the same time, the first stored answer counts and the other is
-    thrown away unseen. Desks with different stores, or one that lost its store, do not share
-    charges: what they release twice is paid twice.
+    **Crashes.** The charge carries a key made of dataset, question, analyst and the name of the
+    stored answers. If a process dies between the charge and the stored answer, no answer has left,
+    and the next request finds the open charge by its key: the answer is computed once more under
+    that same charge. If two compute at the same time, the first stored answer counts and the other
+    is thrown away unseen. A restored backup has another name, so it shares no charges with what it
+    was copied from: what both release is paid twice.
+
+    Parameters
+    ----------
+    ledger
+        The budgets, and where answers are stored.
+    datasets
+        Names to datasets; looked at anew in every call.
+    quote_delay
+        Seconds after its charge from which on a quote tells that a question was answered. How long
+        a computation took may depend on the records: with a delay that is longer than any query
+        takes, what quotes say does not.
+    clock
+        The seconds since 1970, for ``quote_delay``.
     """
 
     def __init__(
@@ -57,59 +67,31 @@ class Curator:
         ledger: Ledger,
         datasets: Mapping[str, CuratedDataset],
         *,
-        answers: str | Path | AnswerStore,
+        quote_delay: float = 0.0,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         if not isinstance(ledger, Ledger):
             raise InvalidValue("ledger", type(ledger).__name__, "a Ledger")
         self._ledger = ledger
         self._datasets = datasets
-        self._answers = open_answers(answers) if isinstance(answers, str | Path) else answers
-        self._store = self._answers.identity()
-        try:
-            self.check_ledger()
-        except BaseException:
-            self._answers.close()
-            raise
+        self._quote_delay = _validate.real("quote_delay", quote_delay, at_least=0)
+        self.clock = clock
+        self._answers = Answers(ledger.store)
+        self._store = self._answers.identify()
         self._turns = [threading.Lock() for _ in range(_STRIPES)]
         self._agreed: dict[tuple[str, str], str] = {}
 
-    def close(self) -> None:
-        """Close the stored answers; the ledger and the datasets belong to the caller."""
-        self._answers.close()
-
-    def check_ledger(self) -> None:
-        """Raise ``LedgerCorrupt`` if the ledger lacks a charge that a stored answer was paid by.
-
-        Then an older copy was put in its place, which does not know what was spent since.
-        """
-        for receipt in self._answers.last_receipts():
-            entry = receipt["entry"]
-            try:
-                first = self._ledger.receipt(entry["dataset"], 0)
-            except LedgerMissing:
-                continue
-            if first["entry"]["ledger"] != entry["ledger"]:
-                continue  # answers of another ledger are never given
-            try:
-                holds = self._ledger.receipt(entry["dataset"], entry["seq"])["hash"]
-            except LedgerMissing:
-                holds = None
-            if holds != receipt["hash"]:
-                raise LedgerCorrupt(
-                    f"{entry['dataset']!r} lacks entry {entry['seq']}, which paid for a stored "
-                    "answer: this is an older copy of the ledger, which does not know what was "
-                    "spent since; put the newer one back"
-                )
-
     def quote(self, dataset: str, query: Query, *, analyst: str | None = None) -> Quote:
-        """What a query would cost; for the analyst who was given its answer, that it is free."""
+        """Return what a query would cost; that it is free for the analyst who has its answer."""
         found = self._dataset(dataset)
         cost = quote(query, found.schema)
         if analyst is None:
             return cost
         checked_text("analyst", analyst)
-        name = _name(found, query, self._chain(found))
-        before = self._answers.received(dataset, name, analyst=analyst)
+        name = _name(found, query, self._genesis_for(found))
+        # Without a delay an answer that is dated in this very second counts as well.
+        by = self.clock() - self._quote_delay if self._quote_delay else float("inf")
+        before = self._answers.received(dataset, name, analyst=analyst, by=by)
         return replace(cost, answered_before=before)
 
     def ask(
@@ -132,16 +114,14 @@ class Curator:
         if project is not None:
             checked_text("project", project)
         plan = make_plan(query, found.schema)
-        name = _name(found, query, self._chain(found))
+        name = _name(found, query, self._genesis_for(found))
         if idempotency_key is not None:
             checked_text("idempotency_key", idempotency_key)
-            self._answers.check_key(dataset, idempotency_key, name)
         # One question is computed once even if many ask it at the same time.
         with self._turns[int(name[:8], 16) % _STRIPES]:
-            stored = self._answers.find(dataset, name)
+            stored = self._answers.find(dataset, name, analyst=analyst, key=idempotency_key)
             if stored is not None:
-                self._answers.note(dataset, name, analyst=analyst, key=idempotency_key)
-                return replace(stored.again(), about=plan.about)
+                return replace(stored, about=plan.about)
             # Faults of the source and limits of the engine show before anything is charged.
             plan.check(found.engine())
             charge = self._ledger.charge(
@@ -166,35 +146,38 @@ class Curator:
         analyst: str,
         key: str | None,
     ) -> Answer:
-        if charge.outcome != "open":
-            if charge.result == _NO_ANSWER:
-                raise AlreadyCharged(_FAILED, outcome=charge.outcome)
-            raise AlreadyCharged(
-                "this query was charged and ended, and its answer is not among the stored ones: "
-                "they were moved or cut; nothing is computed twice under one charge",
-                outcome=charge.outcome,
-            )
-        kept: Answer | None = None
+        made: NewAnswer | None = None
+        ended = charge.outcome != "open"
         # When the answer was made would tell how long that took: it is dated by its charge.
         at = datetime.now(UTC).isoformat(timespec="seconds")
-        # Whoever ends the same charge first has it on record; the answer is stored all the same.
-        with suppress(AlreadyCharged), charge.attempt():
-            released = _released(plan, found)
-            if released is None:
-                charge.record(_NO_ANSWER)
-            else:
-                answer = Answer(
-                    dataset=found.name,
-                    query=plan.query,
-                    value=released.value,
-                    errors=released.bars,
-                    loss=plan.loss,
-                    receipt=charge.receipt(),
-                    answered_before=False,
-                    at=at,
-                    about=plan.about,
-                )
-                kept = self._answers.keep(found.name, name, answer, analyst=analyst, key=key)
+        if not ended:
+            # Another worker may end the same charge first: its answer is stored, and counts.
+            with suppress(AlreadyCharged), charge.attempt():
+                released = _released(plan, found)
+                if released is None:
+                    charge.record(_NO_ANSWER)
+                else:
+                    answer = Answer(
+                        dataset=found.name,
+                        query=plan.query,
+                        value=released.value,
+                        errors=released.bars,
+                        loss=plan.loss,
+                        receipt=charge.receipt(),
+                        answered_before=False,
+                        at=at,
+                        about=plan.about,
+                    )
+                    made = NewAnswer(answer, name, analyst=analyst, key=key)
+                    charge.record(None, write=made.write)
+        kept = None if made is None else made.kept()
+        if kept is None:
+            kept = self._answers.find(found.name, name, analyst=analyst, key=key)
+        if kept is None and ended and charge.result != _NO_ANSWER:
+            raise LedgerCorrupt(
+                f"the answer that entry {charge.seq} of {found.name!r} paid for is not among the "
+                "stored ones: somebody removed it; restore a backup"
+            )
         if kept is None:
             raise AlreadyCharged(_FAILED, outcome=charge.outcome)
         return kept
@@ -209,8 +192,8 @@ class Curator:
             raise InvalidValue("dataset", name, f"the name of the dataset itself, {found.name!r}")
         return found
 
-    def _chain(self, found: CuratedDataset) -> str:
-        """The first hash of the dataset's chain, which no other ledger has.
+    def _genesis_for(self, found: CuratedDataset) -> str:
+        """Return the first hash of the dataset's chain, which no other ledger has.
 
         Raises unless the ledger bounds the loss of the unit that the schema protects.
         """

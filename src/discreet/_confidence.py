@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy import special
 
 from discreet import _validate
+from discreet._json import JsonRecord
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -85,8 +86,10 @@ def _checked(successes: int, trials: int, error: float) -> tuple[int, int, float
 
 @final
 @dataclass(frozen=True)
-class Proportion:
+class Proportion(JsonRecord):
     """A share of ``successes`` in ``trials``, and its interval at ``confidence``."""
+
+    json_properties = ("share",)
 
     successes: int
     trials: int
@@ -99,17 +102,6 @@ class Proportion:
         """The share that was seen."""
         return self.successes / self.trials
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "share": self.share,
-            "successes": self.successes,
-            "trials": self.trials,
-            "low": self.low,
-            "high": self.high,
-            "confidence": self.confidence,
-        }
-
     def __str__(self) -> str:
         low, high = math.floor(1000 * self.low) / 1000, math.ceil(1000 * self.high) / 1000
         return f"{self.share:.3f} [{low:.3f}, {high:.3f}] of {self.trials}"
@@ -117,7 +109,7 @@ class Proportion:
 
 @final
 @dataclass(frozen=True)
-class Difference:
+class Difference(JsonRecord):
     """A difference of shares, and its interval at ``confidence``."""
 
     value: float
@@ -129,15 +121,6 @@ class Difference:
     def positive(self) -> bool:
         """Whether the whole interval lies above zero."""
         return self.low > 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "value": self.value,
-            "low": self.low,
-            "high": self.high,
-            "confidence": self.confidence,
-        }
 
     def __str__(self) -> str:
         return f"{self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}]"

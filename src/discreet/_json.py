@@ -1,15 +1,54 @@
-"""The text of JSON documents: one text for one value, its SHA-256, and strict reading."""
+"""JSON: one text for one value, its SHA-256, strict reading, and records that write themselves."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar
 
 from discreet.errors import SchemaError
 
-__all__ = ["canonical", "digest_of", "read_json"]
+__all__ = ["HIDDEN", "JsonRecord", "canonical", "digest_of", "plain", "read_json", "written_as"]
+
+# Metadata of a dataclass field that is not written, such as what points at single people.
+HIDDEN: Mapping[str, str | None] = {"json": None}
+
+
+def written_as(name: str) -> Mapping[str, str | None]:
+    """Return the metadata of a dataclass field that JSON has under another name."""
+    return {"json": name}
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain JSON: records by ``to_json``, arrays as lists, infinities as words.
+
+    >>> plain({1: (float("inf"), 2.5)})
+    {'1': ['inf', 2.5]}
+    """
+    if hasattr(value, "to_json"):
+        return value.to_json()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # arrays and numbers of numpy
+        return plain(value.tolist())
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class JsonRecord:
+    """A dataclass that JSON has by its fields, and by some of its properties."""
+
+    json_properties: ClassVar[tuple[str, ...]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; what points at single people is left out."""
+        names = {one.name: one.metadata.get("json", one.name) for one in fields(self)}  # type: ignore[arg-type]
+        names |= {name: name for name in self.json_properties}
+        return {key: plain(getattr(self, name)) for name, key in names.items() if key is not None}
 
 
 def canonical(value: object) -> str:

@@ -11,8 +11,9 @@
   :func:`made_up_tables` draws an example in the spirit of zip code, birth date and sex.
 
 - Reconstruction of a private column from answers about it: :func:`reconstruction`.
-- ``ATTACKS`` has all of them with what they need; :func:`attack` adds one of your own, and
-  :func:`compare_defences` runs all that apply on models trained in different ways.
+- ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
+  :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
+  trained in different ways.
 
 Neither torch nor scikit-learn is imported before it is used.
 """
@@ -23,6 +24,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet._confidence import Difference, Proportion
+from discreet._json import HIDDEN
 from discreet.attacks._anonymity import (
     LEVELS_K,
     AnonymityProfile,
@@ -34,7 +36,18 @@ from discreet.attacks._anonymity import (
 from discreet.attacks._attribute import Attribute, AttributeResult, attribute_inference
 from discreet.attacks._bench import DefenceComparison, DefenceRow, compare_defences
 from discreet.attacks._coded_table import CodedTable, read_coded
-from discreet.attacks._contract import ATTACKS, INPUTS, Attack, Finding, Result, attack
+from discreet.attacks._contract import (
+    ATTACKS,
+    INPUTS,
+    Attack,
+    AttackRun,
+    Finding,
+    Result,
+    applicable,
+    attack,
+    read_inputs,
+    run_attack,
+)
 from discreet.attacks._inversion import InversionResult, RecognitionResult, invert, recognition
 from discreet.attacks._label_only import label_only
 from discreet.attacks._linkage import KnownTruth, LinkageResult, link_tables
@@ -49,6 +62,7 @@ from discreet.attacks._membership import (
     pool_results,
 )
 from discreet.attacks._observation import Observation, observe, observe_split
+from discreet.attacks._picture_prior import Prior
 from discreet.attacks._property import (
     PropertyResult,
     PropertySets,
@@ -74,6 +88,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ATTACKS",
     "FALSE_ALARM",
+    "HIDDEN",
     "INPUTS",
     "LEVELS_K",
     "OUTPUTS",
@@ -82,6 +97,7 @@ __all__ = [
     "AnonymityProfile",
     "AnonymityResult",
     "Attack",
+    "AttackRun",
     "Attribute",
     "AttributeResult",
     "CodedTable",
@@ -100,6 +116,7 @@ __all__ = [
     "Observation",
     "OperatingPoint",
     "Perceptron",
+    "Prior",
     "PropertyResult",
     "PropertySets",
     "Proportion",
@@ -112,6 +129,7 @@ __all__ = [
     "ShadowScores",
     "Slice",
     "Target",
+    "applicable",
     "as_target",
     "attack",
     "attribute_inference",
@@ -136,9 +154,11 @@ __all__ = [
     "property_sets",
     "quantile_regression",
     "read_coded",
+    "read_inputs",
     "recognition",
     "reconstruction",
     "rmia",
+    "run_attack",
     "seeded_generator",
     "shokri",
     "strongest_of_three",

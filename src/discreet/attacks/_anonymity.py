@@ -1,4 +1,4 @@
-"""Who stands alone in a table: uniqueness, k-anonymity and what follows from them (S30).
+"""Who stands alone in a table: uniqueness, k-anonymity and what follows from them.
 
 A *quasi-identifier* is a column that others may know of a person: zip code, birth date, sex. Rows
 that agree on all of them form a group; a table is k-anonymous if every group has at least k rows.
@@ -45,16 +45,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from itertools import combinations
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet._json import HIDDEN, JsonRecord, written_as
 from discreet.attacks._coded_table import (
     CodedColumn,
     CodedTable,
@@ -62,7 +63,7 @@ from discreet.attacks._coded_table import (
     group_rows,
     read_coded,
 )
-from discreet.attacks._contract import Finding, attack
+from discreet.attacks._contract import Finding, Result, attack
 from discreet.data import date_in_text, number_in_text
 from discreet.errors import InvalidValue
 
@@ -173,15 +174,15 @@ def _check(shown: str, rule: str, size: float | None) -> None:
 
 @final
 @dataclass(frozen=True)
-class SensitiveProfile:
+class SensitiveProfile(JsonRecord):
     """What the groups say about one sensitive column; rows are counted, not groups."""
 
     column: str
     values: int
     """How many different values the column has."""
-    distinct_l: int
-    entropy_l: float
-    closeness_t: float
+    distinct_l: int = field(metadata=written_as("distinct_l_diversity"))
+    entropy_l: float = field(metadata=written_as("entropy_l_diversity"))
+    closeness_t: float = field(metadata=written_as("t_closeness"))
     distance: str
     """``"categories"`` or ``"ranks"``: which distance ``closeness_t`` is."""
     rows_below_l: Mapping[int, int]
@@ -189,19 +190,6 @@ class SensitiveProfile:
     mean_gain: float
     """How much likelier the most common value of the group is to be right than that of the
     table, on average over rows: what an attacker gains without re-identifying anybody."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {
-            "column": self.column,
-            "values": self.values,
-            "distinct_l_diversity": self.distinct_l,
-            "entropy_l_diversity": self.entropy_l,
-            "t_closeness": self.closeness_t,
-            "distance": self.distance,
-            "rows_below_l": {str(level): rows for level, rows in self.rows_below_l.items()},
-            "mean_gain": self.mean_gain,
-        }
 
 
 def sensitive_profile(
@@ -316,19 +304,21 @@ _LISTED = 20
 
 @final
 @dataclass(frozen=True, eq=False)
-class AnonymityProfile:
-    """Groups of rows that agree on some columns."""
+class AnonymityProfile(JsonRecord):
+    """Groups of rows that agree on some columns: counts, which no chance is part of."""
+
+    json_properties = ("unique_share", "expected_hits", "group_sizes")
 
     columns: tuple[str, ...]
     generalisations: tuple[str, ...]
     rows: int
     groups: int
-    k: int
+    k: int = field(metadata=written_as("k_anonymity"))
     """The size of the smallest group: the table is k-anonymous for this k."""
     unique_rows: int
     rows_below_k: Mapping[int, int]
     """For each k, how many rows lie in groups of fewer than k."""
-    sizes: Mapping[int, int]
+    sizes: Mapping[int, int] = field(metadata=HIDDEN)
     """For each size that occurs, how many groups have it."""
     sensitive: tuple[SensitiveProfile, ...]
 
@@ -352,62 +342,36 @@ class AnonymityProfile:
             raise InvalidValue("k", k, expected)
         return self.rows_below_k[k] / self.rows
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {
-            "columns": list(self.columns),
-            "generalisations": list(self.generalisations),
-            "rows": self.rows,
-            "groups": self.groups,
-            "k_anonymity": self.k,
-            "unique_rows": self.unique_rows,
-            "unique_share": self.unique_share,
-            "expected_hits": self.expected_hits,
-            "rows_below_k": {str(k): rows for k, rows in self.rows_below_k.items()},
-            "group_sizes": [[size, count] for size, count in self.sizes.items()],
-            "sensitive": [profile.to_json() for profile in self.sensitive],
-        }
+    @property
+    def group_sizes(self) -> list[tuple[int, int]]:
+        """The sizes as pairs (size, groups)."""
+        return list(self.sizes.items())
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class AnonymityResult:
+class AnonymityResult(Result):
     """The profile of a table as it is, by fewer columns, and after each generalisation."""
+
+    json_kind = "anonymity"
 
     profile: AnonymityProfile
     subsets: tuple[AnonymityProfile, ...]
     steps: tuple[AnonymityProfile, ...]
-    group_size_of_row: NDArray[np.int64]
+    group_size_of_row: NDArray[np.int64] = field(metadata=HIDDEN)
     """For each row the size of its group. Internal: it points at people."""
 
     @property
     def finding(self) -> Finding:
         """The share of rows that stand alone: a count on this table, without an interval."""
-        share = self.profile.unique_share
-        return Finding(
-            "measure_anonymity",
-            "rows that no other row equals",
-            share,
-            share,
-            share,
-            1.0,
-            0.0,
-            self.profile.rows,
-        )
+        measure = "rows that no other row equals"
+        counted = self.profile.unique_rows, self.profile.rows
+        return Finding.of_count("measure_anonymity", measure, *counted)
 
     def most_exposed(self, count: int = _LISTED) -> NDArray[np.int64]:
         """Return the numbers of rows in the smallest groups. Internal: it points at people."""
         wanted = _validate.integer("count", count, at_least=0)
         return np.argsort(self.group_size_of_row, kind="stable")[:wanted]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return counts and shares as JSON values; no row is named."""
-        return {
-            "attack": "anonymity",
-            "profile": self.profile.to_json(),
-            "subsets": [profile.to_json() for profile in self.subsets],
-            "steps": [profile.to_json() for profile in self.steps],
-        }
 
 
 @attack(family="tables", access="table")

@@ -35,7 +35,8 @@ import numpy as np
 
 from discreet import _validate
 from discreet._confidence import Difference, Proportion, excess, gain, gap, proportion
-from discreet.attacks._contract import Finding, attack
+from discreet._json import HIDDEN, JsonRecord
+from discreet.attacks._contract import Finding, Result, attack
 from discreet.attacks._target import as_target, class_indices
 from discreet.attacks._training import seeded_generator
 from discreet.data import Boolean, Bounded, Categorical, Encoding
@@ -301,7 +302,7 @@ PRIORS = ("uniform", "marginal", "imputed")
 
 @final
 @dataclass(frozen=True)
-class ValueRecall:
+class ValueRecall(JsonRecord):
     """Of the records that have this value, how many the attack and the imputation found."""
 
     value: str
@@ -310,20 +311,10 @@ class ValueRecall:
     attack: int
     imputation: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {
-            "value": self.value,
-            "group": self.group,
-            "records": self.records,
-            "attack": self.attack,
-            "imputation": self.imputation,
-        }
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class AttributeResult:
+class AttributeResult(Result):
     """Accuracy of the attack and of the imputation, on members and on non-members.
 
     ``gap`` and ``imputation_gap`` compare members with non-members, ``gain_on_*`` compare the
@@ -331,6 +322,9 @@ class AttributeResult:
     gains. An ``imputation_gap`` away from zero says that members and non-members are not alike:
     then the gap of the attack alone proves nothing.
     """
+
+    json_kind = "attribute"
+    json_properties = ("leaks", "beats_imputation", "verdict")
 
     attribute: str
     values: tuple[str, ...]
@@ -348,29 +342,18 @@ class AttributeResult:
     excess: Difference
     by_value: tuple[ValueRecall, ...]
     queries: int
-    member_guesses: NDArray[np.intp]
-    nonmember_guesses: NDArray[np.intp]
-    imputation: Imputation = field(repr=False)
-
-    @property
-    def leaks(self) -> bool:
-        """Whether the model knows more of its members than of others, beyond imputation."""
-        return self.excess.positive
+    member_guesses: NDArray[np.intp] = field(metadata=HIDDEN)
+    nonmember_guesses: NDArray[np.intp] = field(metadata=HIDDEN)
+    imputation: Imputation = field(repr=False, metadata=HIDDEN)
 
     @property
     def finding(self) -> Finding:
         """The excess: how much more the attack gains on members than on others."""
         found = self.excess
-        return Finding(
-            "attribute_inference",
-            f"excess on members over imputation, for {self.attribute}",
-            found.value,
-            found.low,
-            found.high,
-            found.confidence,
-            0.0,
-            self.attack_on_members.trials,
-        )
+        interval = found.value, found.low, found.high, found.confidence
+        measure = f"excess on members over imputation, for {self.attribute}"
+        trials = self.attack_on_members.trials
+        return Finding("attribute_inference", measure, *interval, 0.0, trials)
 
     @property
     def beats_imputation(self) -> bool:
@@ -387,31 +370,6 @@ class AttributeResult:
         if self.beats_imputation:
             return "the model predicts the attribute of members and others alike: no leak is shown"
         return "no leak is shown: the attack does not beat imputation"
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values, without the guesses on single records."""
-        return {
-            "attack": "attribute",
-            "attribute": self.attribute,
-            "values": list(self.values),
-            "prior": self.prior,
-            "imputer": self.imputer,
-            "confidence": self.confidence,
-            "attack_on_members": self.attack_on_members.to_json(),
-            "attack_on_nonmembers": self.attack_on_nonmembers.to_json(),
-            "imputation_on_members": self.imputation_on_members.to_json(),
-            "imputation_on_nonmembers": self.imputation_on_nonmembers.to_json(),
-            "gap": self.gap.to_json(),
-            "imputation_gap": self.imputation_gap.to_json(),
-            "gain_on_members": self.gain_on_members.to_json(),
-            "gain_on_nonmembers": self.gain_on_nonmembers.to_json(),
-            "excess": self.excess.to_json(),
-            "leaks": self.leaks,
-            "beats_imputation": self.beats_imputation,
-            "verdict": self.verdict,
-            "by_value": [row.to_json() for row in self.by_value],
-            "queries": self.queries,
-        }
 
     def __str__(self) -> str:
         return (

@@ -9,16 +9,18 @@ registry whose inputs exist is run.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
-from discreet.attacks._contract import ATTACKS, Finding
+from discreet._json import JsonRecord, written_as
+from discreet.attacks._contract import Finding, applicable, run_attack
 from discreet.attacks._observation import Observation, observe
 from discreet.attacks._shadow_pool import ShadowPool
+from discreet.attacks._target import as_target
 from discreet.attacks._training import SeededTraining, derive_seed, fresh_seed, seeded_generator
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class DefenceRow:
+class DefenceRow(JsonRecord):
     """One attack on one defence: what it found, or why it was not run."""
 
     defence: str
@@ -42,10 +44,10 @@ class DefenceRow:
 
 @final
 @dataclass(frozen=True)
-class DefenceComparison:
+class DefenceComparison(JsonRecord):
     """All findings, and how right each defended model is on records that it has not seen."""
 
-    rows: tuple[DefenceRow, ...]
+    rows: tuple[DefenceRow, ...] = field(metadata=written_as("attacks"))
     accuracy: Mapping[str, Proportion]
     seed: int
 
@@ -56,22 +58,6 @@ class DefenceComparison:
             row.attack: row.finding
             for row in self.rows
             if row.defence == defence and row.finding is not None
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as plain JSON values."""
-        return {
-            "seed": self.seed,
-            "accuracy": {name: found.to_json() for name, found in self.accuracy.items()},
-            "attacks": [
-                {
-                    "defence": row.defence,
-                    "attack": row.attack,
-                    "finding": None if row.finding is None else row.finding.to_json(),
-                    "note": row.note,
-                }
-                for row in self.rows
-            ],
         }
 
     def __str__(self) -> str:
@@ -139,14 +125,11 @@ def compare_defences(
         inputs: dict[str, Any] = {"observation": seen, "shadows": pool.run(), "target": target}
         if public is not None:
             inputs["public"] = _observe_public(target, public, classes=seen.classes)
-        able = [one.name for one in ATTACKS.values() if set(one.needs) <= inputs.keys()]
-        rows += [_run(name, one, inputs) for one in able]
+        rows += [_run(name, one.name, inputs) for one in applicable(inputs)]
     return DefenceComparison(tuple(rows), accuracy, chosen)
 
 
 def _observe_public(target: Any, public: tuple[Any, ArrayLike], *, classes: int) -> Observation:
-    from discreet.attacks._target import as_target
-
     records, labels = public
     asked = as_target(target, classes=classes)
     return observe(asked, records, labels, members=np.zeros(len(records), dtype=bool))
@@ -154,6 +137,7 @@ def _observe_public(target: Any, public: tuple[Any, ArrayLike], *, classes: int)
 
 def _run(defence: str, name: str, inputs: Mapping[str, Any]) -> DefenceRow:
     try:
-        return DefenceRow(defence, name, ATTACKS[name](inputs).finding)
+        run = run_attack(name, inputs)
+        return DefenceRow(defence, name, run.finding, run.note)
     except (InvalidValue, NotApplicable) as error:  # too few models for it, say
         return DefenceRow(defence, name, None, str(error))

@@ -1,21 +1,34 @@
 """The contract of an attack: what it needs, what it finds, and the registry of all attacks.
 
 An attack is a function under :func:`attack`. Its parameters without a default are its inputs,
-named from the closed list ``INPUTS``; its other parameters are settings. It returns a result with
-``to_json()`` and a :class:`Finding`, one figure beside what chance would give. Whoever runs many
-attacks, such as :func:`~discreet.attacks.compare_defences`, reads the registry ``ATTACKS`` and
-knows no attack by name. One more attack is one file, and one line in the package's surface.
+named from the closed list ``INPUTS``; its other parameters are settings. It returns a frozen
+:class:`Result` with a :class:`Finding`, one figure beside what chance would give. Whoever runs
+attacks, such as the command line or :func:`~discreet.attacks.compare_defences`, reads the registry
+``ATTACKS`` and knows no attack by name. One more attack is one file, and one line in the package's
+surface.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol, TypeVar, final, runtime_checkable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
+
+import numpy as np
 
 from discreet import _validate
+from discreet._json import JsonRecord, plain
 from discreet.errors import InvalidValue, NotApplicable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet._confidence import Proportion
 
 INPUTS: Mapping[str, str] = {
     "observation": "what the target answers about records, of which some are members",
@@ -48,13 +61,15 @@ ACCESS = ("probabilities", "labels", "model", "table", "answers", "gradients")
 
 @final
 @dataclass(frozen=True)
-class Finding:
+class Finding(JsonRecord):
     """One figure of an attack: ``value`` with its interval, and the ``baseline`` of chance.
 
     Counts that are what they are on the records at hand have ``low`` and ``high`` equal to
     ``value`` and a ``confidence`` of 1. ``trials`` is how many records, rows or models the figure
     is about.
     """
+
+    json_properties = ("leaks",)
 
     attack: str
     measure: str
@@ -65,14 +80,22 @@ class Finding:
     baseline: float
     trials: int
 
+    @classmethod
+    def of_share(cls, attack: str, measure: str, share: Proportion, baseline: float) -> Finding:
+        """Return the finding of a share with its interval."""
+        interval = share.share, share.low, share.high, share.confidence
+        return cls(attack, measure, *interval, baseline, share.trials)
+
+    @classmethod
+    def of_count(cls, attack: str, measure: str, hits: int, trials: int) -> Finding:
+        """Return the finding of a count on the rows at hand, which no chance is part of."""
+        share = hits / trials
+        return cls(attack, measure, share, share, share, 1.0, 0.0, trials)
+
     @property
     def leaks(self) -> bool:
         """Whether the whole interval lies above the baseline."""
         return self.low > self.baseline
-
-    def to_json(self) -> dict[str, Any]:
-        """The finding as plain JSON values."""
-        return {**asdict(self), "leaks": self.leaks}
 
     def __str__(self) -> str:
         return (
@@ -81,27 +104,41 @@ class Finding:
         )
 
 
-@runtime_checkable
-class Result(Protocol):
-    """What an attack returns."""
+class Result(JsonRecord):
+    """What an attack returns: a frozen dataclass, which JSON has by its fields.
+
+    ``json_kind``, if there is one, is written as "attack". Mark what points at single people
+    by ``field(metadata=HIDDEN)``: it stays out.
+    """
+
+    json_kind: ClassVar[str] = ""
 
     @property
+    @abstractmethod
     def finding(self) -> Finding:
         """The figure to compare attacks by; ``NotApplicable`` where it has to be judged."""
 
+    @property
+    def leaks(self) -> bool:
+        """Whether the whole interval of the finding lies above chance."""
+        return self.finding.leaks
+
     def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values."""
+        """Return the result as plain JSON values; what points at single people is left out."""
+        head = {"attack": self.json_kind} if self.json_kind else {}
+        return {**head, **super().to_json()}
 
 
 @final
 @dataclass(frozen=True)
 class Attack:
-    """An entry of the registry: a function, and what it ``needs``."""
+    """An entry of the registry: a function, what it ``needs``, and its ``settings`` by default."""
 
     name: str
     family: str
     access: str
     needs: tuple[str, ...]
+    settings: Mapping[str, Any]
     run: Callable[..., Any]
 
     @property
@@ -114,13 +151,38 @@ class Attack:
 
         Raises
         ------
+        InvalidValue
+            If an input or a setting is wrong.
         NotApplicable
-            If an input is missing.
+            If an input is missing, or the attack does not return a frozen :class:`Result`.
         """
+        self._check_settings(settings)
         missing = [name for name in self.needs if inputs.get(name) is None]
         if missing:
             raise NotApplicable(f"the attack {self.name} needs {', '.join(missing)}")
-        return self.run(**{name: inputs[name] for name in self.needs}, **settings)
+        result = self.run(**{name: inputs[name] for name in self.needs}, **settings)
+        made = getattr(type(result), "__dataclass_params__", None)
+        if not isinstance(result, Result) or made is None or not made.frozen:
+            returned = type(result).__name__
+            raise NotApplicable(f"{self.name} returns a {returned}, not a frozen Result")
+        return result
+
+    def read_settings(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Read settings from texts, as JSON where they are JSON.
+
+        Raises
+        ------
+        InvalidValue
+            If the attack has no such setting.
+        """
+        self._check_settings(texts)
+        return {name: _read_setting(text) for name, text in texts.items()}
+
+    def _check_settings(self, given: Mapping[str, Any]) -> None:
+        for name in given:
+            if name not in self.settings:
+                known = ", ".join(self.settings) or "none"
+                raise InvalidValue(name, given[name], f"a setting of {self.name}: {known}")
 
 
 ATTACKS: dict[str, Attack] = {}
@@ -156,7 +218,9 @@ def attack(*, family: str, access: str) -> Callable[[_Function], _Function]:
     def register(function: _Function) -> _Function:
         name = str(getattr(function, "__name__", ""))
         parameters = inspect.signature(function).parameters.values()
-        needs = tuple(one.name for one in parameters if one.default is inspect.Parameter.empty)
+        required = inspect.Parameter.empty
+        needs = tuple(one.name for one in parameters if one.default is required)
+        settings = {one.name: one.default for one in parameters if one.default is not required}
         strange = [one for one in needs if one not in INPUTS]
         if strange:
             expected = "a default for settings, and inputs among " + ", ".join(INPUTS)
@@ -165,7 +229,155 @@ def attack(*, family: str, access: str) -> Callable[[_Function], _Function]:
             raise InvalidValue("attack", name, "a function of at least one input")
         if name in ATTACKS:
             raise InvalidValue("attack", name, "a name that no other attack has")
-        ATTACKS[name] = Attack(name, family, access, needs, function)
+        ATTACKS[name] = Attack(name, family, access, needs, settings, function)
         return function
 
     return register
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class AttackRun:
+    """An attack that was run: its ``result``, and its ``finding`` or a ``note`` why it has none."""
+
+    attack: Attack
+    result: Any
+    finding: Finding | None
+    note: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was run and what it found, as plain JSON values."""
+        one = self.attack
+        head = {"attack": one.name, "family": one.family, "access": one.access, "note": self.note}
+        return {**head, "finding": plain(self.finding), "result": self.result.to_json()}
+
+    def lines(self) -> list[str]:
+        """Return the lines to print: the finding, and the result where it has words of its own."""
+        words: Any = type(self.result).__str__
+        own = words is not object.__str__
+        first = f"{self.attack.name}: {self.note}" if self.finding is None else str(self.finding)
+        return [first, *(str(self.result).splitlines() if own else [])]
+
+
+def run_attack(name: str, inputs: Mapping[str, Any], **settings: Any) -> AttackRun:
+    """Run an attack of the registry.
+
+    Parameters
+    ----------
+    name : str
+        A key of ``ATTACKS``.
+    inputs : mapping
+        What there is, by the names of ``INPUTS``; the attack takes what it needs.
+    **settings
+        Settings of the attack.
+
+    Returns
+    -------
+    AttackRun
+        The result, with lines to print and plain JSON.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no such attack, or an input or a setting is wrong.
+    NotApplicable
+        If an input is missing.
+    """
+    one = ATTACKS[_validate.one_of("name", name, tuple(ATTACKS))]
+    result = one(inputs, **settings)
+    try:
+        return AttackRun(one, result, result.finding, "")
+    except NotApplicable as error:
+        return AttackRun(one, result, None, str(error))
+
+
+def applicable(inputs: Mapping[str, Any]) -> list[Attack]:
+    """Return the attacks of the registry whose inputs are all there."""
+    there = {name for name, value in inputs.items() if value is not None}
+    return [one for one in ATTACKS.values() if there.issuperset(one.needs)]
+
+
+def read_inputs(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Read the inputs that a command line can give.
+
+    Parameters
+    ----------
+    texts : mapping from names of ``INPUTS`` to texts
+        ``released`` and ``register`` are paths of tables; ``quasi_identifiers`` and ``on`` are
+        names between commas, ``shape`` is numbers between commas; ``answers``, ``records``,
+        ``labels``, ``queries``, ``secrets`` and ``holds`` are paths of .npy or .csv files.
+
+    Returns
+    -------
+    dict
+        The inputs, for :func:`run_attack`.
+
+    Raises
+    ------
+    InvalidValue
+        If a file cannot be read, or an input is made in Python only, such as a model.
+    """
+    found = {}
+    for name, text in texts.items():
+        _validate.one_of("input", name, tuple(INPUTS))
+        if name not in _READERS:
+            expected = "nothing: this input is made in Python; see run_attack"
+            raise InvalidValue(name, text, expected)
+        found[name] = _READERS[name](name, text)
+    return found
+
+
+def _read_setting(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _read_names(name: str, text: str) -> list[str]:
+    del name
+    return [part.strip() for part in text.split(",")]
+
+
+def _read_shape(name: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidValue(name, text, "whole numbers between commas, as in 28,28") from None
+
+
+def _read_numbers(name: str, text: str) -> NDArray[Any]:
+    try:
+        if Path(text).suffix == ".npy":
+            found: NDArray[Any] = np.load(text, allow_pickle=False)
+        else:
+            with warnings.catch_warnings(action="error"):  # a file without numbers
+                found = np.loadtxt(text, delimiter=",")
+    except (OSError, ValueError, UserWarning) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidValue(name, text, f"a .npy or .csv file of numbers ({reason})") from None
+    return found
+
+
+def _read_truths(name: str, text: str) -> NDArray[np.bool_]:
+    found = _read_numbers(name, text)
+    if not np.isin(found, (0, 1)).all():
+        raise InvalidValue(name, text, "a file of zeros and ones")
+    return found.astype(np.bool_)
+
+
+def _read_classes(name: str, text: str) -> NDArray[np.int64]:
+    found = _read_numbers(name, text)
+    if not np.array_equal(found, np.rint(found)):
+        raise InvalidValue(name, text, "a file of whole numbers")
+    return found.astype(np.int64)
+
+
+_READERS: Mapping[str, Callable[[str, str], Any]] = {
+    **dict.fromkeys(("released", "register"), lambda _, text: text),
+    **dict.fromkeys(("quasi_identifiers", "on"), _read_names),
+    **dict.fromkeys(("answers", "records"), _read_numbers),
+    **dict.fromkeys(("queries", "secrets", "holds"), _read_truths),
+    "labels": _read_classes,
+    "shape": _read_shape,
+}

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
-from discreet.attacks._contract import Finding, attack
-from discreet.attacks._picture_prior import blur, cosine_directions, total_variation
+from discreet._json import HIDDEN
+from discreet.attacks._contract import Finding, Result, attack
+from discreet.attacks._picture_prior import PicturePrior, Prior
 from discreet.attacks._target import (
     ROWS_TO_TELL,
     Target,
@@ -144,12 +145,11 @@ class DifferenceClimb:
 
 
 GRADIENTS = ("exact", "differences")
-_MOST_COORDINATES = 1024  # of a black box whose inputs are no pictures
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class InversionResult:
+class InversionResult(Result):
     """One input for each class: ``images[k]`` belongs to ``classes[k]``.
 
     ``confidences`` are the attacked model's own; ``queries`` counts the records that it was
@@ -157,8 +157,11 @@ class InversionResult:
     images, so that it cannot be its own judge.
     """
 
+    json_kind = "inversion"
+    json_properties = ("shape",)
+
     classes: tuple[int, ...]
-    images: NDArray[np.float64]
+    images: NDArray[np.float64] = field(metadata=HIDDEN)
     confidences: NDArray[np.float64]
     gradients: str
     steps: int
@@ -166,30 +169,20 @@ class InversionResult:
     total_variation: float
     smoothing: float
     queries: int
-    picture: tuple[int, int] | None
-    bounds: tuple[float, float]
-    answers: NDArray[np.float64] = field(repr=False)
-    model: Any = field(repr=False)
+    picture: tuple[int, int] | None = field(metadata=HIDDEN)
+    bounds: tuple[float, float] = field(metadata=HIDDEN)
+    answers: NDArray[np.float64] = field(repr=False, metadata=HIDDEN)
+    model: Any = field(repr=False, metadata=HIDDEN)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one image."""
+        return self.images.shape[1:]
 
     @property
     def finding(self) -> Finding:
         """Refuse: whether an input shows what it should is for a judge to say."""
         raise NotApplicable("inverted inputs are judged by recognition(), whose result has one")
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values, without the images."""
-        return {
-            "attack": "inversion",
-            "classes": list(self.classes),
-            "confidences": [float(value) for value in self.confidences],
-            "shape": list(self.images.shape[1:]),
-            "gradients": self.gradients,
-            "steps": self.steps,
-            "restarts": self.restarts,
-            "total_variation": self.total_variation,
-            "smoothing": self.smoothing,
-            "queries": self.queries,
-        }
 
     def __str__(self) -> str:
         return (
@@ -218,72 +211,115 @@ def invert(
     start: ArrayLike | None = None,
     frequencies: int = 12,
     max_queries: int = 5_000_000,
+    prior: Prior | None = None,
     seed: int | None = None,
 ) -> InversionResult:
     """Climb to the most typical input of each class.
 
-    ``shape`` is that of one record as the model takes it; its last two axes are the picture, or
-    ``picture`` is (height, width) where records are flat. Records that are no pictures are
-    climbed without total variation and smoothing. ``learning_rate`` is in units of the range
-    ``bounds``, ``smoothing`` is the width of the blur in pixels, done every ``smooth_every``
-    steps. Ascent begins at ``start`` (the middle of the range) with a little noise.
-
-    ``gradients`` is ``"exact"`` for torch modules and ``"differences"`` for anything else;
-    the latter needs probabilities that change with the input, asks for ``frequencies`` squared
-    plus one records in every step, and is refused beyond ``max_queries``. A model that gives
-    labels only is refused, and so is one whose scores do not change within a hundredth of the
-    range around any start, as those of a small tree. A forest has many steps, some of them within
-    that distance, and is climbed by these.
-
     A module with one output column has the classes 0 and 1, and the column belongs to class 1: a
     logit, or with ``output="probabilities"`` its probability.
+
+    Parameters
+    ----------
+    target : model
+        What :func:`as_target` takes.
+    shape : tuple of int
+        The shape of one record; its last two axes are the picture.
+    classes : sequence of int, optional
+        Which classes to invert; all by default.
+    picture : pair of int, optional
+        Height and width where records are flat. Records that are no pictures are climbed without
+        total variation and smoothing.
+    bounds : pair of float
+        The range of a number of a record.
+    gradients : {"exact", "differences"}, optional
+        Exact for torch modules, differences for anything else: these need probabilities that
+        change with the input, and ``frequencies`` squared plus one queries in every step.
+    output : str, optional
+        What the model returns, see :func:`as_target`.
+    steps, restarts : int
+        Steps of the ascent, and starts for each class.
+    learning_rate : float
+        The size of a step, in units of the range.
+    total_variation, smoothing, smooth_every
+        The weight of roughness, and the width in pixels of the blur after so many steps.
+    start : array, optional
+        Where ascent begins, with a little noise; by default the middle of the range.
+    frequencies, max_queries : int
+        How fine differences are, and the most that the model may be asked.
+    prior : Prior, optional
+        Another space to climb in, such as the codes of a generator; it replaces ``picture``,
+        ``bounds``, ``start`` and smoothing.
+    seed : int, optional
+        Makes the starts repeatable.
+
+    Returns
+    -------
+    InversionResult
+        One input for each class, to be judged by :func:`recognition`.
+
+    Raises
+    ------
+    NotApplicable
+        If the model gives labels only, or its scores do not change within a hundredth of the
+        range around any start, as those of a small tree. A forest has many steps, some of them
+        within that distance, and is climbed by these.
+    InvalidValue
+        If an argument is out of range, or more than ``max_queries`` would be needed.
     """
     asked = as_target(target, output=output)
     if asked.label_only:
         raise NotApplicable("this model gives labels only: there is nothing to climb")
-    form = _Form(shape, picture, bounds)
+    known = prior or PicturePrior(
+        shape,
+        bounds,
+        picture=picture,
+        start=start,
+        total_variation=total_variation,
+        smoothing=smoothing,
+        smooth_every=smooth_every,
+    )
+    if not isinstance(known, Prior):
+        raise InvalidValue("prior", known, "a Prior")
+    if known.shape != tuple(shape):
+        raise InvalidValue("shape", shape, f"that of the prior, {known.shape}")
     # Two records: one alone does not show whether a module gives logits or probabilities.
-    probes = len(form.corners())
-    count = asked.log_probabilities(form.corners().reshape(-1, *form.shape)).shape[1]
+    corners = np.stack([np.full(known.shape, bound) for bound in known.bounds])
+    probes = len(corners)
+    count = asked.log_probabilities(corners).shape[1]
     if count == 2 and output is None and is_torch_module(target):
         # The answer may be one column, of which as_target refuses doubtful ones from so many on.
-        more = seeded_generator(0).uniform(*form.bounds, (ROWS_TO_TELL, form.size))
-        asked.log_probabilities(more.reshape(-1, *form.shape))
+        more = seeded_generator(0).uniform(*known.bounds, (ROWS_TO_TELL, *known.shape))
+        asked.log_probabilities(more)
         probes += len(more)
     wanted = _classes(classes, count)
     rounds = _validate.integer("steps", steps, at_least=1)
     tries = _validate.integer("restarts", restarts, at_least=1)
-    rate = _validate.real("learning_rate", learning_rate, above=0) * form.range
-    penalty = _validate.real("total_variation", total_variation, at_least=0)
-    width = _validate.real("smoothing", smoothing, at_least=0)
-    every = _validate.integer("smooth_every", smooth_every, at_least=1)
-    if form.picture is None:
-        penalty = width = 0.0
-    climb, way = _climb(target, asked, form, gradients, output, frequencies)
+    rate = _validate.real("learning_rate", learning_rate, above=0) * known.scale
+    climb, way = _climb(target, asked, known, gradients, output, frequencies)
     queries = probes + climb.queries * len(wanted) * tries * (rounds + 1) + len(wanted)
     if queries > _validate.integer("max_queries", max_queries, at_least=1):
         raise InvalidValue(
             "max_queries", max_queries, f"{queries} for this many steps, restarts and frequencies"
         )
     # Every class climbs from the same starts: no picture depends on which others are asked for.
-    inputs = np.tile(form.starts(start, tries, seed), (len(wanted), 1))
+    codes = np.tile(known.starts(tries, seed), (len(wanted), 1))
     goals = np.repeat(wanted, tries)
-    mean = np.zeros_like(inputs)
-    square = np.zeros_like(inputs)
+    mean = np.zeros_like(codes)
+    square = np.zeros_like(codes)
     for step in range(1, rounds + 1):
-        values, slope = climb(inputs, goals)
+        _, slope = climb(known.decode(codes), goals)
         if step == 1:
-            _refuse_the_flat(slope.reshape(len(wanted), -1))
-        _, slope = form.objective(inputs, values, slope, penalty)
+            _refuse_flat_scores(slope.reshape(len(wanted), -1))
+        slope = known.pull_back(codes, slope) - known.penalty(codes)[1]
         mean = 0.9 * mean + 0.1 * slope
         square = 0.999 * square + 0.001 * slope**2
         move = mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.999**step)) + 1e-12)
-        inputs = np.clip(inputs + rate * move, *form.bounds)
-        if width and step % every == 0 and step < rounds:
-            inputs = form.blurred(inputs, width)
-    values, _ = form.objective(inputs, *climb(inputs, goals), penalty)
+        codes = known.settle(codes + rate * move, step=step, steps=rounds)
+    inputs = known.decode(codes)
+    values = climb(inputs, goals)[0] - known.penalty(codes)[0]
     best = values.reshape(len(wanted), tries).argmax(axis=1) + tries * np.arange(len(wanted))
-    images = inputs[best].reshape(-1, *form.shape)
+    images = inputs[best].reshape(-1, *known.shape)
     answers = asked.log_probabilities(images)
     return InversionResult(
         classes=tuple(int(label) for label in wanted),
@@ -292,81 +328,17 @@ def invert(
         gradients=way,
         steps=rounds,
         restarts=tries,
-        total_variation=penalty,
-        smoothing=width,
+        total_variation=getattr(known, "total_variation", 0.0),
+        smoothing=getattr(known, "smoothing", 0.0),
         queries=queries,
-        picture=form.picture,
-        bounds=form.bounds,
+        picture=getattr(known, "picture", None),
+        bounds=known.bounds,
         answers=answers,
         model=target,
     )
 
 
-@final
-class _Form:
-    """The shape of one input, its range, and where the picture is in it."""
-
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        picture: tuple[int, int] | None,
-        bounds: tuple[float, float],
-    ) -> None:
-        self.shape = tuple(_validate.integer("shape", size, at_least=1) for size in shape)
-        if not self.shape:
-            raise InvalidValue("shape", shape, "the shape of one record")
-        self.size = int(np.prod(self.shape))
-        lower, upper = (_validate.real("bounds", bound) for bound in bounds)
-        if not lower < upper:
-            raise InvalidValue("bounds", bounds, "two numbers, the smaller one first")
-        self.bounds = (lower, upper)
-        self.range = upper - lower
-        self.picture = picture
-        if picture is None and len(self.shape) > 1:
-            self.picture = (self.shape[-2], self.shape[-1])
-        if self.picture is not None and self.size % int(np.prod(self.picture)):
-            raise InvalidValue("picture", picture, f"height and width in a record of {shape}")
-
-    def middle(self) -> NDArray[np.float64]:
-        return np.full(self.size, sum(self.bounds) / 2)
-
-    def corners(self) -> NDArray[np.float64]:
-        return np.stack([np.full(self.size, bound) for bound in self.bounds])
-
-    def starts(self, start: ArrayLike | None, count: int, seed: int | None) -> NDArray[np.float64]:
-        """Copies of the start, each with soft noise of a tenth of the range."""
-        origin = self.middle()
-        if start is not None:
-            origin = np.array(start, dtype=np.float64).ravel()
-            inside = len(origin) == self.size and np.isfinite(origin).all()
-            if not inside or origin.min() < self.bounds[0] or origin.max() > self.bounds[1]:
-                shown = f"an array of shape {np.shape(start)}"
-                raise InvalidValue("start", shown, f"a record {self.shape} within {self.bounds}")
-        noise = self.blurred(seeded_generator(seed).standard_normal((count, self.size)), 2.0)
-        noise *= 0.1 * self.range / np.maximum(noise.std(axis=1, keepdims=True), 1e-12)
-        return np.clip(origin + noise, *self.bounds)
-
-    def blurred(self, inputs: NDArray[np.float64], width: float) -> NDArray[np.float64]:
-        if self.picture is None:
-            return inputs
-        return blur(inputs.reshape(-1, *self.picture), width).reshape(inputs.shape)
-
-    def objective(
-        self,
-        inputs: NDArray[np.float64],
-        values: NDArray[np.float64],
-        slope: NDArray[np.float64],
-        penalty: float,
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        if penalty and self.picture is not None:
-            pictures = inputs.reshape(len(inputs), -1, *self.picture) / self.range
-            variation, variation_slope = total_variation(pictures)
-            values = values - penalty * variation.sum(axis=1)
-            slope = slope - penalty * variation_slope.reshape(inputs.shape) / self.range
-        return values, slope
-
-
-def _refuse_the_flat(slopes: NDArray[np.float64]) -> None:
+def _refuse_flat_scores(slopes: NDArray[np.float64]) -> None:
     if not np.abs(slopes).max(axis=1).all():
         raise NotApplicable(
             "the scores of this model do not change around the start, as those of small trees "
@@ -387,7 +359,7 @@ def _classes(classes: Sequence[int] | None, count: int) -> NDArray[np.intp]:
 def _climb(
     model: Any,
     target: Target,
-    form: _Form,
+    prior: Prior,
     gradients: str | None,
     output: str | None,
     frequencies: int,
@@ -397,30 +369,23 @@ def _climb(
     if way == "exact":
         if not is_torch_module(model):
             raise InvalidValue("gradients", gradients, "differences: this is no torch module")
-        return ExactClimb(model, form.shape, probabilities=output == "probabilities"), way
-    if form.picture is not None:
-        one = cosine_directions(*form.picture, frequencies)
-        channels = form.size // one.shape[1]
-        directions = np.asarray(np.kron(np.eye(channels), one), dtype=np.float64)
-    elif form.size <= _MOST_COORDINATES:
-        directions = np.eye(form.size)
-    else:
-        raise InvalidValue(
-            "shape", form.shape, f"a picture, or at most {_MOST_COORDINATES} coordinates"
-        )
-    bounds = form.bounds
-    climb = DifferenceClimb(target, form.shape, directions, step=1e-2 * form.range, bounds=bounds)
+        return ExactClimb(model, prior.shape, probabilities=output == "probabilities"), way
+    directions, step = prior.directions(frequencies), 1e-2 * prior.range
+    climb = DifferenceClimb(target, prior.shape, directions, step=step, bounds=prior.bounds)
     return climb, way
 
 
 @final
 @dataclass(frozen=True)
-class RecognitionResult:
+class RecognitionResult(Result):
     """The share of classes whose inverted input the judge assigns to that class.
 
     ``photographs`` is the judge's accuracy on real records, ``chance`` what guessing gives. The
     classes are the trials: the interval speaks of classes like these of this model.
     """
+
+    json_kind = "inversion"
+    json_properties = ("leaks", "verdict")
 
     rate: Proportion
     photographs: Proportion
@@ -429,24 +394,10 @@ class RecognitionResult:
     classes: tuple[int, ...]
 
     @property
-    def leaks(self) -> bool:
-        """Whether the whole interval of the rate lies above chance."""
-        return self.rate.low > self.chance
-
-    @property
     def finding(self) -> Finding:
         """The share of classes that the judge recognizes, against guessing."""
-        found = self.rate
-        return Finding(
-            "recognition",
-            "inverted classes that a judge recognizes",
-            found.share,
-            found.low,
-            found.high,
-            found.confidence,
-            self.chance,
-            found.trials,
-        )
+        measure = "inverted classes that a judge recognizes"
+        return Finding.of_share("recognition", measure, self.rate, self.chance)
 
     @property
     def verdict(self) -> str:
@@ -454,19 +405,6 @@ class RecognitionResult:
         if self.leaks:
             return "the model gives pictures of its classes away"
         return "no leak is shown: the judge may be guessing"
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values."""
-        return {
-            "attack": "inversion",
-            "rate": self.rate.to_json(),
-            "photographs": self.photographs.to_json(),
-            "chance": self.chance,
-            "guesses": list(self.guesses),
-            "classes": list(self.classes),
-            "leaks": self.leaks,
-            "verdict": self.verdict,
-        }
 
     def __str__(self) -> str:
         return (

@@ -1,4 +1,4 @@
-"""Linking a release without names to a register with names, and how often the link is right (S30).
+"""Linking a release without names to a register with names, and how often the link is right.
 
 For every released row the *candidates* are the rows of the register that agree with it on all keys:
 exactly, or within a tolerance for numbers and dates. One candidate is a unique match. Whether it
@@ -17,17 +17,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
+from discreet._json import HIDDEN, JsonRecord, written_as
 from discreet.attacks._anonymity import Generalisation
 from discreet.attacks._coded_table import CodedColumn, CodedTable, group_rows, read_coded
-from discreet.attacks._contract import Finding, attack
+from discreet.attacks._contract import Finding, Result, attack
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
@@ -36,35 +37,28 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True)
-class KnownTruth:
+class KnownTruth(JsonRecord):
     """How right the matches are, where it is known who every row is."""
 
     people_in_both: int
     """Released rows whose person is in the register at all."""
     correct_matches: int
     """Unique matches with the right person."""
-    expected_correct: float
+    expected_correct: float = field(metadata=written_as("expected_correct_with_guessing"))
     """Right guesses to be expected by picking one of the candidates of each row at random."""
     reidentified: Proportion
     """Correct matches among all released rows."""
     precision: Proportion | None
     """Correct matches among unique matches; None without a unique match."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON values."""
-        return {
-            "people_in_both": self.people_in_both,
-            "correct_matches": self.correct_matches,
-            "expected_correct_with_guessing": self.expected_correct,
-            "reidentified": self.reidentified.to_json(),
-            "precision": None if self.precision is None else self.precision.to_json(),
-        }
-
 
 @final
 @dataclass(frozen=True, eq=False)
-class LinkageResult:
+class LinkageResult(Result):
     """Candidates in a register for every released row."""
+
+    json_kind = "linkage"
+    json_properties = ("unique_share",)
 
     keys: tuple[str, ...]
     tolerance: Mapping[str, float]
@@ -80,7 +74,7 @@ class LinkageResult:
     mutual_matches: int
     """Unique matches whose candidate is the unique match of no other released row."""
     truth: KnownTruth | None
-    match: NDArray[np.int64]
+    match: NDArray[np.int64] = field(metadata=HIDDEN)
     """For each released row its unique match in the register, or -1. Internal: names people."""
 
     @property
@@ -102,39 +96,12 @@ class LinkageResult:
         Without a known truth, the share of rows with one candidate: a count on these tables.
         """
         if self.truth is None:
-            share = self.unique_share
             measure = "released rows with exactly one candidate"
-            return Finding(
-                "link_tables", measure, share, share, share, 1.0, 0.0, self.released_rows
-            )
-        found = self.truth.reidentified
-        return Finding(
-            "link_tables",
-            "released rows linked to the right person",
-            found.share,
-            found.low,
-            found.high,
-            found.confidence,
-            self.truth.people_in_both / (self.released_rows * max(self.register_rows, 1)),
-            found.trials,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return counts and shares as JSON values; no row is named."""
-        return {
-            "attack": "linkage",
-            "keys": list(self.keys),
-            "tolerance": dict(self.tolerance),
-            "generalisations": list(self.generalisations),
-            "released_rows": self.released_rows,
-            "register_rows": self.register_rows,
-            "linkable_rows": self.linkable_rows,
-            "candidate_counts": dict(self.candidate_counts),
-            "unique_matches": self.unique_matches,
-            "unique_share": self.unique_share,
-            "mutual_matches": self.mutual_matches,
-            "truth": None if self.truth is None else self.truth.to_json(),
-        }
+            counted = self.unique_matches, self.released_rows
+            return Finding.of_count("link_tables", measure, *counted)
+        guessing = self.truth.people_in_both / (self.released_rows * max(self.register_rows, 1))
+        measure = "released rows linked to the right person"
+        return Finding.of_share("link_tables", measure, self.truth.reidentified, guessing)
 
     @classmethod
     def count(

@@ -1,4 +1,4 @@
-"""What a membership attack found (S28), with intervals that the data can support.
+"""What a membership attack found, with intervals that the data can support.
 
 Two kinds of figures are kept apart. A *decision* is what the attacker says with the threshold
 that the attack set for itself: precision, recall and advantage are those of decisions. How it
@@ -22,7 +22,8 @@ import numpy as np
 
 from discreet import _validate
 from discreet._confidence import Difference, Proportion, gap, proportion
-from discreet.attacks._contract import Finding
+from discreet._json import HIDDEN, JsonRecord, plain, written_as
+from discreet.attacks._contract import Finding, Result
 from discreet.attacks._roc import OperatingPoint, Roc, area, area_interval, roc_curve
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -37,7 +38,7 @@ SMALLEST_SLICE = 10
 
 @final
 @dataclass(frozen=True)
-class ExposedRecord:
+class ExposedRecord(JsonRecord):
     """A member of the training data that the attack is surest of.
 
     ``fpr`` is the share of non-members that score at least as high: an upper bound on it at
@@ -52,20 +53,24 @@ class ExposedRecord:
 
 @final
 @dataclass(frozen=True)
-class Slice:
+class Slice(JsonRecord):
     """The attack on a part of the records: a class, or a group of people."""
 
     name: str
     members: int
     nonmembers: int
     auc: float
-    auc_interval: tuple[float, float]
-    points: tuple[OperatingPoint, ...]
+    auc_interval: tuple[float, float] = field(metadata=HIDDEN)
+    points: tuple[OperatingPoint, ...] = field(metadata=written_as("tpr_at_fpr"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the part as plain JSON values."""
+        return {**super().to_json(), "auc": _area(self.auc, self.auc_interval)}
 
 
 @final
 @dataclass(frozen=True, eq=False, repr=False)
-class MembershipResult:
+class MembershipResult(Result):
     """Scores of one attack on records whose membership the examiner knows.
 
     ``scores``, ``members``, ``labels`` and ``records`` run in parallel: a higher score says
@@ -147,6 +152,17 @@ class MembershipResult:
         """The largest TPR - FPR of any threshold, in hindsight: too good by construction."""
         return float(np.max(self.roc.tpr - self.roc.fpr))
 
+    def best_advantage_interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
+        """Return an interval for the largest TPR - FPR of any threshold, for independent records.
+
+        Each rate is within sqrt(log(4 / error) / (2 n)) of the truth at all thresholds at once,
+        with half of the error (Dvoretzky, Kiefer and Wolfowitz 1956, constant of Massart 1990).
+        """
+        level = _validate.real("confidence", confidence, above=0, below=1)
+        counts = np.array([self.roc.members, self.roc.nonmembers])
+        off = float(np.sqrt(math.log(4 / (1 - level)) / (2 * counts)).sum())
+        return max(0.0, self.best_advantage - off), min(1.0, self.best_advantage + off)
+
     def tpr_at(self, fpr: float, *, confidence: float = 0.95) -> Proportion:
         """Return the share of members found at a false-positive rate of at most ``fpr``.
 
@@ -169,17 +185,8 @@ class MembershipResult:
         """
         points = self.operating_points() or (self.roc.at(self.roc.smallest_fpr),)
         point = min(points, key=lambda one: one.asked_fpr)
-        found = point.tpr
-        return Finding(
-            self.attack,
-            f"members found at {100 * point.asked_fpr:g} % of false positives",
-            found.share,
-            found.low,
-            found.high,
-            found.confidence,
-            point.asked_fpr,
-            found.trials,
-        )
+        measure = f"members found at {100 * point.asked_fpr:g} % of false positives"
+        return Finding.of_share(self.attack, measure, point.tpr, point.asked_fpr)
 
     def recall(self, *, confidence: float = 0.95) -> Proportion:
         """Return the share of members that the attacker's decisions find."""
@@ -303,49 +310,40 @@ class MembershipResult:
         """
         decided = None
         if self.decisions is not None:
-            precision = self.precision(confidence=confidence)
             decided = {
-                "threshold": _number(self.threshold),
+                "threshold": self.threshold,
                 "threshold_from": self.threshold_from,
                 "threshold_saw_evaluated": self.threshold_saw_evaluated,
-                "precision": None if precision is None else precision.to_json(),
-                "recall": self.recall(confidence=confidence).to_json(),
-                "false_positive_rate": self.false_positive_rate(confidence=confidence).to_json(),
-                "accuracy": self.accuracy(confidence=confidence).to_json(),
-                "advantage": self.advantage(confidence=confidence).to_json(),
+                "precision": self.precision(confidence=confidence),
+                "recall": self.recall(confidence=confidence),
+                "false_positive_rate": self.false_positive_rate(confidence=confidence),
+                "accuracy": self.accuracy(confidence=confidence),
+                "advantage": self.advantage(confidence=confidence),
             }
-        low, high = self.auc_interval(confidence=confidence)
-        points = self.operating_points(confidence=confidence)
-        return {
-            "schema": "discreet.attacks.membership",
-            "version": 1,
-            "attack": self.attack,
-            "members": self.roc.members,
-            "nonmembers": self.roc.nonmembers,
-            "confidence": confidence,
-            "auc": {"value": self.auc, "low": low, "high": high},
-            "best_advantage_in_hindsight": self.best_advantage,
-            "smallest_supported_fpr": self.roc.smallest_fpr,
-            "tpr_at_fpr": [_point(point) for point in points],
-            "decisions": decided,
-            "roc": {"fpr": self.roc.fpr.tolist(), "tpr": self.roc.tpr.tolist()},
-            "slices": [
-                _slice(part)
-                for part in self.slices(
-                    smallest=1 if exposed else SMALLEST_SLICE, confidence=confidence
-                )
-            ],
-            "most_exposed": [
-                {
-                    "record": one.record,
-                    "label": one.label,
-                    "score": _number(one.score),
-                    "fpr": one.fpr.to_json(),
-                }
-                for one in (self.most_exposed(exposed, confidence=confidence) if exposed else ())
-            ],
-            "metadata": dict(self.metadata),
-        }
+        smallest = 1 if exposed else SMALLEST_SLICE
+        body: dict[str, Any] = plain(
+            {
+                "schema": "discreet.attacks.membership",
+                "version": 1,
+                "attack": self.attack,
+                "members": self.roc.members,
+                "nonmembers": self.roc.nonmembers,
+                "confidence": confidence,
+                "auc": _area(self.auc, self.auc_interval(confidence=confidence)),
+                "best_advantage_in_hindsight": self.best_advantage,
+                "best_advantage_interval": self.best_advantage_interval(confidence=confidence),
+                "smallest_supported_fpr": self.roc.smallest_fpr,
+                "tpr_at_fpr": self.operating_points(confidence=confidence),
+                "decisions": decided,
+                "roc": {"fpr": self.roc.fpr, "tpr": self.roc.tpr},
+                "slices": self.slices(smallest=smallest, confidence=confidence),
+                "most_exposed": self.most_exposed(exposed, confidence=confidence)
+                if exposed
+                else [],
+                "metadata": self.metadata,
+            }
+        )
+        return body
 
 
 def pool_results(results: Sequence[MembershipResult]) -> MembershipResult:
@@ -388,25 +386,5 @@ def _groups(keys: NDArray[Any]) -> list[tuple[str, NDArray[np.bool_]]]:
     return [(name, np.isin(np.arange(len(keys)), held)) for name, held in named]
 
 
-def _number(value: float | None) -> float | str | None:
-    """JSON has no infinities: they become words."""
-    return value if value is None or np.isfinite(value) else str(value)
-
-
-def _point(point: OperatingPoint) -> dict[str, Any]:
-    return {
-        "asked_fpr": point.asked_fpr,
-        "threshold": _number(point.threshold),
-        "tpr": point.tpr.to_json(),
-        "fpr": point.fpr.to_json(),
-    }
-
-
-def _slice(part: Slice) -> dict[str, Any]:
-    return {
-        "name": part.name,
-        "members": part.members,
-        "nonmembers": part.nonmembers,
-        "auc": {"value": part.auc, "low": part.auc_interval[0], "high": part.auc_interval[1]},
-        "tpr_at_fpr": [_point(point) for point in part.points],
-    }
+def _area(value: float, interval: tuple[float, float]) -> dict[str, float]:
+    return {"value": value, "low": interval[0], "high": interval[1]}

@@ -1,4 +1,4 @@
-"""Property inference: what a model tells of its training set as a whole (S29).
+"""Property inference: what a model tells of its training set as a whole.
 
 Not who is in the training set, but a fact about all of it, such as the share of women
 (Ateniese et al. 2015, Ganju et al. 2018). A meta-classifier learns from shadow models, trained
@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
-from discreet.attacks._contract import Finding, attack
+from discreet.attacks._contract import Finding, Result, attack
 from discreet.attacks._roc import area, area_interval
 from discreet.attacks._target import as_target
 from discreet.attacks._training import (
@@ -268,13 +268,16 @@ _TELLING = {"outputs": 5, "sorted weights": 2, "weight sets": 2}
 
 @final
 @dataclass(frozen=True)
-class PropertyResult:
+class PropertyResult(Result):
     """How well the meta-classifier tells held-out shadow models apart.
 
     ``with_property`` and ``without_property`` are its accuracies on held-out models of either
     kind. ``chance`` is what always guessing the more frequent kind would reach. If a target was
     given, ``target_score`` is the probability that the meta-classifier gives to the property.
     """
+
+    json_kind = "property"
+    json_properties = ("held_out_shadows", "auc_interval", "leaks", "verdict")
 
     access: str
     features: int
@@ -288,29 +291,21 @@ class PropertyResult:
     target_score: float | None = None
 
     @property
-    def leaks(self) -> bool:
-        """Whether the whole interval of the accuracy lies above chance."""
-        return self.accuracy.low > self.chance
+    def held_out_shadows(self) -> int:
+        """The number of held-out models that judge."""
+        return self.accuracy.trials
 
-    def auc_interval(self, *, confidence: float = 0.95) -> tuple[float, float]:
-        """Return an asymptotic interval for the area (Newcombe 2006)."""
+    @property
+    def auc_interval(self) -> tuple[float, float]:
+        """An asymptotic interval for the area (Newcombe 2006), at the accuracy's confidence."""
         held_out = self.with_property.trials, self.without_property.trials
-        return area_interval(self.auc, *held_out, confidence=confidence)
+        return area_interval(self.auc, *held_out, confidence=self.accuracy.confidence)
 
     @property
     def finding(self) -> Finding:
         """The accuracy on held-out shadow models, against chance."""
-        found = self.accuracy
-        return Finding(
-            "property_inference",
-            "held-out models whose property was guessed rightly",
-            found.share,
-            found.low,
-            found.high,
-            found.confidence,
-            self.chance,
-            found.trials,
-        )
+        measure = "held-out models whose property was guessed rightly"
+        return Finding.of_share("property_inference", measure, self.accuracy, self.chance)
 
     @property
     def verdict(self) -> str:
@@ -319,30 +314,13 @@ class PropertyResult:
             return "the models tell whether their training set has the property"
         return "no leak is shown: the meta-classifier may be guessing"
 
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values."""
-        return {
-            "attack": "property",
-            "access": self.access,
-            "features": self.features,
-            "training_shadows": self.training_shadows,
-            "held_out_shadows": self.accuracy.trials,
-            "accuracy": self.accuracy.to_json(),
-            "with_property": self.with_property.to_json(),
-            "without_property": self.without_property.to_json(),
-            "auc": self.auc,
-            "chance": self.chance,
-            "classifier": self.classifier,
-            "target_score": self.target_score,
-            "leaks": self.leaks,
-            "verdict": self.verdict,
-        }
-
     def __str__(self) -> str:
+        low, high = self.auc_interval
         text = (
             f"property by {self.access}: {self.verdict}\n"
             f"accuracy on held-out shadow models {self.accuracy}, chance {self.chance:.3f}, "
-            f"AUC {self.auc:.3f}; {self.training_shadows} shadow models to learn from"
+            f"AUC {self.auc:.3f} [{low:.3f}, {high:.3f}]; "
+            f"{self.training_shadows} shadow models to learn from"
         )
         if self.target_score is not None:
             text += f"\ntarget: has the property with score {self.target_score:.3f}"

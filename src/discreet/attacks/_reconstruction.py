@@ -10,12 +10,13 @@ answer does not help; differential privacy for all answers together does.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 
 from discreet._confidence import Proportion, proportion
-from discreet.attacks._contract import Finding, attack
+from discreet._json import HIDDEN
+from discreet.attacks._contract import Finding, Result, attack
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -24,41 +25,25 @@ if TYPE_CHECKING:
 
 @final
 @dataclass(frozen=True, eq=False)
-class ReconstructionResult:
+class ReconstructionResult(Result):
     """How many bits were found; ``chance`` is what guessing the more frequent bit would reach.
 
     ``guesses`` are the bits of all rows. Internal: they are about people.
     """
 
+    json_kind = "reconstruction"
+    json_properties = ("leaks",)
+
     accuracy: Proportion
     chance: float
     queries: int
-    guesses: NDArray[np.bool_] = field(repr=False)
+    guesses: NDArray[np.bool_] = field(repr=False, metadata=HIDDEN)
 
     @property
     def finding(self) -> Finding:
         """The share of right bits, against guessing the more frequent one."""
-        found = self.accuracy
-        return Finding(
-            "reconstruction",
-            "rows whose private bit was found",
-            found.share,
-            found.low,
-            found.high,
-            found.confidence,
-            self.chance,
-            found.trials,
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The result as plain JSON values; no row is named."""
-        return {
-            "attack": "reconstruction",
-            "accuracy": self.accuracy.to_json(),
-            "chance": self.chance,
-            "queries": self.queries,
-            "leaks": self.finding.leaks,
-        }
+        measure = "rows whose private bit was found"
+        return Finding.of_share("reconstruction", measure, self.accuracy, self.chance)
 
 
 @attack(family="reconstruction", access="answers")

@@ -31,6 +31,7 @@ from scipy import special
 
 from discreet import _validate
 from discreet._confidence import Proportion, lower_bounds, proportion, upper_bounds
+from discreet._json import JsonRecord
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _CHUNK = 8192
 
 @final
 @dataclass(frozen=True)
-class OperatingPoint:
+class OperatingPoint(JsonRecord):
     """One threshold: the shares of members found and of non-members accused.
 
     The threshold was chosen in hindsight, at the largest empirical false-positive rate that

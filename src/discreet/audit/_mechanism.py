@@ -27,10 +27,11 @@ all of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 from discreet import _validate
+from discreet._json import JsonRecord
 from discreet._rounding import at_most
 from discreet.audit._events import Event, ceiling, epsilon_lower_bounds, find_event
 from discreet.audit._outputs import Rows, Sampler, check_answers, lay_out, widest
@@ -43,7 +44,7 @@ DIRECTIONS = ("first over second", "second over first")
 
 @final
 @dataclass(frozen=True)
-class MechanismAudit:
+class MechanismAudit(JsonRecord):
     """What an audit of a mechanism says.
 
     ``epsilon_lower`` exceeds the true epsilon at ``delta`` with probability at most
@@ -73,10 +74,6 @@ class MechanismAudit:
     def violated(self) -> bool:
         """Whether the claim is contradicted, up to the false-alarm rate."""
         return self.verdict == VIOLATED
-
-    def to_json(self) -> dict[str, Any]:
-        """The audit as plain JSON values."""
-        return {**asdict(self), "hits": list(self.hits)}
 
     def __str__(self) -> str:
         shown, most = round_down(self.epsilon_lower), round_down(self.ceiling)

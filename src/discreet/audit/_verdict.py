@@ -1,4 +1,4 @@
-"""A claim, the words of a verdict, and the outcome of an audit of training (S34).
+"""A claim, the words of a verdict, and the outcome of an audit of training.
 
 An audit of training states with confidence c that epsilon at delta is at least
 ``epsilon_lower``, provided that its assumptions hold; they are part of the outcome. Its
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, final
 
 from discreet import _validate
 from discreet._confidence import SMALLEST_ERROR
+from discreet._json import JsonRecord
 from discreet._rounding import at_most
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss
@@ -74,7 +75,7 @@ class Claim:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TrainingAudit:
+class TrainingAudit(JsonRecord):
     """What an audit of training says.
 
     ``epsilon_lower`` exceeds the true epsilon at ``delta`` with probability at most 1 -
@@ -104,11 +105,8 @@ class TrainingAudit:
         return self.verdict == VIOLATED
 
     def to_json(self) -> dict[str, Any]:
-        """The outcome as plain JSON values."""
-        body = {field.name: getattr(self, field.name) for field in fields(self)}
-        body["assumptions"] = list(self.assumptions)
-        body["evidence"] = dict(self.evidence)
-        return {"schema": _SCHEMA, "version": _VERSION, **body}
+        """Return the outcome as plain JSON values."""
+        return {"schema": _SCHEMA, "version": _VERSION, **super().to_json()}
 
     def __str__(self) -> str:
         return (

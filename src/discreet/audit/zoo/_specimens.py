@@ -21,7 +21,7 @@ number  threshold noise     query noise           what else
 ======  ==================  ====================  =======================================
 
 with e1 = e2 = 1/2 where nothing else is said. Number 4 is ((1 + 6c)/4)-DP, so it
-takes c > 1 to show it; 3, 5 and 6 are not private for any epsilon (S15).
+takes c > 1 to show it; 3, 5 and 6 are not private for any epsilon.
 """
 
 from __future__ import annotations

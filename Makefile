@@ -22,13 +22,13 @@ stage = @printf '\n==> %s\n' "$(1)"
 BENCHES    := accounting curator-engine curator-service learners learners-defaults noise \
               schema-bounds training walks
 PAPERS     := attacks audit detection dpsgd mutants pate pate-labels theory theory-shokri
-STRESSES   := ledger curator-killing curator-attacks
+STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
-.PHONY: help demo test test-slow duplicates judge-calculus judge-certificates lint bench \
-        bench-curator stress-curator figures docs clean distclean $(MEASURED) $(RECORDS)
+.PHONY: help demo test test-slow coverage duplicates judge-calculus judge-certificates lint bench \
+        bench-curator stress-curator mutants-code figures docs clean distclean $(MEASURED) $(RECORDS)
 
 help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
@@ -37,6 +37,7 @@ help:
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
 	@echo "make duplicates         lines that stand twice in src"
+	@echo "make coverage           which branches the tests of make test run through, with a floor"
 	@echo "make lint               the static part of make test"
 	@echo "make bench-NAME         measure, beside targets and peers (QUICK=1: little of all)"
 	@echo "                        accounting curator learners learners-defaults noise"
@@ -45,6 +46,7 @@ help:
 	@echo "                        attacks audit detection dpsgd mutants pate pate-labels"
 	@echo "                        theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
+	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
 	@echo "make figures            write the tables, pictures and numbers of README and docs"
 	@echo "make docs               the documentation in site/"
@@ -91,10 +93,15 @@ test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
 
-# Needs PostgreSQL, Java 17 and Chromium: a missing program fails, it does not skip.
+# Says which tests need PostgreSQL, Java 17 or Chromium if these are missing; with CI set that fails.
 test-slow: $(VENV)/installed-test
 	$(call stage,pytest -m slow)
 	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
+
+# Branches that the tests of make test run through; the floor is in pyproject.toml.
+coverage: $(VENV)/installed-test
+	$(call stage,pytest --cov)
+	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' -q --cov --cov-report=term
 
 # Every order of every release by brute force, groups and samples by mpmath.
 judge-calculus: $(VENV)/installed-test
@@ -108,6 +115,7 @@ judge-certificates: $(VENV)/installed-test
 bench: $(addprefix bench-,$(BENCHES))
 bench-curator: bench-curator-engine bench-curator-service
 stress-curator: stress-curator-killing stress-curator-attacks
+mutants-code: stress-mutants-code
 
 # Measured beside target; a miss fails. Data sets are read from $$DISCREET_DATA, ../shared/data or the
 # web; peers that need other packages get an environment of their own, which the script makes.

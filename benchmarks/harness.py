@@ -50,6 +50,7 @@ SUITES = {
     "ledger": "stress_ledger",
     "methods": "readme_table",
     "mutants": "learner_mutants",
+    "mutants_code": "mutants_code",
     "noise": "noise",
     "pate": "reproduce_pate",
     "pate_labels": "pate_labels",

@@ -1,0 +1,58 @@
+"""The mutants of the code that decides privacy: what is changed, and how it is judged."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mutants_code
+from mutants_code import changed, mutants_of, text_of
+
+PAIRS = [
+    ("a < b", "a <= b"),
+    ("a == b", "a != b"),
+    ("a + b", "a - b"),
+    ("a / b", "a * b"),
+    ("a and b", "a or b"),
+    ("x if a else y", "x if not a else y"),
+    ("min(a, b)", "max(a, b)"),
+    ("2", "3"),
+    ("True", "False"),
+]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_each_kind_of_change(before: str, after: str) -> None:
+    node = ast.parse(before, mode="eval").body
+    assert [ast.unparse(new) for _, new in changed(node)] == [after]
+    assert ast.unparse(node) == before
+
+
+def test_one_place_of_a_module_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "src" / "discreet"
+    package.mkdir(parents=True)
+    (package / "made_up.py").write_text(
+        "def f(a, b):\n    if a < b:\n        return 1\n    return 1\n"
+    )
+    monkeypatch.setattr(mutants_code, "ROOT", tmp_path)
+    found = mutants_of("made_up.py")
+    assert sorted((each.kind, each.before, each.after) for each in found) == [
+        ("branch", "a < b", "not a < b"),
+        ("comparison", "a < b", "a <= b"),
+        ("constant", "1", "2"),
+        ("constant", "1", "2"),
+    ]
+    texts = [text_of(each) for each in found]
+    assert len(set(texts)) == 4
+    assert "def f(a, b):\n    if a <= b:\n        return 1\n    return 1" in texts
+
+
+def test_a_survivor_without_a_reason_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    row: dict[str, Any] = {"mutant": "m:a -> b", "verdict": "survived"}
+    rows = [row, *({"mutant": "m:c -> d", "verdict": "noticed"} for _ in range(599))]
+    monkeypatch.setattr(mutants_code, "reasons", dict)
+    assert [each["met"] for each in mutants_code.targets({"rows": rows})] == [True, False]
+    monkeypatch.setattr(mutants_code, "reasons", lambda: {"m:a -> b": "both are zero"})
+    assert all(each["met"] for each in mutants_code.targets({"rows": rows}))
+    assert not all(each["met"] for each in mutants_code.targets({"rows": rows[:10]}))

@@ -387,9 +387,33 @@ def measure_anonymity(
 ) -> AnonymityResult:
     """Measure how well rows hide among each other.
 
-    ``released`` is whatever :func:`discreet.data.read_table` takes. An empty cell is a value like
-    any other: an attacker sees that it is empty. ``generalise`` are steps, each on top of those
-    before it; a later rule for the same column replaces the earlier one.
+    An empty cell is a value like any other: an attacker sees that it is empty.
+
+    Parameters
+    ----------
+    released
+        Whatever :func:`discreet.data.read_table` takes.
+    quasi_identifiers : sequence of str
+        Columns that others may know of a person.
+    sensitive : sequence of str
+        Columns whose diversity inside of groups is measured.
+    generalise : sequence of rules
+        Steps, each on top of those before it; a later rule for the same column replaces the
+        earlier one.
+    k, diversity : sequence of int
+        Levels at which rows in small groups, or groups of few values, are counted.
+    delimiter : str
+        Of CSV files.
+
+    Returns
+    -------
+    AnonymityResult
+        Profiles of the table, by fewer columns, and after each step.
+
+    Raises
+    ------
+    InvalidValue
+        If a column is missing, the table is empty, or a setting does not fit.
 
     >>> table = {"zip": ["02139", "02139", "02141"], "ill": ["flu", "flu", "no"]}
     >>> found = measure_anonymity(table, quasi_identifiers=["zip"], sensitive=["ill"])

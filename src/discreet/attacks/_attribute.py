@@ -398,18 +398,39 @@ def attribute_inference(
 ) -> AttributeResult:
     """Guess the attribute of members and of non-members from the model's confidence.
 
-    ``members``, ``nonmembers`` and ``auxiliary`` are pairs (records, labels); auxiliary records
-    are what the attacker has without the model, and neither members nor non-members may be
-    among them. ``prior`` weighs the candidates: all alike, by their frequency in the auxiliary
-    records, or by the imputation for that record. Where the model is equally confident in
-    several candidates it says nothing, and the imputation decides among them. ``imputer`` is a
-    scikit-learn classifier, or several that compete; by default the most frequent value,
-    logistic regression and gradient boosting; or the ``imputation`` of an earlier result on the
-    same auxiliary records, which saves the fitting. ``seed`` divides the auxiliary records for that
-    competition.
+    Where the model is equally confident in several candidates it says nothing, and the imputation
+    decides among them.
 
-    Records that occur in two of the three sets are refused, unless ``allow_duplicates`` says
-    that they belong to different people who look alike.
+    Parameters
+    ----------
+    target : model
+        What :func:`as_target` takes.
+    attribute : Attribute
+        What is to be inferred.
+    members, nonmembers, auxiliary : pairs (records, labels)
+        Auxiliary records are what the attacker has without the model.
+    prior : {"uniform", "marginal", "imputed"}
+        Weighs the candidates: all alike, by their frequency in the auxiliary records, or by the
+        imputation for that record.
+    imputer : scikit-learn classifier, or several that compete, optional
+        By default the most frequent value, logistic regression and gradient boosting; or the
+        ``imputation`` of an earlier result on the same auxiliary records.
+    allow_duplicates : bool
+        Records that occur in two of the three sets belong to different people who look alike.
+    confidence : float
+        Of all intervals.
+    seed : int, optional
+        Divides the auxiliary records for the competition.
+
+    Returns
+    -------
+    AttributeResult
+        Attack and imputation, on members and on non-members.
+
+    Raises
+    ------
+    InvalidValue
+        If records do not fit the attribute or each other, or occur in two of the sets.
     """
     _validate.one_of("prior", prior, PRIORS)
     level = _validate.real("confidence", confidence, above=0, below=1)

@@ -424,9 +424,28 @@ def recognition(
 ) -> RecognitionResult:
     """Ask the judge for the class of every inverted input.
 
-    ``photographs`` and ``labels`` are real records of all inverted classes, shaped as the judge
-    takes them, that the judge was not trained on; inverted inputs are given to it in the same
-    shape. ``output`` says what a judge that is a callable returns.
+    Parameters
+    ----------
+    result : InversionResult
+        The inverted inputs; the judge gets them in the shape of the photographs.
+    judge : model
+        Trained independently of the attacked model.
+    photographs, labels
+        Real records of all inverted classes that the judge was not trained on.
+    output : str, optional
+        What a judge that is a callable returns.
+    confidence : float
+        Of the intervals.
+
+    Returns
+    -------
+    RecognitionResult
+        The share of classes that the judge recognizes.
+
+    Raises
+    ------
+    InvalidValue
+        If the judge is the attacked model, or does not recognize real photographs.
     """
     level = _validate.real("confidence", confidence, above=0, below=1)
     if judge is result.model:

@@ -15,7 +15,6 @@ distance to a point that the model really labels otherwise, so it is never below
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.attacks._contract import attack
-from discreet.attacks._membership import MembershipResult
+from discreet.attacks._membership import MembershipResult, conformal_threshold
 from discreet.attacks._records import OVERLAPS, check_overlap, digests_beside, record_digests
 from discreet.attacks._target import Target, as_target, class_indices
 from discreet.attacks._training import fresh_seed, seeded_generator
@@ -61,22 +60,41 @@ def label_only(
 ) -> MembershipResult:
     """Score each record by how firmly the target holds on to its label.
 
-    ``method`` is
+    Parameters
+    ----------
+    target : model
+        A model, or a function that returns labels.
+    records, labels, members, overlap
+        As for :func:`observe`; records are numbers.
+    method : {"boundary", "noise", "shifts"}
+        The distance to the decision boundary; or the share of changed copies that keep the right
+        label, under noise or, for images (the last two axes), moved by some pixels.
+    public : pair (records, labels), optional
+        Surely unused records that set the threshold; without them there are no decisions. They are
+        measured together with the evaluated ones, with the same starting points, directions and
+        noise, so that unused ones are exchangeable.
+    false_positive_rate : float
+        The chance to accuse a non-member of the population of ``public``, at most.
+    copies, scale
+        How many copies, and up to how many standard deviations of noise in each column.
+    distance : int
+        How many pixels at most.
+    iterations, queries : int
+        For the boundary: about ``iterations * (queries + 20)`` questions for each record.
+    bounds : pair of float, optional
+        Keeps queries inside the range of valid values.
+    seed : int, optional
+        Makes the attack repeatable.
 
-    - ``"boundary"``: the distance to the decision boundary, found with about
-      ``iterations * (queries + 20)`` questions for each record;
-    - ``"noise"``: the share of ``copies`` that keep the right label under Gaussian noise of
-      up to ``scale`` standard deviations of each column;
-    - ``"shifts"``: the same for images (the last two axes are rows and columns) moved by up
-      to ``distance`` pixels.
+    Returns
+    -------
+    MembershipResult
+        Scores, and decisions if there are public records.
 
-    ``public`` is a pair (records, labels) of surely unused records that sets the threshold:
-    a non-member from the same population is accused with probability at most
-    ``false_positive_rate``, because public and evaluated records are measured together, with
-    the same starting points, directions and noise, so that unused ones are exchangeable.
-    Without it there are scores and no decisions. ``bounds`` keeps queries inside the range of
-    valid values. ``overlap`` is about records that are both member and non-member:
-    ``"refuse"`` them, ``"drop"`` the copies among the non-members, or ``"allow"`` them.
+    Raises
+    ------
+    InvalidValue
+        If records are not numbers, shapes do not fit, or there are too few public records.
     """
     _validate.one_of("method", method, METHODS)
     _validate.one_of("overlap", overlap, OVERLAPS)
@@ -123,10 +141,12 @@ def label_only(
         theirs = digests_beside(others, known, records)
         if np.isin(theirs, digests_beside(values, codes, public[0])).any():
             raise InvalidValue("public", "evaluated records", "records apart from the evaluated")
-        _level(np.zeros(len(others)), rate)  # too few are refused before anything is asked
+        conformal_threshold(
+            np.zeros(len(others)), rate
+        )  # too few are refused before anything is asked
         together = measure(np.concatenate([values, others]), np.concatenate([codes, known]))
         scores, reference = together[: len(values)], together[len(values) :]
-        threshold = _level(reference, rate)
+        threshold = conformal_threshold(reference, rate)
         decisions = scores > threshold
     return MembershipResult(
         f"label only: {method}",
@@ -143,19 +163,6 @@ def label_only(
             "threshold_saw_evaluated": False,
         },
     )
-
-
-def _level(reference: NDArray[np.float64], rate: float) -> float:
-    """The score that a non-member passes with probability at most ``rate``."""
-    count = len(reference)
-    rank = math.ceil((1 - rate) * (count + 1) * (1 - 1e-12))
-    if rank > count:
-        raise InvalidValue(
-            "public",
-            f"{count} records",
-            f"at least {math.ceil(1 / rate) - 1} for a false-positive rate of {rate:g}",
-        )
-    return float(np.sort(reference)[rank - 1])
 
 
 def _numbers(argument: str, records: Any) -> NDArray[np.float64]:

@@ -103,38 +103,6 @@ class LinkageResult(Result):
         measure = "released rows linked to the right person"
         return Finding.of_share("link_tables", measure, self.truth.reidentified, guessing)
 
-    @classmethod
-    def count(
-        cls,
-        *,
-        keys: tuple[str, ...],
-        tolerance: Mapping[str, float],
-        generalisations: tuple[str, ...],
-        candidates: NDArray[np.int64],
-        match: NDArray[np.int64],
-        mutual: NDArray[np.bool_],
-        register_rows: int,
-        linkable: int,
-        truth: tuple[NDArray[np.int64], NDArray[np.bool_]] | None,
-        confidence: float,
-    ) -> LinkageResult:
-        """Count what a comparison found; ``truth`` is the right row or -1, and if it was found."""
-        rows = candidates.size
-        unique = int(np.count_nonzero(candidates == 1))
-        return cls(
-            keys=keys,
-            tolerance=MappingProxyType(dict(tolerance)),
-            generalisations=generalisations,
-            released_rows=rows,
-            register_rows=register_rows,
-            linkable_rows=linkable,
-            candidate_counts=MappingProxyType(_histogram(candidates)),
-            unique_matches=unique,
-            mutual_matches=int(np.count_nonzero(mutual)),
-            truth=None if truth is None else _judge(candidates, match, *truth, confidence),
-            match=match,
-        )
-
 
 def _judge(
     candidates: NDArray[np.int64],
@@ -185,10 +153,32 @@ def link_tables(
 ) -> LinkageResult:
     """Match every released row with the register.
 
-    ``on`` names the keys, which are columns of both tables; a mapping gives the names in the
-    register where they differ. ``tolerance`` is how far numbers may lie apart, days for dates.
-    ``generalise`` makes keys coarser in both tables before they are compared. ``truth`` names a
-    column that says who a row is, in both tables; it is used to count, never to match.
+    Parameters
+    ----------
+    released, register
+        Whatever :func:`discreet.data.read_table` takes.
+    on : sequence of str, or mapping
+        The keys, columns of both tables; a mapping gives the names in the register.
+    tolerance : mapping, optional
+        How far numbers of a key may lie apart, days for dates.
+    generalise : sequence of rules
+        Make keys coarser in both tables before they are compared.
+    truth : str or pair of str, optional
+        The column that says who a row is. It is used to count, never to match.
+    confidence : float
+        Of the intervals of shares.
+    delimiter : str
+        Of CSV files.
+
+    Returns
+    -------
+    LinkageResult
+        Counts of candidates and matches, and with a known truth how many are right.
+
+    Raises
+    ------
+    InvalidValue
+        If a column is missing, a table is empty, or a setting does not fit.
 
     >>> release = {"zip": ["02139", "02139"], "age": [45, 60], "who": ["a", "b"]}
     >>> register = {"zip": ["02139", "02139", "9"], "age": [46, 30, 60], "who": ["a", "c", "b"]}
@@ -217,17 +207,18 @@ def link_tables(
     hits = np.bincount(match[unique], minlength=right.rows)
     mutual = unique & (hits[np.maximum(match, 0)] == 1)
     known = None if who is None else _known(left, right, comparison)
-    return LinkageResult.count(
+    return LinkageResult(
         keys=tuple(keys),
-        tolerance=ranges,
+        tolerance=MappingProxyType(ranges),
         generalisations=tuple(map(str, rules.values())),
-        candidates=counts,
-        match=np.where(unique, match, -1),
-        mutual=mutual,
+        released_rows=left.rows,
         register_rows=right.rows,
-        linkable=int(np.count_nonzero(comparison.complete[: left.rows])),
-        truth=known,
-        confidence=confidence,
+        linkable_rows=int(np.count_nonzero(comparison.complete[: left.rows])),
+        candidate_counts=MappingProxyType(_histogram(counts)),
+        unique_matches=int(np.count_nonzero(unique)),
+        mutual_matches=int(np.count_nonzero(mutual)),
+        truth=None if known is None else _judge(counts, match, *known, confidence),
+        match=np.where(unique, match, -1),
     )
 
 

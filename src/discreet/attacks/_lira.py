@@ -84,16 +84,35 @@ def lira(
 ) -> MembershipResult:
     """Score each record by how much likelier the target's answer is with it than without.
 
-    ``shadows`` is the pool over the observed records. A model that is the target itself, or
-    its twin, is never a reference. ``mode="online"`` calls a record a member if its answer is
-    likelier with it; ``"offline"`` if the p-value is at most ``false_positive_rate``. That rate
-    is *nominal*: with ``variance="per_record"`` it is exact for Gaussian logits and any number
-    of models; the moderated variance is cautious where records vary alike, and too bold for
-    records that vary far more than others; real logits are only nearly Gaussian.
-    ``variance`` is ``"moderated"``, ``"per_record"`` or ``"shared"``; ``limit`` bounds scaled
-    logits, those of models that answer exactly 0 or 1 among them. What is not given is chosen
-    where shadow models take the place of the target: the setting that finds most members
-    at 1 % of false positives. The result says what was chosen.
+    A ``variance`` or ``limit`` that is not given is chosen where shadow models take the place of
+    the target: the setting that finds most members at 1 % of false positives.
+
+    Parameters
+    ----------
+    observation : Observation
+        The target's answers.
+    shadows : ShadowScores
+        The pool over the observed records. The target itself, or its twin, is never a reference.
+    mode : {"online", "offline"}
+        Online calls a record a member if its answer is likelier with it; offline, which needs no
+        models with the record, if the p-value is at most ``false_positive_rate``.
+    variance : {"moderated", "per_record", "shared"}, optional
+        How the variance of a record is estimated.
+    false_positive_rate : float
+        Nominal: exact for Gaussian logits with ``variance="per_record"``; the moderated one is
+        cautious where records vary alike, and too bold for records that vary far more.
+    limit : float, optional
+        Bounds scaled logits, those of models that answer exactly 0 or 1 among them.
+
+    Returns
+    -------
+    MembershipResult
+        Scores and decisions; its metadata say what was chosen.
+
+    Raises
+    ------
+    InvalidValue
+        If there are too few shadow models with or without a record.
     """
     _validate.one_of("mode", mode, MODES)
     if variance is not None:
@@ -117,23 +136,18 @@ def lira(
     else:
         threshold = -float(np.log(rate))
         origin = f"a p-value of {rate:g} under shadow models, nominal"
-    return MembershipResult(
+    return observation.judge(
         f"lira {mode}",
         scores,
-        observation.members,
-        observation.labels,
-        observation.record_numbers,
         scores > threshold if mode == "online" else scores >= threshold,
         threshold,
-        {
-            "references": len(both.shadow),
-            "variance": variance,
-            "limit": limit,
-            "settings_chosen_on": chosen_on,
-            "mode": mode,
-            "threshold_from": origin,
-            "threshold_saw_evaluated": False,
-        },
+        references=len(both.shadow),
+        variance=variance,
+        limit=limit,
+        settings_chosen_on=chosen_on,
+        mode=mode,
+        threshold_from=origin,
+        threshold_saw_evaluated=False,
     )
 
 

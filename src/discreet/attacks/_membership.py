@@ -346,11 +346,37 @@ class MembershipResult(Result):
         return body
 
 
+def conformal_threshold(reference: NDArray[np.float64], rate: float) -> float:
+    """Return the score that one more non-member passes with probability at most ``rate``.
+
+    For scores that are exchangeable with the ``reference`` (Vovk et al. 2005).
+    """
+    count = len(reference)
+    rank = math.ceil((1 - rate) * (count + 1) * (1 - 1e-12))
+    if rank > count:
+        expected = f"at least {math.ceil(1 / rate) - 1} for a false-positive rate of {rate:g}"
+        raise InvalidValue("public", f"{count} records", expected)
+    return float(np.sort(reference)[rank - 1])
+
+
 def pool_results(results: Sequence[MembershipResult]) -> MembershipResult:
     """Return one result from several targets, for false-positive rates that one cannot support.
 
-    One threshold is used for all targets. The same record may occur once for each target:
-    its trials are not independent, so that intervals come out a little too narrow.
+    Parameters
+    ----------
+    results : sequence of MembershipResult
+        Of one attack. The same record may occur once for each target: its trials are not
+        independent, so that intervals come out a little too narrow.
+
+    Returns
+    -------
+    MembershipResult
+        With one threshold for all targets.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no result, or they are of different attacks.
     """
     if not results:
         raise InvalidValue("results", 0, "at least one result")

@@ -13,6 +13,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.attacks import _signals as signals
+from discreet.attacks._membership import MembershipResult
 from discreet.attacks._records import (
     OVERLAPS,
     check_overlap,
@@ -102,6 +103,18 @@ class Observation:
         own = np.arange(first, first + len(self), dtype=np.uint64)
         return replace(self, digests=own)
 
+    def judge(
+        self,
+        attack: str,
+        scores: NDArray[np.float64],
+        decisions: NDArray[np.bool_] | None = None,
+        threshold: float | None = None,
+        **metadata: Any,
+    ) -> MembershipResult:
+        """Return the result of an attack that gave these scores: a higher one says "member"."""
+        known = self.members, self.labels, self.record_numbers
+        return MembershipResult(attack, scores, *known, decisions, threshold, metadata)
+
     def check_reference(self, other: Observation, argument: str) -> None:
         """Raise if ``other``, given as ``argument``, holds a member or a record evaluated here."""
         mine, theirs = comparable_digests(self, other)
@@ -125,11 +138,28 @@ def observe(
     members: Any,
     overlap: str = "refuse",
 ) -> Observation:
-    """Ask the target about the records; ``members`` says with True or False which it saw.
+    """Ask the target about records of which some were used.
 
-    ``target`` is anything that :func:`~discreet.attacks.as_target` takes without options.
-    ``overlap`` is about records that are both member and non-member (equal in every value and
-    label): ``"refuse"`` them, ``"drop"`` the copies among the non-members, or ``"allow"`` them.
+    Parameters
+    ----------
+    target : model
+        Anything that :func:`~discreet.attacks.as_target` takes without options.
+    records, labels
+        An array, a tensor or a data frame, and the true class of each record.
+    members : array of bool
+        Which records the target was trained on.
+    overlap : {"refuse", "drop", "allow"}
+        What to do about non-members that equal a member in every value and the label.
+
+    Returns
+    -------
+    Observation
+        The answers, for attacks on probabilities.
+
+    Raises
+    ------
+    InvalidValue
+        If shapes or labels do not fit, or a record is on both sides.
 
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
     >>> observe(coin, np.eye(2), [0, 1], members=[True, False]).confidences
@@ -165,10 +195,25 @@ def observe_split(
     nonmembers: tuple[Any, Any],
     overlap: str = "refuse",
 ) -> Observation:
-    """Ask the target about two sets of (records, labels): members come first.
+    """Ask the target about two sets of records: members come first.
 
-    Records are two arrays, two tensors, or two data frames with the same columns, and with
-    floats of the same precision.
+    Parameters
+    ----------
+    target, overlap
+        As for :func:`observe`.
+    members, nonmembers : pair (records, labels)
+        Two arrays, two tensors, or two data frames with the same columns, and with floats of the
+        same precision.
+
+    Returns
+    -------
+    Observation
+        The answers, for attacks on probabilities.
+
+    Raises
+    ------
+    InvalidValue
+        If a set is empty, the two do not fit, or a record is in both.
 
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
     >>> x, y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 0, 1])

@@ -261,8 +261,8 @@ def _torch_layers(model: Any) -> list[Layer]:
 ACCESS = ("outputs", "sorted weights", "weight sets")
 _FAINTEST = -20.0  # log-probabilities below this are all "never"
 _FEWEST_FOR_LEARNING = 5
-# So many different numbers are not equal in two models by chance. Answers of few different
-# numbers may be (labels, the shares of a stump), and so may weights that are all zero.
+# Two models do not agree by chance in this many different numbers. In answers of fewer they may
+# (labels, the shares of a stump), and so in weights that are all zero.
 _TELLING = {"outputs": 5, "sorted weights": 2, "weight sets": 2}
 
 
@@ -343,19 +343,42 @@ def property_inference(
 ) -> PropertyResult:
     """Learn on some shadow models to tell the property, and judge it on the others.
 
-    ``models`` are shadow models and ``holds`` says which of them were trained on sets with the
-    property. ``access`` is ``"outputs"``, which needs ``queries`` (records that the attacker
-    has), or one of ``"sorted weights"`` and ``"weight sets"``, for which ``layers`` reads the
-    weights of models that :func:`.property_weights.layers_of` does not know. ``classifier`` is
-    a scikit-learn classifier; by default logistic regression, its penalty chosen by
-    cross-validation on the learning part. ``target`` is the model under attack, if there is one.
+    Parameters
+    ----------
+    models : sequence of models
+        Shadow models. One that occurs twice is refused, and so are models that agree in every
+        weight, or in every answer where they gave at least five different ones.
+    holds : array of bool
+        Which of them were trained on sets with the property.
+    access : {"outputs", "sorted weights", "weight sets"}
+        What the attacker sees.
+    queries : records, optional
+        What the models are asked about, for "outputs".
+    layers : callable, optional
+        Reads (weights, biases) of models that are neither of scikit-learn nor sequential.
+    target : model, optional
+        The model under attack.
+    held_out : array of bool, optional
+        Which models judge, and are never learned from: ``sets.held_out`` for the models of
+        :func:`property_sets`; by default the last half.
+    classifier : scikit-learn classifier, optional
+        By default logistic regression, its penalty chosen by cross-validation.
+    confidence : float
+        Of the intervals.
+    seed : int, optional
+        For the folds of the cross-validation.
 
-    ``held_out`` says which models judge, and are never learned from: ``sets.held_out`` for the
-    models of :func:`.property_draws.property_sets`, by default the last half, which is what that
-    has by default. ``seed`` is for the folds of the cross-validation. Refused are so few shadow
-    models that not even a perfect score could be told from chance, and a model that occurs
-    twice, which could be on both sides. So are models that agree in every weight, or in every
-    answer where they gave at least five different ones: copies of one model do.
+    Returns
+    -------
+    PropertyResult
+        The accuracy on held-out models.
+
+    Raises
+    ------
+    InvalidValue
+        If the models do not fit, or are so few that a perfect score could be chance.
+    NotApplicable
+        If the layers of a model are not known.
     """
     _validate.one_of("access", access, ACCESS)
     level = _validate.real("confidence", confidence, above=0, below=1)
@@ -460,7 +483,7 @@ def _enough(labels: NDArray[np.bool_], judged: NDArray[np.bool_], confidence: fl
         raise InvalidValue(
             "models",
             f"{len(held)} held-out shadow models",
-            "so many that a perfect score can be told from chance",
+            "enough of them to tell a perfect score from chance",
         )
 
 

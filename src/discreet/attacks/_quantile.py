@@ -22,7 +22,7 @@ import numpy as np
 from discreet import _validate
 from discreet._threads import one_thread
 from discreet.attacks._contract import attack
-from discreet.attacks._membership import MembershipResult
+from discreet.attacks._membership import MembershipResult, conformal_threshold
 from discreet.attacks._training import seeded_generator
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -51,14 +51,33 @@ def quantile_regression(
 ) -> MembershipResult:
     """Score each record by how far the target's answer lies above what is usual for its kind.
 
-    ``public`` holds the target's answers on records of the same population that were surely
-    not used, apart from the observed ones. ``features`` turns records into a table for the
-    regression (by default their values, reduced to main directions if there are many; the
-    true class is always added). ``regressor(level)`` makes a scikit-learn regressor for a
-    quantile (by default boosted trees).
+    The score is (logit - median) / (high quantile - median), both predicted for the record.
 
-    The score is (logit - median) / (high quantile - median), both predicted for the record;
-    the high quantile is that of ``1 - false_positive_rate``.
+    Parameters
+    ----------
+    observation : Observation
+        The target's answers, with the records.
+    public : Observation
+        Answers on other records of the same population that were surely not used.
+    false_positive_rate : float
+        The chance to accuse a non-member, at most; the high quantile is that of 1 minus it.
+    features : callable, optional
+        Turns records into a table for the regression; by default their values, reduced to main
+        directions if there are many. The true class is always added.
+    regressor : callable, optional
+        ``regressor(level)`` makes a regressor for a quantile; by default boosted trees.
+    seed : int, optional
+        Makes the attack repeatable.
+
+    Returns
+    -------
+    MembershipResult
+        Scores and decisions.
+
+    Raises
+    ------
+    InvalidValue
+        If there are too few public records, or some are members or evaluated.
     """
     rate = _validate.real("false_positive_rate", false_positive_rate, above=0, below=0.5)
     observation.check_reference(public, "public")
@@ -73,23 +92,17 @@ def quantile_regression(
         reference, scores, model = _surprises(
             observation, public, rate, features, regressor, seeded_generator(seed)
         )
-    rank = math.ceil((1 - rate) * (len(reference) + 1) * (1 - 1e-12))
-    threshold = float(np.sort(reference)[rank - 1])
-    return MembershipResult(
+    threshold = conformal_threshold(reference, rate)
+    return observation.judge(
         "quantile regression",
         scores,
-        observation.members,
-        observation.labels,
-        observation.record_numbers,
         scores > threshold,
         threshold,
-        {
-            "public": len(public),
-            "false_positive_rate": rate,
-            "regressor": model,
-            "threshold_from": "public records",
-            "threshold_saw_evaluated": False,
-        },
+        public=len(public),
+        false_positive_rate=rate,
+        regressor=model,
+        threshold_from="public records",
+        threshold_saw_evaluated=False,
     )
 
 

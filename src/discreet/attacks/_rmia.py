@@ -50,20 +50,39 @@ def rmia(
 ) -> MembershipResult:
     """Score each record by how many records of the population it outdoes.
 
-    Works with very few reference models. ``mode="offline"`` uses only models without the
-    record and estimates those with it as p_in = a p_out + (1 - a), so p(x) is
-    ((1 + a) p_out + (1 - a)) / 2 with ``a = offline_a`` (section 3.3 of the paper). If it is not
-    given, it is the one of 0, 0.3, 0.6 and 1 that finds most members at 1 % of false
-    positives where shadow models take the place of the target, which is not asked for this.
-    ``population`` are records of the shadow pool, apart from the evaluated ones and no
-    members, that serve as z; without it, the evaluated records serve, which ranks records
-    alike but makes the threshold cautious.
+    Works with very few reference models. A ratio that ties with the threshold does not pass it, so
+    that a model with one answer for all accuses no one. The threshold of the result is the score of
+    the last ratio that must be passed.
 
-    A record is called a member if its ratio lies above that of all but a share
-    ``false_positive_rate`` of the population, in the conformal sense: a non-member that is
-    exchangeable with the population is accused with at most that probability. To tie is not
-    to lie above, so that a model that answers everybody alike accuses nobody. The threshold
-    of the result is the score of the last ratio that must be passed.
+    Parameters
+    ----------
+    observation : Observation
+        The target's answers.
+    shadows : ShadowScores
+        The pool over the observed records.
+    mode : {"offline", "online"}
+        Offline uses only models without the record and estimates those with it as p_in = a p_out +
+        (1 - a), so p(x) is ((1 + a) p_out + (1 - a)) / 2 (section 3.3 of the paper).
+    gamma : float
+        The ratio from which a record outdoes another, at least 1.
+    offline_a : float, optional
+        The number a; by default the one of 0, 0.3, 0.6 and 1 that finds most members at 1 % of
+        false positives where shadow models take the place of the target.
+    population : Observation, optional
+        Records of the pool, not evaluated and no members, that serve as z. Without it, the
+        evaluated records serve, which ranks records alike but makes the threshold cautious.
+    false_positive_rate : float
+        A non-member that is exchangeable with the population is accused with at most this chance.
+
+    Returns
+    -------
+    MembershipResult
+        Scores and decisions.
+
+    Raises
+    ------
+    InvalidValue
+        If there are too few shadow models, or the population holds members or evaluated records.
     """
     _validate.one_of("mode", mode, MODES)
     ratio = _validate.real("gamma", gamma, at_least=1)
@@ -90,27 +109,22 @@ def rmia(
         return np.asarray(beaten / len(others))
 
     scores = score(own)
-    return MembershipResult(
+    return observation.judge(
         f"rmia {mode}",
         scores,
-        observation.members,
-        observation.labels,
-        observation.record_numbers,
         own > last,
         float(score(last)),
-        {
-            "references": len(references),
-            "mode": mode,
-            "gamma": ratio,
-            "population": len(others),
-            "threshold_from": (
-                f"the share {rate:g} of the evaluated records, which serve as the population"
-                if population is None
-                else f"the share {rate:g} of the population"
-            ),
-            "threshold_saw_evaluated": population is None,
-            **({"offline_a": share, "settings_chosen_on": chosen_on} if mode == "offline" else {}),
-        },
+        references=len(references),
+        mode=mode,
+        gamma=ratio,
+        population=len(others),
+        threshold_from=(
+            f"the share {rate:g} of the evaluated records, which serve as the population"
+            if population is None
+            else f"the share {rate:g} of the population"
+        ),
+        threshold_saw_evaluated=population is None,
+        **({"offline_a": share, "settings_chosen_on": chosen_on} if mode == "offline" else {}),
     )
 
 

@@ -48,15 +48,36 @@ def shokri(
 ) -> MembershipResult:
     """Score each record by an attack model that learnt from the shadow models' answers.
 
-    ``attack_model`` is any scikit-learn classifier with ``predict_proba`` or
-    ``decision_function``; it is cloned for each class. By default boosted trees.
-    ``features`` are ``"sorted and true class"``, the ``top`` sorted confidences and the
-    confidence in the true class; ``"sorted"``, without the latter; or ``"vector"``, the
-    confidences of all classes in their own order, as in the paper. At most ``examples``
-    answers of each class are learnt from. The pool's records may be others than the observed
-    ones; a shadow model that is the target or its twin is not used.
-
     A record is called a member if the attack model says so.
+
+    Parameters
+    ----------
+    observation : Observation
+        The target's answers.
+    shadows : ShadowScores
+        A pool, also over other records; the target or its twin in it is not used.
+    attack_model : scikit-learn classifier, optional
+        With ``predict_proba`` or ``decision_function``, cloned for each class; by default boosted
+        trees.
+    features : {"sorted and true class", "sorted", "vector"}
+        The ``top`` sorted confidences and that in the true class; without the latter; or the
+        confidences of all classes in their own order, as in the paper.
+    top : int
+        How many sorted confidences.
+    examples : int
+        The most answers of each class to learn from.
+    seed : int, optional
+        Makes the attack repeatable.
+
+    Returns
+    -------
+    MembershipResult
+        Scores and decisions.
+
+    Raises
+    ------
+    InvalidValue
+        If the classes differ, or there are too few answers to learn from.
     """
     view = _View(
         _validate.one_of("features", features, FEATURES),
@@ -81,22 +102,16 @@ def shokri(
                 fitted[kind] = _clone(model).fit(*teach.lesson(kind))
             here = observation.labels == label
             scores[here], decisions[here] = _answers(fitted[kind], asked[here])
-    return MembershipResult(
+    return observation.judge(
         "shokri",
         scores,
-        observation.members,
-        observation.labels,
-        observation.record_numbers,
         decisions,
-        None,
-        {
-            "shadows": len(teach.shadows),
-            "features": features,
-            "attack_model": type(model).__name__,
-            "attack_models": len(fitted),
-            "threshold_from": "attack models trained on shadow models",
-            "threshold_saw_evaluated": False,
-        },
+        shadows=len(teach.shadows),
+        features=features,
+        attack_model=type(model).__name__,
+        attack_models=len(fitted),
+        threshold_from="attack models trained on shadow models",
+        threshold_saw_evaluated=False,
     )
 
 

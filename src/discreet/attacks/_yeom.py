@@ -17,7 +17,7 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks import _signals as signals
 from discreet.attacks._contract import attack
-from discreet.attacks._membership import MembershipResult
+from discreet.attacks._membership import MembershipResult, conformal_threshold
 from discreet.attacks._roc import roc_curve
 from discreet.errors import InvalidValue
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Relative: a rounding error of single precision.
 _SINGLE = float(np.finfo(np.float32).eps)
-_EVALUATED = "the average loss of the evaluated members, which the attacker is told"
+_EVALUATED = "the average loss of the evaluated members, which the attacker knows"
 _ORIGIN = {
     "training_loss": "the average training loss that was given",
     "public": "public records",
@@ -47,21 +47,35 @@ def yeom(
 ) -> MembershipResult:
     """Call a record a member if the target's loss on it is low.
 
-    The threshold is set by one of
+    The score is minus the loss; one of three things sets the threshold.
 
-    - ``training_loss``: the average loss on the target's training data. If nothing is given
-      it is taken from the observed members, as the paper's adversary is told it: decisions
-      are then not made apart from the records that they are judged on, and the result says so.
-      No loss counts for more than that of a probability of 2**-53 in this average: one member
-      at probability 0 would make it infinite;
-    - ``public``: the target's answers on records that are surely no members. A record is
-      called a member if fewer than ``false_positive_rate`` of the public losses are as low,
-      in the conformal sense: the chance to accuse a non-member from the same population is
-      at most that rate, for any target and any number of public records;
-    - ``shadows``: the loss that best divides the shadow models' members from their
-      non-members, half-way to their next larger loss.
+    Parameters
+    ----------
+    observation : Observation
+        The target's answers.
+    training_loss : float, optional
+        The average loss on the target's training data. If nothing is given it is taken from the
+        observed members, as the paper's adversary knows it: decisions are then not made apart from
+        the records that they are judged on, and the result says so. No loss counts for more than
+        that of a probability of 2**-53 in this average.
+    public : Observation, optional
+        Answers on records that are surely no members. A record is called a member if fewer than
+        ``false_positive_rate`` of the public losses are as low, in the conformal sense.
+    shadows : ShadowScores, optional
+        The threshold is the loss that best divides the shadow models' members from their
+        non-members, half-way to their next larger loss.
+    false_positive_rate : float
+        The chance to accuse a non-member of the population of ``public``, at most.
 
-    The score is minus the loss.
+    Returns
+    -------
+    MembershipResult
+        Scores and decisions.
+
+    Raises
+    ------
+    InvalidValue
+        If more than one way to set the threshold is given, or there are too few public records.
     """
     ways = {"training_loss": training_loss, "public": public, "shadows": shadows}
     given = [name for name, value in ways.items() if value is not None]
@@ -72,40 +86,22 @@ def yeom(
     strict = False
     if public is not None:
         observation.check_reference(public, "public")
-        limit, strict = _public_limit(public, rate), True
+        limit, strict = -conformal_threshold(-public.losses, rate), True
     elif shadows is not None:
         limit = _shadow_limit(shadows.apart_from(observation))
     elif training_loss is not None:
         limit = _validate.real("training_loss", training_loss, at_least=0)
     else:
         limit = float(np.minimum(losses[observation.members], signals.RESOLUTION).mean())
-    return MembershipResult(
+    return observation.judge(
         "yeom",
         -losses,
-        observation.members,
-        observation.labels,
-        observation.record_numbers,
         losses < limit if strict else losses <= limit,
         -limit,
-        {
-            "threshold_from": _ORIGIN[given[0]] if given else _EVALUATED,
-            "threshold_saw_evaluated": not given,
-            "loss_threshold": limit if math.isfinite(limit) else str(limit),
-        },
+        threshold_from=_ORIGIN[given[0]] if given else _EVALUATED,
+        threshold_saw_evaluated=not given,
+        loss_threshold=limit if math.isfinite(limit) else str(limit),
     )
-
-
-def _public_limit(public: Observation, rate: float) -> float:
-    """The loss with at most ``rate * (m + 1)`` public losses not above it."""
-    count = len(public)
-    rank = math.floor(rate * (count + 1) * (1 + 1e-12))
-    if rank < 1:
-        raise InvalidValue(
-            "public",
-            f"{count} records",
-            f"at least {math.ceil(1 / rate) - 1} for a false-positive rate of {rate:g}",
-        )
-    return float(np.sort(public.losses)[rank - 1])
 
 
 def _shadow_limit(shadows: ShadowScores) -> float:

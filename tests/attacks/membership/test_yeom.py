@@ -217,14 +217,15 @@ def test_a_threshold_fitted_on_the_evaluated_records_is_caught(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge_threshold(way)
-    right = yeom_source.MembershipResult
+    source = import_module("discreet.attacks._observation")
+    right = source.MembershipResult
 
     def fitted(name: str, scores: np.ndarray, members: np.ndarray, *rest: object) -> object:
         curve = roc_curve(scores[members], scores[~members])
         best = curve.thresholds[np.argmax(curve.tpr - curve.fpr)]
         return right(name, scores, members, rest[0], rest[1], scores >= best, best)
 
-    monkeypatch.setattr(yeom_source, "MembershipResult", fitted)
+    monkeypatch.setattr(source, "MembershipResult", fitted)
     with pytest.raises(AssertionError):
         judge_threshold(way)
 

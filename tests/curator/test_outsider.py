@@ -15,10 +15,7 @@ import pytest
 
 from curator.worlds import KEY
 from discreet.curator import engine, grouped, ordered, planning
-from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import Column, Compare, OneOf, Value
-from discreet.curator.plans import make_plan
-from discreet.curator.queries import (
+from discreet.curator._queries import (
     Count,
     CountPersons,
     GroupBy,
@@ -31,6 +28,9 @@ from discreet.curator.queries import (
     Variance,
     Workload,
 )
+from discreet.curator.dataset import CuratedDataset
+from discreet.curator.expressions import Column, Compare, OneOf, Value
+from discreet.curator.plans import make_plan
 from discreet.data import Categorical, Integer, Schema
 from discreet.randomness import SystemSource
 

@@ -10,10 +10,7 @@ from scipy import stats
 
 from curator.worlds import AGE, CITY, INCOME, PERSONS, dataset, exact, queries
 from discreet.curator import grouped, planning
-from discreet.curator.expressions import Column, Compare, Value
-from discreet.curator.planning import Noise, Plan
-from discreet.curator.plans import make_plan, quote
-from discreet.curator.queries import (
+from discreet.curator._queries import (
     Count,
     GroupBy,
     Histogram,
@@ -26,6 +23,9 @@ from discreet.curator.queries import (
     Variance,
     Workload,
 )
+from discreet.curator.expressions import Column, Compare, Value
+from discreet.curator.planning import Noise, Plan
+from discreet.curator.plans import make_plan, quote
 from discreet.curator.thresholds import least_count, release_threshold
 from discreet.errors import InvalidValue
 from discreet.mechanisms import laplace_quantile

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discreet.curator._answers import Answer
     from discreet.curator._curator import Curator
-    from discreet.curator.dataset import CuratedDataset
-    from discreet.curator.plans import Quote, quote
-    from discreet.curator.queries import (
+    from discreet.curator._queries import (
         Count,
         CountPersons,
         GroupBy,
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
         Workload,
         query_from_json,
     )
+    from discreet.curator.dataset import CuratedDataset
+    from discreet.curator.plans import Quote, quote
 
 __all__ = [
     "Answer",
@@ -55,7 +55,7 @@ _HOMES = {
     "dataset": ("CuratedDataset",),
     "_curator": ("Curator",),
     "plans": ("Quote", "quote"),
-    "queries": (
+    "_queries": (
         "Count",
         "CountPersons",
         "GroupBy",

@@ -8,7 +8,7 @@ import pytest
 
 from discreet.curator import Count
 from discreet.curator import client as module
-from discreet.curator.client import Client, ServiceRefused, ServiceUnreachable
+from discreet.curator._client import Client, ServiceRefused, ServiceUnreachable
 from discreet.errors import BudgetExceeded, InvalidValue, KeyConflict
 
 PROBLEM = {"kind": "busy", "message": "come again", "argument": None}

@@ -11,7 +11,6 @@ from discreet._json import read_json
 from discreet.curator.service import problems
 from discreet.curator.service.answer_bodies import AnswerBody, QuoteBody
 from discreet.curator.service.bodies import (
-    AskBody,
     DatasetsBody,
     FactsBody,
     HistoryBody,
@@ -46,6 +45,23 @@ def body_of(request: Request) -> Any:
         raise Unanswered(problems.Problem(422, "invalid", text)) from None
 
 
+def query_of(request: Request) -> Any:
+    """The query that was sent, still as JSON; its form reads it."""
+    body = body_of(request)
+    if not isinstance(body, dict) or set(body) != {"query"}:
+        text = "the request: expected an object with the field query and no other"
+        raise Unanswered(problems.Problem(422, "invalid", text, "query"))
+    return body["query"]
+
+
+ASK_BODY = {
+    "description": "A query.",
+    "type": "object",
+    "properties": {"query": {"$ref": "#/components/schemas/Query"}},
+    "required": ["query"],
+    "additionalProperties": False,
+}
+_ASKED = {"requestBody": {"required": True, "content": {"application/json": {"schema": ASK_BODY}}}}
 HolderOf = Annotated[Holder, Depends(holder_of)]
 DatasetPath = Annotated[str, Path(min_length=1, max_length=64)]
 KeyHeader = Annotated[
@@ -103,29 +119,23 @@ def analyst_router(office: Office, runner: Runner) -> APIRouter:
         """The public facts of a dataset, and its budgets."""
         return await runner.run(office.facts, holder, dataset)
 
-    @router.post("/datasets/{dataset}/quote", response_model=QuoteBody)
-    async def quote(
-        request: Request,
-        dataset: DatasetPath,
-        body: AskBody,  # noqa: ARG001 - its form is checked; its text is read exactly below
-        holder: HolderOf,
-    ) -> JSONResponse:
+    @router.post("/datasets/{dataset}/quote", response_model=QuoteBody, openapi_extra=_ASKED)
+    async def quote(request: Request, dataset: DatasetPath, holder: HolderOf) -> JSONResponse:
         """What a query would cost, and its expected error, from public facts alone."""
-        query = body_of(request)["query"]
+        query = query_of(request)
         return JSONResponse(await runner.run(office.quote, holder, dataset, query))
 
-    @router.post("/datasets/{dataset}/ask", response_model=AnswerBody)
+    @router.post("/datasets/{dataset}/ask", response_model=AnswerBody, openapi_extra=_ASKED)
     async def ask(
         request: Request,
         dataset: DatasetPath,
-        body: AskBody,  # noqa: ARG001 - its form is checked; its text is read exactly below
         holder: HolderOf,
         idempotency_key: KeyHeader = None,
     ) -> JSONResponse:
         """Charge the budgets of the token, then answer; a charge is never undone."""
         if holder.analyst is None:
             raise Unanswered(problems.FORBIDDEN)
-        query = body_of(request)["query"]
+        query = query_of(request)
         answer = await runner.run(office.ask, holder, dataset, query, key=idempotency_key)
         return JSONResponse(answer)
 

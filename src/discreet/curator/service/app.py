@@ -19,6 +19,7 @@ from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from discreet import __version__
+from discreet.curator._queries import describe_queries
 from discreet.curator.scratch import Scratch
 from discreet.curator.service.analyst_routes import PROBLEMS, analyst_router
 from discreet.curator.service.bodies import HealthBody
@@ -85,6 +86,8 @@ def create_app(settings: Settings, *, scratch: Scratch | None = None) -> FastAPI
         authenticate=_authenticating(office.registry, runner),
     )
     _complete(app)
+    described = app.openapi()  # made once, and then the same
+    described["components"]["schemas"].update(describe_queries())
     return app
 
 

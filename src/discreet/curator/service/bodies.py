@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from discreet.curator.service.expression_models import Exact, Form
-from discreet.curator.service.query_models import QueryModel
 from discreet.curator.service.registry import LONGEST_DAYS
 
 __all__ = [
     "AnalystBody",
     "AnalystsBody",
-    "AskBody",
     "BudgetBody",
     "DatasetBody",
     "DatasetsBody",
@@ -30,8 +27,23 @@ __all__ = [
     "WhoBody",
 ]
 
+ExactText = Annotated[
+    str,
+    Field(
+        pattern=r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?(/[0-9]{1,18})?$",
+        description="An exact number: 3, 0.1 or 1/3.",
+        examples=["1/10"],
+    ),
+]
+Exact = ExactText | int | float
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class Form(BaseModel):
+    """An object with exactly these fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ProblemBody(BaseModel):
@@ -60,12 +72,6 @@ class WhoBody(BaseModel):
     quantum: float
     settle: float
     may_register: bool
-
-
-class AskBody(Form):
-    """A query."""
-
-    query: QueryModel
 
 
 class BudgetView(BaseModel):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from discreet.curator._curator import Curator
-from discreet.curator.queries import Query, query_from_json
+from discreet.curator._queries import Query, query_from_json
 from discreet.curator.service.opened import OpenedDatasets
 from discreet.curator.service.registry import Holder, Registry
 from discreet.curator.service.settings import Settings

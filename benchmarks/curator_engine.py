@@ -28,7 +28,7 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
-from discreet.curator._queries import Count, GroupBy, Query, Sum
+from discreet.curator import Count, GroupBy, Query, Sum
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import Column, Compare, Value
 from discreet.curator.plans import make_plan

@@ -13,8 +13,18 @@ import pytest
 
 from curator.random_expressions import SCHEMA, STORED, some_condition, some_number
 from curator.worlds import AGE, INCOME, KEY, PERSONS, table
-from discreet.curator import Count, CuratedDataset, Curator, Mean, Quantile, Sum, Variance
-from discreet.curator._queries import Histogram, ThresholdStream, Workload
+from discreet.curator import (
+    Count,
+    CuratedDataset,
+    Curator,
+    Histogram,
+    Mean,
+    Quantile,
+    Sum,
+    ThresholdStream,
+    Variance,
+    Workload,
+)
 from discreet.curator.cell_algebra import CellAlgebra
 from discreet.curator.engine import Engine
 from discreet.curator.expressions import (

@@ -10,8 +10,8 @@ from scipy import stats
 
 from curator.random_expressions import SCHEMA, STORED, some_condition, some_number, some_rows
 from curator.worlds import KEY, PERSONS
+from discreet.curator import Count
 from discreet.curator import expressions as ex
-from discreet.curator._queries import Count
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.few_draws import one_laplace
 from discreet.curator.grids import Grid, grid_between, grid_holding

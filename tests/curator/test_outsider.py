@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from curator.worlds import KEY
-from discreet.curator import engine, grouped, ordered, planning
-from discreet.curator._queries import (
+from discreet.curator import (
     Count,
     CountPersons,
     GroupBy,
@@ -27,6 +26,10 @@ from discreet.curator._queries import (
     TopK,
     Variance,
     Workload,
+    engine,
+    grouped,
+    ordered,
+    planning,
 )
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import Column, Compare, OneOf, Value

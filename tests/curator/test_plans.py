@@ -9,8 +9,7 @@ import pytest
 from scipy import stats
 
 from curator.worlds import AGE, CITY, INCOME, PERSONS, dataset, exact, queries
-from discreet.curator import grouped, planning
-from discreet.curator._queries import (
+from discreet.curator import (
     Count,
     GroupBy,
     Histogram,
@@ -22,6 +21,8 @@ from discreet.curator._queries import (
     TopK,
     Variance,
     Workload,
+    grouped,
+    planning,
 )
 from discreet.curator.expressions import Column, Compare, Value
 from discreet.curator.planning import Noise, Plan

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curator.worlds import AGE, PERSONS
-from discreet.curator._queries import Workload
+from discreet.curator import Workload
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import All, Column, Compare, OneOf, Value
 from discreet.curator.plans import make_plan

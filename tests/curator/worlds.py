@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from discreet.curator._queries import (
+from discreet.curator import (
     Count,
     CountPersons,
     GroupBy,

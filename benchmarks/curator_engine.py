@@ -28,10 +28,10 @@ mpl.use("Agg")
 
 import matplotlib.pyplot as plt
 
+from discreet.curator import Count, GroupBy, Query, Sum
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import Column, Compare, Value
 from discreet.curator.plans import make_plan
-from discreet.curator.queries import Count, GroupBy, Query, Sum
 from discreet.data import Categorical, Integer, Real, Schema
 from discreet.randomness import SystemSource
 from harness import Run, Suite, claim, target

@@ -16,8 +16,7 @@ from pathlib import Path
 from playwright.sync_api import Page, sync_playwright
 
 from curator_study import serving
-from discreet.curator.service.enrolment import give_budget, open_dataset
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry, give_budget, open_dataset
 from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
 from discreet.ledger import Ledger
 

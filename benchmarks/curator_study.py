@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from discreet.curator.service.enrolment import give_budget, open_dataset
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry, give_budget, open_dataset
 from discreet.data import Categorical, Integer, Schema
 from discreet.ledger import Ledger
 

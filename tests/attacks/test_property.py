@@ -363,7 +363,7 @@ def test_bad_shadows_are_named(shadows: Any) -> None:
 
 
 @pytest.mark.parametrize("access", ["outputs", "sorted weights", "weight sets"])
-def test_copies_of_a_model_are_refused(access: str, shadows: Any) -> None:
+def test_find_copies_a_model_are_refused(access: str, shadows: Any) -> None:
     models, holds, held_out = shadows
     with pytest.raises(InvalidValue, match="number 0 and number 119 agree in every number"):
         run(([*models[:-1], copy.deepcopy(models[0])], holds, held_out), access=access)

@@ -316,7 +316,7 @@ class TestCache:
 
 
 class TestTwins:
-    def test_copies_of_records_do_not_hide_a_twin(self) -> None:
+    def test_find_copies_records_do_not_hide_a_twin(self) -> None:
         x, y = np.concatenate([X, X]), np.concatenate([Y, Y])
         scores = ShadowPool(x, y, seeded, models=6, seed=0, pairs=False).run()
         seen, _ = scores.leave_out(2)

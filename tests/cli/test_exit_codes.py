@@ -12,7 +12,7 @@ import typer
 from cli.conftest import Run
 from discreet import errors
 from discreet.cli.app import _code_of
-from discreet.curator.client import ServiceRefused, ServiceUnreachable
+from discreet.curator import ServiceRefused, ServiceUnreachable
 from discreet.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parents[2]

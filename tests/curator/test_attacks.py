@@ -13,7 +13,18 @@ import pytest
 
 from curator.random_expressions import SCHEMA, STORED, some_condition, some_number
 from curator.worlds import AGE, INCOME, KEY, PERSONS, table
-from discreet.curator import Count, CuratedDataset, Curator, Mean, Quantile, Sum, Variance
+from discreet.curator import (
+    Count,
+    CuratedDataset,
+    Curator,
+    Histogram,
+    Mean,
+    Quantile,
+    Sum,
+    ThresholdStream,
+    Variance,
+    Workload,
+)
 from discreet.curator.cell_algebra import CellAlgebra
 from discreet.curator.engine import Engine
 from discreet.curator.expressions import (
@@ -28,7 +39,6 @@ from discreet.curator.expressions import (
 )
 from discreet.curator.lowering import Lowering
 from discreet.curator.plans import make_plan
-from discreet.curator.queries import Histogram, ThresholdStream, Workload
 from discreet.curator.row_algebra import RowAlgebra
 from discreet.data import Integer, Real, Schema
 from discreet.errors import (

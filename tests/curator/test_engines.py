@@ -16,6 +16,18 @@ from curator.random_expressions import SCHEMA as SIZES
 from curator.random_expressions import some_number, some_rows
 from curator.worlds import KEY, E, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
+from discreet.curator._queries import (
+    QUERIES,
+    Count,
+    CountPersons,
+    GroupBy,
+    Histogram,
+    Quantile,
+    Query,
+    Sum,
+    ThresholdStream,
+    Variance,
+)
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import (
     Bucket,
@@ -34,18 +46,6 @@ from discreet.curator.expressions import (
 from discreet.curator.grids import stored_columns
 from discreet.curator.measures import aggregated
 from discreet.curator.plans import make_plan
-from discreet.curator.queries import (
-    QUERIES,
-    Count,
-    CountPersons,
-    GroupBy,
-    Histogram,
-    Quantile,
-    Query,
-    Sum,
-    ThresholdStream,
-    Variance,
-)
 from discreet.data import Categorical, Date, Real, Schema, read_table
 from discreet.errors import InvalidValue, NotApplicable
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from curator.random_expressions import SCHEMA, STORED, some_condition, some_number, some_rows
 from curator.worlds import KEY, PERSONS
+from discreet.curator import Count
 from discreet.curator import expressions as ex
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.few_draws import one_laplace
@@ -18,7 +19,6 @@ from discreet.curator.ibis_algebra import IbisAlgebra
 from discreet.curator.lowering import Lowering
 from discreet.curator.measures import truth_number
 from discreet.curator.planning import Facts
-from discreet.curator.queries import Count
 from discreet.curator.row_algebra import RowAlgebra
 from discreet.errors import NotApplicable
 from discreet.privacy import DiscreteLaplace

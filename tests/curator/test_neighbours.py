@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from curator import worlds
 from curator.worlds import KEY, PERSONS, ROWS, change, dataset, exact, queries
-from discreet.curator import bounding, engine
-from discreet.curator.queries import Count
+from discreet.curator import Count, bounding, engine
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # an example costs a second
 NUMBERS = st.sampled_from(

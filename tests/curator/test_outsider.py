@@ -14,11 +14,7 @@ from typing import Any
 import pytest
 
 from curator.worlds import KEY
-from discreet.curator import engine, grouped, ordered, planning
-from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import Column, Compare, OneOf, Value
-from discreet.curator.plans import make_plan
-from discreet.curator.queries import (
+from discreet.curator import (
     Count,
     CountPersons,
     GroupBy,
@@ -30,7 +26,14 @@ from discreet.curator.queries import (
     TopK,
     Variance,
     Workload,
+    engine,
+    grouped,
+    ordered,
+    planning,
 )
+from discreet.curator.dataset import CuratedDataset
+from discreet.curator.expressions import Column, Compare, OneOf, Value
+from discreet.curator.plans import make_plan
 from discreet.data import Categorical, Integer, Schema
 from discreet.randomness import SystemSource
 

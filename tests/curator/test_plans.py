@@ -9,11 +9,7 @@ import pytest
 from scipy import stats
 
 from curator.worlds import AGE, CITY, INCOME, PERSONS, dataset, exact, queries
-from discreet.curator import grouped, planning
-from discreet.curator.expressions import Column, Compare, Value
-from discreet.curator.planning import Noise, Plan
-from discreet.curator.plans import make_plan, quote
-from discreet.curator.queries import (
+from discreet.curator import (
     Count,
     GroupBy,
     Histogram,
@@ -25,7 +21,12 @@ from discreet.curator.queries import (
     TopK,
     Variance,
     Workload,
+    grouped,
+    planning,
 )
+from discreet.curator.expressions import Column, Compare, Value
+from discreet.curator.planning import Noise, Plan
+from discreet.curator.plans import make_plan, quote
 from discreet.curator.thresholds import least_count, release_threshold
 from discreet.errors import InvalidValue
 from discreet.mechanisms import laplace_quantile

@@ -7,6 +7,16 @@ from typing import Any
 import pytest
 
 from curator.worlds import AGE, FILTER, PERSONS, queries
+from discreet.curator._queries import (
+    QUERIES,
+    Count,
+    GroupBy,
+    Histogram,
+    Query,
+    Sum,
+    TopK,
+    query_from_json,
+)
 from discreet.curator.expressions import (
     CONDITIONS,
     NUMBERS,
@@ -21,16 +31,6 @@ from discreet.curator.expressions import (
     number_from_json,
 )
 from discreet.curator.plans import quote
-from discreet.curator.queries import (
-    QUERIES,
-    Count,
-    GroupBy,
-    Histogram,
-    Query,
-    Sum,
-    TopK,
-    query_from_json,
-)
 from discreet.errors import InvalidValue
 
 

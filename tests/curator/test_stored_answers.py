@@ -12,7 +12,7 @@ import pytest
 from curator.worlds import KEY, PERSONS, table
 from discreet._store import _sqlite
 from discreet.curator import Answer, Count, CuratedDataset, Curator
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry
 from discreet.errors import LedgerError, LedgerUnconfirmed
 from discreet.ledger import Ledger
 from ledger.disk import Disk

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from curator.worlds import AGE, PERSONS
+from discreet.curator import Workload
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import All, Column, Compare, OneOf, Value
 from discreet.curator.plans import make_plan
-from discreet.curator.queries import Workload
 from discreet.data import Categorical, Integer, Schema
 from discreet.errors import InvalidValue
 from discreet.randomness import source

@@ -5,6 +5,20 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from discreet.curator import (
+    Count,
+    CountPersons,
+    GroupBy,
+    Histogram,
+    Mean,
+    Quantile,
+    Query,
+    Sum,
+    ThresholdStream,
+    TopK,
+    Variance,
+    Workload,
+)
 from discreet.curator.dataset import CuratedDataset
 from discreet.curator.expressions import (
     Absolute,
@@ -31,20 +45,6 @@ from discreet.curator.expressions import (
     Value,
 )
 from discreet.curator.plans import make_plan
-from discreet.curator.queries import (
-    Count,
-    CountPersons,
-    GroupBy,
-    Histogram,
-    Mean,
-    Quantile,
-    Query,
-    Sum,
-    ThresholdStream,
-    TopK,
-    Variance,
-    Workload,
-)
 from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
 
 KEY = bytes(range(32))

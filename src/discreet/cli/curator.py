@@ -17,7 +17,7 @@ from discreet.cli.tables import print_json, print_lines, print_table
 from discreet.errors import InvalidValue, LedgerMissing
 
 if TYPE_CHECKING:
-    from discreet.curator.service.registry import Registry
+    from discreet.curator.service import Registry
     from discreet.ledger import Ledger
 
 __all__ = ["curator"]
@@ -37,7 +37,7 @@ curator = typer.Typer(
 
 @contextmanager
 def _opened(place: str, *, create: bool = False) -> Iterator[tuple[Ledger, Registry]]:
-    from discreet.curator.service.registry import Registry
+    from discreet.curator.service import Registry
     from discreet.ledger import Ledger
 
     try:
@@ -77,7 +77,7 @@ def dataset(
       discreet curator dataset study.ledger census people.parquet --schema people.toml \
         --epsilon 2 --delta 1e-6
     """
-    from discreet.curator.service.enrolment import copies_of, open_dataset
+    from discreet.curator.service import find_copies, open_dataset
     from discreet.data import Schema
     from discreet.ledger import check_amount
 
@@ -87,7 +87,7 @@ def dataset(
         if value is not None:
             check_amount(option, value)
     with _opened(place, create=epsilon is not None) as (ledger, registry):
-        copies = copies_of(registry, path)
+        copies = find_copies(registry, path)
         open_dataset(
             ledger,
             registry,
@@ -131,7 +131,7 @@ def analyst(
     Example:
       discreet curator analyst study.ledger ann --dataset census --epsilon 0.5
     """
-    from discreet.curator.service.enrolment import give_budget
+    from discreet.curator.service import give_budget
 
     if (dataset is None) != (epsilon is None):
         argument, value = ("epsilon", epsilon) if epsilon is None else ("dataset", dataset)
@@ -167,7 +167,7 @@ def project(
     Example:
       discreet curator project study.ledger wages --dataset census --epsilon 0.5
     """
-    from discreet.curator.service.enrolment import give_budget
+    from discreet.curator.service import give_budget
 
     with _opened(place) as (ledger, registry):
         give_budget(ledger, registry, dataset, project=name, epsilon=epsilon, delta=delta)

@@ -15,7 +15,7 @@ from discreet.cli.tables import at_least, at_most, print_json, print_lines, prin
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.curator.client import Client
+    from discreet.curator import Client
 
 __all__ = ["query"]
 
@@ -61,7 +61,7 @@ def query(
       discreet query http://127.0.0.1:8080 census '{"kind": "count", "epsilon": "1/10"}' --cost
       discreet query http://127.0.0.1:8080 census count.json --receipt receipt.json
     """
-    from discreet.curator.client import Client
+    from discreet.curator import Client
 
     if receipt is not None and (cost or question is None):
         raise InvalidValue("receipt", receipt, "a file only where a question is asked")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -62,13 +61,13 @@ def serve(
       discreet serve study.ledger --data data --quantum 0.1 --port 8443
       discreet serve "postgresql://curator@db/study" --workers 4
     """
-    from discreet.curator.service.settings import Settings
+    from discreet.curator.service import Settings
 
     settings = Settings(
         ledger=_place(place),
         data=None if data is None else str(Path(data).absolute()),
         quantum=real("quantum", quantum, above=0),
-        settle=real("settle", settle, above=0),
+        quote_delay=real("settle", settle, above=0),
         rate=real("rate", rate, above=0),
         burst=count("burst", burst, at_least=1),
         threads=count("threads", threads, at_least=1),
@@ -82,33 +81,13 @@ def serve(
             f"note: {host} can be reached from elsewhere; tokens need TLS, which a proxy adds",
             file=sys.stderr,
         )
-    _run(settings.to_json(), host=host, port=number, workers=settings.workers)
-
-
-def _run(settings: str, *, host: str, port: int, workers: int) -> None:
     try:
-        import uvicorn
-
-        from discreet.curator.service.app import SETTINGS_VARIABLE, app_of_worker
+        from discreet.curator.service import run_service
     except ImportError as error:
         raise NotApplicable(
             f"the service needs more packages: pip install 'discreet[serve]' ({error})"
         ) from None
-    os.environ[SETTINGS_VARIABLE] = settings
-    uvicorn.run(
-        "discreet.curator.service.app:app_of_worker" if workers > 1 else app_of_worker(),
-        factory=workers > 1,
-        host=host,
-        port=port,
-        workers=workers,
-        http="discreet.curator.service.prompt:PromptProtocol",
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        log_level="info",
-        timeout_keep_alive=30,
-        h11_max_incomplete_event_size=65_536,
-    )
+    run_service(settings, host=host, port=number)
 
 
 def _place(place: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import _validate
-from discreet.curator.forms import checked_text
+from discreet._forms import checked_text
 from discreet.curator.grids import stored_columns
 from discreet.curator.scratch import PrivateFolder
 from discreet.data import CSV_ENDINGS, PARQUET_ENDINGS, Bounded, Date, Labelled, Schema

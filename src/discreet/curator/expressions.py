@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, cast, final
 
-from discreet.curator.forms import (
+from discreet._forms import (
     Form,
     choice,
     exact,
@@ -89,7 +89,7 @@ _bound = exact()
 
 
 def _date(argument: str, value: object) -> dt.date:
-    if isinstance(value, str) and len(value) == 10:
+    if isinstance(value, str) and len(value) == 10 and value[4] == value[7] == "-":
         try:
             return dt.date.fromisoformat(value)
         except ValueError:
@@ -99,7 +99,11 @@ def _date(argument: str, value: object) -> dt.date:
     return value
 
 
-_day = scalar(_date, lambda day: day.isoformat())
+_day = scalar(
+    _date,
+    {"type": "string", "format": "date", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
+    write=lambda day: day.isoformat(),
+)
 
 
 @final

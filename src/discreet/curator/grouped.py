@@ -15,6 +15,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from discreet.curator import measures
+from discreet.curator._queries import GroupBy, TopK
 from discreet.curator.grids import Grid, StoredColumn
 from discreet.curator.keys import all_groups, kept_value, sortable, too_many
 from discreet.curator.lowering import Lowering
@@ -28,7 +29,6 @@ from discreet.curator.planning import (
     Released,
     shown,
 )
-from discreet.curator.queries import GroupBy, TopK
 from discreet.curator.statistics import limb_terms, mean_of, measured, middle_of, total_of
 from discreet.curator.thresholds import least_count, release_threshold
 from discreet.errors import InvalidValue

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from discreet.curator import measures
+from discreet.curator._queries import Histogram
 from discreet.curator.lowering import Lowering
 from discreet.curator.planning import Bar, ExpectedError, Facts, Noise, Plan, Released, shown
-from discreet.curator.queries import Histogram
 from discreet.privacy import Loss
 from discreet.randomness import Source
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet.curator import measures
+from discreet.curator._queries import Quantile, ThresholdStream
 from discreet.curator.expressions import Column
 from discreet.curator.lowering import Lowered, Lowering
 from discreet.curator.planning import (
@@ -21,7 +22,6 @@ from discreet.curator.planning import (
     Released,
     shown,
 )
-from discreet.curator.queries import Quantile, ThresholdStream
 from discreet.curator.statistics import measured
 from discreet.mechanisms import (
     SparseVector,

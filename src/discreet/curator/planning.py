@@ -10,11 +10,11 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, final
 
+from discreet.curator._queries import Query
 from discreet.curator.expressions import Column
 from discreet.curator.few_draws import one_laplace
 from discreet.curator.grids import StoredColumn, stored_columns
 from discreet.curator.lowering import Lowering
-from discreet.curator.queries import Query
 from discreet.curator.shapes import SHAPES
 from discreet.data import Schema
 from discreet.errors import InvalidValue

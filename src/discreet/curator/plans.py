@@ -11,11 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
-from discreet.curator.grouped import GroupByPlan, TopKPlan
-from discreet.curator.histograms import HistogramPlan
-from discreet.curator.ordered import QuantilePlan, ThresholdStreamPlan
-from discreet.curator.planning import ExpectedError, Facts, Plan
-from discreet.curator.queries import (
+from discreet.curator._queries import (
     Count,
     CountPersons,
     GroupBy,
@@ -29,6 +25,10 @@ from discreet.curator.queries import (
     Variance,
     Workload,
 )
+from discreet.curator.grouped import GroupByPlan, TopKPlan
+from discreet.curator.histograms import HistogramPlan
+from discreet.curator.ordered import QuantilePlan, ThresholdStreamPlan
+from discreet.curator.planning import ExpectedError, Facts, Plan
 from discreet.curator.sizes import check_size
 from discreet.curator.statistics import CountPersonsPlan, CountPlan, MeanPlan, SumPlan, VariancePlan
 from discreet.curator.workloads import WorkloadPlan

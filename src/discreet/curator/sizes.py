@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from discreet._forms import Form
 from discreet.curator import expressions as ex
-from discreet.curator.forms import Form
-from discreet.curator.queries import Histogram, Query
+from discreet.curator._queries import Histogram, Query
 from discreet.errors import NotApplicable
 
 __all__ = ["LARGEST_SIZE", "check_size"]
@@ -28,7 +28,7 @@ def check_size(query: Query) -> None:
     """Raise ``NotApplicable`` for a query whose text would be too large.
 
     >>> from functools import reduce
-    >>> from discreet.curator.queries import Sum
+    >>> from discreet.curator._queries import Sum
     >>> deep = reduce(lambda of, _: ex.Absolute(of), range(30), ex.Column("age"))
     >>> check_size(Sum(of=deep, epsilon=1))
     Traceback (most recent call last):

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import Any, final
 
 from discreet.curator import measures
+from discreet.curator._queries import Count, CountPersons, Mean, Query, Sum, Variance
 from discreet.curator.expressions import Number
 from discreet.curator.grids import PERSON, Grid
 from discreet.curator.lowering import Lowered, Lowering
@@ -34,7 +35,6 @@ from discreet.curator.planning import (
     Released,
     shown,
 )
-from discreet.curator.queries import Count, CountPersons, Mean, Query, Sum, Variance
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss
 from discreet.randomness import Source

@@ -27,6 +27,7 @@ from typing import Any, final
 import numpy as np
 
 from discreet.curator import measures
+from discreet.curator._queries import Workload
 from discreet.curator.cell_algebra import CellAlgebra
 from discreet.curator.grids import StoredColumn
 from discreet.curator.lowering import Lowering
@@ -41,7 +42,6 @@ from discreet.curator.planning import (
     mentioned,
     shown,
 )
-from discreet.curator.queries import Workload
 from discreet.errors import InvalidValue
 from discreet.mechanisms import candidate_count, multiplicative_weights, small_database
 from discreet.privacy import Loss, PureDP, Relation

@@ -17,11 +17,14 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from discreet.curator.service.app import create_app
-from discreet.curator.service.enrolment import give_budget, open_dataset
-from discreet.curator.service.prompt import PromptProtocol
-from discreet.curator.service.registry import Registry
-from discreet.curator.service.settings import Settings
+from discreet.curator.service import (
+    NoDelayProtocol,
+    Registry,
+    Settings,
+    create_app,
+    give_budget,
+    open_dataset,
+)
 from discreet.data import Categorical, Integer, Schema
 from discreet.ledger import Ledger
 
@@ -124,7 +127,7 @@ def in_process(study: Study, **changes: Any) -> Iterator[Local]:
         listening.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(
-            app, http=PromptProtocol, log_config=None, access_log=False, server_header=False
+            app, http=NoDelayProtocol, log_config=None, access_log=False, server_header=False
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listening],))

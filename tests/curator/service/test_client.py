@@ -6,9 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from discreet.curator import Count
-from discreet.curator import client as module
-from discreet.curator.client import Client, ServiceRefused, ServiceUnreachable
+from discreet.curator import Client, Count, ServiceRefused, ServiceUnreachable
+from discreet.curator import _client as module
 from discreet.errors import BudgetExceeded, InvalidValue, KeyConflict
 
 PROBLEM = {"kind": "busy", "message": "come again", "argument": None}

@@ -21,7 +21,7 @@ from curator.service.studies import (
     write_rows,
 )
 from discreet.cli.app import app
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry
 from discreet.ledger import Ledger, check_receipt
 
 Run = Callable[..., Any]

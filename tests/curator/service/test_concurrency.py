@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from curator.service.studies import Local, in_process, make_study
-from discreet.curator.service.enrolment import give_budget
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry, give_budget
 from discreet.ledger import Ledger
 
 ANALYSTS = [f"analyst-{number:02}" for number in range(32)]

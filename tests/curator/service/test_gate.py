@@ -110,7 +110,7 @@ def test_answers_and_refusals_leave_at_powers_of_two(client: Local, study: Study
 def test_work_that_takes_longer_waits_for_the_next_power(
     client: Local, study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    curator = client.app.state.office.curator
+    curator = client.app.state.operations.curator
     real = type(curator).ask
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_registry_that_cannot_be_read_is_a_busy_service(
     def locked(*_: object) -> None:
         raise LedgerBusy("registry.sqlite: database is locked")
 
-    monkeypatch.setattr(type(client.app.state.office.registry), "authenticate", locked)
+    monkeypatch.setattr(type(client.app.state.operations.registry), "authenticate", locked)
     reply = client.get("/v1/whoami", headers=study.token("owner"))
     assert reply.status_code == 503
     assert reply.json()["kind"] == "busy"
@@ -184,7 +184,7 @@ def test_what_the_application_raises_leaves_on_time_and_without_its_words(
     study: Study, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with in_process(study, quantum=QUANTUM) as local:
-        office = local.app.state.office
+        office = local.app.state.operations
 
         def unserialisable(*_: Any, **__: Any) -> Any:
             return {"value": {"the record of Mr. Smith"}}
@@ -206,7 +206,7 @@ def test_what_the_application_raises_leaves_on_time_and_without_its_words(
 
 def test_too_many_at_once_are_told_to_come_back(study: Study, monkeypatch: Any) -> None:
     with in_process(study, threads=1, waiting=1) as local:
-        curator = local.app.state.office.curator
+        curator = local.app.state.operations.curator
         go_on = threading.Event()
 
         def stuck(*_: Any, **__: Any) -> Any:

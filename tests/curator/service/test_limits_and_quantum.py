@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.curator.service.limits import Limiter
-from discreet.curator.service.quantum import release_after
-from discreet.curator.service.settings import Settings
+from discreet.curator.service import Settings
+from discreet.curator.service._gate import Limiter, release_after
 from discreet.errors import InvalidValue
 
 

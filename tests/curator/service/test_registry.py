@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from discreet.curator.service import tokens
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry, _registry
 from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
 from discreet.ledger import Ledger
 
@@ -64,14 +63,14 @@ def test_a_token_has_256_random_bits_and_is_stored_as_a_hash(tmp_path: Path) -> 
     registry = Registry(ledger)
     registry.add_analyst("ann")
     made = [registry.issue("analyst", analyst="ann", datasets=["census"])[0] for _ in range(8)]
-    secret = tokens.parse(made[0])
+    secret = _registry.parse(made[0])
     assert secret is not None
     assert len(bytes.fromhex(secret.secret)) == 32
     assert len({text[-64:] for text in made}) == 8
     ledger.close()
     files = list(tmp_path.glob("study.ledger/*"))
     stored = b"".join(path.read_bytes() for path in files)
-    assert tokens.digest_of(secret.secret).encode() in stored
+    assert _registry.digest_of(secret.secret).encode() in stored
     assert all(text[-64:].encode() not in stored for text in made)
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files)
 
@@ -94,7 +93,7 @@ def test_expired_revoked_and_forged_tokens_open_nothing(registry: Registry, cloc
         f"{head}_{flipped}",
         f"{head}_{secrets.token_hex(32)}",
         f"dsc_{secrets.token_hex(8)}_{secret}",
-        f"{head}_{tokens.digest_of(secret)}",
+        f"{head}_{_registry.digest_of(secret)}",
         secret,
         "",
         "' OR 1=1 --",
@@ -113,11 +112,11 @@ def test_comparison_is_constant_time_and_made_without_a_row(monkeypatch: Any) ->
         compared.append((left, right))
         return left == right
 
-    monkeypatch.setattr(tokens.hmac, "compare_digest", watched)
+    monkeypatch.setattr(_registry.hmac, "compare_digest", watched)
     secret = secrets.token_hex(32)
-    assert tokens.matches(secret, tokens.digest_of(secret))
-    assert not tokens.matches(secret, None)
-    assert [left for left, _ in compared] == [tokens.digest_of(secret)] * 2
+    assert _registry.matches(secret, _registry.digest_of(secret))
+    assert not _registry.matches(secret, None)
+    assert [left for left, _ in compared] == [_registry.digest_of(secret)] * 2
 
 
 @pytest.mark.parametrize(

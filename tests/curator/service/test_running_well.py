@@ -12,11 +12,9 @@ from typer.testing import CliRunner
 
 from curator.service.studies import COUNT, SCHEMA, Study, in_process, make_study, people, write_rows
 from discreet.cli.app import app
-from discreet.curator.service import office as office_module
-from discreet.curator.service import prompt
-from discreet.curator.service.app import create_app
-from discreet.curator.service.problems import DAMAGED, FULL, problem_of
-from discreet.curator.service.settings import Settings
+from discreet.curator.service import Settings, _operations, create_app
+from discreet.curator.service import _app as server_module
+from discreet.curator.service._bodies import DAMAGED, FULL, problem_of
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerFull
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
@@ -48,7 +46,7 @@ def test_a_damaged_ledger_is_not_served(study: Study) -> None:
 def test_health_turns_red_when_the_ledger_is_damaged(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_module, "_VERDICT_HOLDS", 0.0)
+    monkeypatch.setattr(_operations, "_VERDICT_HOLDS", 0.0)
     with in_process(study) as service:
         assert service.get("/health").status_code == 200
         spoil(study.place)
@@ -104,7 +102,7 @@ def test_a_damaged_store_is_told_in_one_line(study: Study, damage: bytes | None)
 def test_a_ledger_that_is_deleted_while_served_is_damaged(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(office_module, "_VERDICT_HOLDS", 0.0)
+    monkeypatch.setattr(_operations, "_VERDICT_HOLDS", 0.0)
     with in_process(study) as service:
         shutil.rmtree(study.place)
         address = "/v1/datasets/people/ask"
@@ -150,7 +148,7 @@ def test_idle_connections_delay_nobody(study: Study) -> None:
             )
             assert asked.status_code == 200
             assert time.monotonic() - began < 1.0
-            assert len(service.server.server_state.connections) <= prompt.MOST_CONNECTIONS
+            assert len(service.server.server_state.connections) <= server_module.MOST_CONNECTIONS
         finally:
             for one in idle:
                 one.close()
@@ -159,8 +157,8 @@ def test_idle_connections_delay_nobody(study: Study) -> None:
 def test_the_head_of_a_request_must_arrive_in_time(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert prompt.HEAD_SECONDS == 10.0
-    monkeypatch.setattr(prompt, "HEAD_SECONDS", 0.3)
+    assert server_module.HEAD_SECONDS == 10.0
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
     with in_process(study) as service:
         host, port = service.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port))) as slow:

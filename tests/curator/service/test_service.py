@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from curator.service.studies import SCHEMA, Local, Study, in_process, make_study
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry
 from discreet.ledger import Ledger, check_receipt
 
 ASK = "/v1/datasets/people/ask"
@@ -345,8 +345,8 @@ def test_failures_have_one_text_whatever_happened(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError(secret)
 
-    office = client.app.state.office
-    monkeypatch.setattr(type(office.curator), "ask", broken)
+    operations = client.app.state.operations
+    monkeypatch.setattr(type(operations.curator), "ask", broken)
     reply = client.post(ASK, json=count("1/99"), headers=study.token("ann"))
     assert reply.status_code == 500
     assert reply.json() == {

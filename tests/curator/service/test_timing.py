@@ -58,7 +58,7 @@ def both(studies: tuple[Study, Study], quantum: float) -> Iterator[list[tuple[St
 
 def slow_for_the_extra_person(services: list[tuple[Study, Local]], monkeypatch: Any) -> None:
     """A planted leak: an engine that takes longer where there is one record more."""
-    engine = services[1][1].app.state.office.datasets["people"].engine()
+    engine = services[1][1].app.state.operations.datasets["people"].engine()
     rows = engine._backend.rows
 
     def slow(*args: Any) -> Any:

@@ -373,7 +373,7 @@ def test_a_run_killed_between_its_outcome_and_its_last_note_is_complete(
     assert outcomes(ledger) == ["completed"]
 
 
-def test_of_two_copies_of_a_run_one_is_completed(tmp_path, noted, ledger):
+def test_of_two_find_copies_a_run_one_is_completed(tmp_path, noted, ledger):
     noted["stop"] = 5
     with pytest.raises(Stop):
         trainer().fit(data(64), ledger=ledger, dataset_name="patients", checkpoint=tmp_path / "run")

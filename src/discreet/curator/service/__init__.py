@@ -1,7 +1,6 @@
 """The curator as a service: an HTTP interface, its registry of tokens, and a web page.
 
-Only :mod:`~discreet.curator.service.app` and the modules that it imports need FastAPI; the
-registry can be used from the command line without it.
+Only the application and what runs it need FastAPI: the registry can be used without it.
 """
 
 from __future__ import annotations
@@ -9,21 +8,26 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from discreet.curator.service._operations import find_copies, give_budget, open_dataset
+from discreet.curator.service._registry import Registry
+from discreet.curator.service._settings import Settings
+
 if TYPE_CHECKING:
-    from discreet.curator.service.app import create_app
-    from discreet.curator.service.registry import Registry
-    from discreet.curator.service.settings import Settings
+    from discreet.curator.service._app import NoDelayProtocol, create_app, run_service
 
-__all__ = ["Registry", "Settings", "create_app"]
-
-_HOMES = {"Registry": "registry", "Settings": "settings", "create_app": "app"}
+__all__ = [
+    "NoDelayProtocol",
+    "Registry",
+    "Settings",
+    "create_app",
+    "find_copies",
+    "give_budget",
+    "open_dataset",
+    "run_service",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return getattr(import_module(f"{__name__}._app"), name)

@@ -19,7 +19,7 @@ from discreet.errors import BudgetExceeded, DiscreetError, InvalidValue, KeyConf
 if TYPE_CHECKING:
     import httpx
 
-    from discreet.curator.queries import Query
+    from discreet.curator._queries import Query
 
 __all__ = ["Client", "ServiceRefused", "ServiceUnreachable"]
 

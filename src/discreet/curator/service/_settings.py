@@ -10,8 +10,6 @@ from typing import final
 from discreet import _validate
 from discreet.errors import InvalidValue
 
-__all__ = ["Settings"]
-
 
 @final
 @dataclass(frozen=True)
@@ -19,10 +17,10 @@ class Settings:
     """``ledger`` is the file or the URL of the ledger; everything else has a default.
 
     ``quantum`` is the unit of time in seconds: an answer leaves one quantum after its question
-    arrived, or 2, 4, 8 and so on. It should be longer than a usual query takes. ``settle`` is how
-    many seconds after its charge a quote tells that a question was answered; it should be longer
-    than any query takes. ``rate`` is how many requests a second one token may make in the long run
-    and ``burst`` how many at once. ``body_limit`` is the largest request in bytes,
+    arrived, or 2, 4, 8 and so on. It should be longer than a usual query takes. ``quote_delay`` is
+    how many seconds after its charge a quote tells that a question was answered; it should be
+    longer than any query takes. ``rate`` is how many requests a second one token may make in the
+    long run and ``burst`` how many at once. ``body_limit`` is the largest request in bytes,
     ``body_seconds`` how long it may take to arrive. ``threads`` is how many requests are worked on
     at the same time; ``waiting`` is how many more may wait before others are told to come back.
     ``engine_threads`` is how many threads DuckDB gives to one query: 1 answers most small queries
@@ -33,7 +31,7 @@ class Settings:
     ledger: str
     data: str | None = None
     quantum: float = 0.05
-    settle: float = 300.0
+    quote_delay: float = 300.0
     rate: float = 20.0
     burst: int = 40
     refusal_rate: float = 1.0
@@ -51,7 +49,7 @@ class Settings:
         if self.data is not None and not Path(self.data).is_dir():
             raise InvalidValue("data", self.data, "a directory")
         _validate.real("quantum", self.quantum, at_least=0.001, at_most=60)
-        _validate.real("settle", self.settle, at_least=1, at_most=86_400)
+        _validate.real("quote_delay", self.quote_delay, at_least=1, at_most=86_400)
         _validate.real("rate", self.rate, above=0, at_most=1e6)
         _validate.integer("burst", self.burst, at_least=1, at_most=10**6)
         _validate.real("refusal_rate", self.refusal_rate, above=0, at_most=1e6)

@@ -2,24 +2,75 @@
 
 Budgets are not here: they are in the ledger, where nobody can raise them. A token says who its
 holder is, which datasets exist for it and which sub-budgets its charges count against.
+
+A token reads ``dsc_<id>_<secret>``: 256 random bits that are shown once and stored as a hash. The
+id finds the row; the SHA-256 of the secret is compared with the row in constant time. A slow hash
+is for passwords that can be guessed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import re
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from discreet import _validate
 from discreet._store import Session
-from discreet.curator.service import tokens
 from discreet.errors import InvalidValue, LedgerExists, LedgerMissing
 from discreet.ledger import Ledger, check_name
 
-__all__ = ["ANALYST", "OWNER", "Holder", "Registered", "Registry", "Token"]
+_FORM = re.compile(r"dsc_([0-9a-f]{16})_([0-9a-f]{64})")
+NOBODY = hashlib.sha256(b"no token has this digest").hexdigest()
+
+
+class Secret(NamedTuple):
+    """A token in two parts."""
+
+    id: str
+    secret: str
+
+    def as_text(self) -> str:
+        """The token as its holder keeps it."""
+        return f"dsc_{self.id}_{self.secret}"
+
+
+def new_secret() -> Secret:
+    """A new token; ``secrets`` draws from the cryptographic source of the system."""
+    return Secret(secrets.token_hex(8), secrets.token_hex(32))
+
+
+def parse(text: str) -> Secret | None:
+    """Read a token; None if the text has not the form of one.
+
+    >>> parse("dsc_0123_4567") is None
+    True
+    >>> made = new_secret()
+    >>> parse(made.as_text()) == made
+    True
+    """
+    match = _FORM.fullmatch(text)
+    return None if match is None else Secret(match[1], match[2])
+
+
+def digest_of(secret: str) -> str:
+    """What is stored of a secret."""
+    return hashlib.sha256(secret.encode("ascii")).hexdigest()
+
+
+def matches(secret: str, stored: str | None) -> bool:
+    """Whether a secret has the stored digest, in a time that does not tell how nearly.
+
+    Without a stored digest the comparison is made all the same, and fails.
+    """
+    same = hmac.compare_digest(digest_of(secret), NOBODY if stored is None else stored)
+    return same and stored is not None
+
 
 OWNER, ANALYST = "owner", "analyst"
 LONGEST_DAYS = 3660
@@ -178,7 +229,7 @@ class Registry:
         if len(note) > 200 or (note and not note.isprintable()):
             raise InvalidValue("note", note[:80], "at most 200 printable characters")
         scope = _scope(role, analyst=analyst, project=project, datasets=datasets)
-        made, now = tokens.new_secret(), self._clock()
+        made, now = new_secret(), self._clock()
         token = Token(
             id=made.id,
             role=role,
@@ -198,7 +249,7 @@ class Registry:
             session.run(
                 f"INSERT INTO tokens (digest, {_TOKEN}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    tokens.digest_of(made.secret),
+                    digest_of(made.secret),
                     token.id,
                     role,
                     analyst,
@@ -230,14 +281,14 @@ class Registry:
 
     def authenticate(self, text: str) -> Holder | None:
         """Who holds this token; None if it is unknown, wrong, expired or revoked."""
-        given = tokens.parse(text)
+        given = parse(text)
         if given is None:
             return None
         # A token that is not on the disk yet has not left the one who makes it.
         with self._store.reading(durable=False) as session:
             found = session.rows(f"SELECT digest, {_TOKEN} FROM tokens WHERE id = ?", (given.id,))
         digest = str(found[0][0]) if found else None
-        if not tokens.matches(given.secret, digest):
+        if not matches(given.secret, digest):
             return None
         token = _token(found[0][1:])
         if token.revoked is not None or self._clock() >= datetime.fromisoformat(token.expires):

@@ -25,47 +25,24 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, cast, final
 
-from discreet.curator.expressions import (
-    Column,
-    Compare,
-    Condition,
-    Number,
-    Value,
-    condition,
-    number,
-)
-from discreet.curator.forms import (
+from discreet._forms import (
     Form,
     choice,
     exact,
+    form_of,
     integer,
     optional,
-    read_form,
     row_of,
     scalar,
     text,
 )
+from discreet.curator.expressions import (
+    Condition,
+    Number,
+    condition,
+    number,
+)
 from discreet.errors import InvalidValue
-
-__all__ = [
-    "QUERIES",
-    "Column",
-    "Compare",
-    "Count",
-    "CountPersons",
-    "GroupBy",
-    "Histogram",
-    "Mean",
-    "Quantile",
-    "Query",
-    "Sum",
-    "ThresholdStream",
-    "TopK",
-    "Value",
-    "Variance",
-    "Workload",
-    "query_from_json",
-]
 
 _epsilon = exact(above=0, at_most=1_000_000)
 _delta = optional(exact(above=0, below=1))
@@ -224,7 +201,9 @@ def _write_group_value(value: str | Fraction) -> Any:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-_key = scalar(_group_value, _write_group_value)
+_key = scalar(
+    _group_value, {"anyOf": [text.schema({}), {"type": "number"}]}, write=_write_group_value
+)
 _groups = optional(row_of(row_of(_key, most=8), most=10_000))
 _candidates = optional(row_of(_key, most=10_000))
 
@@ -340,9 +319,19 @@ QUERIES: dict[str, type[Form]] = {
 }
 
 
+_query = form_of(Query, lambda: QUERIES)
+
+
 def query_from_json(document: Mapping[str, Any]) -> Query:
     """Read a query, strictly: what is unknown or missing is an ``InvalidValue`` that names it."""
-    return cast("Query", read_form("", document, QUERIES, "kind", 0))
+    return cast("Query", _query.read("", document, 0))
+
+
+def describe_queries() -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of ``Query`` and of every form that it refers to, by name."""
+    components: dict[str, dict[str, Any]] = {}
+    _query.schema(components)
+    return components
 
 
 def _increasing(argument: str, values: tuple[Fraction, ...]) -> None:

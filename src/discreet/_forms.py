@@ -1,13 +1,17 @@
 """Frozen data classes that are JSON objects, read strictly: nothing unknown, nothing coerced.
 
 A *form* declares each of its fields as ``Annotated[type, kind]``; the :class:`Kind` checks a value,
-reads it from JSON and writes it to JSON. Reading raises ``InvalidValue`` that names the place
-(``where.left.name``), so queries of analysts are refused by their own text alone, before any data
-are touched.
+reads it from JSON, writes it to JSON and describes it by a JSON Schema. Reading raises
+``InvalidValue`` that names the place (``where.left.name``), so queries of analysts are refused by
+their own text alone, before any data are touched.
+
+A schema describes types, fields, lengths and ranges. What it cannot say is for the form alone: how
+fields fit together, bounds of numbers that are written as text, and the depth.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from fractions import Fraction
@@ -16,37 +20,29 @@ from typing import Any, ClassVar, TypeVar, get_type_hints
 from discreet import _validate
 from discreet.errors import InvalidValue
 
-__all__ = [
-    "DEEPEST",
-    "LONGEST_TEXT",
-    "Form",
-    "Kind",
-    "checked_text",
-    "choice",
-    "exact",
-    "form_of",
-    "integer",
-    "optional",
-    "row_of",
-    "scalar",
-    "text",
-    "write_number",
-]
-
 DEEPEST = 32
 LONGEST_TEXT = 200
 _LARGEST_DIGITS = 10**18
+_EXACT = (
+    r"[+-]?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"
+    r"|[+-]?[0-9]{1,18}/0{0,17}[1-9][0-9]{0,17}"
+)
 
+Schema = dict[str, Any]
 FormType = TypeVar("FormType", bound="Form")
 
 
 @dataclass(frozen=True)
 class Kind:
-    """How one field is checked, read from JSON (at a depth) and written."""
+    """How one field is checked, read from JSON (at a depth), written and described.
+
+    ``schema`` returns a JSON Schema, and enters the forms that it refers to into a dictionary.
+    """
 
     check: Callable[[str, Any], Any]
     read: Callable[[str, Any, int], Any]
     write: Callable[[Any], Any]
+    schema: Callable[[dict[str, Schema]], Schema]
 
 
 class Form:
@@ -126,7 +122,41 @@ def form_of(base: type[FormType], forms: Callable[[], Mapping[str, type[Form]]])
     def read(place: str, document: Any, depth: int) -> Any:
         return read_form(place, document, forms(), base.key, depth)
 
-    return Kind(check, read, lambda value: value.to_json())
+    def schema(components: dict[str, Schema]) -> Schema:
+        if base.__name__ not in components:
+            components[base.__name__] = {}  # a form may hold others of its kind
+            found = [_describe(form, components) for form in forms().values()]
+            components[base.__name__] = {
+                "oneOf": found,
+                "discriminator": {"propertyName": base.key},
+            }
+        return _refer(base)
+
+    return Kind(check, read, lambda value: value.to_json(), schema)
+
+
+def _describe(form: type[Form], components: dict[str, Schema]) -> Schema:
+    """Enter the schema of one form, and return a reference to it."""
+    if form.__name__ not in components:
+        properties: Schema = {form.key: {"const": form.tag}}
+        description: Schema = {
+            "description": (form.__doc__ or "").partition("\n")[0],
+            "type": "object",
+            "properties": properties,
+            "required": [form.key],
+            "additionalProperties": False,
+        }
+        components[form.__name__] = description
+        kinds = kinds_of(form)
+        for one in fields(form):  # type: ignore[arg-type]
+            properties[one.name] = kinds[one.name].schema(components)
+            if one.default is MISSING:
+                description["required"].append(one.name)
+    return _refer(form)
+
+
+def _refer(form: type[Form]) -> Schema:
+    return {"$ref": f"#/components/schemas/{form.__name__}"}
 
 
 def row_of(kind: Kind, *, least: int = 1, most: int = 1000) -> Kind:
@@ -151,7 +181,11 @@ def row_of(kind: Kind, *, least: int = 1, most: int = 1000) -> Kind:
             for at, value in enumerate(sized(place, values))
         )
 
-    return Kind(check, read, lambda values: [kind.write(value) for value in values])
+    def schema(components: dict[str, Schema]) -> Schema:
+        items = kind.schema(components)
+        return {"type": "array", "items": items, "minItems": least, "maxItems": most}
+
+    return Kind(check, read, lambda values: [kind.write(value) for value in values], schema)
 
 
 def optional(kind: Kind) -> Kind:
@@ -160,16 +194,22 @@ def optional(kind: Kind) -> Kind:
         lambda argument, value: None if value is None else kind.check(argument, value),
         lambda place, value, depth: None if value is None else kind.read(place, value, depth),
         lambda value: None if value is None else kind.write(value),
+        lambda components: {"anyOf": [kind.schema(components), {"type": "null"}]},
     )
 
 
-def scalar(check: Callable[[str, Any], Any], write: Callable[[Any], Any] = lambda v: v) -> Kind:
+def scalar(
+    check: Callable[[str, Any], Any],
+    schema: Schema,
+    *,
+    write: Callable[[Any], Any] = lambda value: value,
+) -> Kind:
     """A field that holds a single value, checked and read alike."""
 
     def read(place: str, value: Any, _: int) -> Any:
         return check(place, value)
 
-    return Kind(check, read, write)
+    return Kind(check, read, write, lambda _: schema)
 
 
 def exact(
@@ -192,7 +232,26 @@ def exact(
             raise InvalidValue(argument, _brief(value), expected)
         return number
 
-    return scalar(check, write_number)
+    def read(place: str, value: Any, _: int) -> Fraction:
+        if isinstance(value, str) and re.fullmatch(_EXACT, value) is None:
+            raise InvalidValue(place, _brief(value), 'an exact number such as "1/10" or "0.1"')
+        return check(place, value)
+
+    limits = {
+        "exclusiveMinimum": above,
+        "minimum": -_LARGEST_DIGITS if above is None and at_least is None else at_least,
+        "exclusiveMaximum": below,
+        "maximum": _LARGEST_DIGITS if below is None and at_most is None else at_most,
+    }
+    inside = {name: limit for name, limit in limits.items() if limit is not None}
+    as_text = {
+        "type": "string",
+        "pattern": f"^({_EXACT})$",
+        "description": "An exact number: 3, 0.1, 1e-6 or 1/3.",
+        "examples": ["1/10"],
+    }
+    schema = {"anyOf": [as_text, {"type": "number", **inside}]}
+    return Kind(check, read, str, lambda _: schema)
 
 
 def integer(*, at_least: int, at_most: int) -> Kind:
@@ -200,13 +259,16 @@ def integer(*, at_least: int, at_most: int) -> Kind:
     return scalar(
         lambda argument, value: _validate.integer(
             argument, value, at_least=at_least, at_most=at_most
-        )
+        ),
+        {"type": "integer", "minimum": at_least, "maximum": at_most},
     )
 
 
 def choice(*choices: str) -> Kind:
     """One of a few words."""
-    return scalar(lambda argument, value: _validate.one_of(argument, value, choices))
+    return scalar(
+        lambda argument, value: _validate.one_of(argument, value, choices), {"enum": list(choices)}
+    )
 
 
 def checked_text(argument: str, value: Any) -> str:
@@ -219,12 +281,15 @@ def checked_text(argument: str, value: Any) -> str:
     return value
 
 
-text = scalar(checked_text)
-
-
-def write_number(value: Fraction) -> str:
-    """Write an exact number: ``"3"`` or ``"1/10"``."""
-    return str(value)
+text = scalar(
+    checked_text,
+    {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": LONGEST_TEXT,
+        "not": {"pattern": "[\\u0000-\\u001f\\u007f-\\u009f]"},
+    },
+)
 
 
 def _at(place: str, name: str) -> str:

@@ -1,37 +1,119 @@
-"""The bodies of requests and responses, as OpenAPI describes them."""
+"""What leaves the service: problems, and the bodies of requests and responses for OpenAPI.
+
+Every error that an analyst can cause follows from the question, the schema, the token or the
+budget. Whatever else goes wrong has one fixed text, because its own words might speak of a record.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from discreet.curator.service.expression_models import Exact, Form
-from discreet.curator.service.query_models import QueryModel
-from discreet.curator.service.registry import LONGEST_DAYS
+from discreet.curator.service._registry import LONGEST_DAYS
+from discreet.errors import (
+    BudgetExceeded,
+    DiscreetError,
+    InvalidValue,
+    KeyConflict,
+    LedgerBusy,
+    LedgerCorrupt,
+    LedgerError,
+    LedgerExists,
+    LedgerFull,
+    LedgerMissing,
+    MechanismHalted,
+    NotApplicable,
+    SchemaError,
+)
 
-__all__ = [
-    "AnalystBody",
-    "AnalystsBody",
-    "AskBody",
-    "BudgetBody",
-    "DatasetBody",
-    "DatasetsBody",
-    "FactsBody",
-    "HealthBody",
-    "HistoryBody",
-    "IssuedBody",
-    "NewTokenBody",
-    "ProblemBody",
-    "ReceiptBody",
-    "TokensBody",
-    "VerdictBody",
-    "VerifyBody",
-    "WhoBody",
+_LONGEST = 500
+
+
+class Problem(NamedTuple):
+    """What is sent instead of an answer."""
+
+    status: int
+    kind: str
+    message: str
+    argument: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The body of the response."""
+        return {"kind": self.kind, "message": self.message, "argument": self.argument}
+
+
+class Unanswered(Exception):
+    """A problem on its way to whoever asked."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.kind)
+        self.problem = problem
+
+
+UNKNOWN_TOKEN = Problem(401, "unauthorized", "this token is not valid (any more)")
+NO_TOKEN = Problem(401, "unauthorized", "send the header Authorization: Bearer <token>")
+FORBIDDEN = Problem(403, "forbidden", "this token is not for that")
+TOO_FAST = Problem(429, "too_many_requests", "too many requests; come again later")
+TOO_LARGE = Problem(413, "too_large", "the request is larger than this service accepts")
+TOO_SLOW = Problem(408, "too_slow", "the request took too long to arrive")
+FULL = Problem(507, "full", "the disk of the service is full; nothing was charged")
+DAMAGED = Problem(
+    503, "damaged", "the ledger is damaged; no question is answered until it is mended"
+)
+BUSY = Problem(503, "busy", "the service has too much to do; nothing was charged, come again")
+FAILED = Problem(500, "failed", "the service failed; what was charged stays charged")
+
+_KINDS: tuple[tuple[type[DiscreetError], int, str], ...] = (
+    (BudgetExceeded, 409, "budget_exceeded"),
+    (KeyConflict, 409, "key_conflict"),
+    (LedgerExists, 409, "exists"),
+    (MechanismHalted, 409, "halted"),
+    (LedgerMissing, 404, "missing"),
+    (InvalidValue, 422, "invalid"),
+    (NotApplicable, 422, "invalid"),
+    (SchemaError, 422, "invalid"),
+)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """What to send for an error; a kind that is not known here has the fixed text."""
+    # Their own words name files of the server.
+    if isinstance(error, LedgerFull):
+        return FULL
+    # Its files were replaced, moved or deleted while in use, or cannot be opened.
+    if isinstance(error, LedgerCorrupt) or type(error) is LedgerError:
+        return DAMAGED
+    if isinstance(error, LedgerBusy):
+        return BUSY
+    for type_, status, kind in _KINDS:
+        if isinstance(error, type_):
+            argument = error.argument if isinstance(error, InvalidValue) else None
+            return Problem(status, kind, _short(str(error)), argument)
+    return FAILED
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+ExactText = Annotated[
+    str,
+    Field(
+        pattern=r"^[+-]?[0-9]{1,18}(\.[0-9]{1,18})?(/[0-9]{1,18})?$",
+        description="An exact number: 3, 0.1 or 1/3.",
+        examples=["1/10"],
+    ),
 ]
-
+Exact = ExactText | int | float
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 DatasetName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+
+
+class Form(BaseModel):
+    """An object with exactly these fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ProblemBody(BaseModel):
@@ -60,12 +142,6 @@ class WhoBody(BaseModel):
     quantum: float
     settle: float
     may_register: bool
-
-
-class AskBody(Form):
-    """A query."""
-
-    query: QueryModel
 
 
 class BudgetView(BaseModel):
@@ -245,3 +321,46 @@ class TokensBody(BaseModel):
     """All tokens, the newest first."""
 
     tokens: list[TokenView]
+
+
+class ExpectedErrorBody(BaseModel):
+    """How far a number will be off; null where public facts do not tell."""
+
+    label: str
+    half_width: float | None
+    confidence: float
+
+
+class QuoteBody(BaseModel):
+    """What a query costs, from public facts alone."""
+
+    loss: dict[str, Any]
+    epsilon: str
+    delta: str
+    expected_error: list[ExpectedErrorBody]
+    about: str
+    columns: list[str]
+    answered_before: bool
+
+
+class BarBody(BaseModel):
+    """Error bars of one number; those of one answer hold together at the confidence."""
+
+    label: str
+    low: float | None
+    high: float | None
+    confidence: float
+
+
+class AnswerBody(BaseModel):
+    """An answer: its value, its error bars, its loss and the receipt of its charge."""
+
+    dataset: str
+    query: dict[str, Any]
+    value: Any
+    errors: list[BarBody]
+    loss: dict[str, Any]
+    receipt: ReceiptBody
+    answered_before: bool
+    at: str
+    about: str

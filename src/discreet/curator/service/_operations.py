@@ -1,7 +1,8 @@
-"""What the service does for the holder of a token, without a word of HTTP.
+"""What the service does for owners and analysts, without a word of HTTP.
 
-All of it is synchronous and may be called from many threads. What is returned is plain JSON
-values; what goes wrong is an error of :mod:`discreet.errors`.
+The terminal and the web page go through the same functions. All of it is synchronous and may be
+called from many threads. What is returned is plain JSON values; what goes wrong is an error of
+:mod:`discreet.errors`.
 """
 
 from __future__ import annotations
@@ -9,59 +10,234 @@ from __future__ import annotations
 import hashlib
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 
 from discreet.curator._curator import Curator
-from discreet.curator.queries import Query, query_from_json
-from discreet.curator.service.opened import OpenedDatasets
-from discreet.curator.service.registry import Holder, Registry
-from discreet.curator.service.settings import Settings
+from discreet.curator._queries import Query, query_from_json
+from discreet.curator.dataset import CuratedDataset
+from discreet.curator.service._registry import Holder, Registered, Registry, dataset_name
+from discreet.curator.service._settings import Settings
+from discreet.data import Categorical, Schema
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
     LedgerBusy,
     LedgerCorrupt,
     LedgerMissing,
+    NotApplicable,
 )
 from discreet.ledger import BudgetView, HistoryRow, Ledger
+from discreet.privacy import Filter, Relation
 
-__all__ = ["Office"]
+
+def curated(entry: Registered, *, threads: int = 2) -> CuratedDataset:
+    """A registered dataset as the curator takes it."""
+    schema = Schema.from_toml(entry.schema)
+    return CuratedDataset(
+        entry.name,
+        schema=schema,
+        source=entry.source,
+        table=entry.table,
+        engine=entry.engine,
+        threads=threads,
+    )
+
+
+@final
+class OpenDatasets(Mapping[str, CuratedDataset]):
+    """Names to datasets; every dataset is made once."""
+
+    def __init__(self, registry: Registry, *, threads: int = 2) -> None:
+        self._registry = registry
+        self._threads = threads
+        self._guard = threading.Lock()
+        self._made: dict[str, CuratedDataset] = {}
+
+    def __getitem__(self, name: str) -> CuratedDataset:
+        known = self._made.get(name)
+        if known is not None:
+            return known
+        try:
+            entry = self._registry.dataset(name)
+        except LedgerMissing:
+            raise KeyError(name) from None
+        with self._guard:
+            made = self._made.setdefault(name, curated(entry, threads=self._threads))
+        made.prepare()
+        return made
+
+    def adopt(self, dataset: CuratedDataset) -> None:
+        """Take over a dataset that was opened for its registration."""
+        with self._guard:
+            self._made[dataset.name] = dataset
+
+    def close(self) -> None:
+        """Forget all bounded tables."""
+        with self._guard:
+            made, self._made = self._made, {}
+        for dataset in made.values():
+            dataset.close()
+
+    def __iter__(self) -> Iterator[str]:
+        return (entry.name for entry in self._registry.datasets())
+
+    def __len__(self) -> int:
+        return len(self._registry.datasets())
+
+
+def open_dataset(
+    ledger: Ledger,
+    registry: Registry,
+    name: str,
+    *,
+    schema: Schema,
+    source: str,
+    table: str | None = None,
+    engine: str = "duckdb",
+    epsilon: object = None,
+    delta: object = 0,
+) -> CuratedDataset:
+    """Register a source and open its budget; every charge will have to name an analyst.
+
+    The source is opened first, so that what cannot be served has no budget. Without
+    ``epsilon`` the ledger must hold a budget of that name already, with the unit of the schema
+    and with analysts required: that is how work goes on after a crash between the two steps.
+    """
+    dataset_name("name", name)
+    _require_bounds(schema)
+    if epsilon is not None:
+        Filter(epsilon=epsilon, delta=delta)
+    entry = Registered(name, schema.to_toml(), source, table, engine)
+    registry.check_free(name, source=source, table=table)
+    opened = curated(entry)
+    opened.prepare()
+    if epsilon is None:
+        view = ledger.show(name)
+        fits = view.unit == schema.unit and view.relation is Relation.ADD_REMOVE
+        if not fits or "analyst" not in view.required:
+            raise InvalidValue(
+                "name",
+                name,
+                f"a budget of the ledger for the unit {schema.unit!r} under add_remove that asks "
+                "every charge for its analyst",
+            )
+    else:
+        ledger.create_dataset(
+            name, epsilon=epsilon, delta=delta, unit=schema.unit, required=["analyst"]
+        )
+    registry.add_dataset(name, schema=entry.schema, source=source, table=table, engine=engine)
+    return opened
+
+
+def _require_bounds(schema: Schema) -> None:
+    """Raise for undeclared bounds; undeclared categories are selected privately by a query."""
+    open_ = [
+        name for name in schema.incomplete if not isinstance(schema.columns[name], Categorical)
+    ]
+    if open_:
+        raise NotApplicable(
+            "no bounds are declared for "
+            + ", ".join(map(repr, open_))
+            + ": declare them, or learn them privately with complete_schema; they are not read off "
+            "the data"
+        )
+
+
+def find_copies(registry: Registry, source: str) -> list[str]:
+    """The served datasets whose file has the same content as ``source``.
+
+    A copy under another name is a second budget for the same people, which nobody adds up.
+    """
+    place = Path(source)
+    if not place.is_file():
+        return []
+    size, digest, found = place.stat().st_size, None, []
+    for known in registry.datasets():
+        other = Path(known.source)
+        if known.source == source or not other.is_file() or other.stat().st_size != size:
+            continue
+        digest = digest or _digest(place)
+        if _digest(other) == digest:
+            found.append(known.name)
+    return found
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def give_budget(
+    ledger: Ledger,
+    registry: Registry,
+    dataset: str,
+    *,
+    analyst: str | None = None,
+    project: str | None = None,
+    epsilon: object,
+    delta: object = 0,
+) -> None:
+    """Open the sub-budget of an analyst or of a project; it restricts and never adds."""
+    registry.dataset(dataset)
+    if analyst is not None and analyst not in registry.analysts():
+        raise LedgerMissing(f"there is no analyst {analyst!r}; nothing was changed")
+    ledger.create_budget(dataset, analyst=analyst, project=project, epsilon=epsilon, delta=delta)
+
+
+def file_inside(directory: str | None, name: str) -> str:
+    """The path of a file in the declared directory, however its name is written."""
+    if directory is None:
+        raise NotApplicable(
+            "this service has no directory of data (discreet serve --data): register datasets at "
+            "the terminal"
+        )
+    expected = "the name of a file in the directory of data of this service"
+    base = Path(directory).resolve()
+    try:
+        path = (base / name).resolve()
+        if path.is_relative_to(base) and path.is_file():
+            return str(path)
+    except (OSError, ValueError):
+        pass  # a name that no file can have
+    raise InvalidValue("source", name, expected)
+
 
 REFERENCE = "discreet.curator.reference"
 _VERDICT_HOLDS = 60.0
 
 
 @final
-class Office:
+class Operations:
     """The ledger, the registry and the curator of one process."""
 
     def __init__(self, settings: Settings, *, ledger: Ledger) -> None:
         self.settings = settings
         self.ledger = ledger
         self.registry = Registry(ledger)
-        self.datasets = OpenedDatasets(self.registry, threads=settings.engine_threads)
-        self.curator = Curator(ledger, self.datasets, quote_delay=settings.settle)
+        self.datasets = OpenDatasets(self.registry, threads=settings.engine_threads)
+        self.curator = Curator(ledger, self.datasets, quote_delay=settings.quote_delay)
         self._verifying = threading.Lock()
         self._check_again = 0.0
         self._fault: str | None = None
         self._entitled: set[tuple[str, str | None, str | None, str]] = set()
 
     @classmethod
-    def open(cls, settings: Settings) -> Office:
+    def open(cls, settings: Settings) -> Operations:
         """Open everything that the settings name, and every dataset that is registered."""
         ledger = Ledger.open(settings.ledger)
         try:
-            office = cls(settings, ledger=ledger)
-            office.check_ledger()
+            operations = cls(settings, ledger=ledger)
+            operations.check_ledger()
             with ledger.store.writing():
                 pass  # what would stop the first charge, such as a backup, stops the start
-            for name in office.datasets:
-                office.datasets[name].prepare()
+            for name in operations.datasets:
+                operations.datasets[name].prepare()
         except BaseException:
             ledger.close()
             raise
-        return office
+        return operations
 
     def close(self) -> None:
         """Let go of all files and connections."""

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from curator.service.studies import Local, Study, in_process, make_study, people
-from discreet.curator.service.registry import Registry
+from discreet.curator.service import Registry
 from discreet.ledger import Ledger, check_receipt
 
 PEOPLE = "/v1/datasets/people"
@@ -29,8 +29,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Study,
         make_study(tmp_path_factory.mktemp("with"), rows=[*COMMON, ("extra", 50, "Bodo")]),
     ]
     with (
-        in_process(studies[0], settle=SETTLE) as first,
-        in_process(studies[1], settle=SETTLE) as second,
+        in_process(studies[0], quote_delay=SETTLE) as first,
+        in_process(studies[1], quote_delay=SETTLE) as second,
     ):
         yield list(zip(studies, (first, second), strict=True))
 
@@ -40,7 +40,7 @@ class Held:
 
     def __init__(self, client: Local, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
-        backend = client.app.state.office.datasets["people"].engine()._backend
+        backend = client.app.state.operations.datasets["people"].engine()._backend
         rows = backend.rows
 
         def slow(compiled: str) -> Any:
@@ -95,7 +95,7 @@ def watched(
     asking.join()
     assert replies[0].status_code == 200
     seen.append(views(study, client, question, holder))
-    curator = client.app.state.office.curator
+    curator = client.app.state.operations.curator
     for later in (SETTLE - 30, SETTLE + 2):
         monkeypatch.setattr(curator, "clock", lambda later=later: time.time() + later)
         seen.append(views(study, client, question, holder))
@@ -119,7 +119,7 @@ def test_the_same_polling_by_an_owner_sees_the_end(
 ) -> None:
     """The power of the test above: for owners, who see everything, the views differ."""
     study = make_study(tmp_path_factory.mktemp("owner"), rows=COMMON)
-    with in_process(study, settle=SETTLE) as client:
+    with in_process(study, quote_delay=SETTLE) as client:
         running, ended, *_ = watched(study, client, monkeypatch, "owner")
     assert running["history"][0][2] == "open"
     assert ended["history"][0][2] == "completed"
@@ -195,16 +195,16 @@ def test_one_replay_at_a_time_and_others_are_answered(
     pair: list[tuple[Study, Local]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study, client = pair[0]
-    office = client.app.state.office
+    operations = client.app.state.operations
     started, go_on = threading.Event(), threading.Event()
-    real = type(office.ledger).verify
+    real = type(operations.ledger).verify
 
     def slow(*args: Any, **kwargs: Any) -> Any:
         started.set()
         assert go_on.wait(30)
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(type(office.ledger), "verify", slow)
+    monkeypatch.setattr(type(operations.ledger), "verify", slow)
     headers = study.token("ann")
     first: list[int] = []
 

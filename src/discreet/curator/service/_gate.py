@@ -2,6 +2,11 @@
 
 It is plain ASGI, so that nothing of a request is read before its token was found valid, no more
 of it than the limit is ever held, and an answer leaves when its quantum says so.
+
+The time that a computation takes may depend on the records. Whoever measures it sees only which
+power of two quanta it stayed under, so T seconds of work tell at most log2(T / quantum) + 1
+different things, and nothing while all work stays within one quantum. That holds for the answer
+itself; what else changes when a question ends is kept from analysts (``quote_delay``).
 """
 
 from __future__ import annotations
@@ -11,20 +16,102 @@ import json
 import logging
 import math
 import re
+import threading
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, final
 
-from discreet.curator.service import problems
-from discreet.curator.service.limits import Limiter
-from discreet.curator.service.problems import Problem, problem_of
-from discreet.curator.service.quantum import release_after
-from discreet.curator.service.registry import Holder
-from discreet.curator.service.runner import Unanswered
-from discreet.curator.service.settings import Settings
+from discreet.curator.service._bodies import (
+    BUSY,
+    FAILED,
+    NO_TOKEN,
+    TOO_FAST,
+    TOO_LARGE,
+    TOO_SLOW,
+    UNKNOWN_TOKEN,
+    Problem,
+    Unanswered,
+    problem_of,
+)
+from discreet.curator.service._registry import Holder
+from discreet.curator.service._settings import Settings
 from discreet.errors import LedgerError
 
-__all__ = ["BODY", "HOLDER", "Gate"]
+
+def release_after(elapsed: float, quantum: float) -> float:
+    """The first of quantum, 2 quanta, 4 quanta ... that is not before ``elapsed``.
+
+    >>> [release_after(seconds, 0.5) for seconds in (0.0, 0.5, 0.51, 1.2, 2.1)]
+    [0.5, 0.5, 1.0, 2.0, 4.0]
+    """
+    moment = quantum
+    while moment < elapsed:
+        moment *= 2
+    return moment
+
+
+_MOST_CALLERS = 100_000
+
+
+@final
+class Limiter:
+    """At most ``burst`` requests of one caller at once and ``rate`` a second in the long run.
+
+    >>> now = [0.0]
+    >>> limiter = Limiter(rate=2, burst=3, clock=lambda: now[0])
+    >>> [limiter.wait_for("ann") for _ in range(4)]
+    [0.0, 0.0, 0.0, 0.5]
+    >>> now[0] = 0.5
+    >>> limiter.wait_for("ann"), limiter.wait_for("bob")
+    (0.0, 0.0)
+    """
+
+    def __init__(
+        self, *, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate = rate
+        self._burst = max(1.0, burst)
+        self._clock = clock
+        self._guard = threading.Lock()
+        # When each bucket will be full again: one number says both how full and since when.
+        self._full_at: OrderedDict[str, float] = OrderedDict()
+
+    def wait_for(self, caller: str) -> float:
+        """Take one request out of the bucket; 0, or the seconds after which to come again."""
+        with self._guard:
+            now = self._clock()
+            full_at = max(now, self._full_at.pop(caller, now))
+            lacking = (full_at - now) * self._rate  # requests that the bucket is short of
+            short = lacking + 1.0 - self._burst
+            granted = short <= 1e-9
+            self._full_at[caller] = full_at + 1.0 / self._rate if granted else full_at
+            self._forget(now)
+        return 0.0 if granted else short / self._rate
+
+    def add(self, caller: str, requests: float) -> None:
+        """Count a request that was let in as this many more; its caller waits for them later.
+
+        >>> now = [0.0]
+        >>> limiter = Limiter(rate=2, burst=3, clock=lambda: now[0])
+        >>> limiter.add("ann", 6)
+        >>> limiter.wait_for("ann"), limiter.wait_for("bob")
+        (2.0, 0.0)
+        """
+        if requests > 0:
+            with self._guard:
+                now = self._clock()
+                full_at = max(now, self._full_at.pop(caller, now))
+                self._full_at[caller] = full_at + requests / self._rate
+
+    def _forget(self, now: float) -> None:
+        """Drop the callers that were away for longest; full buckets first cost nothing."""
+        while self._full_at:
+            caller, full_at = next(iter(self._full_at.items()))
+            if full_at > now and len(self._full_at) <= _MOST_CALLERS:
+                return
+            del self._full_at[caller]
+
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -98,7 +185,7 @@ class Gate:
             await _send_problem(leaving, refusal.problem, refusal.headers)
             return
         if self._under_way >= self._settings.threads + self._settings.waiting:
-            await _send_problem(leaving, problems.BUSY, ((b"retry-after", b"1"),))
+            await _send_problem(leaving, BUSY, ((b"retry-after", b"1"),))
             return
         self._under_way += 1
         try:
@@ -110,14 +197,14 @@ class Gate:
         given = _header(scope, b"authorization")
         scheme, _, text = given.partition(" ")
         if not given or scheme.lower() != "bearer":
-            raise self._unauthorized(scope, problems.NO_TOKEN)
+            raise self._unauthorized(scope, NO_TOKEN)
         try:
             holder = await self._authenticate(text.strip())
         except (LedgerError, Unanswered) as error:  # the registry cannot be read just now
             problem = error.problem if isinstance(error, Unanswered) else problem_of(error)
             raise _Refused(problem, (b"retry-after", b"1")) from None
         if holder is None:
-            raise self._unauthorized(scope, problems.UNKNOWN_TOKEN)
+            raise self._unauthorized(scope, UNKNOWN_TOKEN)
         pause = self._rates.wait_for(holder.token)
         if pause:
             raise _too_fast(pause)
@@ -135,7 +222,7 @@ class Gate:
         limit = self._settings.body_limit
         declared = _header(scope, b"content-length")
         if declared.isdecimal() and int(declared[:20]) > limit:
-            raise _Refused(problems.TOO_LARGE, (b"connection", b"close"))
+            raise _Refused(TOO_LARGE, (b"connection", b"close"))
         parts: list[bytes] = []
         held = 0
         try:
@@ -143,16 +230,16 @@ class Gate:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise _Refused(problems.TOO_SLOW)
+                        raise _Refused(TOO_SLOW)
                     part = message.get("body", b"")
                     held += len(part)
                     if held > limit:
-                        raise _Refused(problems.TOO_LARGE, (b"connection", b"close"))
+                        raise _Refused(TOO_LARGE, (b"connection", b"close"))
                     parts.append(part)
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError:
-            raise _Refused(problems.TOO_SLOW, (b"connection", b"close")) from None
+            raise _Refused(TOO_SLOW, (b"connection", b"close")) from None
 
     async def _answered(
         self, scope: MutableMapping[str, Any], receive: Receive, send: Send
@@ -169,7 +256,7 @@ class Gate:
             # The type, never the text: it may hold something of a record.
             _log.error("%s in the application", type(error).__name__)
             held.clear()
-            await _send_problem(hold, problems.FAILED)
+            await _send_problem(hold, FAILED)
         if _TIMED.fullmatch(scope["path"]) is not None:
             elapsed = time.monotonic() - arrived
             leaves = arrived + release_after(elapsed, self._settings.quantum)
@@ -179,7 +266,7 @@ class Gate:
 
 
 def _too_fast(pause: float) -> _Refused:
-    return _Refused(problems.TOO_FAST, (b"retry-after", str(math.ceil(pause)).encode()))
+    return _Refused(TOO_FAST, (b"retry-after", str(math.ceil(pause)).encode()))
 
 
 def _header(scope: MutableMapping[str, Any], name: bytes) -> str:

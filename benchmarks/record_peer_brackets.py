@@ -1,7 +1,7 @@
 """Record the brackets of two other accountants on random settings.
 
 Run ``python benchmarks/record_peer_brackets.py``; it takes a few minutes and writes
-``tests/oracles/peer_brackets.json``, against which ``tests/privacy/test_distribution_judges.py``
+``tests/oracles/peer_brackets.json``, against which ``tests/privacy/test_bracket_judges.py``
 holds the brackets of this library. A peer that fails on a setting is recorded as ``null``.
 """
 

@@ -117,7 +117,7 @@ def test_every_releasing_mechanism_has_an_entry() -> None:
     types |= {"Selection", "StableFunction", "Fail", "LaplaceNoise", "SingleRun", "StabilityTest"}
     types |= {"Charge", "StableVectorPlan"}
     # Functions of public numbers: plans, losses, rounding, distances between votes.
-    plans = {"candidate_count", "discrete_gaussian_mu", "each_of", "laplace_quantile"}
+    plans = {"candidate_count", "each_of", "laplace_quantile"}
     plans |= {"least_integer", "multiplicative_weights_loss", "read_epsilon", "round_outward"}
     plans |= {"round_up", "step_budget", "votes_distance"}
     # Hundreds of subsets a call: audited in its practical form, and by itself below.

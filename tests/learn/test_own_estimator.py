@@ -19,9 +19,9 @@ from discreet.data import Categorical, Real, Schema
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
 from discreet.learn import PrivateClassifier, load_model
 from discreet.ledger import Ledger
-from discreet.mechanisms import discrete_gaussian_mu, gaussian_integers
+from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP
-from discreet.privacy.theorems import gaussian_mu
+from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
 
 STEPS = 1 << 10  # cells are whole numbers: sums of them are exact
 

@@ -13,24 +13,22 @@ from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
-    discrete_gaussian_mu,
     gaussian_integer,
     gaussian_integers,
     gaussian_real,
     gaussian_vector,
 )
-from discreet.mechanisms._gaussian_dominance import _absorbed
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian
 from discreet.privacy.theorems import (
     gaussian_classical_stddev,
     gaussian_delta,
     gaussian_mu,
 )
+from discreet.privacy.theorems._gaussian import _absorbed
 from discreet.randomness import source
-from mechanisms.exact_pairs import REJECT, chi_square, delta_of, product, shifted_gaussian
+from mechanisms.exact_pairs import REJECT, chi_square, delta_of, shifted_gaussian
+from oracles.brackets import EPSILONS
 from randomness.goodness import chi_square_p, gaussian_pmf
-
-EPSILONS = [0.0, 0.1, 0.3, 0.7, 1.0, 1.5]
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 4.0])
@@ -100,33 +98,6 @@ def test_the_loss_of_one_number_is_its_pair(stddev: float, sensitivity: int) -> 
         assert low * (1 - 1e-9) - 1e-13 <= exact <= high * (1 + 1e-9) + 1e-13
     halved = DiscreteGaussian(2 * stddev, sensitivity)
     assert any(delta_of(p, q, eps) > halved.delta(epsilon=eps) + 1e-4 for eps in EPSILONS)
-
-
-@pytest.mark.parametrize("stddev", [2.0, 3.0, 5.0, 12.0])
-@pytest.mark.parametrize("split", [(1, 0), (2, 0), (1, 1), (2, -1), (3, 4)])
-def test_the_theorem_dominates_every_split(stddev: float, split: tuple[int, int]) -> None:
-    shift = math.hypot(*split)
-    mu = discrete_gaussian_mu(stddev, shift, coordinates=2)
-    assert mu is not None
-    reach = math.ceil(9 * stddev) + 5
-    centre = shifted_gaussian(stddev, 0, reach)
-    p = product(centre, centre)
-    moved = [shifted_gaussian(stddev, step, reach) for step in split]
-    q = product(moved[0], moved[1])
-    for epsilon in [*EPSILONS, 3.0]:
-        assert delta_of(p, q, epsilon) <= gaussian_delta(mu, epsilon) * (1 + 1e-9) + 1e-13
-
-
-def test_the_theorem_is_not_vacuous() -> None:
-    # The continuous mu itself is too small for discrete noise of one step: it is refuted.
-    p, q = shifted_gaussian(1.0, 0, 60), shifted_gaussian(1.0, 1, 60)
-    assert any(delta_of(p, q, eps) > gaussian_delta(1.0, eps) + 1e-3 for eps in EPSILONS)
-    # The price falls with the square of the noise in steps.
-    for stddev, price in ((5.0, 0.06), (20.0, 0.004), (1000.0, 1e-5), (1e12, 1e-13)):
-        mu = discrete_gaussian_mu(stddev, 1.0, coordinates=100)
-        assert mu is not None
-        assert 1.0 < mu * stddev < 1.0 + price
-    assert discrete_gaussian_mu(3.0, 1000.0, coordinates=1) is None
 
 
 @pytest.mark.parametrize("smoothing", [0.75, 1.0, 1.5])

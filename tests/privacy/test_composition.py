@@ -10,12 +10,25 @@ import sys
 from itertools import product
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.privacy import theorems
+from discreet.privacy import (
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Grouped,
+    Laplace,
+    PureDP,
+    Relation,
+    theorems,
+)
+from discreet.privacy._renyi import (
+    rdp,
+)
 from discreet.privacy.theorems import (
     Guarantee,
     advanced_composition,
@@ -36,6 +49,7 @@ from discreet.privacy.theorems import (
     optimal_composition_delta,
     optimal_composition_epsilon,
 )
+from oracles.renyi_curves import RENYI_ORDERS
 
 
 def worst_pair(epsilon: float, delta: float) -> tuple[list[float], list[float]]:
@@ -74,9 +88,6 @@ def exact_response_delta(epsilon_step: float, k: int, epsilon: float) -> mpmath.
         return terms
 
 
-# S2
-
-
 @given(epsilon=st.floats(0.0, 3.0), delta=st.floats(0.0, 1e-3), k=st.integers(1, 12))
 def test_group_delta_follows_the_chain_of_neighbours(epsilon: float, delta: float, k: int) -> None:
     chained = 0.0
@@ -113,9 +124,6 @@ def test_generic_group_bound_covers_the_exact_gaussian_group(
 ) -> None:
     generic = group_approx_tight(epsilon, gaussian_delta(mu, epsilon), k=k)
     assert gaussian_delta(group_gaussian(mu, k=k), generic.epsilon) <= generic.delta * (1 + 1e-9)
-
-
-# S5
 
 
 @given(
@@ -278,9 +286,6 @@ def test_naive_dpsgd_is_never_better_than_the_analytic_step(sigma: float, steps:
     assert classical.epsilon == pytest.approx(steps * step, rel=1e-14)
 
 
-# S10
-
-
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 def test_lecture_sigma_is_the_lectures_formula(epsilon: float) -> None:
     n, lipschitz, delta = 500, 2.0, 1e-6
@@ -292,9 +297,6 @@ def test_lecture_sigma_is_the_lectures_formula(epsilon: float) -> None:
 def test_lecture_sigma_refuses_steps_beyond_its_linear_bound() -> None:
     with pytest.raises(NotApplicable, match=r"1\.2564"):
         lecture_sgd_sigma(20.0, 1e-5, n=100, lipschitz=1.0)
-
-
-# The module
 
 
 def public_functions() -> list[tuple[str, object]]:
@@ -353,3 +355,20 @@ def test_bad_input_names_the_argument(call, name) -> None:
     with pytest.raises(InvalidValue) as caught:
         call()
     assert caught.value.argument == name
+
+
+def test_groups_are_exact_for_gaussians_and_safe_for_others():
+    for size in (2, 3, 10, 64, 200):
+        grouped = rdp(Grouped(Gaussian(5.0), size, Relation.ADD_REMOVE), [1.5, 4.0])
+        exact = rdp(Gaussian(5.0).group(size), [1.5, 4.0])
+        assert np.all(grouped >= exact * (1 - 1e-12))
+        if size <= 64:
+            assert np.allclose(grouped, exact, rtol=1e-12)
+        else:
+            assert np.all(grouped <= exact * 4)
+    for base in (Laplace(3.0), Exponential(0.4), PureDP(0.4), DiscreteLaplace(4.0, 1)):
+        generic = rdp(Grouped(base, 3, Relation.ADD_REMOVE), RENYI_ORDERS)
+        assert np.all(generic >= rdp(base.group(3), RENYI_ORDERS) * (1 - 1e-9))
+    sampled = Gaussian(1.0).poisson(rate=0.01)
+    exact = rdp(sampled.group(2), [1.5, 3.0])
+    assert np.all(rdp(Grouped(sampled, 2, Relation.ADD_REMOVE), [1.5, 3.0]) >= exact)

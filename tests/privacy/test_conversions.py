@@ -226,7 +226,7 @@ def test_zcdp_tight_finds_the_minimum(rho: float, delta: float) -> None:
 def test_zcdp_tight_survives_extremes(rho: float) -> None:
     for delta in (1e-300, 1e-5, 1 - 1e-12):
         result = zcdp_to_approx_tight(rho, delta)
-        assert 0.0 <= result <= zcdp_to_approx(rho, delta)
+        assert 0.0 <= result <= zcdp_to_approx(rho, delta) * (1.0 + 1e-14)  # rounded up
 
 
 @given(epsilon=st.floats(0.0, 100.0), at=st.floats(0.0, 1.0))

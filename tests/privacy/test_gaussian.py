@@ -6,13 +6,25 @@ import math
 import random
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mpmath import mp, mpf
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.privacy import (
+    GDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Gaussian,
+)
+from discreet.privacy._renyi import (
+    rdp,
+)
 from discreet.privacy.theorems import (
     GAUSSIAN_DELTA_ERROR,
+    discrete_gaussian_mu,
     gaussian_classical_epsilon,
     gaussian_classical_stddev,
     gaussian_delta,
@@ -20,8 +32,15 @@ from discreet.privacy.theorems import (
     gaussian_mu,
 )
 from discreet.privacy.theorems._gaussian import SMALLEST_POSITIVE, least_satisfying
+from mechanisms.exact_pairs import delta_of, product, shifted_gaussian
+from oracles import exact_compositions as exact
+from oracles import gaussian_mixtures as mixtures
+from oracles.brackets import BRACKET_DELTAS, EPSILONS, contains, contains_delta
+from oracles.renyi_curves import RENYI_ORDERS, finite_divergence, near
 
 MUS = [10.0**power for power in range(-3, 4)] + [0.2499, 0.25, 0.2501, 3.7]
+
+
 DELTAS = [1e-300, 1e-100, 1e-15, 1e-10, 1e-5, 1e-2, 0.1, 0.5, 0.99]
 
 
@@ -200,3 +219,124 @@ def test_bad_input_names_the_argument(function, arguments, name) -> None:
     with pytest.raises(InvalidValue) as caught:
         function(*arguments)
     assert caught.value.argument == name
+
+
+@pytest.mark.parametrize("delta", BRACKET_DELTAS)
+@pytest.mark.parametrize("noise", [0.2, 1.0, 50.0])
+def test_gaussians_have_their_closed_form(noise, delta):
+    contains(Gaussian(noise), lambda e: mixtures.gaussian_delta(1 / mpf(noise), e), delta=delta)
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 0.2])
+def test_composed_gaussians_are_one_gaussian(delta):
+    plan = 7 * Gaussian(2.0) + 3 * GDP(0.25)
+    mu = mp.sqrt(mpf(7) / 4 + mpf(3) / 16)
+    contains(plan, lambda e: mixtures.gaussian_delta(mu, e), delta=delta)
+
+
+def test_a_replaced_record_moves_a_gaussian_twice_as_far():
+    contains(
+        Gaussian(3.0, relation="replace"),
+        lambda e: mixtures.gaussian_delta(mpf(2) / 3, e),
+        delta=1e-6,
+    )
+
+
+@pytest.mark.parametrize("delta", [1e-12, 1e-6, 1e-2, 0.3])
+@pytest.mark.parametrize(("stddev", "shift", "count"), [(0.7, 1, 3), (2.0, 1, 2), (3.0, 4, 1)])
+def test_discrete_gaussian(stddev, shift, count, delta):
+    def weight(x: int) -> mpf:
+        return mp.exp(-(mpf(x) ** 2) / (2 * mpf(stddev) ** 2))
+
+    reach = math.ceil(14 * stddev)
+    contains(
+        count * DiscreteGaussian(stddev, shift),
+        lambda e: exact.integer_noise_delta(weight, shift, count, e, reach=reach),
+        delta=delta,
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.03, 0.1])
+def test_a_truncated_normaliser_does_not_lift_the_lower_bound(epsilon):
+    # Dividing by a sum without its tails would make every mass a little too large.
+    def weight(x: int) -> mpf:
+        return mp.exp(-(mpf(x) ** 2) / 800)
+
+    contains_delta(
+        DiscreteGaussian(20.0),
+        lambda e: exact.integer_noise_delta(weight, 1, 1, e, reach=300),
+        epsilon=epsilon,
+    )
+
+
+def test_a_large_discrete_gaussian_is_close_to_the_continuous_one():
+    for stddev in (1.9e4, 2.1e4, 1e6):
+        bounds = (4 * DiscreteGaussian(stddev, 5000)).epsilon_bounds(delta=1e-6)
+        smooth = Gaussian(stddev / 5000).group(1)
+        target = (4 * smooth).epsilon(delta=1e-6)
+        assert bounds.lower <= target * (1 + 1e-6)
+        assert bounds.upper >= target * (1 - 1e-6)
+        assert bounds.width <= 1e-3 * bounds.upper
+
+
+def lattice_pair(loss: DiscreteLaplace | DiscreteGaussian, reach: int) -> tuple[list, list]:
+    """The two distributions on integers, cut where nothing is left."""
+    with mpmath.workdps(40):
+
+        def density(x: int) -> mpmath.mpf:
+            if isinstance(loss, DiscreteLaplace):
+                return mpmath.exp(-abs(x) / mpmath.mpf(loss.scale))
+            return mpmath.exp(-(mpmath.mpf(x) ** 2) / (2 * mpmath.mpf(loss.stddev) ** 2))
+
+        xs = range(-reach, reach + 1)
+        q = [density(x) for x in xs]
+        p = [density(x - loss.sensitivity) for x in xs]
+        total = mpmath.fsum(q)
+        return [v / total for v in p], [v / total for v in q]
+
+
+@pytest.mark.parametrize("stddev", [0.3, 0.8, 1.6, 4.0])
+@pytest.mark.parametrize("sensitivity", [1, 3])
+@pytest.mark.parametrize("rate", [1.0, 0.05])
+def test_discrete_gaussian_is_the_sum(stddev, sensitivity, rate):
+    loss = DiscreteGaussian(stddev, sensitivity)
+    p, q = lattice_pair(loss, 160)
+    for order in (1.05, 2.0, 3.7, 20.3):
+        value = rdp(loss.poisson(rate=rate), [order])[0]
+        assert near(value, finite_divergence(p, q, order, rate), 1e-11)
+
+
+def test_discrete_gaussian_is_below_the_continuous_one_and_takes_any_size():
+    loss = DiscreteGaussian(0.7, 2)
+    assert np.all(rdp(loss, RENYI_ORDERS) <= RENYI_ORDERS * (2 / 0.7) ** 2 / 2 * (1 + 1e-15))
+    huge = DiscreteGaussian(2.0**40, 2**40)
+    assert np.allclose(rdp(huge, RENYI_ORDERS), RENYI_ORDERS / 2, rtol=1e-15)
+    sampled = rdp(huge.poisson(rate=0.01), RENYI_ORDERS)
+    assert np.allclose(sampled, rdp(Gaussian(1.0).poisson(rate=0.01), RENYI_ORDERS), rtol=1e-12)
+
+
+@pytest.mark.parametrize("stddev", [2.0, 3.0, 5.0, 12.0])
+@pytest.mark.parametrize("split", [(1, 0), (2, 0), (1, 1), (2, -1), (3, 4)])
+def test_the_theorem_dominates_every_split(stddev: float, split: tuple[int, int]) -> None:
+    shift = math.hypot(*split)
+    mu = discrete_gaussian_mu(stddev, shift, coordinates=2)
+    assert mu is not None
+    reach = math.ceil(9 * stddev) + 5
+    centre = shifted_gaussian(stddev, 0, reach)
+    p = product(centre, centre)
+    moved = [shifted_gaussian(stddev, step, reach) for step in split]
+    q = product(moved[0], moved[1])
+    for epsilon in [*EPSILONS, 3.0]:
+        assert delta_of(p, q, epsilon) <= gaussian_delta(mu, epsilon) * (1 + 1e-9) + 1e-13
+
+
+def test_the_theorem_is_not_vacuous() -> None:
+    # The continuous mu itself is too small for discrete noise of one step: it is refuted.
+    p, q = shifted_gaussian(1.0, 0, 60), shifted_gaussian(1.0, 1, 60)
+    assert any(delta_of(p, q, eps) > gaussian_delta(1.0, eps) + 1e-3 for eps in EPSILONS)
+    # The price falls with the square of the noise in steps.
+    for stddev, price in ((5.0, 0.06), (20.0, 0.004), (1000.0, 1e-5), (1e12, 1e-13)):
+        mu = discrete_gaussian_mu(stddev, 1.0, coordinates=100)
+        assert mu is not None
+        assert 1.0 < mu * stddev < 1.0 + price
+    assert discrete_gaussian_mu(3.0, 1000.0, coordinates=1) is None

@@ -137,9 +137,9 @@ def test_pure_bounds_are_the_limit_of_infinite_order():
         assert reading(Gaussian(1.0), 0.0) == math.inf
         assert reading(10 * PureDP(0.1), 0.0) >= 1.0
         assert near(reading(10 * PureDP(0.1), 0.0), 1.0, 1e-14)
-        assert near(reading(PureDP(1).poisson(rate=0.1), 0), math.log1p(0.1 * math.expm1(1)), 1e-14)
+        assert near(reading(PureDP(1).poisson(rate=0.1), 0), math.log1p(0.1 * math.expm1(1)), 2e-12)
         assert reading(Laplace(1.0), 1e-300) <= 1.0 + 1e-15
-        assert near(reading(PureDP(800).poisson(rate=0.1), 0), 800 + math.log(0.1), 1e-12)
+        assert near(reading(PureDP(800).poisson(rate=0.1), 0), 800 + math.log(0.1), 2e-12)
     assert zcdp_epsilon(PureDP(1), 0.0) == math.inf
     assert zcdp_epsilon(PureDP(0), 0.0) == 0.0
 

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from itertools import combinations
 
 import mpmath
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpmath import mp, mpf
+from scipy.special import gammaln, logsumexp
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.privacy import (
+    GDP,
+    ZCDP,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Exponential,
+    Gaussian,
+    Laplace,
+    PoissonSampled,
+    PureDP,
+    RandomizedResponse,
+    Relation,
+    _normal_mixtures,
+    from_pair,
+    theorems,
+)
+from discreet.privacy._renyi import (
+    rdp,
+)
 from discreet.privacy.theorems import (
     amplification_linear,
     amplification_poisson,
@@ -27,8 +50,13 @@ from discreet.privacy.theorems import (
     rdp_from_moment,
     rdp_gaussian,
 )
+from oracles import gaussian_mixtures as mixtures
+from oracles.brackets import check_coarse_steps, contains
+from oracles.renyi_curves import RENYI_ORDERS, near, without_replacement
 
 EPSILONS = st.floats(0.0, 20.0)
+
+
 RATES = st.floats(0.0, 1.0)
 
 
@@ -236,3 +264,277 @@ def test_bad_input_names_the_argument(call, name) -> None:
     with pytest.raises(InvalidValue) as caught:
         call()
     assert caught.value.argument == name
+
+
+@pytest.mark.parametrize("delta", [1e-15, 1e-6, 1e-2])
+@pytest.mark.parametrize(("noise", "rate"), [(0.3, 0.5), (1.0, 0.01), (1.0, 1e-4), (30.0, 0.2)])
+def test_one_poisson_sampled_gaussian(noise, rate, delta):
+    contains(
+        Gaussian(noise).poisson(rate=rate),
+        lambda e: mixtures.poisson_gaussian_delta(noise, rate, e),
+        delta=delta,
+    )
+
+
+@pytest.mark.parametrize(("records", "rate"), [(2, 0.1), (5, 0.3), (40, 0.01)])
+def test_a_group_on_a_poisson_sample_is_a_binomial_mixture(records, rate):
+    weights = [
+        mp.binomial(records, k) * mpf(rate) ** k * (1 - mpf(rate)) ** (records - k)
+        for k in range(records + 1)
+    ]
+    shifts = [mpf(k) / 2 for k in range(records + 1)]
+    contains(
+        Gaussian(2.0).poisson(rate=rate).group(records),
+        lambda e: max(mixtures.mixture_delta(weights, shifts, e, swapped=s) for s in (True, False)),
+        delta=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "count", "epsilon"),
+    [(1.5, 0.1, 20, 0.5), (0.9, 0.05, 10, 1.0), (4.0, 0.5, 40, 0.6), (3.0, 0.9, 8, 0.0)],
+)
+def test_composed_sampled_gaussians_against_a_plain_grid(noise, rate, count, epsilon):
+    interval = 1e-4
+    lower, upper = (
+        max(
+            mixtures.grid_delta([(noise, rate, count, s)], epsilon, interval=interval, up=up)
+            for s in (False, True)
+        )
+        for up in (False, True)
+    )
+    bounds = (count * Gaussian(noise).poisson(rate=rate)).delta_bounds(epsilon=epsilon)
+    assert upper - lower < 0.05 * upper
+    assert bounds.lower <= upper
+    assert bounds.upper >= lower
+    assert bounds.width <= 0.02 * bounds.upper
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.5, 0.05), (0.8, 0.3), (4.0, 0.01)])
+@pytest.mark.parametrize("order", [1, 2, 7, 2.5])
+def test_the_moments_of_s7_by_numerical_integration(noise, rate, order):
+    loss = Gaussian(noise).poisson(rate=rate)
+    removed = mixtures.log_moment(noise, rate, order, added=False)
+    added = mixtures.log_moment(noise, rate, order, added=True)
+    assert removed >= added
+    assert float(loss.rdp([order + 1.0])[0]) * order == pytest.approx(removed, rel=1e-9)
+    if order == int(order):
+        closed = theorems.moments_closed_form(int(order), noise_multiplier=noise, rate=rate)
+        assert closed == pytest.approx(removed, rel=1e-9)
+
+
+REPLACE = Relation.REPLACE
+
+
+def gaussian_moment(mu: float, rate: float, power: float, records: int = 1) -> mpmath.mpf:
+    """E (ratio)^power under N(0, 1) by adaptive quadrature in 40 digits."""
+    with mpmath.workdps(40):
+        m, q, b = mpmath.mpf(mu), mpmath.mpf(rate), mpmath.mpf(power)
+        shares = [
+            mpmath.binomial(records, k) * q**k * (1 - q) ** (records - k)
+            for k in range(records + 1)
+        ]
+        far = b * m * records
+        ends = (min(far, 0) - 16, max(far, 0) + 16)
+        # Where the ratio leaves its floor; panels as short as that turn save whole degrees.
+        turn = m / 2 + mpmath.log((1 - q) / q) / m
+        bends = {turn + k / m for k in (-2, -1, 0, 1, 2)}
+        inside = {x for x in bends if ends[0] < x < ends[1]}
+        points = sorted({*ends, 0, far, far / 4, far / 2} | inside)
+
+        def integrand(x: mpmath.mpf) -> mpmath.mpf:
+            ratio = mpmath.fsum(
+                c * mpmath.exp(k * m * x - (k * m) ** 2 / 2) for k, c in enumerate(shares)
+            )
+            return mpmath.npdf(x) * ratio**b
+
+        # The quadrature goes on until its error is small against 1, so a large value is scaled.
+        scale = max(1, *map(integrand, points))
+        return scale * mpmath.quad(lambda x: integrand(x) / scale, points, method="gauss-legendre")
+
+
+def gaussian_divergence(mu: float, rate: float, order: float, *, reverse: bool = False) -> float:
+    with mpmath.workdps(40):
+        power = 1 - mpmath.mpf(order) if reverse else mpmath.mpf(order)
+        return float(mpmath.log(gaussian_moment(mu, rate, power)) / (mpmath.mpf(order) - 1))
+
+
+def closed_form(mu: float, rate: float, moment: int) -> float:
+    """The sum of S7 for E2 at an integer lambda, divided by lambda."""
+    with mpmath.workdps(40):
+        q, m = mpmath.mpf(rate), mpmath.mpf(mu)
+        total = mpmath.fsum(
+            mpmath.binomial(moment + 1, k)
+            * (1 - q) ** (moment + 1 - k)
+            * q**k
+            * mpmath.exp((k * k - k) * m * m / 2)
+            for k in range(moment + 2)
+        )
+        return float(mpmath.log(total) / moment)
+
+
+SETTINGS = [
+    (1.0, 0.01, 2.5),
+    (0.02, 1e-3, 1.5),
+    (1e-3, 1e-6, 3.3),
+    (5.0, 1e-6, 7.7),
+    (2.0, 0.3, 1.001),
+    (0.1, 0.01, 200.5),
+    (0.5, 0.9, 33.0),
+    (0.25, 1e-4, 64.0),
+]
+
+
+@pytest.mark.parametrize(("mu", "rate", "order"), SETTINGS)
+def test_poisson_gaussian_is_the_integral_and_the_larger_direction(mu, rate, order):
+    value = rdp(Gaussian(1.0 / mu).poisson(rate=rate), [order])[0]
+    forward = gaussian_divergence(1.0 / (1.0 / mu), rate, order)
+    assert near(value, forward, 1e-12)
+    assert gaussian_divergence(mu, rate, order, reverse=True) <= forward * (1 + 1e-15)
+
+
+@pytest.mark.parametrize("mu", [1e-3, 0.05, 0.9, 2.0, 5.0])
+@pytest.mark.parametrize("rate", [1e-6, 0.004, 0.4])
+def test_poisson_gaussian_is_the_closed_form_at_integers(mu, rate):
+    moments = [1, 2, 5, 31, 150, 700]
+    mu = 1.0 / (1.0 / mu)
+    values = rdp(Gaussian(1.0 / mu).poisson(rate=rate), np.array(moments) + 1.0)
+    expected = np.array([closed_form(mu, rate, moment) for moment in moments])
+    assert np.all(np.abs(values - expected) <= 1e-11 * expected)
+
+
+def test_high_orders_keep_only_the_windows_that_matter():
+    """Closed sums with 20,000 terms, over the place where the rule changes hands."""
+    for mu, rate, order in [(0.03, 0.01, 20_000), (0.2, 0.5, 5_000), (1.0, 1e-6, 3_000)]:
+        k = np.arange(order + 1.0)
+        log_terms = (
+            gammaln(order + 1.0)
+            - gammaln(k + 1.0)
+            - gammaln(order - k + 1.0)
+            + k * math.log(rate)
+            + (order - k) * math.log1p(-rate)
+            + (k * k - k) * mu * mu / 2
+        )
+        expected = logsumexp(log_terms) / (order - 1)
+        assert near(rdp(Gaussian(1.0 / mu).poisson(rate=rate), [order])[0], expected, 1e-9)
+
+
+@pytest.mark.parametrize(("mu", "rate", "records"), [(0.7, 0.1, 3), (0.05, 0.3, 2), (2.0, 0.01, 4)])
+def test_several_records_both_directions(mu, rate, records):
+    orders = [1.2, 6.5]
+    values = rdp(PoissonSampled(Gaussian(1.0 / mu), rate, records), orders)
+    for order, value in zip(orders, values, strict=True):
+        with mpmath.workdps(40):
+            a = mpmath.mpf(order)
+            moments = [gaussian_moment(mu, rate, b, records) for b in (a, 1 - a)]
+            expected = float(mpmath.log(max(moments)) / (a - 1))
+        assert near(value, expected, 1e-10)
+
+
+def test_the_reverse_direction_of_several_records_is_the_integral():
+    log_shares = np.log([0.9**3, 3 * 0.1 * 0.81, 3 * 0.01 * 0.9, 0.001])
+    for order in (1.5, 9.0, 60.0):
+        value = _normal_mixtures._reverse_binomial(order, 0.7, log_shares)
+        expected = mpmath.log(gaussian_moment(0.7, 0.1, 1 - order, 3)) / (order - 1)
+        assert near(value, float(expected), 1e-10)
+
+
+def test_several_records_at_far_orders_stay_between_simple_bounds():
+    orders = np.array([1e4, 1e5, 1e6])
+    values = rdp(Gaussian(0.5).poisson(rate=0.2).group(5), orders)
+    reach = orders * (5 * 2.0) ** 2 / 2
+    lower = reach + orders / (orders - 1) * 5 * math.log(0.2)
+    assert np.all(values <= reach * (1 + 1e-12))
+    assert np.all(values >= lower * (1 - 1e-12))
+
+
+def test_rate_one_is_the_unsampled_loss():
+    for base in (Gaussian(0.8), Laplace(2.0), DiscreteGaussian(1.2), DiscreteLaplace(3.0, 2)):
+        close = rdp(base.poisson(rate=1 - 1e-13), RENYI_ORDERS[:6])
+        assert np.allclose(close, rdp(base, RENYI_ORDERS[:6]), rtol=1e-9)
+        assert base.poisson(rate=1.0) is base
+
+
+def test_without_replacement_covers_a_real_mechanism():
+    """Sums of a random subset plus noise: the mixtures of two neighbours, by the integral."""
+    for sigma, (sample, population) in itertools.product((0.7, 2.0), ((1, 4), (2, 5), (4, 5))):
+        loss = without_replacement(Gaussian(sigma, REPLACE), sample, population)
+        bound = rdp(loss, [1.5, 2.0, 8.0])
+        x = np.linspace(-60, 60, 40_001)
+        step = x[1] - x[0]
+        for others in ([0.0] * (population - 1), [1.0, -1.0] * (population // 2)):
+            densities = []
+            for changed in (1.0, -1.0):
+                rows = [changed, *others[: population - 1]]
+                means = [sum(c) for c in itertools.combinations(rows, sample)]
+                peaks = [np.exp(-0.5 * ((x - m) / sigma) ** 2) for m in means]
+                densities.append(np.mean(peaks, axis=0) / (sigma * math.sqrt(2 * math.pi)))
+            p, q = (np.maximum(d, 1e-300) for d in densities)
+            for order, value in zip((1.5, 2.0, 8.0), bound, strict=True):
+                for u, v in ((p, q), (q, p)):
+                    power = np.exp(order * np.log(u) + (1 - order) * np.log(v))
+                    inside = (u > 1e-200) & (v > 1e-200)
+                    moment = np.sum(power[inside]) * step
+                    assert math.log(moment) / (order - 1) <= value * (1 + 1e-9)
+
+
+def test_without_replacement_gaussian_is_the_one_sided_integral():
+    for sigma, order in [(1.1, 2.5), (4.0, 30.0), (200.0, 3.0), (0.5, 12.0), (20.0, 500.0)]:
+        loss = without_replacement(Gaussian(sigma, REPLACE), 1, 100)
+        with mpmath.workdps(24):
+            mu, a, r = 2 / mpmath.mpf(sigma), mpmath.mpf(order), mpmath.mpf("0.01")
+
+            def integrand(x, mu=mu, a=a, r=r):
+                g = r * mpmath.expm1(mu * x - mu * mu / 2)
+                return mpmath.npdf(x) * ((1 + g) ** a + (1 + g) ** (1 - a) - 2 - g)
+
+            far = a * mu
+            cuts = [mu / 2 + mpmath.mpf(k) for k in (0, 0.01, 0.1, 1, 4, 10, 20)]
+            if far > 20:
+                cuts += [mu / 2 + 20 + (far - 30) * k / 8 for k in range(1, 9)]
+                cuts += [mu / 2 + far - 3, mu / 2 + far + 3, mu / 2 + far + 20]
+            scale = max(1, *map(integrand, cuts))  # as in gaussian_moment
+            total = scale * mpmath.quad(
+                lambda x, c=scale, f=integrand: f(x) / c, sorted(set(cuts)), method="gauss-legendre"
+            )
+            expected = float(mpmath.log1p(total) / (a - 1))
+        assert near(rdp(loss, [order])[0], expected, 1e-9)
+
+
+def test_without_replacement_other_bases():
+    orders = np.array([1.2, 2.0, 5.0, 40.0, 600.0])
+    bases = [
+        Gaussian(2.0, REPLACE),
+        GDP(1.0, REPLACE),
+        Laplace(1.0, 1.0, REPLACE),
+        DiscreteLaplace(2.0, 2, REPLACE),
+        DiscreteGaussian(3.0, 2, REPLACE),
+        DiscreteGaussian(3000.0, 2000, REPLACE),
+        RandomizedResponse(1.0, 4),
+        PureDP(1, REPLACE),
+        Exponential(1.0, REPLACE),
+        from_pair([0.6, 0.3, 0.1], [0.2, 0.3, 0.5], relation="replace"),
+        ZCDP(0.05, REPLACE),
+        Gaussian(3.0, REPLACE) + Laplace(2.0, 1.0, REPLACE),
+    ]
+    for base in bases:
+        values = rdp(without_replacement(base, 10, 1000), orders)
+        assert np.all(np.isfinite(values) & (values > 0)), base
+        assert np.all(values <= rdp(base, orders) * (1 + 1e-12)), base
+        assert values[1] < 0.01 * rdp(base, [2.0])[0], base
+    smooth = rdp(without_replacement(DiscreteGaussian(300.0, 600, REPLACE), 10, 1000), orders)
+    gaussian = rdp(without_replacement(Gaussian(1.0, REPLACE), 10, 1000), orders)
+    assert np.allclose(smooth, gaussian, rtol=1e-3)
+    response = without_replacement(RandomizedResponse(1.0), 10, 1000)
+    pure = math.log1p(0.01 * math.expm1(1.0))
+    assert np.all(rdp(response, orders) <= rdp(PureDP(pure, REPLACE), orders) * (1 + 1e-9))
+
+
+def sampled_gaussian_delta(noise: float, rate: float):
+    weights, shifts = [1 - mpf(rate), mpf(rate)], [mpf(0), 1 / mpf(noise)]
+    return lambda e, swapped: mixtures.mixture_delta(weights, shifts, e, swapped=swapped)
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(0.5, 0.3), (1.0, 0.01), (5.0, 0.9)])
+def test_coarse_sampled_gaussian_steps_are_bounded(noise, rate):
+    check_coarse_steps(Gaussian(noise).poisson(rate=rate), sampled_gaussian_delta(noise, rate))

@@ -40,14 +40,13 @@ from discreet.data._cells import to_days
 from discreet.data._columns import Bounded, Date, Integer, Real
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
-    discrete_gaussian_mu,
     gaussian_integers,
     laplace_integers,
     read_epsilon,
     round_up,
 )
 from discreet.privacy import GDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems import gaussian_mu
+from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

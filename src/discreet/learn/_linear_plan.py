@@ -3,7 +3,7 @@
 Two releases are composed. First the second moments of the rows (a matrix), whose noisy inverse
 root whitens the features, so that all directions are about equally long; then ``steps`` full
 gradients on whitened rows. Both are integer vectors (:mod:`discreet.learn._exact_descent`) with
-discrete Gaussian noise, mu-GDP by :func:`discreet.mechanisms.discrete_gaussian_mu`.
+discrete Gaussian noise, mu-GDP by :func:`discreet.privacy.theorems.discrete_gaussian_mu`.
 
 **Sensitivities**, for one row z = (x, 1) with |x| <= R and |z_i| <= 1, B = R^2 + 1:
 
@@ -30,9 +30,8 @@ from typing import Any, final
 from discreet import _validate
 from discreet.data import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, Relation
-from discreet.privacy.theorems import gaussian_mu
+from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
 
 RAW_STEPS = 1 << 12
 WHITENED_STEPS = 1 << 16

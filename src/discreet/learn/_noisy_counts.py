@@ -28,7 +28,7 @@ So the whole release has L1 sensitivity D and 2D, L2 sensitivity sqrt(D) and sqr
 ``unit``. *Laplace*: scale D / epsilon (2D / epsilon), pure DP; the loss is that of D (2D)
 independent shifts by ``unit``, each dominated by one coordinate that takes all of it
 (:func:`discreet.mechanisms.laplace_integers`). *Gaussian*: mu-GDP by the domination theorem
-(:func:`discreet.mechanisms.discrete_gaussian_mu`), calibrated to (epsilon, delta).
+(:func:`discreet.privacy.theorems.discrete_gaussian_mu`), calibrated to (epsilon, delta).
 
 **Estimation** is post-processing and costs nothing. The noise is known, so it is used: what cannot
 be distinguished from noise is not believed. Conditional probabilities lean towards what all classes
@@ -51,14 +51,13 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
-    discrete_gaussian_mu,
     gaussian_integers,
     laplace_integers,
     read_epsilon,
     round_up,
 )
 from discreet.privacy import GDP, ZCDP, DiscreteLaplace, Loss, Relation
-from discreet.privacy.theorems import gaussian_mu
+from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from discreet.mechanisms._counts import (
     laplace_fraction,
     laplace_histogram,
 )
-from discreet.mechanisms._gaussian_dominance import discrete_gaussian_mu
 from discreet.mechanisms._intervals import (
     each_of,
     laplace_quantile,
@@ -104,7 +103,6 @@ __all__ = [
     "binary_response",
     "candidate_count",
     "channel_epsilon",
-    "discrete_gaussian_mu",
     "each_of",
     "evaluate_without_privacy",
     "exponential_choice",

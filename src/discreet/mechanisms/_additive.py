@@ -29,7 +29,7 @@ stands in :mod:`._noise`.
 One number has exactly the pair ``DiscreteGaussian(stddev, sensitivity)``, both in
 steps of the grid (the noise is log-concave, so the largest shift is the worst). For a vector
 the worst split of an L2 shift over coordinates is not one of these pairs; its loss is
-``GDP(mu)``, by the domination theorem of :mod:`._gaussian_dominance`, and
+``GDP(mu)``, by :func:`discreet.privacy.theorems.discrete_gaussian_mu`, and
 ``ZCDP(sensitivity^2 / (2 stddev^2))`` (Canonne, Kamath and Steinke 2020, theorem 14) where that
 theorem is silent because the noise is below about one step.
 """
@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet import _validate
-from discreet.mechanisms._gaussian_dominance import discrete_gaussian_mu
 from discreet.mechanisms._intervals import integer_bars, integers_bars, real_bars, saturate
 from discreet.mechanisms._noise import (
     GaussianNoise,
@@ -56,6 +55,7 @@ from discreet.mechanisms._noise import (
 from discreet.mechanisms._parameters import check_steps, round_up
 from discreet.mechanisms._release import Release
 from discreet.privacy import GDP, ZCDP, DiscreteGaussian, Loss, Relation
+from discreet.privacy.theorems import discrete_gaussian_mu
 from discreet.randomness import (
     GridRelease,
     Source,
@@ -89,16 +89,12 @@ def laplace_integer(
         The private answer, an integer of any size.
     sensitivity : int
         By how much the answer changes at most between neighbours.
-    epsilon : number or str, optional
-        The pure epsilon to meet: the scale is sensitivity / epsilon.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -142,16 +138,12 @@ def laplace_integers(
         The private answers, integers that fit 64 bits.
     sensitivity : int
         The L1 norm of the largest change between neighbours.
-    epsilon : number or str, optional
-        The pure epsilon to meet: the scale is sensitivity / epsilon.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -198,19 +190,15 @@ def laplace_real(
         The private answer. It must be finite: clip before.
     sensitivity : number or str
         By how much the answer changes at most between neighbours.
-    epsilon : number or str, optional
-        The pure epsilon to meet: the scale is sensitivity / epsilon.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     granularity : number or str, optional
         The step of the grid, a power of two that must not be chosen by looking at the data.
         By default just below 2**-40 of the noise, and finer for a tiny epsilon.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -260,19 +248,15 @@ def laplace_vector(
         The L1 norm of the largest change between neighbours.
     changed : int, optional
         The largest number of coordinates in which neighbours can differ; all by default.
-    epsilon : number or str, optional
-        The pure epsilon to meet: the scale is sensitivity / epsilon.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     granularity : number or str, optional
         The step of the grid, a power of two that must not be chosen by looking at the data.
         By default just below 2**-40 of the noise, and finer for a tiny epsilon.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -321,17 +305,15 @@ def gaussian_integer(
     sensitivity : int
         By how much the answer changes at most between neighbours.
     stddev : number or str, optional
-        The standard deviation of the noise.
+        The standard deviation of the noise, unless epsilon is given.
     epsilon, delta : float, optional
-        What to meet instead; exactly one of ``stddev`` and ``epsilon`` is given.
+        What to meet instead.
     calibration : {"analytic", "classical"}
         How epsilon and delta become noise.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -384,17 +366,15 @@ def gaussian_integers(
     changed : int, optional
         The largest number of coordinates in which neighbours can differ; all by default.
     stddev : number or str, optional
-        The standard deviation of the noise.
+        The standard deviation of the noise, unless epsilon is given.
     epsilon, delta : float, optional
-        What to meet instead; exactly one of ``stddev`` and ``epsilon`` is given.
+        What to meet instead.
     calibration : {"analytic", "classical"}
         How epsilon and delta become noise.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -447,9 +427,9 @@ def gaussian_real(
     sensitivity : number or str
         By how much the answer changes at most between neighbours.
     stddev : number or str, optional
-        The standard deviation of the noise.
+        The standard deviation of the noise, unless epsilon is given.
     epsilon, delta : float, optional
-        What to meet instead; exactly one of ``stddev`` and ``epsilon`` is given.
+        What to meet instead.
     calibration : {"analytic", "classical"}
         How epsilon and delta become noise.
     granularity : number or str, optional
@@ -457,10 +437,8 @@ def gaussian_real(
         By default just below 2**-40 of the noise, and finer for a tiny epsilon.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -514,9 +492,9 @@ def gaussian_vector(
     changed : int, optional
         The largest number of coordinates in which neighbours can differ; all by default.
     stddev : number or str, optional
-        The standard deviation of the noise.
+        The standard deviation of the noise, unless epsilon is given.
     epsilon, delta : float, optional
-        What to meet instead; exactly one of ``stddev`` and ``epsilon`` is given.
+        What to meet instead.
     calibration : {"analytic", "classical"}
         How epsilon and delta become noise.
     granularity : number or str, optional
@@ -524,10 +502,8 @@ def gaussian_vector(
         By default just below 2**-40 of the noise, and finer for a tiny epsilon.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

@@ -47,16 +47,12 @@ def laplace_count(
     ----------
     count : int
         The private number of records, at least 0.
-    epsilon : number or str, optional
-        The pure epsilon to meet.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -103,16 +99,12 @@ def laplace_histogram(
         The private records. Those of no category are not counted.
     categories : sequence
         The public categories: every one gets a noisy count, also where there is no record.
-    epsilon : number or str, optional
-        The pure epsilon to meet.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -172,16 +164,12 @@ def laplace_fraction(
     ----------
     having, lacking : int
         The private numbers of people with and without the property.
-    epsilon : number or str, optional
-        The pure epsilon to meet.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        The pure epsilon to meet, or the scale of the noise: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

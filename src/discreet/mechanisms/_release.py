@@ -35,9 +35,22 @@ class Release(Generic[Value]):
     _error_bars: Callable[[float], Interval] | None = field(default=None, repr=False, compare=False)
 
     def interval(self, *, confidence: float = 0.95) -> Interval:
-        """Return where the true answer lies, with at least this confidence over the noise.
+        """Return where the true answer lies; it costs nothing, being post-processing.
 
-        It is post-processing of the released value and costs nothing.
+        Parameters
+        ----------
+        confidence : float
+            The least probability, over the noise, that it lies there.
+
+        Returns
+        -------
+        Interval
+            Its ends, elementwise for vectors.
+
+        Raises
+        ------
+        NotApplicable
+            If no interval is known for this mechanism.
         """
         level = _validate.real("confidence", confidence, above=0, below=1)
         if self._error_bars is None:
@@ -55,9 +68,22 @@ class Selection(Release[Value]):
     _shortfall: Callable[[float], float] | None = field(default=None, repr=False, compare=False)
 
     def shortfall(self, *, confidence: float = 0.95) -> float:
-        """Return by how much the chosen score is below the best at most, with this confidence.
+        """Return by how much the chosen score is below the best at most; it costs nothing.
 
-        Computed from public numbers only; it costs nothing.
+        Parameters
+        ----------
+        confidence : float
+            The least probability that it is no further below.
+
+        Returns
+        -------
+        float
+            The distance, computed from public numbers only.
+
+        Raises
+        ------
+        NotApplicable
+            If no bound is known for this selection.
         """
         level = _validate.real("confidence", confidence, above=0, below=1)
         if self._shortfall is None:

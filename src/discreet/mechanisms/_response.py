@@ -56,10 +56,8 @@ def two_coin_response(
     ----------
     answers : bool or array of bool
         The true answers, one for each person; private.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -105,10 +103,8 @@ def binary_response(
         The true answers, one for each person; private.
     epsilon : number or str
         What the response costs each person.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -151,10 +147,8 @@ def k_ary_response(
         The public categories, at least two.
     epsilon : number or str
         What the response costs each person.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

@@ -113,22 +113,16 @@ def exponential_choice(
     candidates : sequence, optional
         What is chosen from, one entry for each score; public. Without it the value is the
         number of the chosen one.
-    sensitivity : number or str, optional
-        By how much every score changes at most between neighbours.
-    score_range : number or str, optional
-        The range R of the score differences, where it is known; give exactly one of the two.
+    sensitivity, score_range : number or str
+        By how much a score changes at most, or the range R of the changes: exactly one of them.
     monotone : bool
         Whether all scores move in one direction (not under replace).
-    epsilon : number or str, optional
-        What the selection may cost.
-    rate : number or str, optional
-        The rate of the selection; give exactly one of the two.
+    epsilon, rate : number or str
+        What the selection may cost, or its rate: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -186,22 +180,16 @@ def exponential_stream(
     ----------
     parts : iterable of arrays
         The scores, part by part; private. How many candidates there are must be public.
-    sensitivity : number or str, optional
-        By how much every score changes at most between neighbours.
-    score_range : number or str, optional
-        The range R of the score differences, where it is known; give exactly one of the two.
+    sensitivity, score_range : number or str
+        By how much a score changes at most, or the range R of the changes: exactly one of them.
     monotone : bool
         Whether all scores move in one direction (not under replace).
-    epsilon : number or str, optional
-        What the selection may cost.
-    rate : number or str, optional
-        The rate of the selection; give exactly one of the two.
+    epsilon, rate : number or str
+        What the selection may cost, or its rate: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -263,22 +251,16 @@ def permute_and_flip(
     candidates : sequence, optional
         What is chosen from, one entry for each score; public. Without it the value is the
         number of the chosen one.
-    sensitivity : number or str, optional
-        By how much every score changes at most between neighbours.
-    score_range : number or str, optional
-        The range R of the score differences, where it is known; give exactly one of the two.
+    sensitivity, score_range : number or str
+        By how much a score changes at most, or the range R of the changes: exactly one of them.
     monotone : bool
         Whether all scores move in one direction (not under replace).
-    epsilon : number or str, optional
-        What the selection may cost.
-    rate : number or str, optional
-        The rate of the selection; give exactly one of the two.
+    epsilon, rate : number or str
+        What the selection may cost, or its rate: exactly one of them.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -341,19 +323,15 @@ def report_noisy_max(
         By how much every score changes at most between neighbours.
     monotone : bool
         Whether all scores move in one direction (not under replace).
-    epsilon : number or str, optional
-        What the selection may cost.
-    scale : number or str, optional
-        The scale of the noise; give exactly one of the two.
+    epsilon, scale : number or str
+        What the selection may cost, or the scale of the noise: exactly one of them.
     granularity : number or str, optional
         The step of the grid that scores are rounded to, a power of two; by default just below
         2**-40 of the noise. 1 suits counts. The loss speaks of the change after rounding.
     relation : Relation or str
         What neighbours are.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -440,10 +418,8 @@ def bernoulli_parameter(
         The parameter lies between margin and 1 - margin.
     points : int
         How many midpoints the grid has.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

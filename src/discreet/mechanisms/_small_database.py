@@ -159,10 +159,8 @@ def small_database(
         N under add_remove, where the number of records is private.
     largest : int
         More candidates than this are refused.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -443,10 +441,8 @@ def multiplicative_weights(
         N under add_remove, where the number of records is private.
     replays : int
         How often the measurements so far are gone through again in each round; free.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

@@ -366,10 +366,21 @@ class _Comparison(_ThresholdRun):
     def ask(self, value: object) -> Release[bool]:
         """Say whether the private ``value`` of a query passes the threshold, with noise.
 
-        ``value`` is a finite number whose change between neighbours is at most the
-        declared sensitivity. The loss of the release is that of the whole run. Its
-        interval is for the value: from below after a yes, from above after a no.
-        Raises :class:`MechanismHalted` once the run is over.
+        Parameters
+        ----------
+        value : number
+            Finite; its change between neighbours is at most the declared sensitivity.
+
+        Returns
+        -------
+        Release of bool
+            Its loss is that of the whole run. Its interval is for the value: from below after a
+            yes, from above after a no.
+
+        Raises
+        ------
+        MechanismHalted
+            Once the run is over.
         """
         with self._turn():
             answer = read_real("value", value)
@@ -422,6 +433,25 @@ class AboveThreshold(_Comparison):
     >>> run.ask(0)
     Traceback (most recent call last):
     discreet.errors.MechanismHalted: this AboveThreshold has halted: ...
+
+    Parameters
+    ----------
+    threshold : number or str
+        What queries are compared with; public.
+    sensitivity : number or str
+        Of every query.
+    epsilon, scale : number or str
+        What the run costs, or L: exactly one of them.
+    relation : Relation or str
+        What neighbours are.
+    monotone : bool
+        Whether all queries move in one direction (not under replace).
+    granularity : number or str, optional
+        The step of the grid, a power of two.
+    source, insecure_seed : optional
+        Where the bits come from, or a seed for experiments.
+    charge : callable, optional
+        Takes the loss before anything is drawn.
     """
 
     _name = "above_threshold"
@@ -475,6 +505,31 @@ class SparseVector(_Comparison):
     >>> run = SparseVector(threshold=0, answers=2, epsilon=1, sensitivity=1, insecure_seed=3)
     >>> [run.ask(value).value for value in (9000, -9000, 9000)], run.halted, run.loss
     ([True, False, True], True, 2 * PureDP(epsilon=0.5))
+
+    Parameters
+    ----------
+    threshold : number or str
+        What queries are compared with; public.
+    answers : int
+        Q, how many yeses end the run.
+    sensitivity : number or str
+        Of every query.
+    epsilon, delta : number or str, optional
+        What the run costs.
+    scale : number or str, optional
+        L instead of epsilon.
+    composition : str
+        How the runs add up, see :func:`step_budget`.
+    relation : Relation or str
+        What neighbours are.
+    monotone : bool
+        Whether all queries move in one direction (not under replace).
+    granularity : number or str, optional
+        The step of the grid, a power of two.
+    source, insecure_seed : optional
+        Where the bits come from, or a seed for experiments.
+    charge : callable, optional
+        Takes the loss before anything is drawn.
     """
 
     _name = "sparse_vector"
@@ -636,6 +691,15 @@ class StableVector(_ThresholdRun):
     (0, 1, False)
     >>> run.ask([450, 451], votes).value, run.halted
     (FAIL, True)
+
+    Parameters
+    ----------
+    fails, epsilon, delta, relation, threshold, questions, composition
+        As in :func:`stable_vector_plan`.
+    source, insecure_seed : optional
+        Where the bits come from, or a seed for experiments.
+    charge : callable, optional
+        Takes the loss before anything is drawn.
     """
 
     def __init__(
@@ -686,7 +750,22 @@ class StableVector(_ThresholdRun):
     def ask(self, data: Data, function: StableFunction[Data, Value]) -> Release[Value | Fail]:
         """Release f(data) exactly if it is stable, else :data:`FAIL`; the loss is the run's.
 
-        Raises :class:`MechanismHalted` once the run is over.
+        Parameters
+        ----------
+        data : any
+            The private records, as the function takes them.
+        function : StableFunction
+            The question, with its distance to instability.
+
+        Returns
+        -------
+        Release
+            The answer itself, or FAIL.
+
+        Raises
+        ------
+        MechanismHalted
+            Once the run is over.
         """
         with self._turn():
             check_relation(function, self._plan.relation)

@@ -84,6 +84,17 @@ class StableFunction(Generic[Data, Value]):
     ... )
     >>> larger.value([10, 400]), larger.distance([10, 400])
     (1, 389)
+
+    Parameters
+    ----------
+    value : callable
+        The answer, of the data.
+    distance : callable
+        The distance to instability, of the data.
+    relation : Relation or str
+        What neighbours are.
+    name : str
+        For the provenance.
     """
 
     value: Callable[[Data], Value]
@@ -188,10 +199,8 @@ def release_if_stable(
         What the test may cost, see :func:`stability_test`.
     relation : Relation or str
         What neighbours are; the function must count in the same.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

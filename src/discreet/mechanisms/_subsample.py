@@ -126,10 +126,8 @@ def subsample_and_aggregate(
         In how many subsets a record may be; 1 makes them disjoint.
     n_jobs : int
         Other than 1: run the estimator in processes of joblib; no influence on the loss.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------
@@ -220,10 +218,8 @@ def subsample_and_aggregate_as_printed(
         More subsets than this are refused.
     n_jobs : int
         Other than 1: run the estimator in processes of joblib; no influence on the loss.
-    source : Source, optional
-        Where the bits come from; the operating system by default.
-    insecure_seed : int, optional
-        A seed for experiments, recorded in the provenance.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
 
     Returns
     -------

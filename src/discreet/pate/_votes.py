@@ -18,7 +18,7 @@ last digits. Nothing rests on that: every statement holds for the discrete noise
 
 *Losses.* One moved vote shifts the histogram by an integer vector with two entries of size one.
 Gaussian noise of deviation s on all counts is GDP(sqrt(2) / s) by the domination theorem of
-:func:`discreet.mechanisms.discrete_gaussian_mu`, and on the largest count alone, which
+:func:`discreet.privacy.theorems.discrete_gaussian_mu`, and on the largest count alone, which
 moves by at most one, GDP(1 / s). Laplace noise of scale b on all counts is two
 releases of PureDP(1 / b), one for each count that moves; together PureDP(2 / b),
 but the two compose to less at delta > 0.
@@ -43,8 +43,8 @@ from scipy import special
 
 from discreet._validate import fraction, withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms import discrete_gaussian_mu
 from discreet.privacy import GDP, Loss, PureDP, Relation
+from discreet.privacy.theorems import discrete_gaussian_mu
 from discreet.randomness import Source, discrete_gaussian, discrete_laplace
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from discreet.privacy._fourier import (
     Inversion,
     Part,
     infinite_mass,
-    known_number,
     log_mgf,
     tilt_for_delta,
     tilt_for_epsilon,
@@ -31,7 +30,18 @@ from discreet.privacy._fourier import (
 )
 from discreet.privacy._loss import Bounds, Loss
 from discreet.privacy._normal_mixtures import stacked_cells
-from discreet.privacy._pair import ROUGH, Array, Cells, Measure, Pair, Resolution, orient
+from discreet.privacy._pair import (
+    ROUGH,
+    Array,
+    Cells,
+    Measure,
+    Pair,
+    Resolution,
+    known_number,
+    orient,
+    profile,
+    single_delta,
+)
 
 RELATIVE_TOLERANCE = 1e-3
 ABSOLUTE_TOLERANCE = 1e-6
@@ -500,8 +510,8 @@ def _curve_look(terms: Terms, epsilons: Array, at: int, *, swapped: bool) -> Arr
     tilt, _, upper = _refine_tilt(terms, seen, tilt, focus)
     whole = as_one_step(upper, is_upper=True)
     if whole is not None:
-        found = [single_delta(whole, float(e), is_upper=True) for e in epsilons]
-        return np.minimum(result, found)
+        listed: Array = np.minimum(result, profile(whole, epsilons))
+        return listed
     inversion = Inversion(
         upper, tau=tilt.tau, blur=blur, log_delta=tilt.log_delta - 5.0, around=epsilon
     )
@@ -745,12 +755,3 @@ def single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
     value = known_number("losses", anchor + math.log((p[index] - wanted) / q[index]))
     margin = 1e-12 * (1.0 + abs(value))
     return max(0.0, value + margin if is_upper else value - margin)
-
-
-def single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
-    """delta of one step, exactly."""
-    above = measure.loss[0] > epsilon
-    value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
-    slack = measure.mass_error + 1e-13
-    value *= 1.0 + slack if is_upper else 1.0 - slack
-    return min(1.0, max(0.0, known_number("masses", float(measure.infinite[0]) + value)))

@@ -26,6 +26,13 @@ class PureDP(Listed):
     10 * PureDP(epsilon=0.1)
     >>> (10 * PureDP(0.1)).epsilon(delta=0)
     1.0
+
+    Parameters
+    ----------
+    epsilon : number or str
+        At least 0.
+    relation : Relation or str
+        What neighbours are.
     """
 
     argument_names: ClassVar[dict[str, str]] = {"pure_epsilon": "epsilon"}
@@ -60,7 +67,15 @@ class PureDP(Listed):
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class ApproxDP(Listed):
-    """An (epsilon, delta)-DP release of which nothing more is known; kept exactly."""
+    """An (epsilon, delta)-DP release of which nothing more is known; kept exactly.
+
+    Parameters
+    ----------
+    epsilon, delta : number or str
+        At least 0, and delta at most 1.
+    relation : Relation or str
+        What neighbours are.
+    """
 
     argument_names: ClassVar[dict[str, str]] = {
         "claimed_epsilon": "epsilon",
@@ -104,7 +119,15 @@ class ApproxDP(Listed):
 @final
 @dataclass(frozen=True, repr=False)
 class ZCDP(Atom):
-    """A rho-zero-concentrated-DP release (Bun and Steinke 2016); upper bounds only."""
+    """A rho-zero-concentrated-DP release (Bun and Steinke 2016); upper bounds only.
+
+    Parameters
+    ----------
+    rho : float
+        Above 0.
+    relation : Relation or str
+        What neighbours are.
+    """
 
     rho: float
     relation: Relation = Relation.ADD_REMOVE
@@ -127,7 +150,17 @@ class ZCDP(Atom):
 @final
 @dataclass(frozen=True, repr=False)
 class RenyiDP(Atom):
-    """A Renyi-DP curve known at finitely many orders (Mironov 2017); upper bounds only."""
+    """A Renyi-DP curve known at finitely many orders (Mironov 2017); upper bounds only.
+
+    Parameters
+    ----------
+    orders : tuple of float
+        Distinct, above 1.
+    epsilons : tuple of float
+        The divergence at each order.
+    relation : Relation or str
+        What neighbours are.
+    """
 
     orders: tuple[float, ...]
     epsilons: tuple[float, ...]

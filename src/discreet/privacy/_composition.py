@@ -99,18 +99,6 @@ class Composition(Loss):
             delta += count * claim[1]
         return epsilon, min(delta, Fraction(1))
 
-    def largest(self) -> Fraction | float:
-        total = Fraction(0)
-        for part, count in self.parts:
-            value = part.largest()
-            if isinstance(value, float):
-                return value
-            total += count * value
-        return total
-
-    def renyi_limit(self) -> float:
-        return math.fsum(n * part.renyi_limit() for part, n in self.parts) * (1 + 2**-52)
-
     def zcdp(self) -> float:
         return math.fsum(count * part.zcdp() for part, count in self.parts)
 
@@ -147,7 +135,6 @@ def compose(parts: Iterable[tuple[Loss, int]]) -> Loss:
     ------
     RelationMismatch
         If the losses speak of different relations.
-
     """
     counts = _merged(parts)
     if sum(counts.values()) == 1:
@@ -245,17 +232,9 @@ class Grouped(Loss):
         (epsilon, delta), size = claim, self.size
         if delta == 0 or epsilon == 0:
             return size * epsilon, min(size * delta, Fraction(1))
-        high = round_up(epsilon)
-        if size * high > 600.0:
-            return size * epsilon, Fraction(1)
-        factor = Fraction(math.expm1(size * high) / math.expm1(high) * (1.0 + _PAD))
-        return size * epsilon, min(factor * delta, Fraction(1))
-
-    def largest(self) -> Fraction | float:
-        return self.size * self.base.largest()
-
-    def renyi_limit(self) -> float:
-        return self.size * self.base.renyi_limit()
+        factor = _group_factor(round_up(epsilon), size)
+        whole = math.isinf(factor)
+        return size * epsilon, Fraction(1) if whole else min(Fraction(factor) * delta, Fraction(1))
 
     def zcdp(self) -> float:
         """Return size squared times rho (Bun and Steinke 2016, proposition 27)."""
@@ -282,10 +261,18 @@ class Grouped(Loss):
         parts = epsilons / self.size
         deltas = delta_curve(self.base, parts)
         deltas[parts >= largest_loss(self.base)] = 0.0
-        with np.errstate(over="ignore"):
-            factors = sum(np.exp(j * parts) for j in range(self.size))
-            # A delta of 0 times a factor beyond the floats is no number.
-            return np.where(deltas > 0.0, np.minimum(factors * deltas * (1.0 + 1e-12), 1.0), 0.0)
+        factors = np.array([_group_factor(part, self.size) for part in parts])
+        # A delta of 0 times a factor beyond the floats is no number.
+        return np.where(deltas > 0.0, np.minimum(factors * deltas, 1.0), 0.0)
+
+
+def _group_factor(epsilon: float, size: int) -> float:
+    """Return (e^(k eps) - 1) / (e^eps - 1), rounded up; infinite where it leaves the floats."""
+    if epsilon == 0.0:
+        return float(size)
+    if size * epsilon > 700.0:
+        return math.inf
+    return math.expm1(size * epsilon) / math.expm1(epsilon) * (1.0 + _PAD)
 
 
 def _group_delta(loss: Grouped, epsilon: float) -> float:
@@ -293,10 +280,8 @@ def _group_delta(loss: Grouped, epsilon: float) -> float:
     from discreet.privacy._accountants import delta_upper
 
     part = epsilon / loss.size
-    if loss.size * part > 700.0 and largest_loss(loss.base) > part:
-        return 1.0
-    factor = math.fsum(math.exp(j * part) for j in range(loss.size))
-    return min(1.0, factor * delta_upper(loss.base, part) * (1.0 + 1e-12))
+    one = delta_upper(loss.base, part)
+    return min(1.0, _group_factor(part, loss.size) * one) if one > 0.0 else 0.0
 
 
 def _group_epsilon(loss: Grouped, delta: float) -> float:

@@ -182,18 +182,33 @@ class Filter(_Budget):
 
     Everything that was admitted is together (``epsilon``, ``delta``)-DP under ``relation``.
 
-    ``kind`` is one of :data:`FILTER_KINDS` or several joined by ``+`` (see the module). By
-    default it is ``basic`` for a pure budget (or epsilon 0) and ``auto`` otherwise, which the
-    first charge turns into ``basic+gdp`` if it is a plan (charged with a delta) of Gaussian noise
-    only, as a fit of a linear model is, and into ``basic+zcdp`` if not: sums of rho are the
-    tightest for many small charges, sums of epsilon for few large ones, and the second lane costs
-    nothing. Choose ``gdp`` for Gaussian noise only (its conversion is exact) and ``rdp`` for
-    sampled Gaussians that are charged step by step.
+    Parameters
+    ----------
+    epsilon, delta : number or str
+        The budget, kept exactly.
+    kind : str, optional
+        One of :data:`FILTER_KINDS` or several joined by ``+`` (see the module). By default
+        ``basic`` for a pure budget (or epsilon 0) and ``auto`` otherwise, which the first charge
+        turns into ``basic+gdp`` if it is a plan (charged with a delta) of Gaussian noise only, as
+        a fit of a linear model is, and into ``basic+zcdp`` if not: sums of rho are the tightest
+        for many small charges, sums of epsilon for few large ones, and the second lane costs
+        nothing. Choose ``gdp`` for Gaussian noise only (its conversion is exact) and ``rdp`` for
+        sampled Gaussians that are charged step by step.
+    relation : Relation or str
+        What neighbours are, for every charge.
+    reserved : number or str, optional
+        The part of delta for charges that state or are given a delta: by default all of it for
+        ``basic`` and half of it otherwise.
+    orders : sequence of float, optional
+        The Renyi orders of ``rdp``; by default the one that suits a Gaussian curve best.
 
-    ``reserved`` is the part of delta for charges that state or are given a delta: all of it
-    for ``basic``, half of it by default otherwise. ``orders`` are the Renyi orders of ``rdp``,
-    by default the one that suits a Gaussian curve best.
+    Raises
+    ------
+    InvalidValue
+        If a setting is outside its range, or does not fit the others.
 
+    Examples
+    --------
     >>> from discreet.privacy import PureDP
     >>> budget = Filter(epsilon=1)
     >>> for _ in range(10):
@@ -282,7 +297,7 @@ class Filter(_Budget):
     # --- spending --------------------------------------------------------------------
 
     def admits(self, loss: Loss, *, delta: object = None) -> bool:
-        """Whether :meth:`charge` would go through; nothing is spent."""
+        """Say whether :meth:`charge` with the same arguments would go through; nothing is spent."""
         try:
             self._after(loss, _claim_of(loss, delta))
         except BudgetExceeded:
@@ -292,12 +307,25 @@ class Filter(_Budget):
     def charge(self, loss: Loss, *, delta: object = None, claim: ApproxDP | None = None) -> None:
         """Spend a loss *before* its release, or raise and change nothing.
 
-        ``loss`` may be a whole plan. With ``delta`` the accountant reads it at that delta, which
-        is how a sampled plan such as a training run enters; the delta comes from ``reserved``.
-        A lane that can read the loss as it is, and cheaper so, does that and needs no delta.
-        ``claim`` is that reading where the caller has it already.
-        Raises ``BudgetExceeded`` with what is left, ``RelationMismatch`` for another
-        relation and ``NotApplicable`` where no theorem covers the loss in any open lane.
+        Parameters
+        ----------
+        loss : Loss
+            One release or a whole plan.
+        delta : number or str, optional
+            Where the accountant reads the loss, which is how a sampled plan such as a training
+            run enters; it comes from ``reserved``. A lane that can read the loss as it is, and
+            cheaper so, does that and needs no delta.
+        claim : ApproxDP, optional
+            That reading, where the caller has it already.
+
+        Raises
+        ------
+        BudgetExceeded
+            If there is too little left; the message says how much.
+        RelationMismatch
+            If the loss speaks of another relation.
+        NotApplicable
+            If no theorem covers the loss in any open lane.
         """
         with _CHARGING:
             known = _claim_of(loss, delta) if claim is None else claim
@@ -349,8 +377,15 @@ class Filter(_Budget):
     ) -> None:
         """Add what earlier charges cost, where the ledger knows the amounts.
 
-        A lane that is not named, or has no room for its amount, is closed. A filter without an
-        open lane refuses every further charge.
+        Parameters
+        ----------
+        amounts : mapping
+            What to add to each lane. A lane that is not named, or has no room for its amount, is
+            closed; a filter without an open lane refuses every further charge.
+        delta : Fraction
+            What to add to the deltas that were spent.
+        charges : int
+            How many charges these were.
         """
         with _CHARGING:
             self._lanes = [_raised(lane, amounts.get(lane.name)) for lane in self._lanes]
@@ -439,6 +474,26 @@ class Odometer(_Budget):
     Whitehouse et al. 2023); a transcript counts for the filter that it ends with, which
     is why the shares add up. Together (the default) the smaller reading counts.
 
+    Parameters
+    ----------
+    delta : number or str
+        The delta of every reading.
+    kind : str, optional
+        ``basic``, ``zcdp`` and ``gdp``, or several joined by ``+``.
+    relation : Relation or str
+        What neighbours are, for every charge.
+    reserved : number or str, optional
+        The part of delta for charges that state or are given a delta, as in :class:`Filter`.
+    start, growth : number or str
+        The first budget of the family, and the ratio of two neighbours.
+
+    Raises
+    ------
+    InvalidValue
+        If a setting is outside its range.
+
+    Examples
+    --------
     >>> from discreet.privacy import PureDP
     >>> meter = Odometer(delta=1e-6)
     >>> meter.charge(PureDP(0.25))
@@ -477,7 +532,20 @@ class Odometer(_Budget):
         )
 
     def charge(self, loss: Loss, *, delta: object = None) -> None:
-        """Record a loss *before* its release; with ``delta`` as the accountant's claim at it."""
+        """Record a loss *before* its release.
+
+        Parameters
+        ----------
+        loss : Loss
+            One release or a whole plan.
+        delta : number or str, optional
+            Where the accountant reads the loss, if it is to enter as a claim.
+
+        Raises
+        ------
+        NotApplicable
+            If no theorem covers the loss in any open lane.
+        """
         with _CHARGING:
             read_as = _claim_of(loss, delta) or loss
             good = _charges.separate_delta(read_as, relation=self._relation)

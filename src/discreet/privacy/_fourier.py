@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from discreet.privacy._pair import Array, Measure
+from discreet.privacy._pair import Array, Measure, known_number
 
 UNIT = 2.0**-52
 MOST_FREQUENCIES = 60_000
@@ -60,13 +60,6 @@ class Part:
     def steps(self) -> int:
         """The number of steps in this part."""
         return int(self.counts.sum())
-
-
-def known_number(what: str, value: float) -> float:
-    """``value``, or an error where it is not a number: no comparison with it means anything."""
-    if math.isnan(value):
-        raise ValueError(f"the {what} are not a number")
-    return value
 
 
 def _tilted(measure: Measure, tau: float) -> tuple[Array, Array]:

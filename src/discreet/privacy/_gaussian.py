@@ -62,6 +62,13 @@ class Gaussian(_Normal):
     The clip norm is the most that one added or removed record contributes in L2
     norm. Under ``replace`` one record leaves and another enters, so the means are
     2 apart and mu = 2 / noise_multiplier.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation over clip norm.
+    relation : Relation or str
+        What neighbours are.
     """
 
     noise_multiplier: float
@@ -110,7 +117,15 @@ class Gaussian(_Normal):
 @final
 @dataclass(frozen=True, repr=False)
 class GDP(_Normal):
-    """A mu-Gaussian-DP release (Dong, Roth and Su 2022): dominated by N(mu, 1) against N(0, 1)."""
+    """A mu-Gaussian-DP release (Dong, Roth and Su 2022): dominated by N(mu, 1) against N(0, 1).
+
+    Parameters
+    ----------
+    mu : float
+        From 1e-150 to 1e150.
+    relation : Relation or str
+        What neighbours are.
+    """
 
     mu: float
     relation: Relation = Relation.ADD_REMOVE
@@ -148,6 +163,15 @@ class DiscreteGaussian(Atom):
 
     For a scalar query with integer ``sensitivity``. The noise is log-concave, so the
     largest shift dominates every smaller one.
+
+    Parameters
+    ----------
+    stddev : float
+        The parameter of the noise.
+    sensitivity : int
+        By how much the answer changes at most between neighbours.
+    relation : Relation or str
+        What neighbours are.
     """
 
     stddev: float

@@ -55,7 +55,6 @@ def to_json(loss: Loss) -> dict[str, Any]:
     -------
     dict
         Schema, version and loss; :func:`from_json` reads it.
-
     """
     return {"schema": SCHEMA, "version": VERSION, "loss": _write(loss)}
 
@@ -77,7 +76,6 @@ def from_json(document: Mapping[str, Any] | str) -> Loss:
     ------
     SchemaError
         If anything is missing, unknown, or refused by the constructor of the loss.
-
     """
     return _read(_body(document), "loss", 0, None)
 
@@ -109,8 +107,24 @@ def read_old(document: Mapping[str, Any] | str) -> OldLoss:
 
     Version 0.1 could build losses that no theorem gives, and read finite pairs in one order
     only. Such a loss comes back as one that bounds what the release costs, with the reason.
-    What 0.1 could not have written raises ``SchemaError``, as in :func:`from_json`.
 
+    Parameters
+    ----------
+    document
+        The object, or its text.
+
+    Returns
+    -------
+    OldLoss
+        The loss, and the reason if 0.1 charged too little.
+
+    Raises
+    ------
+    SchemaError
+        If 0.1 could not have written it.
+
+    Examples
+    --------
     >>> base = {"kind": "Laplace", "scale": 1.0, "sensitivity": 1.0, "relation": "add_remove"}
     >>> body = {"kind": "PoissonSampled", "base": base, "rate": 0.1, "records": 5}
     >>> read_old({"schema": "discreet.loss", "version": 1, "loss": body}).loss

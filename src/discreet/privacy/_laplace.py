@@ -13,7 +13,7 @@ from scipy import special
 from discreet import _validate
 from discreet.privacy._loss import Loss, Relation, as_written
 from discreet.privacy._pair import Cells, Pair, Resolution
-from discreet.privacy._renyi import Array, Listed, Spectrum, exp_excess, log_of_excess
+from discreet.privacy._renyi import Array, Listed, Spectrum, bounded_rho, exp_excess, log_of_excess
 
 _MOST_POINTS = 4096
 _LARGEST_LISTED = 64
@@ -25,7 +25,17 @@ _HALVINGS = 34
 @final
 @dataclass(frozen=True, repr=False)
 class Laplace(Listed):
-    """Laplace noise of ``scale`` on a query whose L1 sensitivity under the relation is given."""
+    """Laplace noise of ``scale`` on a query whose L1 sensitivity under the relation is given.
+
+    Parameters
+    ----------
+    scale : float
+        Of the noise.
+    sensitivity : float
+        The L1 norm of the largest change between neighbours.
+    relation : Relation or str
+        What neighbours are.
+    """
 
     scale: float
     sensitivity: float = 1.0
@@ -91,12 +101,6 @@ class Laplace(Listed):
     def claim(self) -> tuple[Fraction, Fraction]:
         return as_written(self.sensitivity) / as_written(self.scale), Fraction(0)
 
-    def largest(self) -> Fraction:
-        return Fraction(self.sensitivity) / Fraction(self.scale)
-
-    def renyi_limit(self) -> float:
-        return self.pure_epsilon * (1 + 2**-52)
-
     def zcdp(self) -> float:
         """Return epsilon + e^-epsilon - 1, the divergence of order 1.
 
@@ -117,6 +121,15 @@ class DiscreteLaplace(Listed):
     """Two-sided geometric noise, P(x) proportional to exp(-|x| / scale), on integers.
 
     ``sensitivity`` is an integer: the most that one neighbour changes the (scalar) query.
+
+    Parameters
+    ----------
+    scale : float
+        Of the noise.
+    sensitivity : int
+        By how much the answer changes at most between neighbours.
+    relation : Relation or str
+        What neighbours are.
     """
 
     scale: float
@@ -178,11 +191,8 @@ class DiscreteLaplace(Listed):
     def claim(self) -> tuple[Fraction, Fraction]:
         return as_written(self.sensitivity) / as_written(self.scale), Fraction(0)
 
-    def largest(self) -> Fraction:
-        return Fraction(self.sensitivity) / Fraction(self.scale)
-
-    def renyi_limit(self) -> float:
-        return self.pure_epsilon * (1 + 2**-52)
+    def zcdp(self) -> float:
+        return bounded_rho(self, self.pure_epsilon * (1 + 2**-52))
 
 
 def _laplace_divergence(orders: Array, epsilon: float) -> Array:

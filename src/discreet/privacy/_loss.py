@@ -200,7 +200,6 @@ class Loss(metaclass=_Checked):
             If the loss is not under add_remove.
         NotApplicable
             If no theorem says what sampling does to this loss.
-
         """
         probability = _validate.real("rate", rate, above=0, at_most=1)
         return self if probability == 1.0 else self.sampled(probability)
@@ -226,7 +225,6 @@ class Loss(metaclass=_Checked):
         ------
         RelationMismatch
             If the loss is not under replace.
-
         """
         from discreet.privacy._sampling import SampledWithoutReplacement
 
@@ -258,7 +256,6 @@ class Loss(metaclass=_Checked):
         ------
         RelationMismatch
             If a replace loss is asked to become an add_remove one.
-
         """
         from discreet.privacy._composition import Grouped
 
@@ -275,6 +272,16 @@ class Loss(metaclass=_Checked):
         """Return the pair of one release: P with the unit against Q without it.
 
         By default a pair that dominates everything with the curve of :meth:`renyi`.
+
+        Parameters
+        ----------
+        resolution
+            How finely, and around which tilt, the pair is to be seen; any cells are valid.
+
+        Returns
+        -------
+        Pair
+            Its cells, and whether both directions have the same profile.
         """
         from discreet.privacy import _renyi
 
@@ -285,9 +292,19 @@ class Loss(metaclass=_Checked):
         return _renyi.curve_pair([(self, 1)])
 
     def renyi(self, orders: Array) -> Array:
-        """Return bounds on the Renyi divergence at orders above 1, the larger direction.
+        """Return bounds on the Renyi divergence, the larger direction.
 
         By default the moments of a pair that dominates :meth:`pair`.
+
+        Parameters
+        ----------
+        orders
+            Numbers above 1.
+
+        Returns
+        -------
+        numpy.ndarray
+            A bound for each order.
         """
         from discreet.privacy import _renyi
 
@@ -308,25 +325,13 @@ class Loss(metaclass=_Checked):
     def claim(self) -> tuple[Fraction, Fraction] | None:
         """Return the (epsilon, delta) that the loss states by itself, or ``None`` for a curve.
 
-        Ledgers compare it exactly. Parameters that the caller wrote as decimals are read as
-        these decimals; whatever has to be computed is rounded up.
+        With delta 0 it is the largest privacy loss (:func:`largest_loss`), which also bounds the
+        Renyi divergence of every order. Ledgers compare it exactly. Parameters that the caller
+        wrote as decimals are read as these decimals; whatever is computed is rounded up.
         """
         from discreet.privacy import _pair
 
         return _pair.largest_claim(self.pair(_pair.ROUGH)) if self.has_own_pair else None
-
-    def largest(self) -> Fraction | float:
-        """Return the largest privacy loss, that is the epsilon at delta 0: exact, or infinite."""
-        claim = self.claim()
-        return math.inf if claim is None or claim[1] > 0 else claim[0]
-
-    def renyi_limit(self) -> float:
-        """Return a bound on the Renyi divergence of order infinity, which bounds every order.
-
-        It is :meth:`largest` again; where the two differ in the last digit, both are recorded in
-        ledgers.
-        """
-        return largest_loss(self)
 
     def zcdp(self) -> float:
         """Return the least rho known for which the loss is rho-zCDP.
@@ -349,11 +354,10 @@ class Loss(metaclass=_Checked):
         >>> from discreet.privacy import Gaussian
         >>> (4 * Gaussian(noise_multiplier=2.0)).zcdp()
         0.5
-
         """
         from discreet.privacy import _renyi
 
-        return _renyi.bounded_rho(self, self.renyi_limit())
+        return _renyi.bounded_rho(self, largest_loss(self))
 
     def gaussian_mu(self) -> float | None:
         """Return mu if the release is exactly mu-GDP, as Gaussian noise is, else ``None``."""
@@ -461,7 +465,6 @@ class Loss(metaclass=_Checked):
         ------
         NotApplicable
             If the accountant does not cover this loss; the message says why.
-
         """
         from discreet.privacy import _accountants
 
@@ -487,18 +490,33 @@ class Loss(metaclass=_Checked):
         ------
         NotApplicable
             If no pair is known for a part of the loss.
-
         """
         from discreet.privacy import _accountants
 
         return _accountants.epsilon_bounds(self, delta=delta, tolerance=tolerance)
 
     def delta(self, *, epsilon: float) -> float:
-        """Return the smallest certified delta at ``epsilon``: always an upper bound."""
+        """Return the smallest certified delta at ``epsilon`` >= 0: always an upper bound."""
         return self.delta_bounds(epsilon=epsilon).upper
 
     def delta_bounds(self, *, epsilon: float) -> Bounds:
-        """Return a bracket around the exact delta of the dominating pair at ``epsilon``."""
+        """Return a bracket around the exact delta of the dominating pair.
+
+        Parameters
+        ----------
+        epsilon
+            At least 0.
+
+        Returns
+        -------
+        Bounds
+            Both bounds, and whether they are close.
+
+        Raises
+        ------
+        NotApplicable
+            If no pair is known for a part of the loss.
+        """
         from discreet.privacy import _accountants
 
         return _accountants.delta_bounds(self, epsilon=epsilon)
@@ -526,7 +544,6 @@ class Loss(metaclass=_Checked):
         >>> from discreet.privacy import Gaussian
         >>> Gaussian(noise_multiplier=2.0).rdp([2, 8]).tolist()
         [0.25, 1.0]
-
         """
         from discreet.privacy import _renyi
 
@@ -544,7 +561,6 @@ class Loss(metaclass=_Checked):
         -------
         float or numpy.ndarray
             An upper bound for each false-positive rate.
-
         """
         from discreet.privacy import _accountants
 
@@ -569,7 +585,6 @@ class Loss(metaclass=_Checked):
         -------
         PosteriorBounds
             The interval and the probability that it fails.
-
         """
         from discreet.privacy import _accountants
 
@@ -646,6 +661,7 @@ def check_loss(argument: str, value: object) -> Loss:
 # --- exact numbers -------------------------------------------------------------------
 
 
+@lru_cache(maxsize=1024)
 def largest_loss(loss: Loss) -> float:
     """Return the smallest known epsilon at delta 0; infinite where the loss is unbounded.
 
@@ -653,8 +669,8 @@ def largest_loss(loss: Loss) -> float:
     >>> largest_loss(10 * PureDP(0.1))
     1.0
     """
-    exact = loss.largest()
-    return exact if isinstance(exact, float) else round_up(exact)
+    claim = loss.claim()
+    return math.inf if claim is None or claim[1] > 0 else round_up(claim[0])
 
 
 def round_up(value: Fraction) -> float:

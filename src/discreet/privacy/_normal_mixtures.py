@@ -23,7 +23,7 @@ import numpy as np
 from scipy import special
 
 from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side
-from discreet.privacy._renyi import log_moments, sampled_log_ratio
+from discreet.privacy._renyi import log_choose, log_moments, sampled_log_ratio
 
 _ACCURACY = 46.0  # minus the log of the relative quadrature error
 _REACH = 11.5  # standard deviations kept beyond the outermost peak: e^-66
@@ -77,12 +77,8 @@ def stacked_cells(rates: Array, mus: Array, resolution: Resolution) -> Cells:
 def log_binomial(records: int, rate: float) -> Array:
     """Return the logarithms of the binomial weights of 0 .. records."""
     k = np.arange(records + 1.0)
-    choose = (
-        special.gammaln(records + 1.0)
-        - special.gammaln(k + 1.0)
-        - special.gammaln(records - k + 1.0)
-    )
-    return np.asarray(choose + k * math.log(rate) + (records - k) * math.log1p(-rate))
+    share = k * math.log(rate)
+    return np.asarray(log_choose(records, k) + share + (records - k) * math.log1p(-rate))
 
 
 @lru_cache(maxsize=4)

@@ -378,13 +378,6 @@ def _sampled_loss(loss: Array, rate: float) -> Array:
     return np.where(far, outer, inner)
 
 
-def sampled_epsilon(epsilon: float, rate: float) -> float:
-    """Return log(1 + rate (e^epsilon - 1)): what sampling makes of a pure epsilon."""
-    if epsilon < 30.0:
-        return math.log1p(rate * math.expm1(epsilon))
-    return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
-
-
 # --- hulls of profiles ------------------------------------------------------------------------
 
 
@@ -433,17 +426,25 @@ def _above(x: Array, value: Array, a: int, b: int, c: int) -> bool:
     return bool(left >= right)
 
 
-def profile(measure: Measure, epsilon: Array) -> Array:
-    """Return H(exp(eps)) of one measure, without composition; rounded up."""
-    order = np.argsort(measure.loss[0])
-    loss, mass = measure.loss[0, order], measure.mass[0, order]
-    first = np.searchsorted(loss, epsilon, side="right")
-    finite = [
-        -float(np.dot(mass[start:], np.expm1(eps - loss[start:])))
-        for start, eps in zip(first, epsilon, strict=True)
-    ]
-    slack = 1.0 + measure.mass_error + 1e-13
-    return np.asarray(np.minimum(np.array(finite) * slack + measure.infinite[0], 1.0))
+def known_number(what: str, value: float) -> float:
+    """Return ``value``, or raise where it is not a number: no comparison with it means anything."""
+    if math.isnan(value):
+        raise ValueError(f"the {what} are not a number")
+    return value
+
+
+def single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
+    """Return delta of one step, exactly up to rounding: up for an upper bound, else down."""
+    above = measure.loss[0] > epsilon
+    value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
+    slack = measure.mass_error + 1e-13
+    value *= 1.0 + slack if is_upper else 1.0 - slack
+    return min(1.0, max(0.0, known_number("masses", float(measure.infinite[0]) + value)))
+
+
+def profile(measure: Measure, epsilons: Array) -> Array:
+    """Return upper bounds on delta of one step at many epsilons."""
+    return np.array([single_delta(measure, epsilon, is_upper=True) for epsilon in epsilons])
 
 
 def mirrored(measure: Measure) -> Measure:

@@ -29,7 +29,7 @@ from scipy import special
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.privacy._loss import Atom, Loss
+from discreet.privacy._loss import Atom, Loss, largest_loss
 from discreet.privacy._pair import FINE, Measure, Pair, Resolution, hull_of_profile, orient
 
 Array: TypeAlias = npt.NDArray[np.float64]
@@ -348,7 +348,7 @@ def curve(loss: Loss, orders: Array) -> Array:
         bound = np.asarray(loss.renyi(orders), dtype=np.float64)
         # A number that could not be computed is no bound; order infinity bounds every order.
         bound = np.where(np.isnan(bound), np.inf, np.maximum(bound, 0.0))
-        return np.minimum(bound, loss.renyi_limit())
+        return np.minimum(bound, largest_loss(loss))
 
 
 def subset_amplification(base: Loss, orders: Array, rate: float) -> Array:
@@ -369,24 +369,21 @@ def subset_amplification(base: Loss, orders: Array, rate: float) -> Array:
     )
     log_moments = [0.0]
     for order in range(2, top + 1):
-        k = j[: order - 1]
-        choose = (
-            special.gammaln(order + 1.0)
-            - special.gammaln(k + 1.0)
-            - special.gammaln(order - k + 1.0)
-        )
-        log_moments.append(
-            float(np.logaddexp(0.0, special.logsumexp(choose + log_terms[: order - 1])))
-        )
+        terms = log_choose(order, j[: order - 1]) + log_terms[: order - 1]
+        log_moments.append(float(np.logaddexp(0.0, special.logsumexp(terms))))
     chord = np.interp(orders[usable], np.arange(1.0, top + 1.0), log_moments)
     result[usable] = chord / (orders[usable] - 1.0)
     return result
 
 
 def _log_expm1(x: float) -> float:
-    if x <= 0:
-        return -math.inf
-    return x + math.log(-math.expm1(-x))
+    return -math.inf if x <= 0 else x + math.log(-math.expm1(-x))
+
+
+def log_choose(n: int, k: Array) -> Array:
+    """Return the logarithms of the binomial coefficients of n over k."""
+    top = special.gammaln(n + 1.0)
+    return np.asarray(top - special.gammaln(k + 1.0) - special.gammaln(n - k + 1.0))
 
 
 def pure_rho(epsilon: float) -> float:
@@ -442,7 +439,7 @@ def rdp_epsilon(loss: Loss, delta: float) -> float:
     True
     """
     delta = _validate.real("delta", delta, at_least=0, below=1)
-    limit = loss.renyi_limit()
+    limit = largest_loss(loss)
     if delta == 0:
         curve(loss, np.array([2.0]))  # refuses what has no Renyi bound
         return limit
@@ -505,7 +502,7 @@ def moments_epsilon(loss: Loss, delta: float) -> float:
     best integer is found by bisecting brackets, however large it is.
     """
     delta = _validate.real("delta", delta, at_least=0, below=1)
-    limit = loss.renyi_limit()
+    limit = largest_loss(loss)
     if delta == 0:
         curve(loss, np.array([2.0]))
         return limit
@@ -536,32 +533,11 @@ def moments_epsilon(loss: Loss, delta: float) -> float:
 
 
 def zcdp_epsilon(loss: Loss, delta: float) -> float:
-    """The least epsilon that rho-zCDP proves at ``delta``.
+    """The least epsilon that rho-zCDP proves at ``delta`` (Canonne, Kamath and Steinke 2020)."""
+    from discreet.privacy.theorems import zcdp_to_approx_tight
 
-    Minimises rho a + ln((a-1)/a) - (ln delta + ln a)/(a-1) (Canonne, Kamath and Steinke 2020).
-    Its derivative vanishes where rho (a-1)^2 = ln(1/(a delta)), which has one root.
-    """
     delta = _validate.real("delta", delta, at_least=0, below=1)
     rho = loss.zcdp()
     if rho == 0:
         return 0.0
-    if delta == 0 or math.isinf(rho):
-        return math.inf
-    target = -math.log(delta)
-    low, high = 0.0, math.sqrt(target / rho)
-    for _ in range(100):
-        middle = (low + high) / 2.0
-        if rho * middle * middle + math.log1p(middle) < target:
-            low = middle
-        else:
-            high = middle
-    excess = high if high > 0 else math.sqrt(target / rho)
-    order = 1.0 + excess
-    terms = (
-        rho * order,
-        -math.log1p(1.0 / excess),
-        target / excess,
-        -math.log1p(excess) / excess,
-    )
-    rounding = 2.0**-50 * math.fsum(abs(term) for term in terms)
-    return max(0.0, math.fsum(terms) + rounding)
+    return math.inf if delta == 0 or rho > 1e150 else zcdp_to_approx_tight(rho, delta)

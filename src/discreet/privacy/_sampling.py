@@ -25,7 +25,7 @@ from discreet.privacy._loss import (
     round_up,
     wrap,
 )
-from discreet.privacy._pair import Pair, Resolution, mirrored, orient, sampled_epsilon
+from discreet.privacy._pair import Pair, Resolution, mirrored, orient
 from discreet.privacy._renyi import Array, curve
 
 _SMALLEST_RATE = 1e-12
@@ -44,25 +44,6 @@ class _Sampled(Loss, abstract=True):
     @property
     def tight(self) -> bool:
         return self.base.tight
-
-    def largest(self) -> Fraction | float:
-        base = largest_loss(self.base)
-        if not math.isfinite(base):
-            return math.inf
-        return Fraction(sampled_epsilon(base, self.share) * (1.0 + 1e-14))
-
-    def renyi_limit(self) -> float:
-        base, rate = self.base.renyi_limit(), self.share
-        if base > 700:
-            # log(1 + rate (e^eps - 1)) <= log(rate) + eps + (1 - rate) / (rate e^eps).
-            far = math.exp(min(0.0, -math.log(rate) - base))
-            return min(base, base + math.log(rate) + far)
-        return math.log1p(rate * math.expm1(base)) * (1 + 2**-50)
-
-    @property
-    def share(self) -> float:
-        """The share of the records that is looked at."""
-        raise NotImplementedError
 
     def zcdp(self) -> float:
         raise NotApplicable(
@@ -106,10 +87,6 @@ class PoissonSampled(_Sampled):
     def relation(self) -> Relation:
         return Relation.ADD_REMOVE
 
-    @property
-    def share(self) -> float:
-        return self.rate
-
     def __repr__(self) -> str:
         text = f"{self.base!r}.poisson(rate={self.rate!r})"
         return text if self.records == 1 else f"{text}.group({self.records})"
@@ -129,14 +106,14 @@ class PoissonSampled(_Sampled):
         return self.base.sampled_pair(resolution, self.rate, self.records)
 
     def renyi(self, orders: Array) -> Array:
-        return self.base.sampled_renyi(orders, self.rate, self.records)
+        curve = self.base.sampled_renyi(orders, self.rate, self.records)
+        return (
+            curve if self.records > 1 else np.minimum(curve, _order_infinity(self.base, self.rate))
+        )
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         claim = self.base.claim() if self.records == 1 else None
         return None if claim is None else _amplified(claim, as_written(self.rate))
-
-    def largest(self) -> Fraction | float:
-        return math.inf if self.records > 1 else super().largest()
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
         if relation is Relation.ADD_REMOVE and isinstance(self.base, Gaussian):
@@ -171,6 +148,7 @@ class PoissonSampled(_Sampled):
         eps, and with a unit added it is at most that (Balle, Barthe and Gaboardi 2018).
         """
         from discreet.privacy.theorems import gaussian_epsilon
+        from discreet.privacy.theorems._sampling import amplified_epsilon
 
         known = self.sampled_gaussian()
         if known is None or not SMALLEST_MU <= known[1] <= LARGEST_SAMPLED_MU:
@@ -179,11 +157,7 @@ class PoissonSampled(_Sampled):
         share = delta / rate
         if share >= 1.0:
             return Bounds(0.0, 0.0)
-        inner = gaussian_epsilon(mu, share * (1.0 - 1e-15))
-        if inner > 500.0:
-            upper = inner + math.log(rate + (1.0 - rate) * math.exp(-inner))
-        else:
-            upper = math.log1p(rate * math.expm1(inner))
+        upper = amplified_epsilon(gaussian_epsilon(mu, share * (1.0 - 1e-15)), rate)
         error = _CLOSED_FORM_ERROR * upper + 1e-12 * rate
         return Bounds(max(0.0, upper - error), upper * (1.0 + 1e-14))
 
@@ -223,10 +197,6 @@ class SampledWithoutReplacement(_Sampled):
         return self.sample / self.population
 
     @property
-    def share(self) -> float:
-        return self.rate
-
-    @property
     def tight(self) -> bool:
         return False
 
@@ -246,8 +216,9 @@ class SampledWithoutReplacement(_Sampled):
 
     def renyi(self, orders: Array) -> Array:
         """Return the better of the amplified curve and no amplification."""
-        sampled: Array = self.base.subset_renyi(orders, self.rate)
-        return np.minimum(curve(self.base, orders), sampled)
+        limit = np.minimum(curve(self.base, orders), _order_infinity(self.base, self.rate))
+        bound: Array = np.minimum(limit, self.base.subset_renyi(orders, self.rate))
+        return bound
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         claim = self.base.claim()
@@ -271,11 +242,19 @@ def refuse_common_sample(loss: Loss) -> str:
     )
 
 
+def _order_infinity(base: Loss, rate: float) -> float:
+    """Return the Renyi divergence of order infinity on a sample, which bounds every order."""
+    from discreet.privacy.theorems._sampling import amplified_epsilon
+
+    return amplified_epsilon(largest_loss(base), rate) * (1 + 2**-50)
+
+
 def _amplified(claim: tuple[Fraction, Fraction], rate: Fraction) -> tuple[Fraction, Fraction]:
     """Return (log(1 + rate (e^eps - 1)), rate delta); never above the claim itself."""
+    from discreet.privacy.theorems._sampling import amplified_epsilon
+
     epsilon, delta = claim
-    high, share = round_up(epsilon), round_up(rate)
-    if high > 600.0:
+    amplified = amplified_epsilon(round_up(epsilon), round_up(rate)) * (1.0 + _PAD)
+    if math.isinf(amplified):
         return epsilon, rate * delta
-    amplified = max(math.log1p(share * math.expm1(high)) * (1.0 + _PAD), _LEAST)
-    return min(epsilon, Fraction(amplified)), rate * delta
+    return min(epsilon, Fraction(max(amplified, _LEAST))), rate * delta

@@ -33,6 +33,13 @@ class Exponential(Listed):
     Also report-noisy-max with Gumbel noise (Durfee and Rogers 2019). Epsilon-bounded range
     implies epsilon-DP and epsilon^2/8-zCDP. Its worst pair depends on which outputs are
     compared, so only upper bounds are certified.
+
+    Parameters
+    ----------
+    epsilon : float
+        The length of the interval that holds all losses.
+    relation : Relation or str
+        What neighbours are.
     """
 
     argument_names: ClassVar[dict[str, str]] = {"pure_epsilon": "epsilon"}
@@ -78,9 +85,6 @@ class Exponential(Listed):
 
     def claim(self) -> tuple[Fraction, Fraction]:
         return as_written(self.pure_epsilon), Fraction(0)
-
-    def largest(self) -> Fraction:
-        return Fraction(self.pure_epsilon)
 
     def zcdp(self) -> float:
         """Return epsilon^2 / 8 (Cesar and Rogers 2021), or a scan of the curve if that is less."""

@@ -70,6 +70,7 @@ from discreet.privacy.theorems._divergences import (
 )
 from discreet.privacy.theorems._gaussian import (
     GAUSSIAN_DELTA_ERROR,
+    discrete_gaussian_mu,
     gaussian_classical_epsilon,
     gaussian_classical_stddev,
     gaussian_delta,
@@ -126,6 +127,7 @@ __all__ = [
     "bounded_range_from_pure",
     "channel_epsilon",
     "contraction",
+    "discrete_gaussian_mu",
     "dobrushin",
     "e_gamma",
     "expected_cost",

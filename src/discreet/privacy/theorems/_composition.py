@@ -36,6 +36,17 @@ def group_pure(epsilon: float, *, k: int) -> float:
 
     >>> group_pure(0.5, k=3)
     1.5
+
+    Parameters
+    ----------
+    epsilon : float
+        The guarantee for one record.
+    k : int
+        The size of the group.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     return _validate.integer("k", k, at_least=1) * epsilon
@@ -47,6 +58,17 @@ def group_approx(epsilon: float, delta: float, *, k: int) -> Guarantee:
     >>> group = group_approx(0.5, 1e-6, k=2)  # 2 e^0.5 delta
     >>> group.epsilon, f"{group.delta:.6e}"
     (1.0, '3.297443e-06')
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee for one record.
+    k : int
+        The size of the group.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -62,6 +84,17 @@ def group_approx_tight(epsilon: float, delta: float, *, k: int) -> Guarantee:
     >>> group = group_approx_tight(0.5, 1e-6, k=2)  # delta (1 + e^0.5)
     >>> group.epsilon, f"{group.delta:.6e}"
     (1.0, '2.648721e-06')
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee for one record.
+    k : int
+        The size of the group.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -79,6 +112,17 @@ def group_gaussian(mu: float, *, k: int) -> float:
 
     >>> group_gaussian(0.5, k=2)
     1.0
+
+    Parameters
+    ----------
+    mu : float
+        The parameter for one record.
+    k : int
+        The size of the group.
+
+    Returns
+    -------
+    float
     """
     mu = _validate.real("mu", mu, at_least=0)
     return _validate.integer("k", k, at_least=1) * mu
@@ -89,6 +133,17 @@ def group_zcdp(rho: float, *, k: int) -> float:
 
     >>> group_zcdp(0.125, k=2)
     0.5
+
+    Parameters
+    ----------
+    rho : float
+        The parameter for one record.
+    k : int
+        The size of the group.
+
+    Returns
+    -------
+    float
     """
     rho = _validate.real("rho", rho, at_least=0)
     return _validate.integer("k", k, at_least=1) ** 2 * rho
@@ -102,6 +157,15 @@ def basic_composition(epsilons: Sequence[float], deltas: Sequence[float]) -> Gua
 
     >>> basic_composition([0.5, 0.25], [1e-6, 0.0])
     Guarantee(epsilon=0.75, delta=1e-06)
+
+    Parameters
+    ----------
+    epsilons, deltas : sequence of float
+        One of each for every release.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilons, deltas = _pairs(epsilons, deltas)
     return Guarantee(math.fsum(epsilons), min(1.0, math.fsum(deltas)))
@@ -116,6 +180,19 @@ def advanced_composition(epsilon: float, delta: float, *, k: int, slack: float) 
     >>> composed = advanced_composition(0.1, 0.0, k=100, slack=1e-5)
     >>> round(composed.epsilon, 4), composed.delta
     (5.8502, 1e-05)
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee of each release.
+    k : int
+        How many releases there are.
+    slack : float
+        The delta that pays for the gain.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0, at_most=700)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -136,6 +213,17 @@ def advanced_composition_heterogeneous(
     >>> composed = advanced_composition_heterogeneous([0.1] * 100, [0.0] * 100, slack=1e-5)
     >>> round(composed.epsilon, 4), composed.delta
     (5.2981, 1e-05)
+
+    Parameters
+    ----------
+    epsilons, deltas : sequence of float
+        One of each for every release.
+    slack : float
+        The delta that pays for the gain.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilons, deltas = _pairs(epsilons, deltas)
     slack = _validate.real("slack", slack, above=0, below=1)
@@ -155,6 +243,19 @@ def optimal_composition_delta(
 
     >>> round(optimal_composition_delta(0.1, 0.0, k=100, epsilon=3.0), 6)
     0.001361
+
+    Parameters
+    ----------
+    epsilon_step, delta_step : float
+        What is known of each mechanism.
+    k : int
+        How many mechanisms there are.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     epsilon_step = _validate.real("epsilon_step", epsilon_step, at_least=0)
     delta_step = _validate.real("delta_step", delta_step, at_least=0, at_most=1)
@@ -171,6 +272,19 @@ def optimal_composition_epsilon(
 
     >>> round(optimal_composition_epsilon(0.1, 0.0, k=100, delta=1e-5), 4)
     4.3068
+
+    Parameters
+    ----------
+    epsilon_step, delta_step : float
+        What is known of each mechanism.
+    k : int
+        How many mechanisms there are.
+    delta : float
+        At least what the failures cost together, below 1.
+
+    Returns
+    -------
+    float
     """
     epsilon_step = _validate.real("epsilon_step", epsilon_step, at_least=0)
     delta_step = _validate.real("delta_step", delta_step, at_least=0, at_most=1)
@@ -201,6 +315,24 @@ def naive_dpsgd(noise_multiplier: float, *, steps: int, delta_step: float) -> Gu
     >>> naive = naive_dpsgd(10.0, steps=100, delta_step=1e-7)
     >>> round(naive.epsilon, 3), f"{naive.delta:.1e}"
     (57.169, '1.0e-05')
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation over clip norm.
+    steps : int
+        How many there are.
+    delta_step : float
+        The delta of each step.
+
+    Returns
+    -------
+    Guarantee
+
+    Raises
+    ------
+    NotApplicable
+        Where the theorem is not proved.
     """
     steps = _validate.integer("steps", steps, at_least=1)
     noise_multiplier = _validate.real("noise_multiplier", noise_multiplier, above=0)
@@ -214,6 +346,19 @@ def naive_dpsgd_analytic(noise_multiplier: float, *, steps: int, delta_step: flo
     >>> naive = naive_dpsgd_analytic(4.0, steps=100, delta_step=1e-7)
     >>> round(naive.epsilon, 3), f"{naive.delta:.1e}"
     (118.175, '1.0e-05')
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation over clip norm.
+    steps : int
+        How many there are.
+    delta_step : float
+        The delta of each step.
+
+    Returns
+    -------
+    Guarantee
     """
     steps = _validate.integer("steps", steps, at_least=1)
     noise_multiplier = _validate.real("noise_multiplier", noise_multiplier, above=0)
@@ -234,6 +379,24 @@ def lecture_sgd_sigma(epsilon: float, delta: float, *, n: int, lipschitz: float)
 
     >>> round(lecture_sgd_sigma(1.0, 1e-5, n=1000, lipschitz=1.0), 1)
     122194.5
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The target.
+    n : int
+        The number of records.
+    lipschitz : float
+        The Lipschitz constant of the loss function.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    NotApplicable
+        Where the theorem is not proved.
     """
     epsilon = _validate.real("epsilon", epsilon, above=0)
     delta = _validate.real("delta", delta, above=0, below=1)

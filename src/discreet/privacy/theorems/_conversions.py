@@ -50,6 +50,17 @@ def rdp_gaussian(mu: float, *, order: float) -> float:
 
     >>> rdp_gaussian(0.5, order=4)
     0.5
+
+    Parameters
+    ----------
+    mu : float
+        Sensitivity over standard deviation.
+    order : float
+        At least 1.
+
+    Returns
+    -------
+    float
     """
     mu = _validate.real("mu", mu, at_least=0)
     order = _validate.real("order", order, at_least=1)
@@ -65,6 +76,17 @@ def rdp_laplace(epsilon: float, *, order: float) -> float:
     0.619124
     >>> rdp_laplace(1.0, order=1) == math.exp(-1)
     True
+
+    Parameters
+    ----------
+    epsilon : float
+        Sensitivity over scale.
+    order : float
+        At least 1, or infinity.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     order = _order(order)
@@ -90,6 +112,19 @@ def rdp_randomized_response(epsilon: float, *, order: float, categories: int = 2
 
     >>> round(rdp_randomized_response(math.log(3), order=2), 6)  # two coins: ln(7/3)
     0.847298
+
+    Parameters
+    ----------
+    epsilon : float
+        The log of the odds of the truth against each lie.
+    order : float
+        At least 1, or infinity.
+    categories : int
+        How many answers there are.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     order = _order(order)
@@ -116,6 +151,17 @@ def rdp_pure(epsilon: float, *, order: float) -> float:
 
     >>> round(rdp_pure(0.1, order=2), 6), round(rdp_pure_simple(0.1, order=2), 6)
     (0.009959, 0.01)
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+    order : float
+        At least 1, or infinity.
+
+    Returns
+    -------
+    float
     """
     return rdp_randomized_response(epsilon, order=order)
 
@@ -125,6 +171,17 @@ def rdp_pure_simple(epsilon: float, *, order: float) -> float:
 
     >>> rdp_pure_simple(0.5, order=2), rdp_pure_simple(0.5, order=8)
     (0.25, 0.5)
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+    order : float
+        At least 1, or infinity.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     order = _order(order)
@@ -136,6 +193,17 @@ def rdp_zcdp(rho: float, *, order: float) -> float:
 
     >>> rdp_zcdp(0.125, order=4)
     0.5
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    order : float
+        At least 1.
+
+    Returns
+    -------
+    float
     """
     rho = _validate.real("rho", rho, at_least=0)
     return _validate.real("order", order, at_least=1) * rho
@@ -149,6 +217,19 @@ def rdp_to_approx_mironov(rdp: float, *, order: float, delta: float) -> float:
 
     >>> round(rdp_to_approx_mironov(0.5, order=11, delta=1e-5), 6)
     1.651293
+
+    Parameters
+    ----------
+    rdp : float
+        The Renyi divergence at this order.
+    order : float
+        Above 1, or infinity.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     rdp, order = _rdp_point(rdp, order)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -164,6 +245,19 @@ def rdp_to_approx_tight(rdp: float, *, order: float, delta: float) -> float:
     1.316193
     >>> rdp_to_approx_tight(0.0, order=2, delta=0.5)
     0.0
+
+    Parameters
+    ----------
+    rdp : float
+        The Renyi divergence at this order.
+    order : float
+        Above 1, or infinity.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     rdp, order = _rdp_point(rdp, order)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -178,6 +272,19 @@ def rdp_to_delta_mironov(rdp: float, *, order: float, epsilon: float) -> float:
 
     >>> round(rdp_to_delta_mironov(0.5, order=11, epsilon=1.0), 6)
     0.006738
+
+    Parameters
+    ----------
+    rdp : float
+        The Renyi divergence at this order.
+    order : float
+        Above 1, or infinity.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     rdp, order = _rdp_point(rdp, order)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -193,6 +300,19 @@ def rdp_to_delta_tight(rdp: float, *, order: float, epsilon: float) -> float:
 
     >>> round(rdp_to_delta_tight(0.5, order=11, epsilon=1.0), 8)
     0.00023616
+
+    Parameters
+    ----------
+    rdp : float
+        The Renyi divergence at this order.
+    order : float
+        Above 1, or infinity.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     rdp, order = _rdp_point(rdp, order)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -217,6 +337,15 @@ def zcdp_from_pure(epsilon: float) -> float:
 
     >>> round(zcdp_from_pure(1.0), 6)
     0.462117
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     return epsilon * math.tanh(0.5 * epsilon)
@@ -227,6 +356,15 @@ def zcdp_from_gdp(mu: float) -> float:
 
     >>> zcdp_from_gdp(0.5)
     0.125
+
+    Parameters
+    ----------
+    mu : float
+        At least 0.
+
+    Returns
+    -------
+    float
     """
     mu = _validate.real("mu", mu, at_least=0)
     return 0.5 * mu * mu
@@ -240,6 +378,15 @@ def zcdp_from_bounded_range(spread: float) -> float:
 
     >>> zcdp_from_bounded_range(1.0)
     0.125
+
+    Parameters
+    ----------
+    spread : float
+        The length of the interval that holds all losses.
+
+    Returns
+    -------
+    float
     """
     spread = _validate.real("spread", spread, at_least=0)
     return spread * spread / 8.0
@@ -250,6 +397,17 @@ def zcdp_to_approx(rho: float, delta: float) -> float:
 
     >>> round(zcdp_to_approx(0.125, 1e-5), 6)
     2.524263
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     rho = _validate.real("rho", rho, at_least=0)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -259,38 +417,47 @@ def zcdp_to_approx(rho: float, delta: float) -> float:
 def zcdp_to_approx_tight(rho: float, delta: float) -> float:
     """Return the least :func:`rdp_to_approx_tight` over the orders (Canonne, Kamath, Steinke 2020).
 
-    Every order gives a valid epsilon, so an imperfect minimum is still an upper bound.
+    The derivative in the order a vanishes where rho (a-1)^2 = ln(1/(a delta)), which has one
+    root. Every order gives a valid epsilon, so an imperfect root is still an upper bound; the
+    result is rounded up.
 
     >>> round(zcdp_to_approx_tight(0.125, 1e-5), 6)
     2.165716
+
+    Parameters
+    ----------
+    rho : float
+        At least 0.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     rho = _validate.real("rho", rho, at_least=0, at_most=1e150)
     delta = _validate.real("delta", delta, above=0, below=1)
     if rho == 0.0:
         return 0.0
 
-    def epsilon(log_above: float) -> float:
-        order = 1.0 + math.exp(log_above)
-        return rdp_to_approx_tight(order * rho, order=order, delta=delta)
-
-    # Around the order that is best for Mironov's conversion, by golden section.
-    middle = min(max(0.5 * (math.log(-math.log(delta)) - math.log(rho)), -22.0), 400.0)
-    left, right = middle - 8.0, middle + 8.0
-    ratio = 0.5 * (math.sqrt(5.0) - 1.0)
-    best = epsilon(middle)
-    inner = [right - ratio * (right - left), left + ratio * (right - left)]
-    values = [epsilon(inner[0]), epsilon(inner[1])]
-    for _ in range(60):
-        best = min(best, *values)
-        if values[0] <= values[1]:
-            right, inner[1], values[1] = inner[1], inner[0], values[0]
-            inner[0] = right - ratio * (right - left)
-            values[0] = epsilon(inner[0])
+    target = -math.log(delta)
+    low, high = 0.0, math.sqrt(target / rho)
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        if rho * middle * middle + math.log1p(middle) < target:
+            low = middle
         else:
-            left, inner[0], values[0] = inner[0], inner[1], values[1]
-            inner[1] = left + ratio * (right - left)
-            values[1] = epsilon(inner[1])
-    return min(best, zcdp_to_approx(rho, delta))
+            high = middle
+    # As order - 1, which keeps its digits where the order is close to 1.
+    above = high if high > 0.0 else math.sqrt(target / rho)
+    terms = (
+        rho * (1.0 + above),
+        -math.log1p(1.0 / above),
+        target / above,
+        -math.log1p(above) / above,
+    )
+    rounding = 2.0**-50 * math.fsum(abs(term) for term in terms)
+    return max(0.0, math.fsum(terms) + rounding)
 
 
 # Gaussian differential privacy.
@@ -304,6 +471,15 @@ def gdp_from_pure(epsilon: float) -> float:
 
     >>> round(gdp_from_pure(1.0), 6)
     1.232035
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     if epsilon < 2.0:
@@ -316,6 +492,17 @@ def gdp_to_approx(mu: float, delta: float) -> float:
 
     >>> round(gdp_to_approx(0.5, 1e-5), 6)
     1.993091
+
+    Parameters
+    ----------
+    mu : float
+        At least 0.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     return gaussian_epsilon(mu, delta)
 
@@ -325,6 +512,15 @@ def gdp_composition(*mus: float) -> float:
 
     >>> gdp_composition(0.3, 0.4)
     0.5
+
+    Parameters
+    ----------
+    *mus : float
+        One for each release, at least 0.
+
+    Returns
+    -------
+    float
     """
     return math.hypot(*(_validate.real("mu", mu, at_least=0) for mu in mus))
 
@@ -339,6 +535,17 @@ def laplace_delta(epsilon_pure: float, epsilon: float) -> float:
 
     >>> round(laplace_delta(1.0, 0.5), 6)
     0.221199
+
+    Parameters
+    ----------
+    epsilon_pure : float
+        The pure epsilon of the mechanism.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     epsilon_pure = _validate.real("epsilon_pure", epsilon_pure, at_least=0)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -350,6 +557,19 @@ def randomized_response_delta(epsilon_pure: float, epsilon: float, *, categories
 
     >>> round(randomized_response_delta(math.log(3), math.log(2)), 6)
     0.25
+
+    Parameters
+    ----------
+    epsilon_pure : float
+        The pure epsilon of the mechanism.
+    epsilon : float
+        Where delta is read.
+    categories : int
+        How many answers there are.
+
+    Returns
+    -------
+    float
     """
     epsilon_pure = _validate.real("epsilon_pure", epsilon_pure, at_least=0)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -364,6 +584,17 @@ def pure_delta(epsilon_pure: float, epsilon: float) -> float:
 
     >>> pure_delta(1.0, 1.0), round(pure_delta(1.0, 0.0), 6)
     (0.0, 0.462117)
+
+    Parameters
+    ----------
+    epsilon_pure : float
+        The pure epsilon of the mechanism.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     return randomized_response_delta(epsilon_pure, epsilon)
 
@@ -375,6 +606,17 @@ def approx_delta(epsilon_known: float, delta_known: float, *, epsilon: float) ->
 
     >>> round(approx_delta(1.0, 1e-5, epsilon=0.9), 6)
     0.069579
+
+    Parameters
+    ----------
+    epsilon_known, delta_known : float
+        The guarantee.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     delta_known = _validate.real("delta_known", delta_known, at_least=0, at_most=1)
     return delta_known + (1.0 - delta_known) * pure_delta(epsilon_known, epsilon)
@@ -388,6 +630,15 @@ def bounded_range_from_pure(epsilon: float) -> float:
 
     >>> bounded_range_from_pure(0.5)
     1.0
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+
+    Returns
+    -------
+    float
     """
     return 2.0 * _validate.real("epsilon", epsilon, at_least=0)
 
@@ -397,6 +648,15 @@ def pure_from_bounded_range(spread: float) -> float:
 
     >>> pure_from_bounded_range(0.5)
     0.5
+
+    Parameters
+    ----------
+    spread : float
+        The length of the interval that holds all losses.
+
+    Returns
+    -------
+    float
     """
     return _validate.real("spread", spread, at_least=0)
 
@@ -409,6 +669,17 @@ def bounded_range_delta(spread: float, epsilon: float) -> float:
 
     >>> round(bounded_range_delta(1.0, 0.0), 6), round(pure_delta(1.0, 0.0), 6)
     (0.244919, 0.462117)
+
+    Parameters
+    ----------
+    spread : float
+        The length of the interval that holds all losses.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     spread = _validate.real("spread", spread, at_least=0)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)

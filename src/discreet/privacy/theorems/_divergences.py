@@ -45,6 +45,17 @@ def renyi(p: Probabilities, q: Probabilities, *, order: float) -> float:
 
     >>> renyi((0.5, 0.5), (1, 0), order=2)
     inf
+
+    Parameters
+    ----------
+    p, q : sequence
+        Probabilities of the same outcomes.
+    order : float
+        Above 0; infinity is allowed.
+
+    Returns
+    -------
+    float
     """
     if order != inf:
         order = _validate.real("order", order, above=0)
@@ -88,6 +99,17 @@ def e_gamma(p: Probabilities, q: Probabilities, *, gamma: float | Fraction) -> f
 
     >>> e_gamma((Fraction(3, 4), Fraction(1, 4)), (Fraction(1, 4), Fraction(3, 4)), gamma=2)
     Fraction(1, 4)
+
+    Parameters
+    ----------
+    p, q : sequence
+        Probabilities of the same outcomes.
+    gamma : float or Fraction
+        At least 1.
+
+    Returns
+    -------
+    float or Fraction
     """
     if isinstance(gamma, Fraction):
         if gamma < 1:
@@ -103,6 +125,17 @@ def hockey_stick(p: Probabilities, q: Probabilities, epsilon: float) -> float:
 
     >>> round(hockey_stick((0.6, 0.4), (0.5, 0.5), 0.1), 6)
     0.047415
+
+    Parameters
+    ----------
+    p, q : sequence
+        Probabilities of the same outcomes.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
     """
     left, right = _pair(p, q)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -114,6 +147,15 @@ def total_variation(p: Probabilities, q: Probabilities) -> float | Fraction:
 
     >>> total_variation((Fraction(3, 5), Fraction(2, 5)), (Fraction(1, 2), Fraction(1, 2)))
     Fraction(1, 10)
+
+    Parameters
+    ----------
+    p, q : sequence
+        Probabilities of the same outcomes.
+
+    Returns
+    -------
+    float or Fraction
     """
     return _e_gamma(*_pair(p, q), Fraction(1))
 
@@ -128,6 +170,17 @@ def contraction(channel: Channel, epsilon: float) -> float:
     >>> two_coins = ((0.75, 0.25), (0.25, 0.75))
     >>> contraction(two_coins, math.log(2)), contraction(two_coins, math.log(3) + 1e-12)
     (0.25, 0.0)
+
+    Parameters
+    ----------
+    channel : sequence of rows
+        Row x is the distribution of the output for input x.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
     """
     rows = _rows(channel)
     gamma = _gamma(_validate.real("epsilon", epsilon, at_least=0))
@@ -139,6 +192,15 @@ def dobrushin(channel: Channel) -> float | Fraction:
 
     >>> dobrushin(((Fraction(3, 4), Fraction(1, 4)), (Fraction(1, 4), Fraction(3, 4))))
     Fraction(1, 2)
+
+    Parameters
+    ----------
+    channel : sequence of rows
+        Row x is the distribution of the output for input x.
+
+    Returns
+    -------
+    float or Fraction
     """
     pairs = permutations(_rows(channel), 2)
     return max((_e_gamma(a, b, Fraction(1)) for a, b in pairs), default=Fraction())
@@ -157,6 +219,17 @@ def channel_epsilon(channel: Channel, *, delta: float | Fraction = 0) -> float:
     ...     math.log(2), 12
     ... )
     True
+
+    Parameters
+    ----------
+    channel : sequence of rows
+        Row x is the distribution of the output for input x.
+    delta : float or Fraction
+        Between 0 and 1.
+
+    Returns
+    -------
+    float
     """
     if not isinstance(delta, Fraction):
         delta = Fraction(_validate.real("delta", delta, at_least=0, at_most=1))

@@ -71,6 +71,24 @@ def gaussian_classical_stddev(epsilon: float, delta: float, *, sensitivity: floa
 
     >>> round(gaussian_classical_stddev(0.5, 1e-5), 3)
     9.69
+
+    Parameters
+    ----------
+    epsilon : float
+        Above 0 and below 1.
+    delta : float
+        Above 0 and below 1.
+    sensitivity : float
+        The L2 sensitivity.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    NotApplicable
+        Where the theorem is not proved.
     """
     epsilon = _validate.real("epsilon", epsilon, above=0)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -93,6 +111,24 @@ def gaussian_classical_epsilon(stddev: float, delta: float, *, sensitivity: floa
     >>> gaussian_classical_epsilon(4.0, 1e-5)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     discreet.errors.NotApplicable: the classical Gaussian theorem ... 1.2112...
+
+    Parameters
+    ----------
+    stddev : float
+        Above 0.
+    delta : float
+        Above 0 and below 1.
+    sensitivity : float
+        The L2 sensitivity.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    NotApplicable
+        Where the theorem is not proved.
     """
     stddev = _validate.real("stddev", stddev, above=0)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -117,6 +153,17 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     0.126937
     >>> f"{gaussian_delta(0.001, 0.036):.6e}"
     '1.181124e-288'
+
+    Parameters
+    ----------
+    mu : float
+        Sensitivity over standard deviation.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    float
     """
     mu = _validate.real("mu", mu, at_least=0, at_most=_LARGEST_MU)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -133,6 +180,17 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 4)
     4.3772
+
+    Parameters
+    ----------
+    mu : float
+        Sensitivity over standard deviation.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     mu = _validate.real("mu", mu, at_least=0, at_most=_LARGEST_MU)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -181,6 +239,17 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 
     >>> round(1.0 / gaussian_mu(1.0, 1e-5), 4)
     3.7306
+
+    Parameters
+    ----------
+    epsilon : float
+        At least 0.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0, at_most=1e150)
     delta = _validate.real("delta", delta, above=0, below=1)
@@ -239,3 +308,101 @@ def _mills_ratio_drop(centre: float, half: float) -> float:
         x = centre + half * node
         total += weight * (1.0 - x * _mills(x))
     return half * total
+
+
+# --- vectors of discrete noise -----------------------------------------------------------------
+
+_SMOOTHINGS = (0.75, 0.9, 1.0, 1.1, 1.2, 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
+_LARGEST_ABSORBED = 30.0
+# Roundings below: a handful of operations, each of relative error 2**-53.
+_UPWARD = 1.0 + 2.0**-48
+
+
+def discrete_gaussian_mu(stddev: float, shift: float, *, coordinates: int) -> float | None:
+    """Return the mu for which a vector of discrete Gaussian noise is mu-GDP.
+
+    Parameters
+    ----------
+    stddev : float
+        The parameter sigma of discrete Gaussian noise, in steps.
+    shift : float
+        The largest L2 norm of the integer vector between neighbours, in steps.
+    coordinates : int
+        The largest number of coordinates that change.
+
+    Returns
+    -------
+    float or None
+        The release is mu'-GDP. None if the noise is too small, or mu' too large, for the
+        theorem to say anything.
+
+    Notes
+    -----
+    Let X = k + N_Z(0, sigma^2)^d with an integer vector k, and compare k with 0. For
+    any s with 0 < s < sigma let tau^2 = sigma^2 - s^2,
+
+        theta(y) = sum over integers x of exp(-(x - y)^2 / (2 s^2)),
+
+    and let g_k be the density on R^d proportional to the product over i of
+    exp(-(y_i - k_i)^2 / (2 tau^2)) theta(y_i).
+
+    1. *X is a post-processing of g_k.* Round y_i to x with probability
+       exp(-(x - y_i)^2 / (2 s^2)) / theta(y_i). The factor theta cancels, and the integral over
+       y_i of exp(-(y_i - k_i)^2 / (2 tau^2) - (x - y_i)^2 / (2 s^2)) is proportional to
+       exp(-(x - k_i)^2 / (2 sigma^2)): exactly the discrete Gaussian.
+    2. *The pair (g_0, g_k) is nearly Gaussian.* theta has period 1 and k is an integer vector, so
+       both densities have the same constant, and their ratio is that of N(0, tau^2) and
+       N(k, tau^2). Hence for every gamma
+
+           E_gamma(g_0 || g_k) <= (1 + eta)^m E_gamma(N(0, 1) || N(mu, 1)),   mu = |k|_2 / tau,
+
+       where m counts the coordinates with k_i != 0 and 1 + eta = max theta / (mean of theta under
+       N(0, tau^2)). By Poisson summation theta is its average times
+       1 + 2 sum_j q^(j^2) cos(2 pi j y), q = exp(-2 pi^2 s^2); under N(0, tau^2) every cosine has
+       a positive mean, so eta <= 2 q / (1 - q).
+    3. *The factor is absorbed.* With a = eps/mu - mu/2 and the Mills ratio R, delta_mu(eps) =
+       phi(a) (R(a) - R(a + mu)) and its derivative in mu is phi(a). So for eps >= 0 the derivative
+       of log delta is at least 1 / R(-mu/2) >= exp(-mu^2 / 8) / sqrt(2 pi), and
+
+           mu' >= mu + m log(1 + eta) sqrt(2 pi) exp(mu'^2 / 8)
+
+       gives (1 + eta)^m delta_mu(eps) <= delta_mu'(eps) for all eps >= 0 and in both directions.
+
+    So X is mu'-GDP (Dong, Roth and Su 2022, corollary 2.13). With s = 3, eta is below 1e-76: on a
+    grid of 2**-40 of the noise, mu' and |k|_2 / sigma are the same double, give or take its last
+    bits. The zCDP bound of Canonne, Kamath and Steinke 2020 costs about 9 % more epsilon.
+
+    Examples
+    --------
+    >>> discrete_gaussian_mu(10.0 * 2**40, 2.0**40, coordinates=1000)  # rounded up
+    0.1000000000000...
+    >>> discrete_gaussian_mu(0.5, 1.0, coordinates=1) is None
+    True
+    """
+    stddev = _validate.real("stddev", stddev, above=0)
+    shift = _validate.real("shift", shift, at_least=0)
+    coordinates = _validate.integer("coordinates", coordinates, at_least=0)
+    found = [
+        mu
+        for smoothing in _SMOOTHINGS
+        if (mu := _absorbed(stddev, shift, coordinates, smoothing)) is not None
+    ]
+    return min(found, default=None)
+
+
+def _absorbed(stddev: float, shift: float, coordinates: int, smoothing: float) -> float | None:
+    ratio = smoothing / stddev
+    if ratio >= 1.0:
+        return None
+    mu = shift / stddev / math.sqrt((1.0 - ratio) * (1.0 + ratio)) * _UPWARD
+    q = math.exp(-2.0 * (math.pi * smoothing) ** 2) * (1.0 + 1e-10)
+    factor = coordinates * math.log1p(2.0 * q / (1.0 - q)) * math.sqrt(2.0 * math.pi) * _UPWARD
+    absorbed = mu
+    for _ in range(50):
+        if absorbed > _LARGEST_ABSORBED:
+            return None
+        needed = mu + factor * math.exp(absorbed * absorbed / 8.0) * (1.0 + 1e-10)
+        if needed <= absorbed:
+            return absorbed
+        absorbed = needed * _UPWARD
+    return None

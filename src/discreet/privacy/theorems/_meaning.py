@@ -49,6 +49,17 @@ def posterior(prior: float, *, likelihood: float, alternative: float) -> float:
 
     >>> posterior(0.5, likelihood=0.75, alternative=0.25)
     0.75
+
+    Parameters
+    ----------
+    prior : float
+        The belief before the release, between 0 and 1.
+    likelihood, alternative : float
+        Of the answer, if the claim is true and if not.
+
+    Returns
+    -------
+    float
     """
     prior = _validate.real("prior", prior, at_least=0, at_most=1)
     likelihood = _validate.real("likelihood", likelihood, at_least=0)
@@ -67,6 +78,17 @@ def two_coin_posterior(prior: float, *, answer: bool) -> float:
     ...     round(two_coin_posterior(0.02, answer=False), 4),
     ... )
     (0.0577, 0.0068)
+
+    Parameters
+    ----------
+    prior : float
+        The belief before the release, between 0 and 1.
+    answer : bool
+        What the person said.
+
+    Returns
+    -------
+    float
     """
     if not isinstance(answer, bool):
         raise InvalidValue("answer", answer, "True for Yes or False for No")
@@ -81,6 +103,17 @@ def posterior_interval(prior: float, epsilon: float) -> PosteriorBounds:
     >>> bounds = posterior_interval(0.4, 1.0)
     >>> round(bounds.lower, 4), round(bounds.upper, 4)
     (0.197, 0.6444)
+
+    Parameters
+    ----------
+    prior : float
+        The belief before the release, between 0 and 1.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    PosteriorBounds
     """
     prior = _validate.real("prior", prior, at_least=0, at_most=1)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -96,6 +129,17 @@ def posterior_interval_loose(prior: float, epsilon: float) -> PosteriorBounds:
 
     >>> posterior_interval_loose(0.4, 1.0).upper
     1.0
+
+    Parameters
+    ----------
+    prior : float
+        The belief before the release, between 0 and 1.
+    epsilon : float
+        At least 0.
+
+    Returns
+    -------
+    PosteriorBounds
     """
     prior = _validate.real("prior", prior, at_least=0, at_most=1)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -111,6 +155,17 @@ def loss_tail(delta: float, *, epsilon: float, beyond: float) -> float:
 
     >>> round(loss_tail(1e-6, epsilon=1.0, beyond=1.0 + math.log(2)), 12)
     2e-06
+
+    Parameters
+    ----------
+    delta, epsilon : float
+        The guarantee.
+    beyond : float
+        Above epsilon.
+
+    Returns
+    -------
+    float
     """
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -132,6 +187,19 @@ def posterior_with_delta(
     >>> bounds = posterior_with_delta(0.4, epsilon=1.0, delta=1e-6, beyond=2.0)
     >>> round(bounds.upper, 4), f"{bounds.failure_probability:.3g}"
     (0.8313, '1.8e-06')
+
+    Parameters
+    ----------
+    prior : float
+        The belief before the release, between 0 and 1.
+    epsilon, delta : float
+        The guarantee.
+    beyond : float
+        Above epsilon.
+
+    Returns
+    -------
+    PosteriorBounds
     """
     tail = loss_tail(delta, epsilon=epsilon, beyond=beyond)
     interval = posterior_interval(prior, beyond)
@@ -146,6 +214,17 @@ def best_tpr(fpr: float, *, epsilon: float, delta: float = 0.0) -> float:
 
     >>> round(best_tpr(0.01, epsilon=1.0), 4), round(best_tpr(0.9, epsilon=1.0), 4)
     (0.0272, 0.9632)
+
+    Parameters
+    ----------
+    fpr : float
+        The false-positive rate.
+    epsilon, delta : float
+        The guarantee.
+
+    Returns
+    -------
+    float
     """
     fpr = _validate.real("fpr", fpr, at_least=0, at_most=1)
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
@@ -160,6 +239,15 @@ def advantage(epsilon: float, delta: float = 0.0) -> float:
 
     >>> round(advantage(1.0), 4), round(advantage(0.0, 0.1), 4)
     (0.4621, 0.1)
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -174,6 +262,17 @@ def best_accuracy(epsilon: float, delta: float = 0.0, *, prior: float = 0.5) -> 
 
     >>> round(best_accuracy(1.0), 4), round(best_accuracy(1.0, prior=0.02), 4)
     (0.7311, 0.98)
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+    prior : float
+        The belief before the release, between 0 and 1.
+
+    Returns
+    -------
+    float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -191,6 +290,17 @@ def bayes_error(epsilon: float, delta: float = 0.0, *, prior: float = 0.5) -> fl
 
     >>> round(bayes_error(1.0), 4)
     0.2689
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+    prior : float
+        The belief before the release, between 0 and 1.
+
+    Returns
+    -------
+    float
     """
     return 1.0 - best_accuracy(epsilon, delta, prior=prior)
 
@@ -203,6 +313,19 @@ def expected_cost(baseline: float, *, worst: float, epsilon: float, delta: float
 
     >>> round(expected_cost(10.0, worst=10_000.0, epsilon=0.5, delta=1e-6), 4)
     16.4972
+
+    Parameters
+    ----------
+    baseline : float
+        The expected cost without the record.
+    worst : float
+        The largest possible cost.
+    epsilon, delta : float
+        The guarantee.
+
+    Returns
+    -------
+    float
     """
     worst = _validate.real("worst", worst, above=0)
     baseline = _validate.real("baseline", baseline, at_least=0, at_most=worst)
@@ -297,6 +420,17 @@ def explain(epsilon: float, delta: float = 0.0, *, prior: float = 0.5) -> Explan
     A belief of 0.4 ends between 0.1969 and 0.6445.
     >>> explain(1.0, 1e-6, prior=0.4).failure_probability < 3e-6
     True
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee.
+    prior : float
+        The belief before the release, between 0 and 1.
+
+    Returns
+    -------
+    Explanation
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)

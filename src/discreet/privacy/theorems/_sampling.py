@@ -27,11 +27,22 @@ def amplification_poisson(epsilon: float, delta: float, *, rate: float) -> Guara
     >>> amplified = amplification_poisson(1.0, 1e-5, rate=0.01)
     >>> round(amplified.epsilon, 6), f"{amplified.delta:.1e}"
     (0.017037, '1.0e-07')
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee without sampling.
+    rate : float
+        The probability that a record is drawn.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
     rate = _validate.real("rate", rate, at_least=0, at_most=1)
-    return Guarantee(_amplified(epsilon, rate), rate * delta)
+    return Guarantee(amplified_epsilon(epsilon, rate), rate * delta)
 
 
 def amplification_without_replacement(
@@ -43,13 +54,24 @@ def amplification_without_replacement(
 
     >>> round(amplification_without_replacement(1.0, 0.0, sample_size=1, population=4).epsilon, 6)
     0.357374
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee without sampling.
+    sample_size, population : int
+        How many records are drawn, and from how many.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
     population = _validate.integer("population", population, at_least=1)
     sample_size = _validate.integer("sample_size", sample_size, at_least=1, at_most=population)
     rate = sample_size / population
-    return Guarantee(_amplified(epsilon, rate), rate * delta)
+    return Guarantee(amplified_epsilon(epsilon, rate), rate * delta)
 
 
 def amplification_with_replacement(
@@ -68,6 +90,19 @@ def amplification_with_replacement(
     ... )
     >>> round(amplified.epsilon, 6), f"{amplified.delta:.4e}"
     (0.016961, '3.3984e-07')
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the guarantee without sampling.
+    group_delta : callable
+        The delta of a group of k at this epsilon.
+    draws, population : int
+        How many records are drawn, and from how many.
+
+    Returns
+    -------
+    Guarantee
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     draws = _validate.integer("draws", draws, at_least=1)
@@ -83,7 +118,7 @@ def amplification_with_replacement(
         if beyond <= 1e-17 * total or beyond < 1e-307:
             total += beyond
             break
-    return Guarantee(_amplified(epsilon, rate), min(1.0, total))
+    return Guarantee(amplified_epsilon(epsilon, rate), min(1.0, total))
 
 
 def amplification_teaching(epsilon: float, *, rate: float) -> tuple[float, float]:
@@ -94,10 +129,21 @@ def amplification_teaching(epsilon: float, *, rate: float) -> tuple[float, float
 
     >>> [round(bound, 6) for bound in amplification_teaching(1.0, rate=0.01)]
     [0.023378, 0.047008]
+
+    Parameters
+    ----------
+    epsilon : float
+        Of the pure guarantee, at least 0.
+    rate : float
+        The probability that a record is drawn.
+
+    Returns
+    -------
+    tuple of float
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0, at_most=700)
     rate = _validate.real("rate", rate, at_least=0, at_most=1)
-    ratio = _amplified(epsilon, rate) + (
+    ratio = amplified_epsilon(epsilon, rate) + (
         -math.log1p(rate * math.expm1(-epsilon)) if rate < 1.0 else epsilon
     )
     return ratio, 4.0 * rate * math.sinh(epsilon)
@@ -111,6 +157,22 @@ def amplification_linear(epsilon: float, delta: float, *, rate: float) -> Guaran
 
     >>> amplification_linear(0.5, 1e-6, rate=0.01)
     Guarantee(epsilon=0.01, delta=1e-08)
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        The guarantee without sampling.
+    rate : float
+        The probability that a record is drawn.
+
+    Returns
+    -------
+    Guarantee
+
+    Raises
+    ------
+    NotApplicable
+        Where the theorem is not proved.
     """
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
@@ -133,6 +195,19 @@ def moments_closed_form(order: int, *, noise_multiplier: float, rate: float) -> 
     6.449425e-06
     >>> round(moments_closed_form(32, noise_multiplier=4.0, rate=0.01), 6)
     0.003476
+
+    Parameters
+    ----------
+    order : int
+        The order lambda, at least 1.
+    noise_multiplier : float
+        Standard deviation over clip norm.
+    rate : float
+        The probability that a record is drawn.
+
+    Returns
+    -------
+    float
     """
     order = _validate.integer("order", order, at_least=1, at_most=10**6)
     sigma = _validate.real("noise_multiplier", noise_multiplier, above=0)
@@ -157,6 +232,19 @@ def moments_to_delta(log_moment: float, *, order: float, epsilon: float) -> floa
 
     >>> moments_to_delta(0.5, order=10, epsilon=1.0) == math.exp(-9.5)
     True
+
+    Parameters
+    ----------
+    log_moment : float
+        The log moment at this order.
+    order : float
+        The order lambda, above 0.
+    epsilon : float
+        Where delta is read.
+
+    Returns
+    -------
+    float
     """
     log_moment = _validate.real("log_moment", log_moment, at_least=0)
     order = _validate.real("order", order, above=0)
@@ -169,6 +257,19 @@ def moments_to_epsilon(log_moment: float, *, order: float, delta: float) -> floa
 
     >>> round(moments_to_epsilon(0.5, order=10, delta=1e-5), 6)
     1.201293
+
+    Parameters
+    ----------
+    log_moment : float
+        The log moment at this order.
+    order : float
+        The order lambda, above 0.
+    delta : float
+        Above 0 and below 1.
+
+    Returns
+    -------
+    float
     """
     log_moment = _validate.real("log_moment", log_moment, at_least=0)
     order = _validate.real("order", order, above=0)
@@ -183,19 +284,28 @@ def rdp_from_moment(log_moment: float, *, order: float) -> tuple[float, float]:
 
     >>> rdp_from_moment(0.5, order=10)
     (11.0, 0.05)
+
+    Parameters
+    ----------
+    log_moment : float
+        The log moment at this order.
+    order : float
+        The order lambda, above 0.
+
+    Returns
+    -------
+    tuple of float
     """
     log_moment = _validate.real("log_moment", log_moment, at_least=0)
     order = _validate.real("order", order, above=0)
     return order + 1.0, log_moment / order
 
 
-def _amplified(epsilon: float, rate: float) -> float:
+def amplified_epsilon(epsilon: float, rate: float) -> float:
     """Return log(1 + rate (e^epsilon - 1)) without overflow or cancellation."""
-    if rate == 0.0:
-        return 0.0
-    if rate == 1.0:
-        return epsilon
-    if epsilon < 1.0:
+    if rate in (0.0, 1.0):
+        return rate * epsilon
+    if epsilon <= 600.0:
         return math.log1p(rate * math.expm1(epsilon))
     return max(0.0, epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon)))
 

@@ -456,7 +456,14 @@ MUTANTS = [
         "- 2.0 * float(measure.infinite[0])",
         failure_beside_a_response,
     ),
-    ("group factor dropped", _composition, "_group_delta", "factor *", "1.0 *", group_of_two),
+    (
+        "group factor dropped",
+        _composition,
+        "_group_delta",
+        "_group_factor(part, loss.size)",
+        "1.0",
+        group_of_two,
+    ),
 ]
 
 

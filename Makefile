@@ -27,6 +27,7 @@ help:
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
+	@echo "                        (LEAVES=0.1: a random tenth of them)"
 	@echo "make walks              how many files a user's call walks through"
 	@echo "make duplicates         lines that stand twice in src"
 	@echo "make lint               the static part of make test"
@@ -103,6 +104,7 @@ judge-calculus: $(VENV)/installed-test
 	$(call stage,pytest tests/privacy/test_judge_calculus.py)
 	$(BIN)/pytest -n $(WORKERS) tests/privacy/test_judge_calculus.py
 
+# LEAVES=0.1 flips a random tenth of the leaves.
 judge-certificates: $(VENV)/installed-test
 	$(call stage,pytest tests/report/test_every_leaf.py)
 	$(BIN)/pytest -n $(WORKERS) tests/report/test_every_leaf.py

@@ -15,6 +15,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy._gaussian import Gaussian
 from discreet.privacy._loss import (
+    MOST,
     Bounds,
     Loss,
     Relation,
@@ -166,7 +167,8 @@ def _merged(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
     for loss, times in parts:
         n = _validate.integer("count", times, at_least=1)
         for part, m in parts_of(check_loss("parts", loss)):
-            counts[part] = counts.get(part, 0) + n * m
+            total = counts.get(part, 0) + n * m
+            counts[part] = _validate.integer("count", total, at_most=MOST)
     if not counts:
         raise InvalidValue("parts", (), "at least one loss")
     first = next(iter(counts))
@@ -283,7 +285,7 @@ class Grouped(Loss):
         deltas = delta_curve(self.base, parts)
         deltas[parts >= largest_loss(self.base)] = 0.0
         with np.errstate(over="ignore"):
-            factors = sum(np.exp(j * parts) for j in range(self.size))
+            factors = _group_factors(parts, self.size)
             # A delta of 0 times a factor beyond the floats is no number.
             return np.where(deltas > 0.0, np.minimum(factors * deltas * (1.0 + 1e-12), 1.0), 0.0)
 
@@ -295,14 +297,28 @@ def _group_delta(loss: Grouped, epsilon: float) -> float:
     part = epsilon / loss.size
     if loss.size * part > 700.0 and largest_loss(loss.base) > part:
         return 1.0
-    factor = math.fsum(math.exp(j * part) for j in range(loss.size))
+    if loss.size > _LARGEST_GROUP:
+        factor = float(_group_factors(np.array([part]), loss.size)[0])
+    else:
+        factor = math.fsum(math.exp(j * part) for j in range(loss.size))
     return min(1.0, factor * delta_upper(loss.base, part) * (1.0 + 1e-12))
+
+
+def _group_factors(parts: Array, size: int) -> Array:
+    """Return the sums of exp(j part) for j below ``size``."""
+    if size <= _LARGEST_GROUP:
+        return np.sum([np.exp(j * parts) for j in range(size)], axis=0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        sums = np.expm1(size * parts) / np.expm1(parts) * (1.0 + 1e-13)
+        return np.where(parts * size < 1e-12, size * (1.0 + 1e-12), sums)
 
 
 def _group_epsilon(loss: Grouped, delta: float) -> float:
     """Return the smallest epsilon, nearly, at which the group bound is at most ``delta``."""
     from discreet.privacy._accountants import epsilon_bracket
 
+    if _group_delta(loss, 0.0) <= delta:
+        return 0.0
     low, high = 0.0, loss.size * max(1e-6, epsilon_bracket(loss.base, delta).upper)
     if not math.isfinite(high):
         return high

@@ -334,7 +334,7 @@ def rdp(loss: Loss, orders: float | Sequence[float] | np.ndarray) -> Array:
     """See :meth:`discreet.privacy.Loss.rdp`."""
     try:
         given = np.asarray(orders, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidValue("orders", orders, "numbers above 1") from None
     flat = given.ravel()
     if not flat.size or not bool(np.all(np.isfinite(flat) & (flat > 1.0))):
@@ -556,6 +556,8 @@ def zcdp_epsilon(loss: Loss, delta: float) -> float:
         else:
             high = middle
     excess = high if high > 0 else math.sqrt(target / rho)
+    if excess == 0.0:  # it is below the floats, and epsilon above them
+        return math.inf
     order = 1.0 + excess
     terms = (
         rho * order,

@@ -36,6 +36,7 @@ help:
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
+	@echo "                        (LEAVES=0.1: a random tenth of them)"
 	@echo "make duplicates         lines that stand twice in src"
 	@echo "make coverage           which branches the tests of make test run through, with a floor"
 	@echo "make lint               the static part of make test"
@@ -108,6 +109,7 @@ judge-calculus: $(VENV)/installed-test
 	$(call stage,pytest tests/privacy/test_judge_calculus.py)
 	$(BIN)/pytest -n $(WORKERS) tests/privacy/test_judge_calculus.py
 
+# LEAVES=0.1 flips a random tenth of the leaves.
 judge-certificates: $(VENV)/installed-test
 	$(call stage,pytest tests/report/test_every_leaf.py)
 	$(BIN)/pytest -n $(WORKERS) tests/report/test_every_leaf.py

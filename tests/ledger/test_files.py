@@ -261,6 +261,20 @@ def test_a_damaged_file_is_an_error_and_never_a_grant(book: Ledger, file: Path) 
     assert verdicts in ([], [False])
 
 
+def test_bytes_that_change_under_an_open_ledger_are_found(book: Ledger, file: Path) -> None:
+    """SQLite keeps pages in memory; a verification reads the file."""
+    book.charge("census", PureDP("0.01"), purpose="zebra")
+    assert book.verify().ok
+    # By another process: to close the file in this one would drop the locks of SQLite.
+    flip = (
+        "import sys\nfor name in sys.argv[1:]:\n with open(name, 'r+b') as file:\n"
+        "  text = file.read()\n  file.seek(0)\n  file.write(text.replace(b'zebra', b'zebrb'))"
+    )
+    names = [str(path) for path in file.glob("ledger-*.sqlite*") if path.suffix != ".sqlite-shm"]
+    subprocess.run([sys.executable, "-c", flip, *names], check=True)
+    assert not book.verify().ok
+
+
 # --- read-only and full --------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from discreet.privacy import (
     DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
+    Filter,
     Gaussian,
     Laplace,
     Loss,
@@ -28,7 +29,10 @@ from discreet.privacy import (
     _accountants,
     _bracket,
     _normal_mixtures,
+    calibrate,
     from_pair,
+    least_laplace_scale,
+    least_noise_multiplier,
     theorems,
 )
 
@@ -354,3 +358,67 @@ def test_very_large_groups_take_little_time() -> None:
     truth = GDP(mu=5e-4).epsilon(delta=1e-6)
     assert found.lower <= claimed <= found.upper
     assert 0.99 * truth < found.lower <= found.upper < 1.02 * truth
+
+
+# --- odd arguments ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: PureDP(1) * 10**400,
+        lambda: (10**14 * PureDP(1)) * 100,
+        lambda: Gaussian(1.0).group(10**400),
+        lambda: ZCDP(1.0).group(10**400),
+        lambda: Gaussian(1.0).poisson(rate=0.1).group(10**400),
+        lambda: PureDP(1, "replace").sample_without_replacement(sample=1, population=10**400),
+        lambda: PureDP(1, "replace").sample_without_replacement(sample=10**400, population=3),
+        lambda: Gaussian(1.0).rdp([10**400]),
+        lambda: Gaussian(1.0).tradeoff(10**400),
+        lambda: calibrated(epsilon=5e-324),
+        lambda: calibrated(steps=10**400),
+        lambda: calibrate(Gaussian, epsilon=1.0, delta=1e-5, bracket=3.0),
+        lambda: calibrate(3.0, epsilon=1.0, delta=1e-5, bracket=(0.1, 9.0)),
+        lambda: least_laplace_scale(epsilon=1.0, count=10**400),
+        lambda: Filter(epsilon=1, delta=1e-5, kind=np.array([1.0, 2.0])),
+    ],
+)
+def test_numbers_beyond_reason_are_refused_by_name(ask):
+    with pytest.raises(InvalidValue):
+        ask()
+
+
+def calibrated(**changes):
+    return least_noise_multiplier(**{"epsilon": 1.0, "delta": 1e-5, "rate": 0.1} | changes)
+
+
+def test_numbers_at_the_end_of_the_floats_are_read():
+    assert ZCDP(1.7e308).epsilon(delta=1 - 1e-16) > 1e308
+    assert (3 * Gaussian(1.0).poisson(rate=0.1)).epsilon(delta=5e-324, accountant="advanced") > 0
+    assert least_noise_multiplier(epsilon=1.0, delta=1e-5, rate=1e-300) > 0
+    # A third is not a float: the smaller float next to it bounds nothing.
+    sample = from_pair([1, 0], [0, 1], relation="replace")
+    third = sample.sample_without_replacement(sample=1, population=3)
+    assert third.epsilon(delta=1 / 3) > 1
+    assert third.epsilon(delta=math.nextafter(1 / 3, 1)) == 0
+
+
+def test_very_many_releases_and_records_are_read_at_once():
+    """The trade-off of 10**9 releases took 20 s, and large generic groups for ever."""
+    start = time.process_time()
+    assert (10**9 * PureDP(1)).tradeoff(0.1) == 1.0
+    assert (10**9 * ApproxDP(1, 1e-6)).tradeoff(0.1) == 1.0
+    assert ApproxDP(0, "1e-15").group(10**9).epsilon(delta=1e-3) == 0.0
+    assert ApproxDP(0, "1e-15").group(10**9).advantage() == pytest.approx(1e-6)
+    assert ApproxDP("1e-6", "1e-9").group(2).epsilon(delta=0.3) == 0.0
+    assert time.process_time() - start < 5
+
+
+def test_groups_above_the_largest_exact_sum_go_on_smoothly():
+    sums = [Exponential(0.01).group(n).delta(epsilon=0.3) for n in (63, 64, 65, 66)]
+    assert sums == sorted(sums)
+    assert sums[2] - sums[1] == pytest.approx(sums[1] - sums[0], rel=0.05)
+
+
+def test_no_attacker_is_worse_than_a_blind_guess():
+    assert Gaussian(1e20).poisson(rate=1e-300).tradeoff(0.1) >= 0.1

@@ -65,6 +65,7 @@ _LOCK, _REPAIRED, _REPLACED = "lock", "repaired-", "replaced-"
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.001  # seconds between two looks at the lock
 _FORK_PATIENCE = 10.0  # seconds that a fork waits for transactions of other threads
 _MOST_COMMITS = 2**62
+_FORGET_PAGES = "PRAGMA shrink_memory"  # to see the file as it is, not as it was read before
 _STORES: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
 
 
@@ -365,6 +366,7 @@ class SqliteStore:
     def faults(self) -> list[str]:
         """Return what SQLite finds wrong with the pages of the database."""
         with self._link() as link:
+            link.run(_FORGET_PAGES)
             try:
                 found = [str(row[0]) for row in link.rows("PRAGMA integrity_check(20)")]
             except sqlite3.DatabaseError as error:
@@ -373,6 +375,7 @@ class SqliteStore:
 
     def differences(self, session: Session) -> list[str]:
         """Return tables, indexes and guards that are not those of a ledger."""
+        session.run(_FORGET_PAGES)
         return _tables.compare_sqlite(session)
 
     # --- copies ------------------------------------------------------------------------

@@ -436,7 +436,8 @@ class Certificate:
         return read if cost <= read.epsilon * (1.0 + 1e-9) else replace(read, epsilon=cost)
 
     def __str__(self) -> str:
-        cost = f"epsilon <= {at_most(self.epsilon, digits=6)} at delta = {self.delta:g}"
+        epsilon, delta = (at_most(one, digits=6) for one in (self.epsilon, self.delta))
+        cost = f"epsilon <= {epsilon} at delta = {delta}"
         lines = [f"{self.learner}: {cost} for one {self.unit} ({self.relation})"]
         lines += [f"{name.replace('_', ' ')}: {value}" for name, value in self.run.items()]
         return "\n".join(lines + [f"WARNING: {warning}" for warning in self.warnings])

@@ -255,6 +255,15 @@ def _about_the_run(facts: Mapping[str, Any]) -> Iterator[_Warning]:
     for name, warn in _RUN_STATEMENTS.items():
         if name in facts["run"]:
             yield from warn(facts["run"][name])
+    if "times_resumed" in facts["run"] and facts["receipt"] is None:
+        yield (
+            "caution",
+            "undermines",
+            (
+                "The run was stopped and resumed without a ledger. Whether a copy of its directory "
+                "was resumed as well was not checked: each copy is a release of its own."
+            ),
+        )
 
 
 # --- what a published document calls for -----------------------------------------------------

@@ -218,10 +218,11 @@ def _report(
         )
         return
     epsilon = "none" if promise["epsilon"] is None else at_most(promise["epsilon"])
+    delta = at_most(promise["delta"])
     worst = [f"{one['severity']}: {one['text']}" for one in certificate["warnings"]]
     print_lines(
         [
-            f"epsilon at most {epsilon} at delta {promise['delta']:g} for one {promise['unit']}",
+            f"epsilon at most {epsilon} at delta {delta} for one {promise['unit']}",
             f"{certificate['verdict']['state']}: {certificate['verdict']['sentence']}",
             *worst,
             "",

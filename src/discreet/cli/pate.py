@@ -280,7 +280,7 @@ def _summary(order: _Order, certificate: Certificate) -> list[str]:
     """Say what was done, what it costs and for whom; nothing that was not released."""
     plan = certificate.plan
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
-    cost = f"epsilon {at_most(certificate.epsilon)} at delta {certificate.delta:g}"
+    cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"
     lines = [
         f"a student for {order.schema.target!r}, taught by {plan['teachers']} teachers",
         f"guarantee: {cost} for one {plan['unit']} {change} (data-independent)",

@@ -158,7 +158,8 @@ def draw_flow(certificate: Certificate, place: str | Path) -> None:
     unit = certificate.plan.get("unit", "row")
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
     title = (
-        f"epsilon {at_most(certificate.epsilon, digits=4)} at delta {certificate.delta:g} for one "
+        f"epsilon {at_most(certificate.epsilon, digits=4)} at delta "
+        f"{at_most(certificate.delta)} for one "
         f"{unit} {change}, data-independent"
     )
     axes.text(0.2, 3.28, title, fontsize=12, weight="bold", va="center")

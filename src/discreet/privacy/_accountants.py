@@ -122,7 +122,7 @@ def tradeoff(loss: Loss, fpr: float | np.ndarray) -> Any:
     """
     try:
         level = np.asarray(fpr, dtype=float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidValue("fpr", fpr, "numbers with 0 <= fpr <= 1") from None
     wrong = level[~((level >= 0.0) & (level <= 1.0))]
     if wrong.size or not level.size:
@@ -134,22 +134,29 @@ def tradeoff(loss: Loss, fpr: float | np.ndarray) -> Any:
     shallow = 1.0 - np.exp(-points) * (1.0 - flat - deltas)
     steep[:, points > 700.0] = 1.0
     best = np.minimum(np.minimum(steep, shallow).min(axis=1), 1.0).reshape(level.shape)
+    best = np.maximum(best, level)  # rounding must not bring it below a blind guess
     return float(best) if level.ndim == 0 else best
 
 
 # Lines that a trade-off curve is the least of; few looks at a loss serve all of them.
 _CURVE_POINTS = 192
+_FARTHEST = 700.0
 
 
 @lru_cache(maxsize=64)
 def _profile(loss: Loss) -> tuple[np.ndarray, np.ndarray]:
     top = largest_loss(loss)
     reach = min(epsilon(loss, delta=1e-9), top)
-    if not math.isfinite(reach):
+    # Beyond the farthest point no line lies below 1 by more than rounding.
+    floor = delta_bounds(loss, epsilon=_FARTHEST).upper if reach > _FARTHEST else 0.0
+    if floor > 1.0 - 1e-12:
+        return np.zeros(1), np.array([delta_bracket(loss, 0.0).upper])
+    if math.isfinite(reach):
+        reach = min(reach, _FARTHEST)
+    else:
         # A probability of failing outright: go to where little more than that is left.
-        floor = delta_bounds(loss, epsilon=700.0).upper
         excesses = ((1.0 - floor) * share for share in (1e-6, 1e-3, 0.5))
-        reaches = (epsilon(loss, delta=floor + excess) for excess in excesses if floor < 1.0)
+        reaches = (epsilon(loss, delta=floor + excess) for excess in excesses)
         reach = next((found for found in reaches if math.isfinite(found)), 0.0)
     points = np.append(np.linspace(0.0, reach, _CURVE_POINTS), reach * 1.2)
     if math.isfinite(top):
@@ -228,7 +235,7 @@ def _advanced(loss: Loss, delta: float) -> float:
 
 
 def _advanced_with(slack: float, claims: list[tuple[Fraction | float, float, int]]) -> float:
-    if any(not math.isfinite(value) for value, _, _ in claims):
+    if slack == 0.0 or any(not math.isfinite(value) for value, _, _ in claims):
         return math.inf
     square = math.fsum(n * float(value) ** 2 for value, _, n in claims)
     drift = math.fsum(n * float(value) * _expm1(float(value)) for value, _, n in claims)

@@ -28,7 +28,7 @@ from discreet import _validate
 from discreet.errors import DiscreetError, InvalidValue
 from discreet.privacy._gaussian import Gaussian
 from discreet.privacy._laplace import Laplace
-from discreet.privacy._loss import ACCOUNTANTS, Loss, Relation
+from discreet.privacy._loss import ACCOUNTANTS, MOST, Loss, Relation
 from discreet.privacy.theorems import gaussian_mu
 
 _TOLERANCE = 1e-3
@@ -76,6 +76,10 @@ def calibrate(
     InvalidValue
         If no parameter meets the target.
     """
+    if not isinstance(bracket, tuple | list) or len(bracket) != 2:
+        raise InvalidValue("bracket", bracket, "two numbers, the lower one first")
+    if not callable(make_loss):
+        raise InvalidValue("make_loss", make_loss, "a function from a parameter to a loss")
     low = _validate.real("bracket", bracket[0], above=0)
     high = _validate.real("bracket", bracket[1], above=low)
     search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
@@ -132,7 +136,7 @@ def least_noise_multiplier(
     """
     _validate.real("delta", delta, above=0, below=1)
     share = _validate.real("rate", rate, above=0, at_most=1)
-    count = _validate.integer("steps", steps, at_least=1)
+    count = _validate.integer("steps", steps, at_least=1, at_most=MOST)
     kind = Relation.parse(relation)
 
     def make_loss(noise: float) -> Loss:
@@ -145,7 +149,7 @@ def least_noise_multiplier(
         guess = changes * math.sqrt(count) / mu
     else:
         # The central limit of Bu, Dong, Long and Su 2020: mu = rate sqrt(steps (e^(1/s^2) - 1)).
-        guess = changes / math.sqrt(math.log1p((mu / share) ** 2 / count))
+        guess = changes / math.sqrt(math.log1p(min(mu / share, 1e150) ** 2 / count))
     return search.run(guess, _NOISE_LIMITS, increasing=False)
 
 
@@ -192,7 +196,7 @@ def most_steps(
     7
     """
     _validate.real("delta", delta, above=0, below=1)
-    most = _validate.integer("at_most", at_most, at_least=1)
+    most = _validate.integer("at_most", at_most, at_least=1, at_most=MOST)
     share = _validate.real("rate", rate, above=0, at_most=1)
     one = _step(noise_multiplier, share, Relation.parse(relation))
 
@@ -241,7 +245,7 @@ def largest_rate(
         If no parameter meets the target.
     """
     _validate.real("delta", delta, above=0, below=1)
-    count = _validate.integer("steps", steps, at_least=1)
+    count = _validate.integer("steps", steps, at_least=1, at_most=MOST)
     noise = Gaussian(noise_multiplier).noise_multiplier
 
     def make_loss(share: float) -> Loss:
@@ -297,7 +301,7 @@ def least_laplace_scale(
     10.0
     """
     reach = _validate.real("sensitivity", sensitivity, above=0)
-    number = _validate.integer("count", count, at_least=1)
+    number = _validate.integer("count", count, at_least=1, at_most=MOST)
     kind = Relation.parse(relation)
 
     def make_loss(scale: float) -> Loss:
@@ -366,7 +370,7 @@ class _Search:
         slope: float = 1.0,
     ) -> _Search:
         return cls(
-            _validate.real("epsilon", epsilon, above=0),
+            _validate.real("epsilon", epsilon, at_least=1e-300),
             _validate.real("delta", delta, at_least=0, below=1),
             make_loss,
             _validate.real("tolerance", tolerance, at_least=1e-9, at_most=0.5),

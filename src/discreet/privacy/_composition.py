@@ -15,6 +15,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy._gaussian import Gaussian
 from discreet.privacy._loss import (
+    MOST,
     Bounds,
     Loss,
     Relation,
@@ -153,7 +154,8 @@ def _merged(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
     for loss, times in parts:
         n = _validate.integer("count", times, at_least=1)
         for part, m in parts_of(check_loss("parts", loss)):
-            counts[part] = counts.get(part, 0) + n * m
+            total = counts.get(part, 0) + n * m
+            counts[part] = _validate.integer("count", total, at_most=MOST)
     if not counts:
         raise InvalidValue("parts", (), "at least one loss")
     first = next(iter(counts))
@@ -288,6 +290,8 @@ def _group_epsilon(loss: Grouped, delta: float) -> float:
     """Return the smallest epsilon, nearly, at which the group bound is at most ``delta``."""
     from discreet.privacy._accountants import epsilon_bracket
 
+    if _group_delta(loss, 0.0) <= delta:
+        return 0.0
     low, high = 0.0, loss.size * max(1e-6, epsilon_bracket(loss.base, delta).upper)
     if not math.isfinite(high):
         return high

@@ -232,8 +232,8 @@ class Filter(_Budget):
         self._relation = Relation.parse(relation)
         if kind is None:
             kind = "basic" if self._epsilon == 0 or self._delta == 0 else "auto"
-        self._auto = kind == "auto"
-        kinds = parse_kinds(None if kind == "auto" else kind, self._delta, FILTER_KINDS)
+        self._auto = isinstance(kind, str) and kind == "auto"
+        kinds = parse_kinds(None if self._auto else kind, self._delta, FILTER_KINDS)
         if self._auto and "zcdp" not in kinds:
             raise InvalidValue("kind", kind, "basic where delta is 0: the others need a delta")
         self._reserved = parse_reserved(reserved, kinds, self._delta)

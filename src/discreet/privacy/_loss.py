@@ -45,6 +45,9 @@ ACCOUNTANTS = ("naive", "advanced", "optimal", "zcdp", "moments", "rdp", "pld", 
 
 Exact = int | float | str | Decimal | Fraction
 
+# Releases, records and units beyond this would be rounded when they become floats.
+MOST = 10**15
+
 # Every kind of loss by the name of its class, which is also its name in JSON.
 KINDS: dict[str, type[Loss]] = {}
 
@@ -175,7 +178,7 @@ class Loss(metaclass=_Checked):
     def __mul__(self, times: object) -> Loss:
         from discreet.privacy._composition import compose
 
-        return compose([(self, _validate.integer("times", times, at_least=1))])
+        return compose([(self, _validate.integer("times", times, at_least=1, at_most=MOST))])
 
     __rmul__ = __mul__
 
@@ -228,8 +231,8 @@ class Loss(metaclass=_Checked):
         """
         from discreet.privacy._sampling import SampledWithoutReplacement
 
-        size = _validate.integer("sample", sample, at_least=1)
-        total = _validate.integer("population", population, at_least=size)
+        size = _validate.integer("sample", sample, at_least=1, at_most=MOST)
+        total = _validate.integer("population", population, at_least=size, at_most=MOST)
         return self if size == total else SampledWithoutReplacement(self, size, total)
 
     def group(self, size: int, *, relation: Relation | str | None = None) -> Loss:
@@ -634,7 +637,8 @@ def _plain(value: object) -> str:
 
 def check_group(base: Loss, size: object, relation: object) -> tuple[int, Relation]:
     """Return the size and the relation of a group of records, or raise if there is none."""
-    count, target = _validate.integer("size", size, at_least=1), Relation.parse(relation)
+    count = _validate.integer("size", size, at_least=1, at_most=MOST)
+    target = Relation.parse(relation)
     if target is not base.relation:
         if target is Relation.ADD_REMOVE:
             raise RelationMismatch(

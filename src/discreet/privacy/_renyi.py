@@ -334,7 +334,7 @@ def rdp(loss: Loss, orders: float | Sequence[float] | np.ndarray) -> Array:
     """See :meth:`discreet.privacy.Loss.rdp`."""
     try:
         given = np.asarray(orders, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidValue("orders", orders, "numbers above 1") from None
     flat = given.ravel()
     if not flat.size or not bool(np.all(np.isfinite(flat) & (flat > 1.0))):

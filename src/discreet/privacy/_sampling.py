@@ -16,6 +16,7 @@ from discreet import _validate
 from discreet.errors import NotApplicable, RelationMismatch
 from discreet.privacy._gaussian import GDP, LARGEST_SAMPLED_MU, SMALLEST_MU, Gaussian
 from discreet.privacy._loss import (
+    MOST,
     Bounds,
     Loss,
     Relation,
@@ -69,7 +70,7 @@ class PoissonSampled(_Sampled):
 
     def check(self) -> None:
         rate = _validate.real("rate", self.rate, above=0, below=1)
-        records = _validate.integer("records", self.records, at_least=1)
+        records = _validate.integer("records", self.records, at_least=1, at_most=MOST)
         base = check_loss("base", self.base)
         base = base.as_gaussian() if isinstance(base, GDP) else base
         if base.relation is not Relation.ADD_REMOVE:
@@ -177,8 +178,8 @@ class SampledWithoutReplacement(_Sampled):
     population: int
 
     def check(self) -> None:
-        size = _validate.integer("sample", self.sample, at_least=1)
-        total = _validate.integer("population", self.population, at_least=size + 1)
+        size = _validate.integer("sample", self.sample, at_least=1, at_most=MOST)
+        total = _validate.integer("population", self.population, at_least=size + 1, at_most=MOST)
         if check_loss("base", self.base).relation is not Relation.REPLACE:
             raise RelationMismatch(
                 "sampling without replacement amplifies a loss under 'replace', got "
@@ -225,7 +226,7 @@ class SampledWithoutReplacement(_Sampled):
         return None if claim is None else _amplified(claim, Fraction(self.sample, self.population))
 
     def touched_mass(self) -> float:
-        return self.rate
+        return round_up(Fraction(self.sample, self.population))
 
     def known_orders(self) -> tuple[float, ...]:
         return tuple(self.base.known_orders())

@@ -353,7 +353,7 @@ def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:
     if one["low"] is not None and one["high"] is not None:
         value += f" ({interval(one['low'], one['high'])} at {level(one['confidence'])})"
     cost = "none" if one["epsilon"] is None else up(one["epsilon"])
-    slack = "" if one["delta"] == 0 else f", \u03b4 = {one['delta']:g}"
+    slack = "" if one["delta"] == 0 else f", \u03b4 = {small(one['delta'])}"
     where = (
         "counted in the guarantee above"
         if one["counted_in_the_guarantee"]
@@ -419,8 +419,6 @@ def _checking(page: Page, document: Mapping[str, Any]) -> None:
 def _value(value: object) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, float):
-        return small(float(f"{value:.6g}"))
     return json.dumps(value).replace('"', "")
 
 

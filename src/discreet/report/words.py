@@ -98,12 +98,12 @@ def shown(value: float) -> str:
 
 
 def small(value: float) -> str:
-    """A small probability as people write it.
+    """A small probability as people write it; it is an upper bound, so more digits round up.
 
-    >>> small(1e-05), small(0.001)
-    ('1e-5', '0.001')
+    >>> small(1e-05), small(0.001), small(1.2345644e-6)
+    ('1e-5', '0.001', '1.23457e-6')
     """
-    return f"{value:g}".replace("e-0", "e-")
+    return at_most(value, digits=6).replace("e-0", "e-")
 
 
 def rounded_up(value: float) -> str:

@@ -164,6 +164,28 @@ def test_a_copy_of_a_run_that_went_on_is_refused(tmp_path):
     assert (count, certificate.run["steps_taken"]) == (2, 4)
 
 
+def test_without_a_ledger_a_resumed_run_says_that_copies_were_not_looked_for(tmp_path, monkeypatch):
+    """Two copies of a run are two releases; at least the copy's certificate says so."""
+    model = network()
+    private = make_private(
+        model, sgd(model), plan(), isolation="vouched", checkpoint=tmp_path / "run"
+    )
+    for batch in private.batches(data(64)):
+        private.step(EACH, *batch)
+        if private.steps_taken == 2:
+            private.save()
+            shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    twin = private.certificate()
+    private.detach()
+    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})  # another process
+    again = network(seed=5)
+    certificate, _ = train(again, sgd(again), plan(), checkpoint=tmp_path / "copy")
+    assert certificate.run["times_resumed"] == 1
+    assert "copy of its directory" in str(certificate.to_json()["warnings"])
+    assert "times_resumed" not in twin.run
+    assert "copy of its directory" not in str(twin.to_json()["warnings"])
+
+
 def test_a_directory_is_held_until_detach(tmp_path):
     model, other = network(), network()
     private = make_private(model, sgd(model), plan(), isolation="vouched", checkpoint=tmp_path)

@@ -46,7 +46,7 @@ _READS = {
     torch.equal,
     torch.is_nonzero,
 }
-STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors")
+STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors", "times_resumed")
 """What a certificate states of a run: in how many steps, or that it happened at all."""
 
 # What these make is as large as the values say, and a size is a number of Python.

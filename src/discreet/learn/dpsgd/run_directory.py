@@ -185,7 +185,7 @@ class RunDirectory:
         facts = dict(notes.get("run", {}))
         for name in self._happened:
             facts[name] = max(1, facts.get(name, 0) + lost)
-        return facts
+        return {**facts, "times_resumed": self.attempt - 1}
 
     # --- state and receipt -------------------------------------------------------------
 

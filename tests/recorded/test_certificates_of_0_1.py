@@ -11,8 +11,7 @@ from cli.conftest import Run
 from discreet.certificate import read_certificate
 from discreet.certificate._schema import content_hash
 from discreet.ledger import Ledger
-from discreet.report import model_certificate, verify_certificate
-from discreet.report.verification import Check
+from discreet.report import Check, model_certificate, verify_certificate
 from recorded.version_0_1 import HERE, open_ledger
 
 AFFECTED = "affected.certificate.json"

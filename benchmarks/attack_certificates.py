@@ -38,10 +38,10 @@ from discreet.attacks import (
     shokri,
     yeom,
 )
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.data import fashion_mnist
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.privacy import Loss
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 
 EPSILONS = (0.5, 2.0, 8.0, 32.0, 100.0)
 DELTA = 1e-5
@@ -238,7 +238,7 @@ def bound_of(loss: Loss) -> list[list[float]]:
 
 def draw(rows: list[dict[str, Any]], place: Path) -> None:
     """One panel for each epsilon: what is possible in white, what is ruled out in grey."""
-    figure = blank_figure(10.5, 7.2)
+    figure = new_figure(10.5, 7.2)
     for axes, row in zip(figure.subplots(2, 3).ravel(), rows, strict=True):
         for name, found in row["attacks"].items():
             fpr, tpr = np.array(found["curve"]).T
@@ -256,11 +256,11 @@ def draw(rows: list[dict[str, Any]], place: Path) -> None:
         axes.set_ylim(1e-4, 1)
         title = "no privacy" if row["epsilon"] is None else f"epsilon {row['epsilon']:g}"
         axes.set_title(f"{title} (accuracy {row['accuracy_on_public']:.2f})", loc="left")
-        tidy(axes)
+        tidy_axes(axes)
     figure.supxlabel("non-members accused", fontsize=9)
     figure.supylabel("members found", fontsize=9)
     figure.axes[0].legend(fontsize=7, loc="lower right", frameon=False)
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def line(row: dict[str, Any]) -> str:

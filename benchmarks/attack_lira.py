@@ -29,7 +29,7 @@ from discreet.attacks import (
     rmia,
     yeom,
 )
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 
 SHADOWS = 64
 LOW = 0.001
@@ -97,7 +97,7 @@ def at(row: dict[str, Any], fpr: float) -> dict[str, Any]:
 
 
 def draw(found: dict[str, Any], place: Path) -> None:
-    figure = blank_figure(5.2, 4.6)
+    figure = new_figure(5.2, 4.6)
     axes = figure.subplots()
     for row in found["attacks"]:
         fpr, tpr = np.array(row["curve"]).T
@@ -117,8 +117,8 @@ def draw(found: dict[str, Any], place: Path) -> None:
     axes.set_xlabel("non-members accused")
     axes.set_ylabel("members found")
     axes.legend(fontsize=8, loc="lower right", frameon=False)
-    tidy(axes)
-    save(figure, place)
+    tidy_axes(axes)
+    save_figure(figure, place)
 
 
 def line(found: dict[str, Any]) -> str:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 
 OURS = (("as_in_the_paper", "the paper's attack", "blue"), ("ours", "shokri()", "orange"))
 
 
 def draw(rows: list[dict[str, Any]], place: Path) -> None:
-    figure = blank_figure(5.2, 3.8)
+    figure = new_figure(5.2, 3.8)
     axes = figure.subplots()
     # The name of a setting ends with "... classes".
     classes = [int(row["setting"].split()[-2]) for row in rows]
@@ -43,5 +43,5 @@ def draw(rows: list[dict[str, Any]], place: Path) -> None:
     axes.set_xlabel("classes")
     axes.set_ylabel("members among those called members")
     axes.legend(fontsize=8, loc="upper left", frameon=False)
-    tidy(axes)
-    save(figure, place)
+    tidy_axes(axes)
+    save_figure(figure, place)

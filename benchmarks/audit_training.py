@@ -31,7 +31,6 @@ from discreet.audit import (
     audit_tradeoff,
     suggest_guesses,
 )
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
 from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan
@@ -44,6 +43,7 @@ from discreet.learn.dpsgd.canaries import (
 from discreet.privacy import GDP
 from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import source
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, found, target
 from reproduce_dpsgd import pixels, small_cnn
 
@@ -269,7 +269,7 @@ def training_table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], place: Path) -> None:
-    figure = blank_figure(9, 3.6)
+    figure = new_figure(9, 3.6)
     left, right = figure.subplots(1, 2)
     rows = found(results, "planted")["audits"]
     for height, row in enumerate(reversed(rows)):
@@ -299,8 +299,8 @@ def draw(results: dict[str, Any], place: Path) -> None:
         axes.set_xlim(0, None)
         axes.set_xlabel(f"epsilon at delta {DELTA:g}; | ceiling; red: true or claimed")
         axes.xaxis.label.set_size(8)
-        tidy(axes)
-    save(figure, place)
+        tidy_axes(axes)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

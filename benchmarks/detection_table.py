@@ -14,8 +14,8 @@ from typing import Any
 
 from discreet.audit import MechanismAudit
 from discreet.audit.zoo import SPECIMENS, Specimen, bundled
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, claim
 
 STRICT_RATE = 1e-6
@@ -92,7 +92,7 @@ def draw(record: dict[str, Any], place: Path) -> None:
     ordered = sorted(
         record["zoo"], key=lambda each: (each["broken"], each["audit"]["epsilon_lower"])
     )
-    figure = blank_figure(9, 0.27 * len(ordered) + 1.2)
+    figure = new_figure(9, 0.27 * len(ordered) + 1.2)
     axes = figure.subplots()
     for height, result in enumerate(ordered):
         audit = audit_of(result)
@@ -109,9 +109,9 @@ def draw(record: dict[str, Any], place: Path) -> None:
         "Shown beyond what is claimed: broken mechanisms (orange), not right ones (blue)"
     )
     axes.set_xlim(left=0)
-    tidy(axes)
+    tidy_axes(axes)
     axes.tick_params(axis="y", labelsize=8)
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

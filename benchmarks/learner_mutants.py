@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from discreet.audit import TrainingAudit
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_least, at_most
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, claim
 from mutant_cases import CANARIES, CASES, RATE, Case
 from mutant_refusals import REFUSALS, Refusal
@@ -108,7 +108,7 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def draw(record: dict[str, Any], place: Path) -> None:
     rows = record["rows"]
-    figure = blank_figure(9, 0.3 * len(rows) + 1.2)
+    figure = new_figure(9, 0.3 * len(rows) + 1.2)
     axes = figure.subplots()
     for height, each in enumerate(reversed(rows)):
         audit = each["audit"]
@@ -123,9 +123,9 @@ def draw(record: dict[str, Any], place: Path) -> None:
     axes.set_xlabel("epsilon: shown (dot), claimed (bar), ceiling (grey)")
     axes.set_title("Learners with a fault (orange) and right ones (blue), as audited", fontsize=10)
     axes.set_xlim(left=-0.02)
-    tidy(axes)
+    tidy_axes(axes)
     axes.tick_params(axis="y", labelsize=8)
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

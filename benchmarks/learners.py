@@ -293,17 +293,17 @@ def below(record: dict[str, Any]) -> str:
 
 
 def draw(record: dict[str, Any], path: Path) -> None:
-    from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+    from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 
     table = every_row(record)
     panels = list(dict.fromkeys((row["kind"], row["table"]) for row in table))
-    figure = blank_figure(11.0, 7.5)
+    figure = new_figure(11.0, 7.5)
     grid = figure.subplots(3, 3).ravel()
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
     looks = {"discreet": COLOURS["blue"], "diffprivlib": COLOURS["vermilion"]}
     for axes, (kind, name) in zip(grid, panels, strict=False):
-        tidy(axes)
+        tidy_axes(axes)
         part = [row for row in table if (row["kind"], row["table"]) == (kind, name)]
         free = next(row["mean"] for row in part if row["who"] == "scikit-learn")
         axes.axhline(free, color=COLOURS["grey"], linewidth=1.0, linestyle="--")
@@ -352,7 +352,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     )
     figure.supxlabel("epsilon", fontsize=9)
     figure.supylabel("accuracy, or R^2 for linear (mean and deviation)", fontsize=9)
-    save(figure, path)
+    save_figure(figure, path)
 
 
 def measure(asked: Run) -> dict[str, Any]:

@@ -18,12 +18,12 @@ import numpy as np
 from matplotlib.colors import LogNorm
 from scipy.stats import beta
 
-from discreet.cli.pictures import COLOURS, blank_figure, save
 from discreet.mechanisms import stable_vector_plan, votes_distance
 from discreet.pate._noisy_max import gnmax_accuracy, laplace_accuracy
 from discreet.pate._stable_votes import vector_answer_rate
 from discreet.privacy import PureDP
 from discreet.privacy.theorems import gaussian_mu
+from discreet.report import COLOURS, new_figure, save_figure
 from harness import Run, Suite
 
 EPSILON, DELTA = 1.0, 1e-5
@@ -136,7 +136,7 @@ def row(teachers: int, agreement: float, queries: int, plans: dict[str, list[Any
 
 def draw(record: dict[str, Any], place: Path) -> None:
     rows = record["rows"]
-    figure = blank_figure(13.5, 5.2)
+    figure = new_figure(13.5, 5.2)
     axes = figure.subplots(1, 3, sharey=True)
     teachers = sorted({one["teachers"] for one in rows})
     agreements = sorted({one["agreement"] for one in rows})
@@ -190,7 +190,7 @@ def draw(record: dict[str, Any], place: Path) -> None:
         f"Labels answered at epsilon {EPSILON:g}, delta {DELTA:g} (expected, ten classes)",
         fontsize=12,
     )
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

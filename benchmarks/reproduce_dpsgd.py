@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from discreet import data
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_most
 from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.learn.features import Scattering, contrasts
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, target
 
 DELTA = 1e-5
@@ -302,7 +302,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], place: Path) -> None:
-    figure = blank_figure(9, 3.6)
+    figure = new_figure(9, 3.6)
     for axes, (name, title) in zip(figure.subplots(1, 2), TITLES.items(), strict=True):
         for model, colour in (
             ("linear on scattering", COLOURS["blue"]),
@@ -345,8 +345,8 @@ def draw(results: dict[str, Any], place: Path) -> None:
         axes.set_xlim(0, 3.3)
         axes.margins(y=0.15)
         axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(0.0, 0.5), frameon=False)
-        tidy(axes)
-    save(figure, place)
+        tidy_axes(axes)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.cli.tables import at_most
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, found, target
 
 DELTA = 1e-5
@@ -99,7 +99,7 @@ def mnist_runs(place: Path, asked: Run) -> dict[str, Any]:
     import torch
 
     from discreet import data
-    from discreet.pate import draw_flow
+    from discreet.report import draw_flow
 
     torch.set_flush_denormal(True)
     digits = data.mnist()
@@ -294,7 +294,7 @@ def adult_table(results: dict[str, Any]) -> str:
 
 
 def draw(results: dict[str, Any], place: Path) -> None:
-    figure = blank_figure(10, 3.8)
+    figure = new_figure(10, 3.8)
     left, right = figure.subplots(1, 2)
     rows = found(results, "mnist")["rows"]
     left.plot(
@@ -323,7 +323,7 @@ def draw(results: dict[str, Any], place: Path) -> None:
     left.set_xlim(0, 2.2)
     left.set_ylim(97.7, 99.4)
     left.legend(fontsize=8, frameon=False, loc="center left")
-    tidy(left)
+    tidy_axes(left)
     colours = ("orange", "green", "blue", "vermilion")
     for (name, title), colour in zip(NAMES.items(), colours, strict=True):
         points = [
@@ -349,8 +349,8 @@ def draw(results: dict[str, Any], place: Path) -> None:
     right.set_xlabel(f"epsilon at delta {ADULT_DELTA:g}")
     right.set_ylabel("accuracy, %")
     right.legend(fontsize=8, frameon=False, loc="center right", bbox_to_anchor=(1.0, 0.3))
-    tidy(right)
-    save(figure, place)
+    tidy_axes(right)
+    save_figure(figure, place)
 
 
 def measure(asked: Run) -> dict[str, Any]:

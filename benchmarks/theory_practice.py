@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, target
 from theory_runs import (
     ACCOUNTANTS,
@@ -310,7 +310,7 @@ def trend_table(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], place: Path) -> None:
     figures = Figures(results)
-    figure = blank_figure(3.1 * len(figures.panels), 8)
+    figure = new_figure(3.1 * len(figures.panels), 8)
     grid = figure.subplots(3, len(figures.panels), sharex=True, squeeze=False)
     for column, panel in enumerate(figures.panels):
         top, middle, bottom = (grid[line][column] for line in range(3))
@@ -332,13 +332,13 @@ def draw(results: dict[str, Any], place: Path) -> None:
         bottom.set_xscale("log")
         bottom.set_xlabel("claimed epsilon", fontsize=8)
         for axes in (top, middle, bottom):
-            tidy(axes)
+            tidy_axes(axes)
             axes.tick_params(labelsize=7)
     names = ("accuracy loss", "advantage (Yeom)", "certified epsilon")
     for line, name in enumerate(names):
         grid[line][0].set_ylabel(name, fontsize=8)
         grid[line][0].legend(fontsize=6, frameon=False)
-    save(figure, place)
+    save_figure(figure, place)
 
 
 PAGE = "docs/theory-and-practice.md"

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from discreet.attacks import ShadowPool, observe_split, shokri, yeom
-from discreet.cli.pictures import COLOURS, blank_figure, save, tidy
 from discreet.learn.dpsgd import Plan, make_private
+from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, read_record, target
 from theory_practice import PAGE, allowed_advantage
 from theory_runs import (
@@ -172,7 +172,7 @@ def table(results: dict[str, Any]) -> str:
 
 def draw(results: dict[str, Any], place: Path) -> None:
     means = Means(results)
-    figure = blank_figure(3.1 * len(means.panels), 3)
+    figure = new_figure(3.1 * len(means.panels), 3)
     grid = figure.subplots(1, len(means.panels), sharey=True, squeeze=False)[0]
     for axes, panel in zip(grid, means.panels, strict=True):
         for what, ink in (("shokri", "vermilion"), ("yeom", "blue")):
@@ -185,10 +185,10 @@ def draw(results: dict[str, Any], place: Path) -> None:
         axes.set_xscale("log")
         axes.set_ylim(-0.05, 1.0)
         axes.set_xlabel("claimed epsilon (RDP)", fontsize=8)
-        tidy(axes)
+        tidy_axes(axes)
     grid[0].set_ylabel("advantage (dotted: no privacy)", fontsize=8)
     grid[0].legend(fontsize=6, frameon=False)
-    save(figure, place)
+    save_figure(figure, place)
 
 
 def targets(record: dict[str, Any]) -> list[dict[str, Any]]:

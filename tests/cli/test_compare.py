@@ -11,9 +11,8 @@ import mpmath
 import pytest
 
 from discreet.cli.compare import Comparison, _geometric
-from discreet.cli.compare_picture import draw_comparison
-from discreet.cli.pictures import spread
 from discreet.privacy import Gaussian
+from discreet.report import draw_comparison, spread_labels
 
 
 def names(folder: Path) -> list[str]:
@@ -109,8 +108,8 @@ def test_the_grid_is_increasing_and_ends_where_asked(last: int, points: int) -> 
 
 
 def test_labels_are_moved_apart_and_no_further_than_needed() -> None:
-    assert spread([0.1, 0.5, 0.9], gap=0.1) == [0.1, 0.5, 0.9]
-    crowded = spread([0.3, 0.3, 0.3, 0.31], gap=0.05)
+    assert spread_labels([0.1, 0.5, 0.9], gap=0.1) == [0.1, 0.5, 0.9]
+    crowded = spread_labels([0.3, 0.3, 0.3, 0.31], gap=0.05)
     assert all(b - a >= 0.05 - 1e-9 for a, b in pairwise(crowded))
     assert sum(crowded) == pytest.approx(1.21)
 
@@ -153,7 +152,7 @@ def test_a_failure_while_drawing_leaves_nothing_behind(
         place.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("discreet.cli.compare_picture.draw_comparison", half_a_picture)
+    monkeypatch.setattr("discreet.report.draw_comparison", half_a_picture)
     result = run("compare", *SMALL, "--output", str(target))
     assert result.exit_code == 4
     assert result.stdout == ""

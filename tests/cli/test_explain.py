@@ -9,8 +9,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from discreet.cli.explain_picture import draw_explanation
 from discreet.privacy import theorems
+from discreet.report import draw_explanation
 
 
 def answer(run: Any, *arguments: str) -> dict[str, Any]:

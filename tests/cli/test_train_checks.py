@@ -149,8 +149,8 @@ def test_no_picture_takes_a_model_away(run, place, monkeypatch):
     def fails(*_):
         raise ZeroDivisionError("no picture today")
 
-    monkeypatch.setattr("discreet.cli.train_summary.draw_summary", fails)
-    monkeypatch.setattr("discreet.cli.train_summary.strengths", fails)
+    monkeypatch.setattr("discreet.report._command_charts.draw_summary", fails)
+    monkeypatch.setattr("discreet.report._command_charts.strengths", fails)
     done = run(*TRAIN, "--epsilon", "2", *open_ledger(), "--json")
     assert done.exit_code == 0, done.stderr
     assert charges() == ["completed"]

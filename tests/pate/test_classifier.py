@@ -20,11 +20,11 @@ from discreet.pate import (
     InteractiveGNMax,
     PATEClassifier,
     SparseVotes,
-    draw_flow,
-    flow_figure,
 )
 from discreet.pate import _classifier as module
-from discreet.pate._flow import flow_lines
+from discreet.report import draw_flow
+from discreet.report._command_charts import flow_chart, flow_lines
+from discreet.report._drawing import inline_svg
 
 RNG = np.random.default_rng(11)
 CENTRES = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 0.0], [0.0, 3.0, 0.0]])
@@ -310,21 +310,21 @@ def test_the_picture_shows_the_flow_in_public_numbers(
         draw_flow(paper, tmp_path / "flow.txt")
 
 
-def test_the_flow_of_a_certificate_is_data_for_a_page() -> None:
+def test_the_flow_of_a_certificate_is_a_picture_for_a_page() -> None:
     paper = fitted(teacher=[GaussianNB(), GaussianNB(var_smoothing=1e-2)]).certificate_
     plan = json.loads(json.dumps(paper.to_json()))["plan"]
-    figure = flow_figure(plan, relation=paper.relation)
+    figure = flow_chart(plan, relation=paper.relation)
     assert figure is not None
-    text = json.dumps(figure, allow_nan=False)
+    text = inline_svg(figure, salt="x")
     for words in ("80 teachers, disjoint", "300 public rows", "2 kinds of teachers", "may leave"):
         assert words in text
     assert f"{plan['queries_asked']} queries asked" in text
-    wild = {**plan, "student": {"kind": "<script>"}}
-    drawn = flow_figure(wild, relation="replace")
-    assert "<script>" not in json.dumps(drawn)
-    assert "their number is public" in json.dumps(drawn)
+    drawn = flow_chart({**plan, "student": {"kind": "<script>"}}, relation="replace")
+    assert drawn is not None
+    assert "<script>" not in inline_svg(drawn, salt="x")
+    assert "their number is public" in inline_svg(drawn, salt="x")
     for wrong in ({}, {"partition": 3}, {**plan, "teacher": []}, {**plan, "aggregator": None}):
-        assert flow_figure(wrong, relation="replace") is None
+        assert flow_chart(wrong, relation="replace") is None
 
 
 @pytest.mark.parametrize(("unit", "persons"), [("patient", False), ("row", True)])

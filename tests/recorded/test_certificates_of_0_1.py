@@ -11,8 +11,7 @@ from cli.conftest import Run
 from discreet.certificate import read_certificate
 from discreet.certificate._schema import content_hash
 from discreet.ledger import Ledger
-from discreet.report import model_certificate, verify_certificate
-from discreet.report.verification import Check
+from discreet.report import Check, model_certificate, verify_certificate
 from recorded.version_0_1 import HERE, open_ledger
 
 AFFECTED = "affected.certificate.json"
@@ -256,7 +255,7 @@ def test_signing_writes_all_or_nothing(
     def broken(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    where = "report.page.Page.html" if fails == "page" else "cli.signing.write_file"
+    where = "report._page.Page.html" if fails == "page" else "cli.signing.write_file"
     monkeypatch.setattr(f"discreet.{where}", broken)
     done = run(*signing(path, tmp_path / "clinic.key"))
     assert done.exit_code == 4

@@ -11,7 +11,7 @@ from cli.conftest import Run
 from discreet.errors import BudgetExceeded
 from discreet.ledger import Ledger, check_receipt
 from discreet.privacy import PureDP
-from discreet.report.recheck import recheck
+from discreet.report import recheck
 from recorded.version_0_1 import HERE, LOSSES, open_ledger, write_ledger
 
 AFFECTED = {one["name"] for one in LOSSES if one["item"] is not None}

@@ -24,7 +24,7 @@ from discreet.learn.projected_sgd import (
 )
 from discreet.pate import read_student_directory
 from discreet.privacy import from_json, to_json
-from discreet.report.recheck import recheck
+from discreet.report import recheck
 from recorded.version_0_1 import HERE, LOSSES, open_ledger
 
 SOUND = [one for one in LOSSES if one["item"] is None]

@@ -8,14 +8,13 @@ import numpy as np
 
 from discreet._confidence import proportion
 from discreet.attacks import MembershipResult
-from discreet.audit import Inclusion, TrainingAudit, audit_one_run
+from discreet.audit import Inclusion, TrainingAudit, audit_one_run, require_sound_audits
 from discreet.certificate import Certificate, Collection, PaidAnswer
 from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count
 from discreet.privacy import GDP, DiscreteLaplace, Loss
 from discreet.randomness import source
 from discreet.report import Attacked, InternalFacts, Utility
-from discreet.report.audit_check import require_sound_audits
 
 AT = dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
 LOSS = GDP(mu=0.8)

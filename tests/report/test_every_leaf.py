@@ -39,9 +39,13 @@ from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count
 from discreet.pate import PATEClassifier
 from discreet.privacy import DiscreteLaplace, PureDP, to_json
-from discreet.report import model_certificate, verify_certificate, write_certificate
-from discreet.report.certificate_files import file_hashes
-from discreet.report.model_facts import model_files
+from discreet.report import (
+    file_hashes,
+    model_certificate,
+    model_files,
+    verify_certificate,
+    write_certificate,
+)
 from report.certificates import audit
 
 ROWS = np.random.default_rng(5).random((80, 2))

@@ -12,8 +12,7 @@ from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, PureDP, to_json
-from discreet.report import verify_certificate, write_annex, write_certificate
-from discreet.report.certificate_files import file_hashes
+from discreet.report import file_hashes, verify_certificate, write_annex, write_certificate
 from report.certificates import (
     AT,
     LOSS,
@@ -248,8 +247,21 @@ def test_a_page_that_shows_something_else_is_found(place: Path, tmp_path: Path) 
     assert shown in text
     page.write_text(text.replace("that is no approval", "it is safe"), encoding="utf-8")
     assert list(wrong(page)) == ["the page shows the document"]
-    page.write_text(text.replace("const settings", "let settings"), encoding="utf-8")
-    assert "the script that draws" in wrong(page)["the page shows the document"]
+    # A picture that was changed, or that claims another painter and was changed elsewhere.
+    for forged in (
+        text.replace("</svg>", "<text>safe</text></svg>", 1),
+        text.replace("pictures by matplotlib", "pictures by matplotlib 0.").replace(
+            "may be published", "is safe"
+        ),
+        text.replace("</main>", "<p>safe</p></main>"),
+    ):
+        page.write_text(forged, encoding="utf-8")
+        assert list(wrong(page)) == ["the page shows the document"]
+    other = text.replace("pictures by matplotlib ", "pictures by matplotlib 0.", 1)
+    page.write_text(other.replace("</svg>", "<text>safe</text></svg>", 1), encoding="utf-8")
+    found = {one.what: one for one in verify_certificate(page)}["the page shows the document"]
+    assert found.ok is None
+    assert "all but the pictures is right" in found.detail
     page.write_text(text.replace('id="document"', 'id="other"'), encoding="utf-8")
     with pytest.raises(InvalidValue, match="one certificate inside"):
         verify_certificate(page)

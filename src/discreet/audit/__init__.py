@@ -15,8 +15,8 @@ Training, from scores that say how much a record seems to have taken part:
   :class:`Inclusion` includes by fair coins; :func:`suggest_guesses` says how many to guess.
 - :class:`TrainingAudit` is the outcome of each: lower bound, confidence, ceiling, verdict,
   assumptions. Canaries for DP-SGD are in :mod:`discreet.learn.dpsgd.canaries`.
-- What a bound follows from can be computed again from the counts alone, as the checker of
-  certificates does: :func:`epsilon_from_rates`, :func:`gaussian_epsilon_from_rates`,
+- :func:`audit_faults` computes again what the audits of a certificate say, from their counts;
+  the bounds by themselves are :func:`epsilon_from_rates`, :func:`gaussian_epsilon_from_rates`,
   :func:`one_run_epsilon`, :func:`curve_epsilon`; :class:`Method` has their names.
 
 :func:`lower_bound` and :func:`upper_bound` are the exact bounds that the rest stands on.
@@ -51,6 +51,7 @@ from discreet.audit._one_run import (
     suggest_guesses,
 )
 from discreet.audit._outputs import Raised
+from discreet.audit._recheck import audit_faults, require_sound_audits
 from discreet.audit._verdict import (
     CONSISTENT,
     GAUSSIAN_ONLY,
@@ -71,6 +72,7 @@ __all__ = [
     "NeighbourAudit",
     "Raised",
     "TrainingAudit",
+    "audit_faults",
     "audit_gaussian",
     "audit_mechanism",
     "audit_one_run",
@@ -85,6 +87,7 @@ __all__ = [
     "one_run_epsilon",
     "read_curve",
     "require_gaussian",
+    "require_sound_audits",
     "search_neighbours",
     "suggest_guesses",
     "upper_bound",

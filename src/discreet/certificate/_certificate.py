@@ -40,15 +40,6 @@ from discreet.ledger import Charge
 from discreet.mechanisms import Release
 from discreet.privacy import Loss, from_json, to_json
 
-__all__ = [
-    "Certificate",
-    "Collection",
-    "PaidAnswer",
-    "facts_digest",
-    "publication_digest",
-    "read_certificate",
-]
-
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _FACTS = (

@@ -16,21 +16,6 @@ from typing import Any
 from discreet.errors import DiscreetError, NotApplicable
 from discreet.privacy import Loss, every_accountant, from_json, read_old, to_json
 
-__all__ = [
-    "FPRS",
-    "PRIORS",
-    "SEVERITIES",
-    "delta_warning",
-    "guarantee_of",
-    "is_insecure",
-    "many_runs",
-    "meaning_of",
-    "number",
-    "run_warnings",
-    "verdict_on",
-    "warnings_on",
-]
-
 PRIORS = (0.01, 0.1, 0.5)
 FPRS = (0.001, 0.01, 0.1)
 _CURVE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9)

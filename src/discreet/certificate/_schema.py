@@ -16,16 +16,6 @@ from typing import Any
 from discreet._json import digest_of
 from discreet.errors import SchemaError
 
-__all__ = [
-    "COVERS",
-    "SCHEMA",
-    "VERSION",
-    "content_hash",
-    "faults",
-    "require_valid",
-    "schema",
-]
-
 SCHEMA = "discreet.certificate"
 VERSION = 2
 COVERS = (

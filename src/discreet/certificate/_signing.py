@@ -26,15 +26,6 @@ from discreet._dsse import (
 from discreet._json import canonical, read_json
 from discreet.errors import DataCorrupt, InvalidValue, SignatureInvalid
 
-__all__ = [
-    "ENVELOPE",
-    "Issuer",
-    "SignedCertificate",
-    "files_of",
-    "read_signed",
-    "sign_certificate",
-]
-
 ENVELOPE = "certificate.dsse.json"
 """The name of the envelope, beside ``certificate.json``."""
 

@@ -376,7 +376,7 @@ def _print(
     results: list[MembershipResult], asked: Subject, confidence: float, exposed: int
 ) -> None:
     from discreet.attacks import REPORTED_FPR
-    from discreet.report.membership import strongest
+    from discreet.report import strongest_attack
 
     rows = []
     for result in results:
@@ -408,7 +408,7 @@ def _print(
         if result.decisions is not None and result.threshold_from is not None
     ]
     if exposed:
-        best = strongest(results)
+        best = strongest_attack(results)
         lines.append(f"INTERNAL: the most exposed members, by {best.attack}")
         lines += [
             f"  record {one.record}, class {one.label}, score {one.score:.4g}, "

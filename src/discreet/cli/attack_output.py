@@ -96,17 +96,13 @@ class Place:
 
 @contextmanager
 def page_place(output: str | None) -> Iterator[Place]:
-    """Check ``--output`` before the work of the block: its name, its directory, Plotly."""
+    """Check ``--output`` before the work of the block: its name, its directory."""
     if output is None:
         yield Place(None)
         return
-    from importlib.util import find_spec
-
     target = Path(output)
     if target.suffix.lower() not in {".html", ".htm"}:
         raise InvalidValue("output", output, "a file name that ends in .html")
-    if find_spec("plotly") is None:
-        raise InvalidValue("output", output, "plotly: pip install 'discreet[report]'")
     probe = target.with_name(f".{target.stem[:64]}.{secrets.token_hex(8)}")
     with _refused(output):
         if target.exists() and not target.is_file():

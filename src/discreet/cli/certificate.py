@@ -14,7 +14,7 @@ from discreet.cli.tables import print_json, print_lines
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.report.verification import Check
+    from discreet.report import Check
 
 __all__ = ["certificate"]
 
@@ -55,8 +55,7 @@ def verify(
       discreet certificate verify certificate.html --ledger study.ledger
       discreet certificate verify certificate.json --key clinic.pub --revoked revoked.json
     """
-    from discreet.report.signature_check import signature_checks
-    from discreet.report.verification import verify_certificate
+    from discreet.report import verify_certificate, verify_signature
 
     if revoked is not None and not keys:
         raise InvalidValue("revoked", revoked, "only with --key")
@@ -68,7 +67,7 @@ def verify(
 
         with open_to_read(ledger) as book:
             checks = verify_certificate(path, ledger=book)
-    checks += signature_checks(path, trusted)
+    checks += verify_signature(path, trusted)
     _print(path, checks, as_json=as_json)
     if any(check.ok is False for check in checks):
         raise typer.Exit(1)
@@ -90,14 +89,13 @@ def page(
     Example:
       discreet certificate page certificate.json --output certificate.html
     """
-    from discreet.report.verification import read_certificate
+    from discreet.report import read_document
 
-    document = read_certificate(path)
+    document = read_document(path)
     if "title" not in document or document.get("part") == "internal":
         raise InvalidValue("path", path, "a certificate that was published")
     with page_place(output) as place:
-        from discreet.report.public_page import certificate_page
-        from discreet.report.signature_check import find_signature
+        from discreet.report import certificate_page, find_signature
 
         place.write(certificate_page(document, find_signature(path)))
     print_lines([f"page: {shown(output)}"])

@@ -16,7 +16,7 @@ from discreet.errors import FileUnusable, InvalidValue
 if TYPE_CHECKING:
     from discreet.attacks import MembershipResult, Observation
     from discreet.cli.attack_subjects import Subject
-    from discreet.report.internal_facts import InternalFacts
+    from discreet.report import InternalFacts
 
 __all__ = ["certify"]
 
@@ -103,8 +103,14 @@ def certify(
     from discreet._files import new_directory
     from discreet.certificate import Collection
     from discreet.ledger import Ledger
-    from discreet.report.certificate_files import file_hashes, write_annex, write_certificate
-    from discreet.report.model_facts import model_certificate, model_files, read_audit
+    from discreet.report import (
+        file_hashes,
+        model_certificate,
+        model_files,
+        read_audit,
+        write_annex,
+        write_certificate,
+    )
 
     if (members is None) != (nonmembers is None):
         missing, given = ("nonmembers", members) if nonmembers is None else ("members", nonmembers)
@@ -154,7 +160,7 @@ def _internal(model: str, label: str, members: str, nonmembers: str, shadows: in
     from discreet import attacks
     from discreet._confidence import proportion
     from discreet.cli.attack_subjects import subject
-    from discreet.report.internal_facts import Attacked, InternalFacts, Utility
+    from discreet.report import Attacked, InternalFacts, Utility
 
     asked = subject(model, label=label)
     seen = attacks.observe_split(

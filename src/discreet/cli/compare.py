@@ -67,7 +67,7 @@ def compare(
     with picture_file(output) as place:
         comparison = _compute(noise, probability, allowed, grid)
         if place is not None:
-            from discreet.cli.compare_picture import draw_comparison
+            from discreet.report import draw_comparison
 
             draw_comparison(comparison, place)
     if as_json:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-_NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables", "plotly": "report"}
+_NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables"}
 
 
 def demo(
@@ -87,11 +87,11 @@ def demo(
 
 def _figures(outcome: Outcome) -> list[dict[str, Any]]:
     """One row for each model: internal figures."""
-    from discreet.report.membership import strongest
+    from discreet.report import strongest_attack
 
     rows = []
     for attacked in outcome.internal.attacked:
-        best = strongest(attacked.results)
+        best = strongest_attack(attacked.results)
         point = next((one for one in best.operating_points() if one.asked_fpr == 0.01), None)
         right = {
             one.records: one.accuracy.share

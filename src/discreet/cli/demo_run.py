@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from discreet.attacks import MembershipResult
     from discreet.cli.demo_data import DemoData
     from discreet.cli.demo_methods import Method
-    from discreet.report.internal_facts import InternalFacts, Utility
+    from discreet.report import InternalFacts, Utility
 
 __all__ = ["Outcome", "Steps", "demonstrate"]
 
@@ -68,8 +68,13 @@ def demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Out
 
 def _demonstrated(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
     from discreet.ledger import Ledger
-    from discreet.report.certificate_files import file_hashes, write_annex, write_certificate
-    from discreet.report.model_facts import model_certificate, model_files
+    from discreet.report import (
+        file_hashes,
+        model_certificate,
+        model_files,
+        write_annex,
+        write_certificate,
+    )
 
     data = method.data
     everybody = np.arange(len(data.inside[1]))
@@ -181,7 +186,7 @@ def _attacks(data: DemoData, target: Any, train: Any, shadows: int) -> tuple[Mem
 
 
 def _internal(data: DemoData, targets: dict[str, Any], attacked: dict[str, Any]) -> InternalFacts:
-    from discreet.report.internal_facts import Attacked, InternalFacts
+    from discreet.report import Attacked, InternalFacts
 
     parts = {"training records": data.inside, "records outside": data.outside}
     utility = [
@@ -200,7 +205,7 @@ def _internal(data: DemoData, targets: dict[str, Any], attacked: dict[str, Any])
 
 def _utility(model: str, records: str, target: Any, x: Any, y: Any) -> Utility:
     from discreet._confidence import proportion
-    from discreet.report.internal_facts import Utility
+    from discreet.report import Utility
 
     right = int(np.sum(target.labels(x) == y))
     return Utility(model=model, records=records, accuracy=proportion(right, len(y)))

@@ -44,7 +44,7 @@ def explain(
 
         explanation = theorems.explain(spent, failing, prior=belief)
         if place is not None:
-            from discreet.cli.explain_picture import draw_explanation
+            from discreet.report import draw_explanation
 
             draw_explanation(explanation, place)
     if as_json:

@@ -217,7 +217,7 @@ def history(
             rows = book.history(dataset)
             view = book.show(dataset)
         if draft is not None:
-            from discreet.cli.ledger_picture import draw_history
+            from discreet.report import draw_history
 
             draw_history(view, rows, draft)
     if as_json:

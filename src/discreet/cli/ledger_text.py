@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from discreet.cli.tables import at_least, at_most
 
 if TYPE_CHECKING:
-    from discreet.ledger import BudgetView, DatasetView, HistoryRow
+    from discreet.ledger import DatasetView, HistoryRow
 
 __all__ = [
     "budget_rows",
@@ -17,7 +17,6 @@ __all__ = [
     "exact_at_least",
     "history_as_json",
     "history_rows",
-    "share_used",
 ]
 
 _LONGEST_LOSS = 60
@@ -55,19 +54,9 @@ def history_rows(view: DatasetView, rows: list[HistoryRow]) -> list[tuple[str, .
         loss = repr(read_old(row.loss).loss)
         short = loss if len(loss) <= _LONGEST_LOSS else loss[: _LONGEST_LOSS - 3] + "..."
         names = [name for name in (row.purpose, row.analyst, row.project) if name is not None]
-        used = f"{100 * share_used(view.budget, row.spent['dataset']):.1f} %"
+        used = f"{100 * view.budget.share_used(row.spent['dataset']):.1f} %"
         shown.append((str(row.seq), row.at[:19], short, ", ".join(names), used, row.outcome))
     return shown
-
-
-def share_used(budget: BudgetView, spent: Any) -> float:
-    """The share of a budget that sums leave behind, by the sum with the most room."""
-    shares = []
-    for name, text in spent.items():
-        if name != "delta" and name in budget.spent:
-            cap = budget.spent[name] + budget.remaining[name]
-            shares.append(float(Fraction(text) / cap) if cap else 1.0)
-    return min(shares, default=1.0)
 
 
 def budgets_as_json(view: DatasetView) -> dict[str, Any]:

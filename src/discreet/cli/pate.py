@@ -296,7 +296,8 @@ def _summary(order: _Order, certificate: Certificate) -> list[str]:
 
 
 def _write(draft: Path, order: _Order, model: PATEClassifier, lines: list[str]) -> None:
-    from discreet.pate import draw_flow, write_student_files
+    from discreet.pate import write_student_files
+    from discreet.report import draw_flow
 
     write_student_files(draft, model, order.schema)
     (draft / "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -31,7 +31,7 @@ def recheck(
     Example:
       discreet recheck releases
     """
-    from discreet.report.recheck import recheck as look
+    from discreet.report import recheck as look
 
     try:
         found = look(directory)

@@ -142,7 +142,7 @@ def sign(
     """
     from discreet._dsse import key_id
     from discreet.certificate._signing import ENVELOPE
-    from discreet.report.signature_check import find_signature
+    from discreet.report import find_signature
 
     target = Path(path)
     block = {
@@ -184,7 +184,7 @@ def _write_with_page(place: Path, text: str) -> Path | None:
         write_text(str(place), text)
         return None
     from discreet.certificate._signing import read_signed
-    from discreet.report.public_page import certificate_page
+    from discreet.report import certificate_page
 
     signed = read_signed(text)
     html = certificate_page(signed.document, signed).html()
@@ -197,7 +197,7 @@ def _write_with_page(place: Path, text: str) -> Path | None:
 def _signed(target: Path, block: dict[str, str | None], own: Ed25519PrivateKey) -> Envelope:
     from discreet._dsse import read_date
     from discreet.certificate._signing import Issuer, files_of, sign_certificate
-    from discreet.report.verification import read_certificate, verify_certificate
+    from discreet.report import read_document, verify_certificate
 
     last = read_date("valid_until", str(block["valid_until"]))
     issuer = Issuer(**{**block, "date": _today(), "valid_until": last})  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def _signed(target: Path, block: dict[str, str | None], own: Ed25519PrivateKey) 
         print_lines([f"{shown(str(target))} is not signed. WRONG {wrong[0].what}"])
         raise typer.Exit(1)
     content = target.read_bytes()
-    return sign_certificate(content, files_of(read_certificate(target)), issuer, own)
+    return sign_certificate(content, files_of(read_document(target)), issuer, own)
 
 
 def revoke(

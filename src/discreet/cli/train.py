@@ -106,8 +106,8 @@ def train(
     share = None if learn_schema is None else real("learn_schema", learn_schema, above=0, below=1)
     expected = None if rows is None else count("rows", rows, at_least=1)
     seed = None if insecure_seed is None else count("insecure_seed", insecure_seed)
-    from discreet.cli.train_summary import write_summary
     from discreet.learn import plan_training
+    from discreet.report import write_summary
 
     plan = plan_training(
         file,
@@ -196,7 +196,8 @@ def _rehearse(
 
 
 def _report(out: str, done: TrainedTable, unwritten: list[str], *, as_json: bool) -> None:
-    from discreet.cli.train_summary import printable, summary_lines
+    from discreet.cli.train_summary import printable
+    from discreet.report import summary_lines
 
     certificate = done.certificate
     if as_json:

@@ -211,11 +211,14 @@ class BudgetView:
     @property
     def used(self) -> float:
         """The share of the budget that is gone, by the sum that has the most room left."""
+        return self.share_used(self.spent)
+
+    def share_used(self, spent: Mapping[str, Fraction | str]) -> float:
+        """Return the share that sums leave behind, such as those of a row of the history."""
         shares = []
-        for name, spent in self.spent.items():
-            if name != "delta":
-                cap = spent + self.remaining[name]
-                shares.append(float(spent / cap) if cap else 1.0)
+        for name in (self.spent.keys() & spent.keys()) - {"delta"}:
+            cap = self.spent[name] + self.remaining[name]
+            shares.append(float(Fraction(spent[name]) / cap) if cap else 1.0)
         return min(shares, default=1.0)  # no open sum: the budget was closed by a correction
 
 

@@ -34,7 +34,6 @@ from discreet.pate._data_dependent import (
     data_dependent_rdp,
     sanitise,
 )
-from discreet.pate._flow import draw_flow, flow_figure
 from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, LaplaceMax
 from discreet.pate._partition import Partition, check_disjoint, partition_records, shared_records
 from discreet.pate._planning import LabelPlan, compare_aggregators, plan_votes, stated_loss
@@ -85,8 +84,6 @@ __all__ = [
     "compare_aggregators",
     "count_votes",
     "data_dependent_rdp",
-    "draw_flow",
-    "flow_figure",
     "holds_student",
     "partition_records",
     "plan_votes",

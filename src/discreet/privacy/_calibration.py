@@ -76,12 +76,14 @@ def calibrate(
     InvalidValue
         If no parameter meets the target.
     """
-    if not isinstance(bracket, tuple | list) or len(bracket) != 2:
-        raise InvalidValue("bracket", bracket, "two numbers, the lower one first")
+    try:
+        lower, upper = bracket
+    except (TypeError, ValueError):
+        raise InvalidValue("bracket", bracket, "two numbers, the lower one first") from None
     if not callable(make_loss):
         raise InvalidValue("make_loss", make_loss, "a function from a parameter to a loss")
-    low = _validate.real("bracket", bracket[0], above=0)
-    high = _validate.real("bracket", bracket[1], above=low)
+    low = _validate.real("bracket", lower, above=0)
+    high = _validate.real("bracket", upper, above=low)
     search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
     if increasing is None:
         ends = search.read(low), search.read(high)

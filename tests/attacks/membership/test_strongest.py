@@ -27,8 +27,8 @@ from discreet.attacks import (
 from discreet.attacks._signals import RESOLUTION
 from discreet.attacks._trials import strength, trials
 from discreet.errors import InvalidValue
-from discreet.report import membership_page
-from discreet.report.membership import quoted_confidence, strongest
+from discreet.report import membership_page, strongest_attack
+from discreet.report._membership_page import quoted_confidence
 
 lira_source = import_module("discreet.attacks._lira")
 rmia_source = import_module("discreet.attacks._rmia")
@@ -86,11 +86,11 @@ def test_the_target_takes_no_part_in_the_choice(forests: ShadowScores) -> None:
     assert chosen[0] == chosen[1]
     assert sum(chosen[0]) == 1
     # What is picked on the target does follow the target: luck is quoted.
-    assert strongest([yeom(seen), lira(seen, others)]).attack == "lira online"
+    assert strongest_attack([yeom(seen), lira(seen, others)]).attack == "lira online"
     confident = replace(
         seen, log_probabilities=np.where(seen.members, -1e-9, -3.0)[:, None] + np.zeros(10)
     )
-    assert strongest([yeom(confident), lira(other, others)]).attack == "yeom"
+    assert strongest_attack([yeom(confident), lira(other, others)]).attack == "yeom"
 
 
 def test_the_choice_is_the_best_of_all_on_the_shadow_models(forests: ShadowScores) -> None:
@@ -193,7 +193,7 @@ def test_at_chance_the_strongest_is_at_chance() -> None:
     for row in range(3):
         seen, others = scores.leave_out(row)
         results = mark_strongest([yeom(seen), lira(seen, others), rmia(seen, others)], seen, others)
-        assert_chance(strongest(results))
+        assert_chance(strongest_attack(results))
 
 
 def test_pages_say_how_the_attack_was_chosen(forests: ShadowScores) -> None:

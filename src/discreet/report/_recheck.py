@@ -15,8 +15,6 @@ from discreet.learn import saved_certificate
 from discreet.ledger import Ledger
 from discreet.privacy import read_old
 
-__all__ = ["Rechecked", "recheck"]
-
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _LARGEST = 64 * 2**20

@@ -16,6 +16,7 @@ import pytest
 from discreet.audit import (
     Inclusion,
     TrainingAudit,
+    audit_faults,
     audit_gaussian,
     audit_one_run,
     audit_one_run_curve,
@@ -31,7 +32,6 @@ from discreet.ledger import Ledger
 from discreet.privacy import GDP, Gaussian, to_json
 from discreet.randomness import source
 from discreet.report import verify_certificate
-from discreet.report.audit_check import audit_faults
 from report.certificates import AT, DELTA, LOSS, audit, facts, paid_facts, public_certificate
 
 WHERE = "the audits say what their counts say"

@@ -12,25 +12,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from discreet._rounding import at_most, interval
+from discreet._rounding import at_least, at_most, interval
 from discreet.certificate._findings import FPRS
 from discreet.certificate._old_formats import as_version_2
 from discreet.certificate._schema import require_valid
 from discreet.errors import InvalidValue
-from discreet.report.certificate_pictures import (
-    accountants_picture,
-    bounds_picture,
-    rates_picture,
-)
-from discreet.report.page import SIGNATURE, Page
-from discreet.report.words import level, small
-from discreet.report.words import rounded_down as down
-from discreet.report.words import rounded_up as up
+from discreet.report._charts import accountants_chart, bounds_chart, rates_chart
+from discreet.report._command_charts import flow_chart
+from discreet.report._page import SIGNATURE, Page
+from discreet.report._wording import format_level, format_probability
 
 if TYPE_CHECKING:
     from discreet.certificate._signing import SignedCertificate
 
-__all__ = ["certificate_page"]
 
 _NOTICE = (
     "This page may be published: private records show on it only through mechanisms that protect "
@@ -123,8 +117,8 @@ def _plain_words(page: Page, document: Mapping[str, Any]) -> None:
         but = "" if rare == 0 else f" (but for a chance of 1 in {math.floor(1 / rare):,})"
         held = "that it was one of these" if swapped else f"that {used}"
         points.append(
-            f"If they took it for {level(_EXAMPLE)} likely {held}, the release can raise that to "
-            f"{at_most(100 * example['upper'], digits=3)} % at most{but}."
+            f"If they took it for {format_level(_EXAMPLE)} likely {held}, the release can raise "
+            f"that to {at_most(100 * example['upper'], digits=3)} % at most{but}."
         )
     if unit not in _PERSONS:
         points.append(
@@ -177,9 +171,9 @@ def _summary(page: Page, document: Mapping[str, Any]) -> None:
     best = max(document["audits"], key=lambda one: one["epsilon_lower"], default=None)
     if best is not None:
         lines.append(
-            f"The strongest audit shows epsilon \u2265 {down(best['epsilon_lower'])} at "
-            f"{level(best['confidence'])} confidence and could have shown up to "
-            f"{down(best['ceiling'])}. Another attack may show more."
+            f"The strongest audit shows epsilon \u2265 {_down(best['epsilon_lower'])} at "
+            f"{format_level(best['confidence'])} confidence and could have shown up to "
+            f"{_down(best['ceiling'])}. Another attack may show more."
         )
     if not broken:
         lines.append(verdict["sentence"])
@@ -189,7 +183,7 @@ def _summary(page: Page, document: Mapping[str, Any]) -> None:
         page.warning(f"{one['severity'].upper()}: {one['text']}")
     if promise["epsilon"] is not None:
         page.picture(
-            bounds_picture(promise["epsilon"], document["audits"]),
+            bounds_chart(promise["epsilon"], document["audits"]),
             caption=f"{_where_epsilon_lies(document['audits'], broken=broken)} An audit whose "
             "ceiling does not pass the accountant's line cannot refute it.",
         )
@@ -200,7 +194,7 @@ def _where_epsilon_lies(audits: Sequence[Mapping[str, Any]], *, broken: bool) ->
         return "What was claimed, and what the audits showed."
     if not audits:
         return "The true epsilon is at most what the accountant allows, if the assumptions hold."
-    confident = level(min(one["confidence"] for one in audits))
+    confident = format_level(min(one["confidence"] for one in audits))
     return (
         "The true epsilon is at most what the accountant allows, if the assumptions hold; each "
         f"audit shows at {confident} confidence that it is at least as large as its bar."
@@ -209,8 +203,9 @@ def _where_epsilon_lies(audits: Sequence[Mapping[str, Any]], *, broken: bool) ->
 
 def _promise(promise: Mapping[str, Any], *, broken: bool = False) -> str:
     claim = (
-        f"\u03b5 \u2264 {up(promise['epsilon'])} at \u03b4 = {small(promise['delta'])} for one "
-        f"{promise['unit']} {_CHANGES[promise['relation']]}."
+        f"\u03b5 \u2264 {_up(promise['epsilon'])} at \u03b4 = "
+        f"{format_probability(promise['delta'])} for one {promise['unit']} "
+        f"{_CHANGES[promise['relation']]}."
     )
     return f"Claimed, and not to be relied on: {claim}" if broken else claim
 
@@ -226,16 +221,16 @@ def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
     rows = [
         ("unit of privacy", promise["unit"]),
         ("neighbouring data sets", f"one {promise['unit']} {_CHANGES[promise['relation']]}"),
-        ("epsilon, at most", "none" if promise["epsilon"] is None else up(promise["epsilon"])),
-        ("epsilon of the mechanism, at least", "not known" if lower is None else down(lower)),
-        ("delta", small(promise["delta"])),
+        ("epsilon, at most", "none" if promise["epsilon"] is None else _up(promise["epsilon"])),
+        ("epsilon of the mechanism, at least", "not known" if lower is None else _down(lower)),
+        ("delta", format_probability(promise["delta"])),
         ("loss", promise["description"]),
     ]
     page.table(("what is promised", ""), rows)
     accountants = promise["accountants"]
     if promise["epsilon"] is not None:
         page.picture(
-            accountants_picture(accountants, promise["epsilon"]),
+            accountants_chart(accountants, promise["epsilon"]),
             caption="The same release by every accountant. All are upper bounds; the smallest "
             "counts (dotted line). The others show what older accounting would have charged.",
         )
@@ -247,7 +242,7 @@ def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
     page.table(
         (f"{promise['unit']}s of one owner", "epsilon, at most"),
         [
-            (str(one["size"]), "none" if one["epsilon"] is None else up(one["epsilon"]))
+            (str(one["size"]), "none" if one["epsilon"] is None else _up(one["epsilon"]))
             for one in promise["groups"]
         ],
         numeric=(True, True),
@@ -256,7 +251,7 @@ def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
 
 
 def _accountant(name: str, said: float | str) -> tuple[str, str, str]:
-    return (name, "-", said) if isinstance(said, str) else (name, up(said), "")
+    return (name, "-", said) if isinstance(said, str) else (name, _up(said), "")
 
 
 def _meaning(page: Page, document: Mapping[str, Any]) -> None:
@@ -267,28 +262,33 @@ def _meaning(page: Page, document: Mapping[str, Any]) -> None:
     swapped = document["guarantee"]["relation"] == "replace"
     guess = f"which of two {unit}s was used" if swapped else f"whether one {unit} was used"
     belief = f"in one of two {unit}s" if swapped else f"that one {unit} was used"
-    hold = "always" if chance == 0 else f"except with probability {small(chance)}"
+    hold = "always" if chance == 0 else f"except with probability {format_probability(chance)}"
     page.heading("What any attacker can do at most")
     page.points(
         f"Whoever guesses {guess}, at even odds, is right at most "
-        f"{up(100 * meaning['best_accuracy'])} % of the time; blind guessing is right 50 %.",
+        f"{_up(100 * meaning['best_accuracy'])} % of the time; blind guessing is right 50 %.",
         *(
-            f"An attack that wrongly accuses {level(fpr)} of those outside finds at most "
-            f"{up(100 * rates[fpr])} % of those inside."
+            f"An attack that wrongly accuses {format_level(fpr)} of those outside finds at most "
+            f"{_up(100 * rates[fpr])} % of those inside."
             for fpr in FPRS
         ),
         *(
-            f"Whoever believed {belief} with {level(one['prior'])} believes it with "
-            f"{down(100 * one['lower'])} % to {up(100 * one['upper'])} % afterwards, {hold}."
+            f"Whoever believed {belief} with {format_level(one['prior'])} believes it with "
+            f"{_down(100 * one['lower'])} % to {_up(100 * one['upper'])} % afterwards, {hold}."
             for one in beliefs
         ),
         "These are limits for any attacker with any other knowledge, now and later. They say "
         "nothing about what the data as a whole teach about people in general.",
     )
     page.picture(
-        rates_picture(meaning["rates"]),
+        rates_chart(meaning["rates"]),
         caption="The limit of every membership attack, present and future, read off the whole "
         "loss. Both axes are logarithmic.",
+    )
+    page.table(
+        ("wrongly accused (FPR)", "members found (TPR), at most"),
+        [(format_level(one["fpr"]), f"{_up(100 * one['tpr'])} %") for one in meaning["rates"]],
+        numeric=(True, True),
     )
 
 
@@ -306,10 +306,10 @@ def _audits(page: Page, audits: Sequence[Mapping[str, Any]]) -> None:
         rows = [
             ("method", audit["method"]),
             ("verdict", f"{audit['verdict']}: {audit['reason']}"),
-            ("epsilon, at least", down(audit["epsilon_lower"])),
-            ("it could have shown, at most", down(audit["ceiling"])),
-            ("claimed, at most", up(audit["claimed_epsilon"])),
-            ("confidence", level(audit["confidence"])),
+            ("epsilon, at least", _down(audit["epsilon_lower"])),
+            ("it could have shown, at most", _down(audit["ceiling"])),
+            ("claimed, at most", _up(audit["claimed_epsilon"])),
+            ("confidence", format_level(audit["confidence"])),
             ("evidence", _listed(audit["evidence"])),
         ]
         page.table((f"audit {at}", ""), rows)
@@ -340,9 +340,7 @@ def _undermines(page: Page, document: Mapping[str, Any]) -> None:
 
 def _flow(page: Page, document: Mapping[str, Any]) -> None:
     """How PATE got from records to a student; other learners have no such picture."""
-    from discreet.pate import flow_figure
-
-    figure = flow_figure(document["plan"], relation=document["guarantee"]["relation"])
+    figure = flow_chart(document["plan"], relation=document["guarantee"]["relation"])
     if figure is not None:
         caption = "From private records to the released student: only noisy labels leave"
         page.picture(figure, caption=caption)
@@ -351,9 +349,9 @@ def _flow(page: Page, document: Mapping[str, Any]) -> None:
 def _answer(one: Mapping[str, Any]) -> tuple[str, str, str]:
     value = f"{one['value']:.4g}"
     if one["low"] is not None and one["high"] is not None:
-        value += f" ({interval(one['low'], one['high'])} at {level(one['confidence'])})"
-    cost = "none" if one["epsilon"] is None else up(one["epsilon"])
-    slack = "" if one["delta"] == 0 else f", \u03b4 = {small(one['delta'])}"
+        value += f" ({interval(one['low'], one['high'])} at {format_level(one['confidence'])})"
+    cost = "none" if one["epsilon"] is None else _up(one["epsilon"])
+    slack = "" if one["delta"] == 0 else f", \u03b4 = {format_probability(one['delta'])}"
     where = (
         "counted in the guarantee above"
         if one["counted_in_the_guarantee"]
@@ -424,3 +422,13 @@ def _value(value: object) -> str:
 
 def _listed(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in table.items())
+
+
+def _up(value: float) -> str:
+    """An upper bound in four digits that are not below it."""
+    return at_most(value, digits=4)
+
+
+def _down(value: float) -> str:
+    """A lower bound in four digits that are not above it."""
+    return at_least(value, digits=4)

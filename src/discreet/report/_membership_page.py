@@ -1,4 +1,4 @@
-"""The page for membership attacks (S28): curve, figures, slices, and who is exposed."""
+"""The page of membership attacks: curve, figures, slices, and who is exposed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ from discreet import _validate
 from discreet._rounding import interval
 from discreet.attacks import FALSE_ALARM, REPORTED_FPR, SMALLEST_SLICE, MembershipResult
 from discreet.errors import InvalidValue
-from discreet.report.figures import Bar, dots, histogram, roc
-from discreet.report.page import Page
-from discreet.report.words import between, level, plain, points, shown, with_interval
+from discreet.report._charts import Bar, dots, histogram, roc
+from discreet.report._page import Page
+from discreet.report._wording import (
+    format_count,
+    format_difference,
+    format_interval,
+    format_level,
+    format_number,
+    format_proportion,
+)
 
 if TYPE_CHECKING:
     from discreet.privacy import Loss
 
-__all__ = ["membership_page", "strongest"]
 
 _SHOWN_SLICES = 20
 _EVEN = 0.5
+_CURVE = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5)
+_QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 _LISTED = (
     "Unsafe to publish. This page points at single records of the data. It is for the people who "
     "answer for the data; do not pass it on with the model."
@@ -74,7 +82,7 @@ def membership_page(
         internal=exposed > 0 or not public_members,
         notice=_LISTED if exposed else _DECLARED if public_members else _REAL,
     )
-    best = strongest(every)
+    best = strongest_attack(every)
     page.finding(*_findings(best, quoted_confidence(every, sure)), how_chosen(every, sure))
     _about(page, every, about)
     _curve(page, every, sure, loss)
@@ -92,12 +100,12 @@ def membership_page(
         "here. Where members are rare, the same attack is wrong more often.",
         "Thresholds of the curve were chosen in hindsight.",
         *_origins(every),
-        f"Each interval holds at {level(sure)} by itself; among many, some miss.",
+        f"Each interval holds at {format_level(sure)} by itself; among many, some miss.",
     )
     return page
 
 
-def strongest(results: Sequence[MembershipResult]) -> MembershipResult:
+def strongest_attack(results: Sequence[MembershipResult]) -> MembershipResult:
     """Return the attack that was strongest on shadow models, or else on the target, in hindsight.
 
     In hindsight it is the one that finds most members at the smallest supported reported rate.
@@ -125,14 +133,14 @@ def quoted_confidence(results: Sequence[MembershipResult], confidence: float) ->
 
 def how_chosen(results: Sequence[MembershipResult], confidence: float) -> str:
     """Say by what the quoted attack was chosen."""
-    marked, best = _marked(results), strongest(results).attack
+    marked, best = _marked(results), strongest_attack(results).attack
     if marked is not None:
         return f"{best} was chosen as the strongest on {marked.metadata['strongest_on']}."
     if len(results) == 1:
         return f"{best} is the only attack that was run."
     return (
         f"{best} was picked in hindsight as the best of {len(results)} attacks, so these intervals "
-        f"are wider: all {len(results)} of that width hold together at {level(confidence)}."
+        f"are wider: all {len(results)} of that width hold together at {format_level(confidence)}."
     )
 
 
@@ -162,8 +170,9 @@ def _findings(result: MembershipResult, confidence: float) -> list[str]:
         ratio = point.tpr.share / point.asked_fpr
         sentences.append(
             f"At one false accusation in {1 / point.asked_fpr:g}, the attack {result.attack} "
-            f"recognises {with_interval(point.tpr)} of the members; guessing would "
-            f"recognise {level(point.asked_fpr)}, so it is {ratio:.3g} times as good as chance."
+            f"recognises {format_proportion(point.tpr)} of the members; guessing would "
+            f"recognise {format_level(point.asked_fpr)}, so it is {ratio:.3g} times as good as "
+            "chance."
         )
     if low > _EVEN:
         sentences.append(
@@ -183,8 +192,8 @@ def _about(
 ) -> None:
     rows = [
         ("attacks", ", ".join(result.attack for result in results)),
-        ("members", plain(results[0].roc.members)),
-        ("non-members", plain(results[0].roc.nonmembers)),
+        ("members", format_count(results[0].roc.members)),
+        ("non-members", format_count(results[0].roc.nonmembers)),
     ]
     page.table(("the experiment", ""), [*(about or {}).items(), *rows])
 
@@ -202,10 +211,25 @@ def _curve(
         roc(results, confidence=confidence, allowed=allowed),
         caption="Both axes are logarithmic: what counts is on the left, where hardly anybody is "
         "accused wrongly. The curve starts where the non-members end: fewer false accusations "
-        f"cannot be measured with so many. Shaded: {level(confidence)} intervals.",
+        f"cannot be measured with so many. Shaded: {format_level(confidence)} intervals.",
+    )
+    page.table(
+        ("wrongly accused (FPR)", *(f"found by {result.attack}" for result in results)),
+        [
+            [format_level(rate), *(_found_at(result, rate, confidence) for result in results)]
+            for rate in _CURVE
+        ],
+        numeric=[True] * (1 + len(results)),
+        caption="The curve in numbers:",
     )
     if loss is not None:
         _compare(page, results, loss)
+
+
+def _found_at(result: MembershipResult, rate: float, confidence: float) -> str:
+    if rate < result.roc.smallest_fpr:
+        return "too few non-members"
+    return format_proportion(result.tpr_at(rate, confidence=confidence))
 
 
 def _compare(page: Page, results: Sequence[MembershipResult], loss: Loss) -> None:
@@ -236,15 +260,15 @@ def _compare(page: Page, results: Sequence[MembershipResult], loss: Loss) -> Non
 def _figures(page: Page, results: Sequence[MembershipResult], confidence: float) -> None:
     page.heading("The figures")
     headings = ["attack", "area under the curve"]
-    headings += [f"members found at FPR {level(rate)}" for rate in REPORTED_FPR]
+    headings += [f"members found at FPR {format_level(rate)}" for rate in REPORTED_FPR]
     rows = []
     for result in results:
         low, high = result.auc_interval(confidence=confidence)
         row = [result.attack, f"{result.auc:.3f} ({interval(low, high, digits=3)})"]
         there = {p.asked_fpr: p for p in result.operating_points(confidence=confidence)}
         for rate in REPORTED_FPR:
-            needed = f"needs {plain(round(1 / rate))} non-members"
-            row.append(with_interval(there[rate].tpr) if rate in there else needed)
+            needed = f"needs {format_count(round(1 / rate))} non-members"
+            row.append(format_proportion(there[rate].tpr) if rate in there else needed)
         rows.append(row)
     page.table(headings, rows)
     decided = [result for result in results if result.decisions is not None]
@@ -257,10 +281,10 @@ def _figures(page: Page, results: Sequence[MembershipResult], confidence: float)
             [
                 result.attack,
                 result.threshold_from or "not told",
-                "nobody accused" if precision is None else with_interval(precision),
-                with_interval(result.recall(confidence=confidence)),
-                with_interval(result.false_positive_rate(confidence=confidence)),
-                points(result.advantage(confidence=confidence)),
+                "nobody accused" if precision is None else format_proportion(precision),
+                format_proportion(result.recall(confidence=confidence)),
+                format_proportion(result.false_positive_rate(confidence=confidence)),
+                format_difference(result.advantage(confidence=confidence)),
             ]
         )
     page.table(
@@ -302,11 +326,11 @@ def _slices(
         rows.append(
             [
                 title,
-                plain(part.members),
-                plain(part.nonmembers),
+                format_count(part.members),
+                format_count(part.nonmembers),
                 f"{part.auc:.3f} ({interval(*part.auc_interval, digits=3)})",
-                "too few non-members" if best is None else with_interval(best.tpr),
-                "" if best is None else level(best.asked_fpr),
+                "too few non-members" if best is None else format_proportion(best.tpr),
+                "" if best is None else format_level(best.asked_fpr),
             ]
         )
     page.table(
@@ -326,6 +350,18 @@ def _scores(page: Page, result: MembershipResult) -> None:
         caption="Where the two differ, the model tells them apart. Few records far to the right "
         "matter more than a shift of the middle.",
     )
+    groups = [np.sort(result.member_scores), np.sort(result.nonmember_scores)]
+    page.table(
+        ("share of the group with at most", "members", "non-members"),
+        [
+            [
+                format_level(share),
+                *(format_number(float(one[int(share * (len(one) - 1))])) for one in groups),
+            ]
+            for share in _QUANTILES
+        ],
+        numeric=(True, True, True),
+    )
 
 
 def _exposed(
@@ -339,10 +375,10 @@ def _exposed(
     page.warning("INTERNAL: unsafe to publish. This list names records of the training data.")
     rows = [
         [
-            plain(one.record),
+            format_count(one.record),
             _class_name(str(one.label), names),
-            shown(one.score),
-            between(one.fpr.low, one.fpr.high),
+            format_number(one.score),
+            format_interval(one.fpr.low, one.fpr.high),
         ]
         for one in result.most_exposed(count, confidence=confidence)
     ]

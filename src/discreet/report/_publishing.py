@@ -1,21 +1,27 @@
-"""The certificate of a model from the directory that it was saved in.
+"""What is written about a model: its certificate, the page of it, and the internal annex.
 
-Whatever does not belong together is refused before anything is written about it.
+The certificate of a model is read from the directory that the model was saved in. Whatever does not
+belong together is refused before anything is written about it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from discreet.audit import TrainingAudit
+from discreet._files import write_file
+from discreet.audit import TrainingAudit, require_sound_audits
 from discreet.certificate import Certificate, read_certificate, schema
+from discreet.certificate._certificate import publication_digest
 from discreet.certificate._old_formats import is_of_0_1
 from discreet.certificate._schema import faults
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
-
-__all__ = ["digest_on_disk", "disagreements", "model_certificate", "model_files", "read_audit"]
+from discreet.ledger import Ledger
+from discreet.report._annex import InternalFacts, annex_page, internal_annex
+from discreet.report._certificate_page import certificate_page
 
 _NOT_ONE = "a directory with a model and the certificate.json that its learner wrote"
 _RELEASED = (
@@ -126,3 +132,59 @@ def read_audit(path: str | Path) -> TrainingAudit:
     fields = {key: value for key, value in body.items() if key not in {"schema", "version"}}
     fields["assumptions"] = tuple(fields["assumptions"])
     return TrainingAudit(**fields)
+
+
+# --- writing -------------------------------------------------------------------------------
+
+
+def write_certificate(
+    directory: str | Path, certificate: Certificate, *, ledger: Ledger | None = None
+) -> tuple[Path, Path]:
+    """Write a published certificate into ``public/``, as JSON and as a page.
+
+    With the ledger that was charged, the publication is recorded there: a certificate that is
+    changed later, however little, is then found out.
+    """
+    document = certificate.to_json()
+    page = certificate_page(document)
+    require_sound_audits(document)
+    if ledger is not None and certificate.receipt is None:
+        raise InvalidValue("ledger", repr(ledger), "None: no ledger was charged for this release")
+    place = _made(Path(directory) / "public")
+    written = write_json(place / "certificate.json", document)
+    drawn = page.write(place / "certificate.html")
+    if ledger is not None and certificate.receipt is not None:
+        ledger.record_publication(certificate.receipt, publication_digest(document))
+    return written, drawn
+
+
+def write_annex(
+    directory: str | Path, facts: InternalFacts, certificate: Mapping[str, Any]
+) -> tuple[Path, Path]:
+    """Write what must not be published into ``internal/``, which its owner alone may read."""
+    place = _made(Path(directory) / "internal", mode=0o700)
+    document = internal_annex(facts, certificate)
+    page = annex_page(facts, certificate)
+    return write_json(place / "annex.json", document), page.write(place / "annex.html")
+
+
+def _made(place: Path, *, mode: int = 0o777) -> Path:
+    place.mkdir(mode=mode, parents=True, exist_ok=True)
+    return place
+
+
+def file_hashes(directory: str | Path, names: Iterable[str]) -> dict[str, str]:
+    """The SHA-256 of files, by names relative to the directory of the certificate."""
+    place = Path(directory)
+    found = {}
+    for name in names:
+        try:
+            found[name] = hashlib.sha256((place / name).read_bytes()).hexdigest()
+        except OSError as error:
+            raise InvalidValue("files", name, f"a readable file ({error.strerror})") from None
+    return found
+
+
+def write_json(target: Path, document: Mapping[str, Any]) -> Path:
+    """Write a document; it is complete under its name or not there."""
+    return write_file(target, json.dumps(document, indent=2, allow_nan=False) + "\n")

@@ -11,24 +11,20 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from discreet._confidence import lower_bounds, upper_bounds
-from discreet.audit import (
-    CONSISTENT,
-    GAUSSIAN_ONLY,
-    VIOLATED,
-    Method,
-    contradicts_curve,
-    curve_epsilon,
+from discreet.audit._many_runs import (
     epsilon_from_rates,
     gaussian_epsilon_from_rates,
-    one_run_epsilon,
-    read_curve,
     require_gaussian,
 )
-from discreet.certificate._findings import many_runs
+from discreet.audit._one_run import (
+    contradicts_curve,
+    curve_epsilon,
+    one_run_epsilon,
+    read_curve,
+)
+from discreet.audit._verdict import CONSISTENT, GAUSSIAN_ONLY, VIOLATED, Method
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Loss, from_json
-
-__all__ = ["audit_faults", "require_sound_audits"]
 
 # Another version of the accountant may read the same loss a little differently.
 _AGREE = 1e-3
@@ -93,8 +89,8 @@ def _faults(audit: Mapping[str, Any], whole: Loss, model: Loss, delta: float) ->
     if low > claim and audit["verdict"] != VIOLATED:
         yield "refutes the claim and does not say so"
     try:
-        if many_runs(audit):
-            yield from _told_rates(audit)
+        if _EVIDENCE[method] >= _RATES:
+            yield from _stated_rates(audit)
         yield from _CHECKS[method](audit, whole, model)
     except (KeyError, TypeError, InvalidValue) as error:
         yield f"has counts that cannot be read: {error}"
@@ -157,7 +153,7 @@ def _rates(audit: Mapping[str, Any], rate: float, *, best: bool = False) -> tupl
     )
 
 
-def _told_rates(audit: Mapping[str, Any]) -> Iterator[str]:
+def _stated_rates(audit: Mapping[str, Any]) -> Iterator[str]:
     rate = 1.0 - audit["confidence"]
     if rate <= _FINE:
         return

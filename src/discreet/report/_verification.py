@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
-from discreet._dsse import is_envelope
+from discreet._dsse import TrustedKeys, is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
+from discreet.audit import audit_faults
 from discreet.certificate import COVERS, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
 from discreet.certificate._findings import (
@@ -30,29 +31,35 @@ from discreet.certificate._findings import (
     verdict_on,
     warnings_on,
 )
-from discreet.certificate._old_formats import as_version_2, is_of_0_1, todays_form
+from discreet.certificate._old_formats import (
+    as_version_2,
+    faults_of_0_1,
+    is_of_0_1,
+    todays_form,
+    warning_faults_of_0_1,
+)
 from discreet.certificate._schema import content_hash, require_valid
-from discreet.certificate._signing import read_signed
+from discreet.certificate._signing import ENVELOPE, SignedCertificate, files_of, read_signed
 from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
 from discreet.learn import ROW_UNITS, check_unit
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, compose, from_json, read_old, to_json
-from discreet.report.annex import annex_schema
-from discreet.report.audit_check import audit_faults
-from discreet.report.model_facts import disagreements
-from discreet.report.page import EMBEDDED, SIGNATURE
-from discreet.report.version_0_1 import faults_of_0_1, warning_faults_of_0_1
+from discreet.report._annex import annex_schema
+from discreet.report._certificate_page import certificate_page
+from discreet.report._page import SIGNATURE, embedded_texts, without_pictures
+from discreet.report._publishing import disagreements
 
 if TYPE_CHECKING:
     from discreet.ledger import Ledger
 
-__all__ = ["Check", "read_certificate", "verify_certificate"]
 
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _HERE = f"discreet {__version__}"
 _MODELS = ("model.npz", "model.safetensors")
 _NO_LEDGER = "no ledger was given"
+_SIGNED = "a trusted key signed it"
+_CONTENT = "the signature is of this document and its files"
 
 
 @final
@@ -74,7 +81,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     """
     place = Path(path)
     text = _text(place)
-    found = read_certificate(place)
+    found = read_document(place)
     if found.get("part") == "internal":
         return _annex(found, place.parent)
     checks = [_run_check("it follows the schema", lambda: _schema(found))]
@@ -99,18 +106,17 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     checks += _recorded(document, ledger)
     checks += _files(document, place.parent)
     checks += _model(document, place.parent, old=old)
-    if place.suffix.lower() in {".html", ".htm"}:
+    if _is_page(place):
         checks.append(_page(found, text))
     return checks
 
 
-def read_certificate(path: str | Path) -> dict[str, Any]:
+def read_document(path: str | Path) -> dict[str, Any]:
     """Read the JSON of a certificate from its own file or from inside its page."""
     place = Path(path)
     text = _text(place)
-    if place.suffix.lower() in {".html", ".htm"}:
-        mark = re.escape(f'<script type="application/json" id="{EMBEDDED}">')
-        found = re.findall(f"{mark}(.*?)</script>", text, flags=re.DOTALL)
+    if _is_page(place):
+        found = embedded_texts(text)
         if len(found) != 1:
             raise FileUnusable("path", str(path), "a page with one certificate inside")
         text = found[0]
@@ -121,6 +127,10 @@ def read_certificate(path: str | Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise FileUnusable("path", str(path), "a certificate: a JSON object")
     return read_signed(text).document if is_envelope(document) else document
+
+
+def _is_page(place: Path) -> bool:
+    return place.suffix.lower() in {".html", ".htm"}
 
 
 def _text(place: Path) -> str:
@@ -573,7 +583,7 @@ def _same_model(document: Mapping[str, Any], place: Path, *, old: bool) -> Itera
 
 
 def _same_as_learner(document: Mapping[str, Any], place: Path, *, old: bool) -> Iterator[str]:
-    right = as_version_2(read_certificate(place / "certificate.json"))
+    right = as_version_2(read_document(place / "certificate.json"))
     # What 0.1 published states the epsilon of model and answers together, and not all of the run.
     free = {"schema", "version", "warnings", "hash"} | ({"epsilon", "run"} if old else set())
     for name in sorted(set(right) - free):
@@ -599,32 +609,72 @@ def _belongs_to_public_part(annex: Mapping[str, Any], directory: Path) -> Check:
     public = directory.parent / "public" / "certificate.json"
     if not public.is_file():
         return Check(what, None, "there is no public/certificate.json beside its directory")
-    same = read_certificate(public).get("hash") == annex["certificate"]
+    same = read_document(public).get("hash") == annex["certificate"]
     return Check(what, same, "" if same else "it is the annex of another certificate")
 
 
 def _page(document: Mapping[str, Any], text: str) -> Check:
+    """Draw the page again; another matplotlib draws the same pictures in other bytes."""
     what = "the page shows the document"
-    check = _run_check(what, partial(_page_matches, document, text))
-    if check.ok is not True and document.get("written_by") != _HERE:
-        return Check(what, None, f"it was written by {document.get('written_by')}")
-    return check
-
-
-def _page_matches(document: Mapping[str, Any], text: str) -> Iterator[str]:
-    from discreet.report.public_page import certificate_page
-
-    found = re.search(f'id="{SIGNATURE}">(.*?)</script>', text, flags=re.DOTALL)
-    signed = None if found is None else read_signed(found[1])
-    drawn = certificate_page(document, signed).html()
+    wrong = "the page is not the one that the document gives"
+    try:
+        found = embedded_texts(text, SIGNATURE)
+        drawn = certificate_page(document, read_signed(found[0]) if found else None).html()
+    except DiscreetError as error:
+        drawn, wrong = "", f"cannot be read: {error}"
     if drawn == text:
-        return
-    # Scripts without attributes run; those with a type hold data.
-    without = [re.sub("<script>.*?</script>", "", page, flags=re.DOTALL) for page in (drawn, text)]
-    if without[0] == without[1]:
-        yield (
-            "the script that draws the pictures is not the one of the plotly that is installed "
-            "here; the rest of the page is right if that script is"
-        )
-    else:
-        yield "the page is not the one that the document gives"
+        return Check(what, True)
+    if document.get("written_by") != _HERE:
+        return Check(what, None, f"it was written by {document.get('written_by')}")
+    if without_pictures(drawn) == without_pictures(text) and _drawn_by(drawn) != _drawn_by(text):
+        pictures = f"its pictures were drawn by {_drawn_by(text)}; here is {_drawn_by(drawn)}"
+        return Check(what, None, f"all but the pictures is right; {pictures}")
+    return Check(what, False, wrong)
+
+
+def _drawn_by(page: str) -> str:
+    found = re.search(r", pictures by ([^<]*)\.</footer>", page)
+    return "nothing" if found is None else found[1]
+
+
+# --- who signed it ---------------------------------------------------------------------------
+
+
+def find_signature(path: str | Path) -> SignedCertificate | None:
+    """Return what was signed of a certificate: inside its page or envelope, or in the one beside.
+
+    An envelope that is there and cannot be read is an error.
+    """
+    place = Path(path)
+    try:
+        content = place.read_bytes()
+        if _is_page(place):
+            found = embedded_texts(content.decode("utf-8", "replace"), SIGNATURE)
+            return read_signed(found[0]) if len(found) == 1 else None
+        if place.name.endswith(".dsse.json"):
+            return read_signed(content)
+        beside = place.with_name(ENVELOPE)
+        return read_signed(beside.read_bytes()) if beside.is_file() else None
+    except OSError as error:
+        expected = f"a readable file ({error.strerror})"
+        raise FileUnusable("path", str(error.filename or place), expected) from None
+
+
+def verify_signature(path: str | Path, keys: TrustedKeys | None) -> list[Check]:
+    """Ask who signed a certificate; nothing is asked if it is not signed and no key was given."""
+    signed = find_signature(path)
+    if signed is None:
+        return [] if keys is None else [Check(_SIGNED, False, "it is not signed")]
+    checks = [_run_check(_CONTENT, partial(_content_faults, signed, Path(path)))]
+    by = " and ".join(hint or "an unnamed key" for hint, _ in signed.envelope.signatures)
+    if keys is None:
+        return [Check(_SIGNED, None, f"no key was given; it names {by}"), *checks]
+    return [_run_check(_SIGNED, partial(signed.signature_faults, keys)), *checks]
+
+
+def _content_faults(signed: SignedCertificate, place: Path) -> Iterator[str]:
+    document = read_document(place)
+    # An envelope and a page hold the document itself, so there is no file to compare.
+    own = not _is_page(place) and not place.name.endswith(".dsse.json")
+    content = place.read_bytes() if own else None
+    yield from signed.content_faults(document, files_of(document), content=content)

@@ -1,0 +1,302 @@
+"""Pages of attacks on a model: attribute inference, inversion and property inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from discreet.attacks import PropertyResult
+from discreet.errors import InvalidValue
+from discreet.report._charts import Bar, bars
+from discreet.report._drawing import encode_png
+from discreet.report._page import PUBLIC_RECORDS, Page, declared_public
+from discreet.report._wording import (
+    format_count,
+    format_difference,
+    format_level,
+    format_percent,
+    format_proportion,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from discreet._confidence import Proportion
+    from discreet.attacks import AttributeResult, InversionResult, RecognitionResult
+
+_SHOWN = 60
+
+
+def attribute_page(
+    result: AttributeResult,
+    *,
+    title: str = "Attribute inference",
+    about: Mapping[str, str] | None = None,
+) -> Page:
+    """Return a page about one attribute; it points at no single record."""
+    page = Page(title, internal=True)
+    page.finding(
+        f"{result.verdict[0].upper()}{result.verdict[1:]}.",
+        f"What the attack wins over imputation is larger on members than on others by "
+        f"{format_difference(result.excess)}.",
+    )
+    page.table(
+        ("the experiment", ""),
+        [
+            *(about or {}).items(),
+            ("attribute", result.attribute),
+            ("candidate values", ", ".join(result.values)),
+            ("members", format_count(result.attack_on_members.trials)),
+            ("non-members", format_count(result.attack_on_nonmembers.trials)),
+            ("prior of the attacker", result.prior),
+            ("imputation by", result.imputer),
+            ("questions to the model", format_count(result.queries)),
+        ],
+    )
+    page.heading("Right guesses")
+    pairs = {
+        "attack": (result.attack_on_members, result.attack_on_nonmembers),
+        "imputation, without the model": (
+            result.imputation_on_members,
+            result.imputation_on_nonmembers,
+        ),
+    }
+    page.picture(
+        bars(
+            {name: [_bar("members", a), _bar("non-members", b)] for name, (a, b) in pairs.items()},
+            title="attributes guessed right",
+        ),
+        caption="A leak is what the attack knows of members beyond what it knows of others, and "
+        "beyond what anybody can guess who knows the population. "
+        f"Lines: {format_level(result.confidence)} intervals.",
+    )
+    rows = [[name, format_proportion(a), format_proportion(b)] for name, (a, b) in pairs.items()]
+    page.table(("", "members", "non-members"), rows)
+    page.table(
+        ("difference", ""),
+        [
+            ("attack, members less non-members", format_difference(result.gap)),
+            ("imputation, members less non-members", format_difference(result.imputation_gap)),
+            ("attack less imputation, on members", format_difference(result.gain_on_members)),
+            (
+                "attack less imputation, on non-members",
+                format_difference(result.gain_on_nonmembers),
+            ),
+            ("excess: the former less the latter", format_difference(result.excess)),
+        ],
+    )
+    page.heading("By value of the attribute")
+    page.table(
+        ("value", "group", "records", "found by the attack", "found by imputation"),
+        [
+            [
+                row.value,
+                row.group,
+                format_count(row.records),
+                format_count(row.attack),
+                format_count(row.imputation),
+            ]
+            for row in result.by_value
+        ],
+        numeric=(False, False, True, True, True),
+    )
+    page.heading("What these figures do not say")
+    return page.points(
+        "A value that can be guessed for members and for others alike is known from the "
+        "population, not from the model. It may still be wrong to use it.",
+        "The imputation is as good as its learner: a better one would leave less to the attack.",
+        "That no leak is shown does not mean that there is none.",
+    )
+
+
+def _bar(name: str, share: Proportion) -> Bar:
+    return Bar(name, share.share, share.low, share.high)
+
+
+# --- inversion -----------------------------------------------------------------------------
+
+
+def inversion_page(
+    result: InversionResult,
+    *,
+    recognised: RecognitionResult | None = None,
+    title: str = "Model inversion",
+    about: Mapping[str, str] | None = None,
+    class_names: Sequence[str] | None = None,
+) -> Page:
+    """Return a page about inverted classes; it is internal, because a class may be a person."""
+    page = Page(title, internal=True)
+    if recognised is None:
+        page.finding(
+            "The pictures are those of which the model is surest. Whether they show anybody was "
+            "not judged: the model's own confidence is what was climbed and proves nothing."
+        )
+    else:
+        page.finding(
+            f"{recognised.verdict[0].upper()}{recognised.verdict[1:]}.",
+            f"A judge who was trained apart recognises {format_proportion(recognised.rate)} of the "
+            f"{format_count(recognised.rate.trials)} inverted classes; guessing would recognise "
+            f"{format_percent(recognised.chance)}.",
+        )
+    page.table(
+        ("the experiment", ""),
+        [
+            *(about or {}).items(),
+            ("classes", format_count(len(result.classes))),
+            ("gradients", result.gradients),
+            (
+                "steps and restarts",
+                f"{format_count(result.steps)} and {format_count(result.restarts)}",
+            ),
+            ("questions to the model", format_count(result.queries)),
+            ("total variation, smoothing", f"{result.total_variation:g}, {result.smoothing:g}"),
+        ],
+    )
+    if recognised is not None:
+        page.heading("Recognised by an independent judge")
+        rate, real = recognised.rate, recognised.photographs
+        page.picture(
+            bars(
+                {
+                    "recognised": [
+                        Bar("inverted inputs", rate.share, rate.low, rate.high),
+                        Bar("real records", real.share, real.low, real.high),
+                    ]
+                },
+                title="assigned to the right class",
+                mark=(recognised.chance, "chance"),
+            ),
+            caption="How well the judge does on real records says what could be reached at "
+            f"most. Lines: {format_level(rate.confidence)} intervals.",
+        )
+        page.table(
+            ("", "assigned to the right class"),
+            [
+                ("inverted inputs", format_proportion(rate)),
+                ("real records", format_proportion(real)),
+                ("chance", format_percent(recognised.chance)),
+            ],
+        )
+    _pictures(page, result, recognised, class_names)
+    page.heading("What these figures do not say")
+    return page.points(
+        "An inverted input is typical of a class. It shows a person only where a class is one "
+        "person; it is no record of the training data.",
+        "A judge may recognise what people do not, and the other way round.",
+    )
+
+
+def _pictures(
+    page: Page,
+    result: InversionResult,
+    recognised: RecognitionResult | None,
+    names: Sequence[str] | None,
+) -> None:
+    titles = [names[label] if names is not None else f"class {label}" for label in result.classes]
+    guesses = None if recognised is None else recognised.guesses
+    words = [
+        f"{title}: {format_percent(float(confidence))} sure"
+        + (
+            ""
+            if guesses is None
+            else ", recognised"
+            if guesses[at] == label
+            else ", not recognised"
+        )
+        for at, (title, confidence, label) in enumerate(
+            zip(titles, result.confidences, result.classes, strict=True)
+        )
+    ]
+    page.heading("The inverted inputs")
+    page.warning("INTERNAL: unsafe to publish. A picture may show a person.")
+    pairs = list(zip(words, result.images, strict=True))[:_SHOWN]
+    if result.picture is None:
+        page.table(("class", "input"), [(word, _numbers(values)) for word, values in pairs])
+        return
+    page.gallery([(_image(values, result), word) for word, values in pairs])
+
+
+def _image(values: NDArray[np.float64], result: InversionResult) -> bytes:
+    assert result.picture is not None
+    channels = values.reshape(-1, *result.picture)
+    # Other numbers of channels have no colours: the first one is shown.
+    return encode_png(channels if len(channels) in {1, 3} else channels[0], bounds=result.bounds)
+
+
+def _numbers(values: NDArray[np.float64]) -> str:
+    flat = values.ravel()
+    return ", ".join(f"{value:.3g}" for value in flat[:12]) + (", ..." if flat.size > 12 else "")
+
+
+# --- property inference --------------------------------------------------------------------
+
+
+def property_page(
+    results: PropertyResult | Sequence[PropertyResult],
+    *,
+    title: str = "Property inference",
+    about: Mapping[str, str] | None = None,
+    public_records: bool = False,
+) -> Page:
+    """Return a page about one property by one or several kinds of access.
+
+    It is internal, because shadow models and target were trained on records; ``public_records``
+    says that these are public or made up.
+    """
+    declared = declared_public(public_records)
+    every = [results] if isinstance(results, PropertyResult) else list(results)
+    if not every or not all(isinstance(result, PropertyResult) for result in every):
+        raise InvalidValue("results", results, "one or more property results")
+    best = max(every, key=lambda result: result.accuracy.share)
+    page = Page(title, internal=not declared, notice=PUBLIC_RECORDS if declared else None)
+    page.finding(
+        f"By {best.access}: {best.verdict}.",
+        f"{format_proportion(best.accuracy)} of {format_count(best.accuracy.trials)} held-out "
+        "shadow models were told apart rightly; always guessing the same would reach "
+        f"{format_percent(best.chance)}.",
+    )
+    if about:
+        page.table(("the experiment", ""), list(about.items()))
+    page.heading("Held-out shadow models told apart")
+    accuracy = [
+        Bar(result.access, result.accuracy.share, result.accuracy.low, result.accuracy.high)
+        for result in every
+    ]
+    page.picture(
+        bars({"accuracy": accuracy}, title="right answers", mark=(best.chance, "chance")),
+        caption="Models that the meta-classifier never met. Lines: "
+        f"{format_level(best.accuracy.confidence)} intervals.",
+    )
+    rows = [
+        [
+            result.access,
+            format_proportion(result.accuracy),
+            format_proportion(result.with_property),
+            format_proportion(result.without_property),
+            f"{result.auc:.3f}",
+            format_count(result.training_shadows),
+            "" if result.target_score is None else f"{result.target_score:.3f}",
+        ]
+        for result in every
+    ]
+    page.table(
+        (
+            "access",
+            "accuracy",
+            "with the property",
+            "without",
+            "area",
+            "shadows to learn from",
+            "score of the target",
+        ),
+        rows,
+        numeric=(False, False, False, False, True, True, True),
+    )
+    page.heading("What these figures do not say")
+    return page.points(
+        "The figure is about shadow models of the attacker; a target that was trained "
+        "differently may be harder to read.",
+        "Differential privacy protects single records. A fact about the whole training set, such "
+        "as a share of a large group, is not hidden by it.",
+    )

@@ -1,4 +1,4 @@
-"""The desk: charged before the data are touched, stored before it leaves, answered once (S35)."""
+"""The curator: charged before the data are touched, stored before it leaves, answered once."""
 
 import json
 import threading

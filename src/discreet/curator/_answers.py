@@ -118,7 +118,7 @@ class Answers:
 class NewAnswer:
     """An answer on its way into the store, in the transaction of the outcome of its charge.
 
-    ``kept`` is the answer that counts afterwards: if another was stored meanwhile, that one. If
+    ``result`` is the answer that counts afterwards: if another was stored meanwhile, that one. If
     the key was bound to another question meanwhile, it raises ``KeyConflict``; the answer is stored
     all the same.
     """
@@ -126,7 +126,7 @@ class NewAnswer:
     def __init__(self, answer: Answer, name: str, *, analyst: str, key: str | None) -> None:
         self._answer = answer
         self._name, self._analyst, self._key = name, analyst, key
-        self._kept: Answer | None = None
+        self._counts: Answer | None = None
         self._bound: str | None = None
 
     def write(self, session: Session) -> None:
@@ -139,13 +139,13 @@ class NewAnswer:
             (dataset, self._name, text, _digest(text)),
         )
         found = None if changed else _read_answer(session, dataset, self._name)
-        self._kept = self._answer if found is None else found.again()
+        self._counts = self._answer if found is None else found.again()
         self._bound = _note(session, dataset, self._name, analyst=self._analyst, key=self._key)
 
-    def kept(self) -> Answer | None:
+    def result(self) -> Answer | None:
         """Return the answer that counts; None if nothing was written."""
         _refuse_other(self._bound, self._name)
-        return self._kept
+        return self._counts
 
 
 def _read_answer(session: Session, dataset: str, name: str) -> Answer | None:

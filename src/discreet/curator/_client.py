@@ -94,32 +94,32 @@ class Client:
     def ask(
         self, dataset: str, query: Query | Mapping[str, Any], *, key: str | None = None
     ) -> dict[str, Any]:
-        """The answer to a query, as JSON; charged once, however often it has to be sent."""
+        """Return the answer to a query, as JSON; charged once, however often it has to be sent."""
         used = secrets.token_hex(16) if key is None else key
         body = {"query": _as_json(query)}
         return self._send("POST", f"{_at(dataset)}/ask", body=body, key=used)
 
     def quote(self, dataset: str, query: Query | Mapping[str, Any]) -> dict[str, Any]:
-        """What a query would cost, and its expected error; nothing is charged."""
+        """Return what a query would cost, and its expected error; nothing is charged."""
         return self._send("POST", f"{_at(dataset)}/quote", body={"query": _as_json(query)})
 
     # --- looking -----------------------------------------------------------------------
 
     def whoami(self) -> dict[str, Any]:
-        """Who holds the token, and what it opens."""
+        """Say who holds the token, and what it opens."""
         return self._send("GET", "/v1/whoami")
 
     def datasets(self) -> list[dict[str, Any]]:
-        """All datasets that exist for the token, with their budgets."""
+        """Return all datasets that exist for the token, with their budgets."""
         found: list[dict[str, Any]] = self._send("GET", "/v1/datasets")["datasets"]
         return found
 
     def facts(self, dataset: str) -> dict[str, Any]:
-        """The public facts of one dataset, and its budgets."""
+        """Return the public facts of one dataset, and its budgets."""
         return self._send("GET", _at(dataset))
 
     def history(self, dataset: str) -> list[dict[str, Any]]:
-        """Every charge that the token may see, the newest first."""
+        """Return every charge that the token may see, the newest first."""
         rows: list[dict[str, Any]] = []
         more, before = True, ""
         while more:
@@ -130,11 +130,11 @@ class Client:
         return rows
 
     def receipt(self, dataset: str, entry: int) -> dict[str, Any]:
-        """One entry of the ledger, to be kept."""
+        """Return one entry of the ledger, to be filed elsewhere."""
         return self._send("GET", f"{_at(dataset)}/receipts/{int(entry)}")
 
     def verify(self, receipts: Iterable[Mapping[str, Any]] = ()) -> dict[str, Any]:
-        """Whether the ledger replays without a fault and still holds these receipts."""
+        """Say whether the ledger replays without a fault and still holds these receipts."""
         return self._send("POST", "/v1/verify", body={"receipts": list(receipts)})
 
     # --- sending -----------------------------------------------------------------------
@@ -162,9 +162,9 @@ class Client:
                 return _read(response)
             reason = f"status {response.status_code}"
             pause = max(pause, min(_seconds(response), _LONGEST_PAUSE))
-        told = "" if key is None else f"; ask again under the key {key!r}, which is charged once"
+        advice = "" if key is None else f"; ask again under the key {key!r}, which is charged once"
         raise ServiceUnreachable(
-            f"no answer after {self._attempts} attempts ({reason}){told}", key=key
+            f"no answer after {self._attempts} attempts ({reason}){advice}", key=key
         )
 
 

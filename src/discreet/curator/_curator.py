@@ -103,7 +103,7 @@ class Curator:
         project: str | None = None,
         idempotency_key: str | None = None,
     ) -> Answer:
-        """Answer a query, charging the dataset and the analyst's and project's budgets.
+        """Answer a query, charging the budgets of the dataset, the analyst and the project.
 
         Raises ``InvalidValue`` or ``NotApplicable`` for a query that cannot be answered and
         ``BudgetExceeded`` where the budget is short; both are decided without the data, and
@@ -157,7 +157,7 @@ class Curator:
                 if released is None:
                     charge.record(_NO_ANSWER)
                 else:
-                    answer = Answer(
+                    computed = Answer(
                         dataset=found.name,
                         query=plan.query,
                         value=released.value,
@@ -168,19 +168,19 @@ class Curator:
                         at=at,
                         about=plan.about,
                     )
-                    made = NewAnswer(answer, name, analyst=analyst, key=key)
+                    made = NewAnswer(computed, name, analyst=analyst, key=key)
                     charge.record(None, write=made.write)
-        kept = None if made is None else made.kept()
-        if kept is None:
-            kept = self._answers.find(found.name, name, analyst=analyst, key=key)
-        if kept is None and ended and charge.result != _NO_ANSWER:
+        answer = None if made is None else made.result()
+        if answer is None:
+            answer = self._answers.find(found.name, name, analyst=analyst, key=key)
+        if answer is None and ended and charge.result != _NO_ANSWER:
             raise LedgerCorrupt(
                 f"the answer that entry {charge.seq} of {found.name!r} paid for is not among the "
                 "stored ones: somebody removed it; restore a backup"
             )
-        if kept is None:
+        if answer is None:
             raise AlreadyCharged(_FAILED, outcome=charge.outcome)
-        return kept
+        return answer
 
     def _dataset(self, name: str) -> CuratedDataset:
         checked_text("dataset", name)
@@ -213,7 +213,7 @@ class Curator:
 
 
 def _released(plan: Plan, found: CuratedDataset) -> Released | None:
-    """What the plan releases, or None if it fails, however it does.
+    """Return what the plan releases, or None if it fails, however it does.
 
     The error stays here: its text and its kind may speak of a record. A process that is told
     to stop does not fail; it may come back to its charge.
@@ -226,7 +226,7 @@ def _released(plan: Plan, found: CuratedDataset) -> Released | None:
 
 
 def _name(found: CuratedDataset, query: Query, chain: str) -> str:
-    """Names a question to a dataset of a ledger: the schema decides what it means.
+    """Name a question to a dataset of a ledger: the schema decides what it means.
 
     Version 0.1 capped the rows of a person before ``where``, so its answers to such questions mean
     something else and have other names: they are not handed out for the question of today.
@@ -238,6 +238,6 @@ def _name(found: CuratedDataset, query: Query, chain: str) -> str:
 
 
 def _key(name: str, store: str, analyst: str, project: str | None) -> str:
-    """The key of the charge: whoever asks the same again at the same store finds it."""
+    """Return the key of the charge: whoever asks the same again at the same store finds it."""
     whom = hashlib.sha256(repr((store, analyst, project)).encode()).hexdigest()
     return f"curator:{name}:{whom[:32]}"

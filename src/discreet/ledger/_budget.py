@@ -1,7 +1,7 @@
 """Budgets of a dataset: one for all of it, and one for each analyst, project or purpose named.
 
 Every budget is a :class:`~discreet.privacy.Filter`, which is valid however the charges
-are chosen (S9a). A charge goes through when *all* the budgets that it touches admit it, so
+are chosen. A charge goes through when *all* the budgets that it touches admit it, so
 analysts who pool their shares still meet the cap of the dataset.
 """
 

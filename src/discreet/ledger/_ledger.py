@@ -89,7 +89,7 @@ class Ledger:
 
     The guarantee: for every dataset, all releases made inside charges are together
     (epsilon, delta)-DP for one unit under the dataset's relation, however analysts chose them,
-    whatever crashed (S9a). It holds because a charge is durable before its body runs, is never
+    whatever crashed. It holds because a charge is durable before its body runs, is never
     refunded, and is admitted by a filter inside one serial transaction.
     """
 

@@ -171,7 +171,7 @@ class Gate:
             await self._inner(scope, receive, send)
             return
         guarded = scope["path"].startswith("/v1/")
-        leaving = _with_headers(send, kept=not guarded)
+        leaving = _with_headers(send, cacheable=not guarded)
         if not guarded:
             await self._inner(scope, receive, leaving)
             return
@@ -287,10 +287,10 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _with_headers(send: Send, *, kept: bool) -> Send:
+def _with_headers(send: Send, *, cacheable: bool) -> Send:
     async def leaving(message: Message) -> None:
         if message["type"] == "http.response.start":
-            extra = SECURITY_HEADERS if kept else (*SECURITY_HEADERS, _NOT_KEPT)
+            extra = SECURITY_HEADERS if cacheable else (*SECURITY_HEADERS, _NOT_KEPT)
             message["headers"] = [*message.get("headers", ()), *extra]
         await send(message)
 

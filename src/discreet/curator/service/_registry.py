@@ -41,7 +41,7 @@ class Secret(NamedTuple):
 
 
 def new_secret() -> Secret:
-    """A new token; ``secrets`` draws from the cryptographic source of the system."""
+    """Make a new token; ``secrets`` draws from the cryptographic source of the system."""
     return Secret(secrets.token_hex(8), secrets.token_hex(32))
 
 
@@ -59,12 +59,12 @@ def parse(text: str) -> Secret | None:
 
 
 def digest_of(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return what is stored of a secret."""
     return hashlib.sha256(secret.encode("ascii")).hexdigest()
 
 
 def matches(secret: str, stored: str | None) -> bool:
-    """Whether a secret has the stored digest, in a time that does not tell how nearly.
+    """Say whether a secret has the stored digest, in a time that does not tell how nearly.
 
     Without a stored digest the comparison is made all the same, and fails.
     """
@@ -177,13 +177,13 @@ class Registry:
             _refuse_taken(session, name, (source, table or ""))
 
     def datasets(self) -> list[Registered]:
-        """All datasets, in the order of their names."""
+        """Return all datasets, in the order of their names."""
         with self._store.reading() as session:
             found = session.rows(f"SELECT {_DATASET} FROM served_datasets ORDER BY name")
         return [_registered(row) for row in found]
 
     def dataset(self, name: str) -> Registered:
-        """One dataset, or ``LedgerMissing``."""
+        """Return one dataset, or ``LedgerMissing``."""
         with self._store.reading() as session:
             found = session.rows(f"SELECT {_DATASET} FROM served_datasets WHERE name = ?", (name,))
         if not found:
@@ -203,7 +203,7 @@ class Registry:
                 raise LedgerExists(f"there is an analyst {name!r} already; nothing was changed")
 
     def analysts(self) -> list[str]:
-        """The names of all analysts."""
+        """Return the names of all analysts."""
         with self._store.reading() as session:
             return [str(row[0]) for row in session.rows("SELECT name FROM analysts ORDER BY name")]
 
@@ -274,13 +274,13 @@ class Registry:
             )
 
     def tokens(self) -> list[Token]:
-        """All tokens, the newest first."""
+        """Return all tokens, the newest first."""
         with self._store.reading() as session:
             found = session.rows(f"SELECT {_TOKEN} FROM tokens ORDER BY created DESC, id")
         return [_token(row) for row in found]
 
     def authenticate(self, text: str) -> Holder | None:
-        """Who holds this token; None if it is unknown, wrong, expired or revoked."""
+        """Say who holds this token; None if it is unknown, wrong, expired or revoked."""
         given = parse(text)
         if given is None:
             return None
@@ -324,7 +324,7 @@ def _refuse_taken(session: Session, name: str, place: tuple[str, str]) -> None:
 
 
 def dataset_name(argument: str, name: object) -> str:
-    """A name that can stand in an address, or ``InvalidValue``."""
+    """Return a name that can stand in an address, or raise ``InvalidValue``."""
     if not isinstance(name, str) or _SERVED_NAME.fullmatch(name) is None:
         expected = "a name of at most 64 letters, digits, dots, dashes and underscores"
         raise InvalidValue(argument, name, expected)

@@ -164,7 +164,8 @@ def of_mnist(
         run = train_with_gradient_canaries(model, train, plan, **common)
     else:
         odd = mislabelled(x_test[:canaries], y_test[:canaries], classes=10)
-        run = train_with_input_canaries(model, train, plan, canaries=odd, looks=5, **common)
+        looks = min(5, plan.steps)  # a quick run has fewer steps
+        run = train_with_input_canaries(model, train, plan, canaries=odd, looks=looks, **common)
     audits = [
         audit_one_run(coins, run.scores, loss=plan.loss, delta=DELTA),
         audit_one_run_curve(coins, run.scores, loss=plan.loss, delta=DELTA),

@@ -492,7 +492,9 @@ def test_a_killed_pool_takes_up_where_it_was(tmp_path: Path) -> None:
 
 
 class TestParallel:
-    @pytest.mark.parametrize("backend", [None, "threading"])
+    @pytest.mark.parametrize(
+        "backend", [pytest.param(None, marks=pytest.mark.slow, id="processes"), "threading"]
+    )
     @pytest.mark.parametrize("kept", [True, False])
     def test_several_jobs_give_the_same(
         self, backend: str | None, kept: bool, tmp_path: Path

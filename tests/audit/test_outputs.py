@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet.audit import Raised
@@ -44,6 +44,7 @@ def same(first: Any, second: Any) -> bool:
     )
 
 
+@settings(max_examples=40)
 @given(st.lists(outputs, min_size=1, max_size=6), st.integers(1, 8))
 def test_a_row_depends_on_its_output_alone(raw: list[Any], width: int) -> None:
     """So a set of rows is a set of outputs, whatever else was drawn."""

@@ -175,6 +175,7 @@ def test_guesses_are_the_extremes() -> None:
     assert other.correct(-other.included.astype(float)) <= 5 - best or best < 5
 
 
+@pytest.mark.slow
 def test_suggested_guesses_beat_guessing_all() -> None:
     mu = gaussian_mu(4.0, 1e-5)
     k = sum(suggest_guesses(GDP(mu=mu), canaries=1000, delta=1e-5))

@@ -276,11 +276,17 @@ def test_one_run_spoiled_by_guesses_chosen_after_looking() -> None:
     ("scores", "loss"),
     [
         pytest.param(gaussian(np.random.default_rng(15), MU), GDP(mu=MU), id="gaussian"),
-        pytest.param(response(np.random.default_rng(16), 1.0), PureDP(epsilon=1.0), id="response"),
+        pytest.param(
+            response(np.random.default_rng(16), 1.0),
+            PureDP(epsilon=1.0),
+            id="response",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             sampled_gaussian(np.random.default_rng(17), 0.5, 0.4),
             Gaussian(noise_multiplier=0.5).poisson(rate=0.4),
             id="subsampled",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -171,6 +171,8 @@ def test_mutants_fall_below_the_truth(name, monkeypatch) -> None:
             truth = worst_divergence(chances, votes, ORDERS)
             bound = data_dependent_rdp(aggregator, [votes], orders=ORDERS).private_rdp()
             below += bool(np.any((truth > bound) & (truth > VISIBLE)))
+        if below:  # one case that sees the fault is enough
+            break
     assert below > 0
 
 

@@ -123,6 +123,7 @@ def test_a_table_student_of_one_class_or_no_label_still_answers() -> None:
     assert set(two.scores(ROWS).argmax(axis=1).tolist()) == {0, 2}
 
 
+@pytest.mark.slow
 def test_an_image_student_learns_from_few_labels_and_is_written_down() -> None:
     images, kinds = pictures(240, 1)
     student = ImageStudent(size=(8, 8), epochs=10, rate=5e-3)

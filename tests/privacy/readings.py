@@ -85,6 +85,8 @@ EXPRESSIONS = [
     "(2 * Gaussian(2.0)).poisson(rate=0.1)",
     "Gaussian(1.0).poisson(rate=0.5).poisson(rate=0.1)",
     "Gaussian(0.01).poisson(rate=0.1)",
+    "Gaussian(1.0, 'replace').poisson(rate=0.1)",
+    "500 * Gaussian(2.0, 'replace').poisson(rate=0.1)",
     "Gaussian(2.0).poisson(rate=0.1).group(3)",
     "20 * Gaussian(4.0).poisson(rate=0.05).group(4)",
     "Laplace(1.0).poisson(rate=0.1)",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import (
     GDP,
     Gaussian,
@@ -114,8 +114,13 @@ def test_under_replace_twice_the_noise_is_needed():
     one = least_noise_multiplier(epsilon=1.0, delta=1e-5, steps=10)
     two = least_noise_multiplier(epsilon=1.0, delta=1e-5, steps=10, relation="replace")
     assert two == pytest.approx(2 * one, rel=2e-3)
-    with pytest.raises(RelationMismatch, match="add_remove"):
-        least_noise_multiplier(epsilon=1.0, delta=1e-5, rate=0.1, relation="replace")
+    sampled = [
+        least_noise_multiplier(epsilon=1.0, delta=1e-5, rate=0.1, steps=10, relation=relation)
+        for relation in ("add_remove", "replace")
+    ]
+    assert sampled[0] < sampled[1] < 2 * sampled[0]
+    step = Gaussian(sampled[1], "replace").poisson(rate=0.1)
+    assert 0.998 <= (10 * step).epsilon(delta=1e-5) <= 1.0
 
 
 def test_the_direction_is_found_where_it_is_not_given(readings):

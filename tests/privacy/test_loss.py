@@ -215,8 +215,8 @@ def test_poisson_refuses_what_it_cannot_amplify():
             loss.poisson(rate=0.1)
     with pytest.raises(NotApplicable):
         Gaussian(1.0).poisson(rate=0.5).group(2).poisson(rate=0.5)
-    for loss in (Gaussian(1.0, relation="replace"), RandomizedResponse(1.0)):
-        with pytest.raises(RelationMismatch, match="add_remove"):
+    for loss in (GDP(1.0, relation="replace"), RandomizedResponse(1.0)):
+        with pytest.raises(RelationMismatch, match="one Gaussian record only"):
             loss.poisson(rate=0.1)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mpmath import mp, mpf
 from scipy.special import gammaln, logsumexp
 
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 from discreet.privacy import (
     GDP,
     ZCDP,
@@ -47,6 +47,7 @@ from discreet.privacy.theorems import (
     moments_closed_form,
     moments_to_delta,
     moments_to_epsilon,
+    poisson_replace_delta,
     rdp_from_moment,
     rdp_gaussian,
 )
@@ -538,3 +539,96 @@ def sampled_gaussian_delta(noise: float, rate: float):
 @pytest.mark.parametrize(("noise", "rate"), [(0.5, 0.3), (1.0, 0.01), (5.0, 0.9)])
 def test_coarse_sampled_gaussian_steps_are_bounded(noise, rate):
     check_coarse_steps(Gaussian(noise).poisson(rate=rate), sampled_gaussian_delta(noise, rate))
+
+
+# --- a replaced record on a Poisson sample ----------------------------------------------------
+
+
+def replaced_delta(noise, rate, epsilon):
+    """The hockey stick of ((1-q) N(0) + q N(1/s), (1-q) N(0) + q N(-1/s)), by quadrature."""
+    with mpmath.workdps(30):
+        q, m, gamma = mpmath.mpf(rate), 1 / mpmath.mpf(noise), mpmath.exp(epsilon)
+
+        def excess(z):
+            first = (1 - q) * mpmath.npdf(z) + q * mpmath.npdf(z, m)
+            return max(0, first - gamma * ((1 - q) * mpmath.npdf(z) + q * mpmath.npdf(z, -m)))
+
+        # Where the integrand begins to be positive; the loss is monotone.
+        start, high = mpmath.mpf(0), mpmath.mpf(80)
+        while high - start > mpmath.mpf(10) ** -12:
+            middle = (start + high) / 2
+            start, high = (start, middle) if excess(middle) > 0 else (middle, high)
+        return mpmath.quad(excess, [start, start + 1, start + 4, start + 12, start + 40])
+
+
+@pytest.mark.parametrize(("noise", "rate"), [(1.0, 0.1), (0.6, 0.01), (3.0, 0.7)])
+@pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.3])
+def test_a_replaced_record_is_the_integral(noise, rate, epsilon):
+    truth = float(replaced_delta(noise, rate, epsilon))
+    assert poisson_replace_delta(epsilon, noise_multiplier=noise, rate=rate) == pytest.approx(
+        truth, rel=1e-9, abs=1e-15
+    )
+    bounds = Gaussian(noise, "replace").poisson(rate=rate).delta_bounds(epsilon=epsilon)
+    assert bounds.lower <= truth * (1 + 1e-12) + 1e-16
+    assert truth * (1 - 1e-12) <= bounds.upper <= truth * 1.02 + 1e-15
+    # Planted: one record that only comes or goes, and a shift of 2 / s on one side.
+    for wrong in (Gaussian(noise).poisson(rate=rate), Gaussian(noise / 2).poisson(rate=rate)):
+        found = wrong.delta(epsilon=epsilon)
+        assert not 0.995 * truth <= found <= 1.005 * truth
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.4])
+def test_no_two_contributions_are_worse_than_opposite_ones(rate):
+    axis = np.linspace(-7.0, 7.0, 281)
+    x, y = np.meshgrid(axis, axis)
+    area = (axis[1] - axis[0]) ** 2 / (2 * math.pi)
+
+    def density(a, b):
+        return area * np.exp(-0.5 * ((x - a) ** 2 + (y - b) ** 2))
+
+    still = (1 - rate) * density(0.0, 0.0)
+    for epsilon in (0.05, 0.4):
+        worst = float(poisson_replace_delta(epsilon, noise_multiplier=1.0, rate=rate))
+        assert worst > 0
+        for first, second in ((1.0, 1.0), (1.0, 0.5), (0.5, 1.0), (1.0, 0.0)):
+            for angle in (math.pi, 2.6, 1.9, 1.0):
+                p = still + rate * density(first, 0.0)
+                q = still + rate * density(second * math.cos(angle), second * math.sin(angle))
+                for one, other in ((p, q), (q, p)):
+                    found = float(np.maximum(one - math.exp(epsilon) * other, 0.0).sum())
+                    assert found <= worst * (1 + 1e-3)  # the grid meets the kink
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta", "low", "high"),
+    [
+        (1.1, 256 / 60000, 14062, 1e-5, 4.2211, 4.2215),
+        (1.0, 0.01, 1000, 1e-5, 2.8433, 2.8437),
+        (2.0, 0.1, 500, 1e-6, 12.4988, 12.4995),
+        (0.8, 0.05, 100, 1e-6, 8.2786, 8.2796),
+        (4.0, 0.01, 10000, 1e-5, 1.9930, 1.9933),
+    ],
+)
+def test_composed_steps_under_replace_as_dp_accounting_has_them(
+    noise, rate, steps, delta, low, high
+):
+    bounds = (steps * Gaussian(noise, "replace").poisson(rate=rate)).epsilon_bounds(delta=delta)
+    assert low <= bounds.lower <= bounds.upper <= high
+    assert bounds.tolerance_met
+
+
+def test_a_replaced_record_lies_between_one_change_and_two():
+    step = Gaussian(1.0, "replace").poisson(rate=0.1)
+    one, two = Gaussian(1.0).poisson(rate=0.1), Gaussian(1.0).poisson(rate=0.1).group(2)
+    for epsilon in (0.0, 0.3, 1.0):
+        assert one.delta(epsilon=epsilon) <= step.delta(epsilon=epsilon) * (1 + 1e-3)
+    assert step.relation is Relation.REPLACE
+    assert step.poisson(rate=0.5) == Gaussian(1.0, "replace").poisson(rate=0.05)
+    assert (20 * step).epsilon(delta=1e-5) < (20 * two).epsilon(delta=1e-5)
+    # The Renyi curve bounds the moments of the exact pair, seen through cells.
+    assert (20 * step).epsilon(delta=1e-5) <= (20 * step).epsilon(delta=1e-5, accountant="rdp")
+    for base in (GDP(1.0, "replace"), Laplace(1.0, relation="replace")):
+        with pytest.raises(RelationMismatch, match="one Gaussian record only"):
+            base.poisson(rate=0.1)
+    with pytest.raises(RelationMismatch):
+        PoissonSampled(Gaussian(1.0, "replace"), 0.1, 3)

@@ -114,7 +114,7 @@ def least_noise_multiplier(
     steps
         The number of releases.
     relation
-        The neighbouring relation; only add_remove below rate 1.
+        The neighbouring relation.
     tolerance
         How far below the target the epsilon may end, relatively.
     accountant
@@ -176,7 +176,7 @@ def most_steps(
     rate
         The Poisson sampling rate; 1 takes every record.
     relation
-        The neighbouring relation; only add_remove below rate 1.
+        The neighbouring relation.
     at_most
         No more steps than this are considered.
     accountant

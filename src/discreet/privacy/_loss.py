@@ -195,12 +195,12 @@ class Loss(metaclass=_Checked):
         Returns
         -------
         Loss
-            The loss of the sampled release, under add_remove.
+            The loss of the sampled release, under the same relation.
 
         Raises
         ------
         RelationMismatch
-            If the loss is not under add_remove.
+            If the loss is under replace and not one Gaussian.
         NotApplicable
             If no theorem says what sampling does to this loss.
         """

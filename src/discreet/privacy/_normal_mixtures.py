@@ -22,7 +22,7 @@ from functools import lru_cache
 import numpy as np
 from scipy import special
 
-from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side
+from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side, sampled_loss
 from discreet.privacy._renyi import log_choose, log_moments, sampled_log_ratio
 
 _ACCURACY = 46.0  # minus the log of the relative quadrature error
@@ -249,7 +249,7 @@ def _edges(weights: Array, shifts: Array, resolution: Resolution) -> Array:
     exp(-loss) counts. About ``tail`` of the mass of P is left out at each end. Any
     boundaries are valid; these are good.
     """
-    tau, tail, swapped = resolution.tau, resolution.tail, resolution.swapped
+    tail, swapped = resolution.tail, resolution.swapped
     rows = len(shifts)
     reach = float(-special.ndtri(tail))
     if swapped:
@@ -262,22 +262,95 @@ def _edges(weights: Array, shifts: Array, resolution: Resolution) -> Array:
     unit = np.linspace(0.0, 1.0, points)
     x = -reach + unit * (top + reach)[:, None]
     loss = _mixture_loss(x, weights, shifts)
-    slope = np.diff(loss, axis=1) / np.diff(x, axis=1)
-    middle = 0.5 * (x[:, 1:] + x[:, :-1])
-    at = 0.5 * (loss[:, 1:] + loss[:, :-1])
-    under_p, worth = (np.zeros_like(at), -at) if swapped else (at, at)
+    return _dense_edges(x, -loss if swapped else loss, 0.0 if swapped else loss, resolution)
+
+
+def _dense_edges(x: Array, loss: Array, log_ratio: Array | float, resolution: Resolution) -> Array:
+    """Return boundaries within the points ``x``; ``log_ratio`` is log of P's density over N(0, 1).
+
+    ``loss`` is counted in the direction that is asked for.
+    """
+    tau = resolution.tau
+    slope = np.abs(np.diff(loss, axis=1)) / np.diff(x, axis=1)
+    density = log_ratio - 0.5 * x * x
+    worth = 0.5 * (loss[:, 1:] + loss[:, :-1])
     beyond = np.maximum(worth - resolution.focus, 0.0)
-    exponent = -0.5 * middle * middle + under_p + tau * (worth - beyond) - beyond
+    exponent = 0.5 * (density[:, 1:] + density[:, :-1]) + tau * (worth - beyond) - beyond
     exponent -= exponent.max(axis=1, keepdims=True)
-    weight = np.exp(exponent / 3.0) * np.maximum(slope, 0.0) ** (2.0 / 3.0)
+    weight = np.exp(exponent / 3.0) * slope ** (2.0 / 3.0)
     # Before the tilt is known, nowhere may be left out.
     weight += (0.02 if tau > 0.0 else 1.0) * weight.mean(axis=1, keepdims=True) + 1e-300
-    mass = np.concatenate([np.zeros((rows, 1)), np.cumsum(weight, axis=1)], axis=1)
+    mass = np.concatenate([np.zeros((len(x), 1)), np.cumsum(weight, axis=1)], axis=1)
     mass /= mass[:, -1:]
     goal = np.linspace(0.0, 1.0, resolution.cells + 1)
     edge = np.stack([np.interp(goal, m, r) for m, r in zip(mass, x, strict=True)])
-    edge[:, 0], edge[:, -1] = -reach, top
+    edge[:, 0], edge[:, -1] = x[:, 0], x[:, -1]
     return edge
+
+
+def replaced_cells(shift: float, rate: float, resolution: Resolution) -> Cells:
+    """Return cells for a replaced record on a Poisson sample, N(0, 1) moved by +shift or -shift.
+
+    P = (1 - rate) N(0) + rate N(shift) and Q = (1 - rate) N(0) + rate N(-shift): a reflection
+    exchanges them, and the loss grows with the outcome.
+    """
+    shares = np.array([1.0 - rate, rate])
+    tails = np.minimum(resolution.tail / np.maximum(shares, resolution.tail), 0.5)
+    top = float(np.max(np.array([0.0, shift]) - special.ndtri(tails)))
+    x = np.linspace(-top, top, 161)[None, :]
+    edge = _dense_edges(
+        x,
+        _replaced_loss(x, shift, rate),
+        sampled_loss(shift * x - 0.5 * shift**2, rate),
+        resolution,
+    )
+    masses, errors = [], []
+    for centre in (0.0, shift, -shift):
+        moved = edge - centre
+        mass = _normal_mass(moved)
+        inner = np.minimum(np.abs(moved[:, 1:]), np.abs(moved[:, :-1]))
+        masses.append(mass)
+        errors.append(1e-15 * (mass + 2.0 * special.ndtr(-inner)))
+    kept, kept_error = shares[0] * masses[0], shares[0] * errors[0]
+    p, q = kept + rate * masses[1], kept + rate * masses[2]
+    boundary = np.maximum.accumulate(_replaced_loss(edge, shift, rate), axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        wrong_p, wrong_q = (
+            np.where(mass > 0, (kept_error + rate * error) / mass, 1.0) + 4e-16
+            for mass, error in zip((p, q), errors[1:], strict=True)
+        )
+        # The share that no one drew cancels exactly in the difference.
+        gain = rate * (masses[1] - masses[2])
+        near = np.abs(gain) < 0.5 * q
+        average = np.where(near, np.log1p(np.where(near, gain, 0.0) / q), np.log(p) - np.log(q))
+        apart = rate * (errors[1] + errors[2]) / p + wrong_q * np.abs(gain) / p
+        lost = wrong_p + wrong_q + 4e-16 * (np.abs(np.log(p)) + np.abs(np.log(q)))
+        slack = np.where(near, apart, lost) + 4e-16 * np.abs(average)
+    unknown = ~np.isfinite(average) | (wrong_p >= 1e-3) | (wrong_q >= 1e-3)
+    average = np.where(unknown, boundary[:, :-1], average)
+    slack = np.where(unknown, boundary[:, 1:] - boundary[:, :-1], slack)
+    average = np.clip(average, boundary[:, :-1], boundary[:, 1:])
+    sides = [
+        Side(
+            np.zeros(1),
+            shares @ special.ndtr(np.array([edge[0, 0], edge[0, 0] - centre]))[:, None],
+            shares @ special.ndtr(np.array([-edge[0, -1], centre - edge[0, -1]]))[:, None],
+            np.minimum(wrong, 1.0),
+        )
+        for centre, wrong in ((shift, wrong_p), (-shift, wrong_q))
+    ]
+    low, high = boundary[:, :-1], boundary[:, 1:]
+    # Two logarithms are subtracted: where they are equal their rounding remains.
+    error = 8e-16 * (1.0 + abs(math.log1p(-rate)))
+    with_unit, without = sides
+    return Cells(p, q, average, low, high, with_unit, without, slack, error, touching=True)
+
+
+def _replaced_loss(x: Array, shift: float, rate: float) -> Array:
+    """Return the loss of a replaced record on a Poisson sample at the outcomes ``x``."""
+    half = 0.5 * shift**2
+    up, down = sampled_loss(shift * x - half, rate), sampled_loss(-shift * x - half, rate)
+    return np.asarray(up - down)
 
 
 def _normal_mass(edge: Array) -> Array:

@@ -177,9 +177,9 @@ class Cells:
     def sampled(self, rate: float) -> Cells:
         """Return the cells of ((1 - rate) Q + rate P, Q)."""
         exact = self.low is self.high
-        low = _sampled_loss(self.low, rate)
-        average = low if exact else _sampled_loss(self.average, rate)
-        high = low if exact else _sampled_loss(self.high, rate)
+        low = sampled_loss(self.low, rate)
+        average = low if exact else sampled_loss(self.average, rate)
+        high = low if exact else sampled_loss(self.high, rate)
         p, q = self.q + rate * (self.p - self.q), self.q
         first, second = self.with_unit, self.without
         if float(np.max(second.only)) > 0.0:
@@ -370,7 +370,7 @@ def two_points(epsilon: float, delta: float = 0.0, share: float = 1.0) -> Pair:
     return Pair.exact(Cells.points(p, q, loss, only_p=delta, only_q=delta), reflected=True)
 
 
-def _sampled_loss(loss: Array, rate: float) -> Array:
+def sampled_loss(loss: Array, rate: float) -> Array:
     """Return log(1 - rate + rate exp(loss)) without cancellation or overflow."""
     far = loss > 30.0
     inner = np.log1p(rate * np.expm1(np.where(far, 0.0, loss)))

@@ -61,7 +61,8 @@ class PoissonSampled(_Sampled):
     The pair is ((1 - rate) Q + rate P, Q), from add_remove to add_remove (Balle, Barthe and
     Gaboardi 2018; Zhu, Dong and Wang 2022). ``records`` is the number of records of one unit, each
     sampled on its own: the pair is then the binomial mixture of shifts (only for a Gaussian base;
-    Ganesh 2024).
+    Ganesh 2024). Under replace only a Gaussian has a pair, that of
+    :func:`discreet.privacy.theorems.poisson_replace_delta`.
     """
 
     base: Loss
@@ -72,12 +73,13 @@ class PoissonSampled(_Sampled):
         rate = _validate.real("rate", self.rate, above=0, below=1)
         records = _validate.integer("records", self.records, at_least=1, at_most=MOST)
         base = check_loss("base", self.base)
-        base = base.as_gaussian() if isinstance(base, GDP) else base
-        if base.relation is not Relation.ADD_REMOVE:
+        if base.relation is Relation.ADD_REMOVE:
+            base = base.as_gaussian() if isinstance(base, GDP) else base
+        elif not isinstance(base, Gaussian) or records > 1:
             raise RelationMismatch(
-                f"Poisson amplification needs a loss under 'add_remove', got {base!r} under "
-                f"{base.relation.value!r}; sample without replacement, or state the loss "
-                "for one added or removed record"
+                "Poisson amplification under 'replace' is known for one Gaussian record only, got "
+                f"{base!r}; sample without replacement, or state the loss for one added or "
+                "removed record"
             )
         refusal = base.sampling_refusal(records)
         if refusal is not None:
@@ -86,7 +88,7 @@ class PoissonSampled(_Sampled):
 
     @property
     def relation(self) -> Relation:
-        return Relation.ADD_REMOVE
+        return self.base.relation
 
     def __repr__(self) -> str:
         text = f"{self.base!r}.poisson(rate={self.rate!r})"
@@ -103,14 +105,33 @@ class PoissonSampled(_Sampled):
         higher = product if Fraction(product) >= exact else math.nextafter(product, 1.0)
         return PoissonSampled(self.base, higher)
 
+    @property
+    def _replaced_shift(self) -> float | None:
+        """How far a replaced record moves the mean to either side; None under add_remove."""
+        mu = self.base.gaussian_mu()
+        return None if self.relation is Relation.ADD_REMOVE or mu is None else 0.5 * mu
+
     def pair(self, resolution: Resolution) -> Pair:
-        return self.base.sampled_pair(resolution, self.rate, self.records)
+        shift = self._replaced_shift
+        if shift is None:
+            return self.base.sampled_pair(resolution, self.rate, self.records)
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        return Pair.exact(mixtures.replaced_cells(shift, self.rate, resolution), reflected=True)
 
     def renyi(self, orders: Array) -> Array:
-        curve = self.base.sampled_renyi(orders, self.rate, self.records)
-        return (
-            curve if self.records > 1 else np.minimum(curve, _order_infinity(self.base, self.rate))
-        )
+        shift = self._replaced_shift
+        if shift is not None:
+            from discreet.privacy._composition import Grouped
+
+            # One record leaves and another comes; sampling itself never raises a divergence.
+            one = PoissonSampled(Gaussian(1.0 / shift), self.rate)
+            group = Grouped(one, 2, Relation.REPLACE).renyi(orders)
+            least: Array = np.minimum(group, curve(self.base, orders))
+            return least
+        limit = math.inf if self.records > 1 else _order_infinity(self.base, self.rate)
+        bound: Array = np.minimum(self.base.sampled_renyi(orders, self.rate, self.records), limit)
+        return bound
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         claim = self.base.claim() if self.records == 1 else None
@@ -129,7 +150,8 @@ class PoissonSampled(_Sampled):
 
     def sampled_gaussian(self) -> tuple[float, float] | None:
         mu = self.base.gaussian_mu()
-        return None if mu is None or self.records > 1 else (self.rate, mu)
+        one = self.records == 1 and self.relation is Relation.ADD_REMOVE
+        return (self.rate, mu) if mu is not None and one else None
 
     def within_float_range(self) -> Loss:
         beyond = self.base.beyond_sampling()
@@ -137,7 +159,7 @@ class PoissonSampled(_Sampled):
             return beyond.group(self.records)
         base, mu = self.base, self.base.gaussian_mu()
         if mu is not None and mu < SMALLEST_MU:
-            base = Gaussian(1.0 / SMALLEST_MU)
+            base = Gaussian(1.0 / SMALLEST_MU, self.relation)
         rate = max(self.rate, _SMALLEST_RATE)
         same = (base, rate) == (self.base, self.rate)
         return self if same else replace(self, base=base, rate=rate)

@@ -102,6 +102,7 @@ from discreet.privacy.theorems._sampling import (
     moments_closed_form,
     moments_to_delta,
     moments_to_epsilon,
+    poisson_replace_delta,
     rdp_from_moment,
 )
 
@@ -156,6 +157,7 @@ __all__ = [
     "naive_dpsgd_analytic",
     "optimal_composition_delta",
     "optimal_composition_epsilon",
+    "poisson_replace_delta",
     "posterior",
     "posterior_interval",
     "posterior_interval_loose",

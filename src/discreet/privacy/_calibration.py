@@ -76,17 +76,16 @@ def calibrate(
     InvalidValue
         If no parameter meets the target.
     """
-    if not isinstance(bracket, tuple | list) or len(bracket) != 2:
-        raise InvalidValue("bracket", bracket, "two numbers, the lower one first")
     if not callable(make_loss):
         raise InvalidValue("make_loss", make_loss, "a function from a parameter to a loss")
-    low = _validate.real("bracket", bracket[0], above=0)
-    high = _validate.real("bracket", bracket[1], above=low)
+    ends = _validate.several("bracket", bracket, "two numbers, the lower one first", count=2)
+    low = _validate.real("bracket", ends[0], above=0)
+    high = _validate.real("bracket", ends[1], above=low)
     search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
     if increasing is None:
-        ends = search.read(low), search.read(high)
-        increasing = ends[1] >= ends[0]
-        if max(ends) <= search.target:
+        costs = search.read(low), search.read(high)
+        increasing = costs[1] >= costs[0]
+        if max(costs) <= search.target:
             return high if increasing else low
     return search.run(math.sqrt(low) * math.sqrt(high), (low, high), increasing=increasing)
 

@@ -11,10 +11,11 @@ import numbers
 import re
 from decimal import Decimal
 from fractions import Fraction
+from typing import Any
 
 from discreet.errors import InvalidValue
 
-__all__ = ["exactly_one", "flag", "fraction", "integer", "one_of", "real", "withheld"]
+__all__ = ["exactly_one", "flag", "fraction", "integer", "one_of", "real", "several", "withheld"]
 
 
 def real(
@@ -110,6 +111,24 @@ def _is_enormous(value: object) -> bool:
     text = str(value) if isinstance(value, str | Decimal) else ""
     exponent = re.search(r"[eE]([+-]?\d+)\s*$", text)
     return len(text) > 5000 or (exponent is not None and abs(int(exponent[1])) > 5000)
+
+
+def several(
+    argument: str, value: object, expected: str, *, count: int | None = None
+) -> tuple[Any, ...]:
+    """Return the members of a sequence, or raise.
+
+    >>> several("orders", 3, "a sequence of numbers")
+    Traceback (most recent call last):
+    discreet.errors.InvalidValue: orders = 3: expected a sequence of numbers
+    """
+    try:
+        members: tuple[Any, ...] | None = tuple(value)  # type: ignore[arg-type]
+    except TypeError:
+        members = None
+    if members is None or (count is not None and len(members) != count):
+        raise InvalidValue(argument, value, expected)
+    return members
 
 
 def one_of(argument: str, value: object, choices: tuple[str, ...]) -> str:

@@ -17,6 +17,7 @@ from discreet.privacy import (
     ZCDP,
     ApproxDP,
     Bounds,
+    Composition,
     DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
@@ -26,10 +27,12 @@ from discreet.privacy import (
     Loss,
     PureDP,
     RandomizedResponse,
+    RenyiDP,
     _accountants,
     _bracket,
     _normal_mixtures,
     calibrate,
+    compose,
     from_pair,
     least_laplace_scale,
     least_noise_multiplier,
@@ -381,6 +384,12 @@ def test_very_large_groups_take_little_time() -> None:
         lambda: calibrate(3.0, epsilon=1.0, delta=1e-5, bracket=(0.1, 9.0)),
         lambda: least_laplace_scale(epsilon=1.0, count=10**400),
         lambda: Filter(epsilon=1, delta=1e-5, kind=np.array([1.0, 2.0])),
+        lambda: RenyiDP(2.0, 1.0),
+        lambda: RenyiDP("2", "1"),
+        lambda: from_pair(0.5, [1.0]),
+        lambda: Composition(3),
+        lambda: compose([Gaussian(1.0)]),
+        lambda: compose([(Gaussian(1.0), 2, 3)]),
     ],
 )
 def test_numbers_beyond_reason_are_refused_by_name(ask):
@@ -422,3 +431,12 @@ def test_groups_above_the_largest_exact_sum_go_on_smoothly():
 
 def test_no_attacker_is_worse_than_a_blind_guess():
     assert Gaussian(1e20).poisson(rate=1e-300).tradeoff(0.1) >= 0.1
+
+
+def test_noise_on_a_very_fine_lattice_is_continuous_noise():
+    """Sensitivities beyond 64 bits, in steps of the lattice, raised an error of numpy."""
+    fine, smooth = DiscreteLaplace(1e21, 2**70), Laplace(1e21, 2.0**70)
+    assert fine.delta(epsilon=1.0) == pytest.approx(smooth.delta(epsilon=1.0), rel=1e-3)
+    assert fine.epsilon(delta=1e-6) == pytest.approx(smooth.epsilon(delta=1e-6), rel=1e-3)
+    with pytest.raises(InvalidValue):
+        DiscreteLaplace(1.0, 10**400)

@@ -167,8 +167,10 @@ class RenyiDP(Atom):
     relation: Relation = Relation.ADD_REMOVE
 
     def check(self) -> None:
-        orders = tuple(_validate.real("orders", order, above=1) for order in self.orders)
-        epsilons = tuple(_validate.real("epsilons", value, at_least=0) for value in self.epsilons)
+        given = _validate.several("orders", self.orders, "numbers above 1")
+        values = _validate.several("epsilons", self.epsilons, "a number for each order")
+        orders = tuple(_validate.real("orders", order, above=1) for order in given)
+        epsilons = tuple(_validate.real("epsilons", value, at_least=0) for value in values)
         if not orders or len(orders) != len(epsilons):
             raise InvalidValue("epsilons", self.epsilons, f"as many values as orders {orders}")
         if len(set(orders)) != len(orders):

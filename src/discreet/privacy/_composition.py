@@ -151,7 +151,9 @@ def parts_of(loss: Loss) -> tuple[tuple[Loss, int], ...]:
 def _merged(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
     """Return each distinct loss of one relation, with its count."""
     counts: dict[Loss, int] = {}
-    for loss, times in parts:
+    expected = "pairs of a loss and how often it happens"
+    for pair in _validate.several("parts", parts, expected):
+        loss, times = _validate.several("parts", pair, expected, count=2)
         n = _validate.integer("count", times, at_least=1)
         for part, m in parts_of(check_loss("parts", loss)):
             total = counts.get(part, 0) + n * m

@@ -54,7 +54,9 @@ class RandomizedResponse(Listed):
     def check(self) -> None:
         self._set(
             pure_epsilon=_validate.real("epsilon", self.pure_epsilon, above=0),
-            categories=_validate.integer("categories", self.categories, at_least=2),
+            categories=_validate.integer(
+                "categories", self.categories, at_least=2, at_most=10**300
+            ),
         )
         if self.relation is not Relation.REPLACE:
             raise RelationMismatch(
@@ -182,11 +184,12 @@ def from_pair(
     >>> (2 * same_way).delta(epsilon=1) < (2 * from_pair(pair, [0.5, 0.5])).delta(epsilon=1)
     True
     """
-    return FinitePair(tuple(P), tuple(Q), Relation.parse(relation), oriented)
+    return FinitePair(P, Q, relation, oriented)  # type: ignore[arg-type] # it checks itself
 
 
 def _distribution(argument: str, values: Sequence[float] | np.ndarray) -> list[float]:
-    numbers = [_validate.real(argument, value, at_least=0, at_most=1) for value in values]
+    given = _validate.several(argument, values, "the probabilities of the outcomes")
+    numbers = [_validate.real(argument, value, at_least=0, at_most=1) for value in given]
     if not numbers or abs(math.fsum(numbers) - 1.0) > 1e-12:
         raise InvalidValue(argument, values, "probabilities that sum to 1 within 1e-12")
     return numbers

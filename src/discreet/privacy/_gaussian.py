@@ -181,7 +181,9 @@ class DiscreteGaussian(Atom):
     def check(self) -> None:
         self._set(
             stddev=_validate.real("stddev", self.stddev, above=0),
-            sensitivity=_validate.integer("sensitivity", self.sensitivity, at_least=1),
+            sensitivity=_validate.integer(
+                "sensitivity", self.sensitivity, at_least=1, at_most=10**300
+            ),
         )
 
     def exact_group(self, size: int, relation: Relation) -> Loss:

@@ -139,7 +139,9 @@ class DiscreteLaplace(Listed):
     def check(self) -> None:
         self._set(
             scale=_validate.real("scale", self.scale, above=0),
-            sensitivity=_validate.integer("sensitivity", self.sensitivity, at_least=1),
+            sensitivity=_validate.integer(
+                "sensitivity", self.sensitivity, at_least=1, at_most=10**300
+            ),
         )
 
     @property
@@ -154,7 +156,9 @@ class DiscreteLaplace(Listed):
         """Return runs of consecutive integers between the two centres; geometric sums are exact."""
         inner = self.sensitivity - 1
         runs = min(inner, max(resolution.cells, 16)) if inner > _MOST_POINTS else inner
-        bounds = np.unique(np.round(np.linspace(0, inner, runs + 1))) if inner else np.zeros(1)
+        bounds = (
+            np.unique(np.round(np.linspace(0, float(inner), runs + 1))) if inner else np.zeros(1)
+        )
         first, last = bounds[:-1] + 1, bounds[1:]
         size, scale = float(self.sensitivity), self.scale
         norm = 1.0 + math.exp(-1.0 / scale)

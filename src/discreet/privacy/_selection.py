@@ -52,7 +52,7 @@ class Exponential(Listed):
 
     def check(self) -> None:
         self._set(
-            pure_epsilon=_validate.real("epsilon", self.pure_epsilon, above=0),
+            pure_epsilon=_validate.real("epsilon", self.pure_epsilon, above=0, at_most=1e300),
         )
 
     def exact_group(self, size: int, relation: Relation) -> Loss:

@@ -22,7 +22,7 @@ from discreet.pate import (
     TableStudent,
     central_examples,
     plan_votes,
-    stated_loss,
+    stated_plan,
     uncertain_examples,
 )
 from discreet.pate._image_student import jitter
@@ -229,5 +229,6 @@ def test_plans_stay_within_the_budget_and_use_it() -> None:
 def test_what_a_certificate_says_about_an_aggregator_gives_its_loss(
     aggregator: Any, budget: dict[str, Any]
 ) -> None:
-    told = json.loads(json.dumps([aggregator.parameters, budget]))
-    assert stated_loss(*told) == aggregator.plan(**budget).loss
+    plan = {"aggregator": aggregator.parameters, "budget": budget}
+    told = json.loads(json.dumps({**plan, "queries_planned": 4, "chosen_because": "given"}))
+    assert stated_plan(told).loss == aggregator.plan(**budget).loss

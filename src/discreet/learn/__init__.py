@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         LEARNERS,
         learner_name,
         load_model,
+        read_plan,
         saved_certificate,
         saved_digest,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "load_model",
     "make_learner",
     "plan_training",
+    "read_plan",
     "run_mu",
     "saved_certificate",
     "saved_digest",
@@ -98,7 +100,10 @@ _HOMES = {
     "_intake": ("Batch", "Rows"),
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
     "_linear_plan": ("default_delta",),
-    "_model_file": ("LEARNERS", "learner_name", "load_model", "saved_certificate", "saved_digest"),
+    "_model_file": (
+        *("LEARNERS", "learner_name", "load_model", "read_plan"),
+        *("saved_certificate", "saved_digest"),
+    ),
     "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
     "_one_pass": ("OnePassEstimator",),

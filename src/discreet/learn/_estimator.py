@@ -192,6 +192,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         del document
         return self._plan(declared)
 
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> Any:
+        """Return the plan that a certificate of this kind states; its loss is computed again."""
+        raise NotApplicable(f"the plan of {certificate.learner} cannot be read off a certificate")
+
     def _public_plan(self, plan: Any) -> dict[str, Any]:
         """Return what a certificate says of the plan."""
         found: dict[str, Any] = plan.to_json()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -30,6 +31,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.certificate import Certificate
     from discreet.data import Schema
 
 
@@ -98,6 +100,12 @@ class _Linear(ScaledEstimator):
         if found != (declared.features, outputs, norm, declared.rows_per_person):
             raise SchemaError("the plan of a saved model belongs to another one")
         return plan
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> LinearPlan:
+        known = [one.name for one in fields(LinearPlan)]
+        names = ["pace" if name == "total_step_size" else name for name in known]
+        return LinearPlan.from_json({name: certificate.plan[name] for name in names})
 
     def _learn(
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track

@@ -205,6 +205,34 @@ def _find_kind(kind: str) -> Any:
     return KINDS[kind]
 
 
+def read_plan(certificate: Certificate) -> Any:
+    """Return the plan that a certificate states, with its loss computed again.
+
+    Parameters
+    ----------
+    certificate
+        That of a learner of this package, or of a class that was imported before.
+
+    Returns
+    -------
+    FitPlan
+        The plan; its loss is that of the run alone, without what a learned schema cost.
+
+    Raises
+    ------
+    NotApplicable
+        If the learner is not known here, or its certificates do not state all of the plan.
+    SchemaError, InvalidValue
+        If the plan is damaged.
+
+    """
+    if certificate.learner == "DP-SGD":
+        from discreet.learn.dpsgd.certificate import plan_of
+
+        return plan_of(certificate)
+    return _find_kind(certificate.learner)._stated_plan(certificate)
+
+
 def learner_name(kind: str) -> str:
     """Return what the command line calls a kind of estimator; its own name if nothing."""
     known = {**LEARNERS, "pate": ("PATEClassifier",)}

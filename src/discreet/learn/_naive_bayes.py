@@ -33,6 +33,7 @@ from discreet.randomness import Source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.certificate import Certificate
     from discreet.data import Schema
 
 _MOST_CATEGORIES = 1 << 24
@@ -69,6 +70,7 @@ class _NaiveBayes(PrivateClassifier, OnePassEstimator):
     delta: float
     noise: str
     _encoding = "codes"
+    _changed_cells = 1
 
     @abstractmethod
     def _sums(self, declared: Declared) -> CategoryCounts | SoftBins:
@@ -94,6 +96,19 @@ class _NaiveBayes(PrivateClassifier, OnePassEstimator):
     def _public_plan(self, plan: CountsPlan) -> dict[str, Any]:
         known = {"target_epsilon": plan.epsilon, "classes": self.classes_.tolist()}
         return {**known, **self._facts_of_kind()}
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> CountsPlan:
+        plan = certificate.plan
+        noise = TableNoise.stated(
+            plan["noise"],
+            plan["noise_in_steps"],
+            features=plan["features"],
+            unit=plan["steps_per_record"],
+            relation=certificate.loss.relation,
+            changed_cells=cls._changed_cells,
+        )
+        return CountsPlan(noise, float(plan["target_epsilon"]), certificate.delta)
 
     def _run_facts(self) -> dict[str, Any]:
         facts: dict[str, Any] = self.plan_.to_json()
@@ -325,6 +340,8 @@ class PrivateGaussianNB(_NaiveBayes):
 
     """
 
+    _changed_cells = _BINS
+
     def __init__(
         self,
         *,
@@ -370,7 +387,7 @@ class PrivateGaussianNB(_NaiveBayes):
             delta=self.delta,
             relation=declared.relation,
             noise=self.noise,
-            changed_cells=_BINS,
+            changed_cells=self._changed_cells,
         )
 
     def _add(self, sums: SoftBins, batch: Batch) -> None:

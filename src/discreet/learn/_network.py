@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from discreet.certificate import Certificate
     from discreet.data import Schema
     from discreet.learn.dpsgd import Plan
 
@@ -320,6 +321,10 @@ class _Network(ScaledEstimator):
         if plan.hidden != hidden_sizes(self.hidden_layer_sizes):
             raise SchemaError("the plan of a saved model belongs to another one")
         return plan
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> NetworkPlan:
+        return NetworkPlan.from_json(certificate.plan)
 
     def _learn(
         self, plan: NetworkPlan, rows: Rows, source: Source, track: Track

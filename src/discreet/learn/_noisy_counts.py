@@ -244,6 +244,26 @@ class TableNoise:
         return cls._gaussian(tables, unit, target, point, kind, changed_cells, rough)
 
     @classmethod
+    def stated(
+        cls,
+        kind: str,
+        parameter: float,
+        *,
+        features: int,
+        unit: int,
+        relation: Relation,
+        changed_cells: int = 1,
+    ) -> TableNoise:
+        """Return noise of a stated size, with its loss."""
+        tables = features * (2 if relation is Relation.REPLACE else 1)
+        if _validate.one_of("noise", kind, NOISES[1:]) == "laplace":
+            loss: Loss = tables * DiscreteLaplace(parameter, unit, relation)
+            return cls(kind, parameter, tables, unit, tables, loss)
+        changed = tables * changed_cells
+        loss = _gaussian_loss(parameter, _l2_shift(tables, unit), changed, relation)
+        return cls(kind, parameter, tables, unit, changed, loss)
+
+    @classmethod
     def _laplace(cls, tables: int, unit: int, epsilon: float, relation: Relation) -> TableNoise:
         scale = round_up("epsilon", epsilon, tables * unit / read_epsilon(epsilon)[0])
         loss = tables * DiscreteLaplace(scale, unit, relation)
@@ -263,12 +283,7 @@ class TableNoise:
         shift = _l2_shift(tables, unit)
         changed = tables * changed_cells
         for _ in range(2000):
-            mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
-            loss: Loss = (
-                GDP(mu, relation)
-                if mu is not None
-                else ZCDP(0.5 * (shift / stddev) ** 2 * (1.0 + 2.0**-48), relation)
-            )
+            loss = _gaussian_loss(stddev, shift, changed, relation)
             if loss.epsilon(delta=delta) <= epsilon:
                 parameter = _small_enough(stddev, epsilon)
                 return cls("gaussian", parameter, tables, unit, changed, loss)
@@ -305,6 +320,13 @@ class TableNoise:
             relation=self.loss.relation,
             source=source,
         ).value
+
+
+def _gaussian_loss(stddev: float, shift: float, changed: int, relation: Relation) -> Loss:
+    mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
+    if mu is not None:
+        return GDP(mu, relation)
+    return ZCDP(0.5 * (shift / stddev) ** 2 * (1.0 + 2.0**-48), relation)
 
 
 def _l2_shift(tables: int, unit: int) -> float:

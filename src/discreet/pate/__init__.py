@@ -36,7 +36,7 @@ from discreet.pate._data_dependent import (
 )
 from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, LaplaceMax
 from discreet.pate._partition import Partition, check_disjoint, partition_records, shared_records
-from discreet.pate._planning import LabelPlan, compare_aggregators, plan_votes, stated_loss
+from discreet.pate._planning import LabelPlan, compare_aggregators, plan_votes, stated_plan
 from discreet.pate._stable_votes import SampledVotes, SparseVotes, StableVotes
 from discreet.pate._student import Student, TableStudent, central_examples, uncertain_examples
 from discreet.pate._teachers import teacher_votes
@@ -90,7 +90,7 @@ __all__ = [
     "read_student_directory",
     "sanitise",
     "shared_records",
-    "stated_loss",
+    "stated_plan",
     "teacher_votes",
     "uncertain_examples",
     "write_student_files",

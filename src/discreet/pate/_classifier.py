@@ -49,7 +49,7 @@ from discreet.learn._model_file import (
 )
 from discreet.pate._aggregator import VotingSession
 from discreet.pate._partition import keep_key, partition_records, person_column
-from discreet.pate._planning import LabelPlan, plan_votes, stated_loss
+from discreet.pate._planning import LabelPlan, plan_votes, stated_plan
 from discreet.pate._student import (
     STUDENTS,
     Student,
@@ -283,6 +283,10 @@ class PATEClassifier(PrivateClassifier):
             conclude(self, certificate, charge)
         return self
 
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> LabelPlan:
+        return stated_plan(certificate.plan)
+
     def _ask(
         self, session: VotingSession, histograms: NDArray[np.int64], ready: _PublicSetup
     ) -> None:
@@ -453,7 +457,7 @@ class PATEClassifier(PrivateClassifier):
         }
         same_facts(found, plan)
         try:
-            loss = stated_loss(plan["aggregator"], plan["budget"])
+            loss = stated_plan(plan).loss
         except (InvalidValue, KeyError, TypeError) as error:
             raise SchemaError(f"a certificate whose plan cannot be read: {error}") from None
         self.certificate_.check_covers(loss)

@@ -233,21 +233,23 @@ def plan_votes(
     return chosen
 
 
-def stated_loss(parameters: Mapping[str, Any], budget: Mapping[str, Any]) -> Loss:
-    """What an aggregator costs by what a certificate says about it.
+def stated_plan(plan: Mapping[str, Any]) -> LabelPlan:
+    """Return the plan of a certificate of PATE; its loss is computed again.
 
     >>> chosen = GNMax(classes=3, teachers=50, noise=20)
-    >>> stated_loss(chosen.parameters, {"queries": 7}) == chosen.loss(queries=7)
+    >>> told = {"aggregator": chosen.parameters, "budget": {"queries": 7}, "queries_planned": 7}
+    >>> stated_plan({**told, "chosen_because": "given"}).loss == chosen.loss(queries=7)
     True
     """
-    fields = dict(parameters)
+    fields = dict(plan["aggregator"])
     name = fields.pop("aggregator", None)
     kinds = {kind.__name__: kind for kind in AGGREGATORS}
     if name not in kinds:
         raise InvalidValue("aggregator", name, f"one of {', '.join(kinds)}")
     if kinds[name] is LaplaceMax:
         fields.pop("epsilon", None)  # it follows from the scale
-    return kinds[name](**fields).plan(**budget).loss
+    budget, queries = dict(plan["budget"]), int(plan["queries_planned"])
+    return LabelPlan(kinds[name](**fields), budget, queries, str(plan["chosen_because"]))
 
 
 def made_up_votes(*, classes: int, teachers: int, agreement: float) -> NDArray[np.int64]:

@@ -76,19 +76,16 @@ def calibrate(
     InvalidValue
         If no parameter meets the target.
     """
-    try:
-        lower, upper = bracket
-    except (TypeError, ValueError):
-        raise InvalidValue("bracket", bracket, "two numbers, the lower one first") from None
     if not callable(make_loss):
         raise InvalidValue("make_loss", make_loss, "a function from a parameter to a loss")
-    low = _validate.real("bracket", lower, above=0)
-    high = _validate.real("bracket", upper, above=low)
+    ends = _validate.several("bracket", bracket, "two numbers, the lower one first", count=2)
+    low = _validate.real("bracket", ends[0], above=0)
+    high = _validate.real("bracket", ends[1], above=low)
     search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
     if increasing is None:
-        ends = search.read(low), search.read(high)
-        increasing = ends[1] >= ends[0]
-        if max(ends) <= search.target:
+        costs = search.read(low), search.read(high)
+        increasing = costs[1] >= costs[0]
+        if max(costs) <= search.target:
             return high if increasing else low
     return search.run(math.sqrt(low) * math.sqrt(high), (low, high), increasing=increasing)
 
@@ -114,7 +111,7 @@ def least_noise_multiplier(
     steps
         The number of releases.
     relation
-        The neighbouring relation.
+        The neighbouring relation; only add_remove below rate 1.
     tolerance
         How far below the target the epsilon may end, relatively.
     accountant
@@ -176,7 +173,7 @@ def most_steps(
     rate
         The Poisson sampling rate; 1 takes every record.
     relation
-        The neighbouring relation.
+        The neighbouring relation; only add_remove below rate 1.
     at_most
         No more steps than this are considered.
     accountant

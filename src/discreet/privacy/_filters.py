@@ -232,8 +232,7 @@ class Filter(_Budget):
         self._relation = Relation.parse(relation)
         if kind is None:
             kind = "basic" if self._epsilon == 0 or self._delta == 0 else "auto"
-        given: object = kind
-        self._auto = isinstance(given, str) and given == "auto"
+        self._auto = type(kind) is str and kind == "auto"
         kinds = parse_kinds(None if self._auto else kind, self._delta, FILTER_KINDS)
         if self._auto and "zcdp" not in kinds:
             raise InvalidValue("kind", kind, "basic where delta is 0: the others need a delta")

@@ -40,8 +40,15 @@ from discreet.certificate._old_formats import (
 )
 from discreet.certificate._schema import content_hash, require_valid
 from discreet.certificate._signing import ENVELOPE, SignedCertificate, files_of, read_signed
-from discreet.errors import DiscreetError, FileUnusable, InvalidValue, SchemaError
-from discreet.learn import ROW_UNITS, check_unit
+from discreet.data import Learned
+from discreet.errors import (
+    DiscreetError,
+    FileUnusable,
+    InvalidValue,
+    NotApplicable,
+    SchemaError,
+)
+from discreet.learn import ROW_UNITS, check_unit, read_plan
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, compose, from_json, read_old, to_json
 from discreet.report._annex import annex_schema
@@ -56,6 +63,7 @@ if TYPE_CHECKING:
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _HERE = f"discreet {__version__}"
+_UNREADABLE = (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError)
 _MODELS = ("model.npz", "model.safetensors")
 _NO_LEDGER = "no ledger was given"
 _SIGNED = "a trusted key signed it"
@@ -101,7 +109,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
         checks += _written_by_0_1(found, document, checks)
     else:
         checks.append(_run_check("no warning was left out", lambda: _warnings(document)))
-    checks += _plan(document)
+    checks += _plan(document, ledger)
     checks += _receipts(document, ledger)
     checks += _recorded(document, ledger)
     checks += _files(document, place.parent)
@@ -148,7 +156,7 @@ def _run_check(what: str, faults: Callable[[], Iterator[str]]) -> Check:
         found = list(faults())
     except ImportError as error:
         return Check(what, None, f"{error.name} is not installed here")
-    except (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError) as error:
+    except _UNREADABLE as error:
         found = [f"cannot be read: {error}"]
     return Check(what, not found, "; ".join(found))
 
@@ -304,26 +312,62 @@ def _warnings(document: Mapping[str, Any]) -> Iterator[str]:
         yield "what it covers is not what a certificate covers"
 
 
-def _plan(document: Mapping[str, Any]) -> list[Check]:
-    """Read the plan again where it decides the loss."""
-    ask = {"DP-SGD": _plan_of_dpsgd, "PATEClassifier": _plan_of_pate}.get(document["learner"])
-    return (
-        [] if ask is None else [_run_check("the loss is that of the plan", partial(ask, document))]
-    )
+def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
+    """Compute the loss again from the plan, and from what it cost to learn the schema."""
+    what = "the loss is that of the plan"
+    if document["learner"] == "DP-SGD":
+        return [_run_check(what, partial(_plan_of_dpsgd, document))]
+    cost = document["plan"].get("schema_cost")
+    counted = isinstance(cost, Mapping) and cost.get("counted") is True
+    try:
+        whole = read_plan(_facts_alone(document)).loss
+        if counted:
+            whole = whole + Learned.from_json(cost).loss
+    except NotApplicable as error:
+        checks = [Check(what, None, str(error))]
+    except ImportError as error:
+        checks = [Check(what, None, f"{error.name} is not installed here")]
+    except _UNREADABLE as error:
+        checks = [Check(what, False, f"cannot be read: {error}")]
+    else:
+        checks = [_run_check(what, partial(_covered, document, whole))]
+    if cost is not None:
+        asked = partial(_schema_cost, document, cost)
+        checks.append(_run_check("what the schema cost was paid", asked))
+        receipt = cost.get("receipt") if isinstance(cost, Mapping) else None
+        if receipt is not None and checks[-1].ok:
+            what = "the entry that paid for the schema is on the chain"
+            if ledger is None:
+                checks.append(Check(what, None, _NO_LEDGER))
+            else:
+                checks.append(_run_check(what, partial(_on_chain, ledger, [receipt])))
+    return checks
+
+
+def _covered(document: Mapping[str, Any], whole: Loss) -> Iterator[str]:
+    _facts_alone(document).check_covers(whole)
+    yield from ()
+
+
+def _schema_cost(document: Mapping[str, Any], cost: Mapping[str, Any]) -> Iterator[str]:
+    """A schema that was learned is counted in the loss, or names the entry that paid for it."""
+    learned = Learned.from_json(cost)
+    if type(cost.get("counted")) is not bool or set(cost) != {"loss", "unit", "receipt", "counted"}:
+        yield "it does not say whether the loss counts it"
+    elif not cost["counted"] and learned.receipt is None:
+        yield "nobody paid for it, and the loss does not count it"
+    if learned.receipt is not None:
+        parts = [{"loss": cost["loss"]}]
+        if document["receipt"] is None or learned.receipt["hash"] != document["receipt"]["hash"]:
+            yield from _covers(learned.receipt, parts)
+        elif not cost["counted"]:
+            yield "its entry is that of the model, and the loss does not count it"
 
 
 def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
     from discreet.learn.dpsgd.certificate import problems
 
     yield from problems(_facts_alone(document))
-
-
-def _plan_of_pate(document: Mapping[str, Any]) -> Iterator[str]:
-    from discreet.pate import stated_loss
-
-    plan = document["plan"]
-    _facts_alone(document).check_covers(stated_loss(plan["aggregator"], plan["budget"]))
-    yield from ()
 
 
 def _facts_alone(document: Mapping[str, Any]) -> Certificate:

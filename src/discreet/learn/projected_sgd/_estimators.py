@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -40,6 +41,7 @@ from discreet.randomness import Source, source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.certificate import Certificate
     from discreet.data import Schema
 
 _LARGEST = 1e100
@@ -114,6 +116,11 @@ class _ProjectedSGD(PrivateEstimator):
 
     def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> SgdPlan:
         return SgdPlan(**document)
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> SgdPlan:
+        known = [one.name for one in fields(SgdPlan)]
+        return SgdPlan(**{name: certificate.plan[name] for name in known})
 
     def _public_plan(self, plan: SgdPlan) -> dict[str, Any]:
         length = self._longest_row(self._facts)

@@ -1,5 +1,7 @@
 """docs/theorems.md says what the code says, and every theorem has a source and a test."""
 
+import inspect
+import re
 from types import ModuleType
 
 from discreet.privacy import theorems
@@ -33,3 +35,12 @@ def test_a_planted_theorem_without_source_and_test_is_seen():
     setattr(planted, nowhere, nowhere_to_be_found)
     planted.__all__ = [nowhere]
     assert faults(planted) == [f"{nowhere} cites nothing", f"no test names {nowhere}"]
+
+
+def test_every_theorem_says_what_it_takes_and_returns():
+    for name, function in functions(theorems):
+        text = inspect.getdoc(function) or ""
+        assert "Returns\n-------\n" in text, name
+        described = text.partition("Parameters\n----------\n")[2]
+        for argument in inspect.signature(function).parameters:
+            assert re.search(rf"^[\w, *]*\b{argument}\b[\w, ]* : ", described, re.MULTILINE), name

@@ -56,8 +56,8 @@ MOST_CELLS = 24_000
 MOST_NODES = 1_000_000
 MOST_ROUNDS = 5
 MOST_LOOKS = 8
-LIGHTER_TILTS = (1.0, 0.8, 0.65, 0.5)
-# How much a lighter tilt may cost, as a logarithm: digits are lost by it.
+FLATTER_TILTS = (1.0, 0.8, 0.65, 0.5)
+# How much a flatter tilt may cost, as a logarithm: digits are lost by it.
 MOST_LOST = 3.0
 SMALLEST_TAIL = 1e-280
 # How much of delta may go to losses that are counted as infinite: it moves epsilon by a
@@ -580,7 +580,7 @@ def _flatter_tilt(parts: Sequence[Part], tau: float, log_delta: float, epsilon: 
     """
     best, period = tau, math.inf
     worst = log_mgf(parts, tau) - tau * epsilon + MOST_LOST
-    for share in LIGHTER_TILTS:
+    for share in FLATTER_TILTS:
         light = share * tau
         found = window(parts, light, log_delta=log_delta, around=epsilon, blur=0.0)
         if found > 0.95 * period or log_mgf(parts, light) - light * epsilon > worst:

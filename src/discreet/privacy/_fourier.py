@@ -183,7 +183,7 @@ def _increasing_root(
         if high <= 1.03 * low:
             return low
         if abs(value) > 5.0 or not low < fresh < high:
-            # Where a moment explodes Newton's steps are tiny, or wild: halve instead.
+            # Near a tilt without a moment Newton's steps are tiny, or far too large: halve.
             if value > 0.0:
                 fresh = math.sqrt(low * high) if low > least else 0.4 * point
             else:
@@ -202,7 +202,7 @@ def window(
 
 
 def _further_tilts(tau: float, deviation: float) -> list[float]:
-    """By how much more to tilt. With heavy tails the deviation is far from the next explosion."""
+    """Return by how much more to tilt; with heavy tails far less than 1 / deviation may do."""
     by_deviation = [factor / deviation for factor in FURTHER_TILTS]
     return by_deviation[:1] + [share * tau for share in SHARES_OF_TILT] + by_deviation[1:]
 

@@ -27,8 +27,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from discreet.curator import Count, CuratedDataset, Curator
-from discreet.curator.expressions import All, Column, Compare, Not, OneOf, Value
 from discreet.data import Categorical, Integer, Schema
+from discreet.engines import AllOf, Compare, Field, Not, OneOf, Value
 from discreet.errors import BudgetExceeded
 from discreet.ledger import Ledger
 from harness import Run, Suite, claim
@@ -36,7 +36,7 @@ from harness import Run, Suite, claim
 PEOPLE = 96
 BUDGETS = ("1/4", "1", "4", "16", "64", "256", "100000")
 UNPROTECTED = "100000"
-ILL = Compare("==", Column("ill"), Value(1))
+ILL = Compare("==", Field("ill"), Value(1))
 
 
 class Study:
@@ -78,9 +78,9 @@ def differencing(study: Study, budget: str, share: Fraction) -> dict[str, Any]:
     try:
         for place, name in enumerate(study.names):
             # Rewritten for each person, or the first count would be the stored one, for free.
-            others = Compare("<=", Column("ill"), Value(1 + place))
-            whole = asked(curator, All((ILL, others)), each)
-            without = asked(curator, All((ILL, Not(OneOf("who", (name,))))), each)
+            others = Compare("<=", Field("ill"), Value(1 + place))
+            whole = asked(curator, AllOf((ILL, others)), each)
+            without = asked(curator, AllOf((ILL, Not(OneOf("who", (name,))))), each)
             guesses += 1
             difference = whole - without
             if difference == 0.5:
@@ -103,8 +103,8 @@ def reconstruction(study: Study, budget: str, subsets: np.ndarray) -> dict[str, 
         while True:  # one more than the budget pays for
             chosen = subsets[len(answers) % len(subsets)]
             members = tuple(study.names[place] for place in np.flatnonzero(chosen))
-            rewritten = Compare("<=", Column("ill"), Value(1 + len(answers) // len(subsets)))
-            where = All((ILL, rewritten, OneOf("who", members)))
+            rewritten = Compare("<=", Field("ill"), Value(1 + len(answers) // len(subsets)))
+            where = AllOf((ILL, rewritten, OneOf("who", members)))
             answers.append(asked(curator, where, each))
     except BudgetExceeded:
         pass
@@ -136,7 +136,7 @@ def averaging(study: Study, budget: str) -> dict[str, Any]:
             answers: list[float] = []
             try:
                 while True:
-                    where = All((ILL, Compare("<=", Column("ill"), Value(1 + len(answers)))))
+                    where = AllOf((ILL, Compare("<=", Field("ill"), Value(1 + len(answers)))))
                     answers.append(asked(curator, where, Fraction(budget) / times))
             except BudgetExceeded:
                 pass
@@ -187,10 +187,10 @@ def one_target(study: Study, budget: str, tries: int) -> dict[str, Any]:
     for place in range(tries):
         curator, ledger = study.curator(budget)
         half = Fraction(budget) / 2
-        others = Compare("<=", Column("ill"), Value(1 + place))
+        others = Compare("<=", Field("ill"), Value(1 + place))
         name = study.names[place]
-        difference = asked(curator, All((ILL, others)), half) - asked(
-            curator, All((ILL, Not(OneOf("who", (name,))))), half
+        difference = asked(curator, AllOf((ILL, others)), half) - asked(
+            curator, AllOf((ILL, Not(OneOf("who", (name,))))), half
         )
         ledger.close()
         right += 0.5 if difference == 0.5 else float((difference > 0.5) == study.secret[place])

@@ -29,10 +29,10 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from discreet.curator import Count, GroupBy, Query, Sum
+from discreet.curator._plan import make_plan
 from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import Column, Compare, Value
-from discreet.curator.plans import make_plan
 from discreet.data import Categorical, Integer, Real, Schema
+from discreet.engines import Compare, Field, Value
 from discreet.randomness import SystemSource
 from harness import Run, Suite, claim, target
 
@@ -51,7 +51,7 @@ SCHEMA = Schema(
     rows_per_person=CAP,
 )
 UNBOUNDED = Schema(SCHEMA.columns)
-REGION, SPEND, AGE = Column("region"), Column("spend"), Column("age")
+REGION, SPEND, AGE = Field("region"), Field("spend"), Field("age")
 PAIRS: dict[str, tuple[Query, str]] = {
     "count by region": (
         GroupBy(by=(REGION,), epsilon=1),
@@ -63,7 +63,7 @@ PAIRS: dict[str, tuple[Query, str]] = {
     ),
     "mean by hour, age < 30": (
         GroupBy(
-            by=(Column("hour"),),
+            by=(Field("hour"),),
             groups=tuple((hour,) for hour in range(24)),
             statistic="mean",
             of=SPEND,
@@ -121,7 +121,7 @@ def compare(path: Path, *, rounds: int) -> dict[str, Any]:
     over = plain.execute(
         f"SELECT avg(CAST(n > {CAP} AS INTEGER)) FROM (SELECT count(*) AS n FROM raw GROUP BY who)"
     ).fetchall()[0][0]
-    kept = make_plan(Count(epsilon=1), SCHEMA).rows(engine)[0][0]
+    kept = make_plan(Count(epsilon=1), SCHEMA).rows(engine)[()][0]
     pairs = {}
     for name, (query, sql) in PAIRS.items():
         plan = make_plan(query, SCHEMA)
@@ -167,26 +167,19 @@ def identical(path: Path) -> dict[str, bool]:
     duck = CuratedDataset("visits", schema=SCHEMA, source=path, key=KEY, threads=2)
     spark = CuratedDataset("visits", schema=SCHEMA, source=str(path), key=KEY, engine="spark")
     found = {"bounded table": kept_rows(duck) == kept_rows(spark)}
-    unfiltered = [query for query, _ in PAIRS.values() if query.where is None]
-    for query in (*unfiltered, Sum(of=SPEND, epsilon=1)):
+    for query in (*(query for query, _ in PAIRS.values()), Sum(of=SPEND, epsilon=1)):
         plan = make_plan(query, SCHEMA)
-        one, other = (sorted(map(plain_row, plan.rows(side.engine()))) for side in (duck, spark))
-        found[query.canonical] = one == other
+        found[query.canonical] = plan.rows(duck.engine()) == plan.rows(spark.engine())
     duck.close()
     spark.close()
     return found
 
 
 def kept_rows(side: CuratedDataset) -> list[tuple[Any, ...]]:
-    backend = side.engine()._backend
-    kept = backend.bounded()
-    if "person" in kept.columns:  # DuckDB has all rows
-        kept = kept.filter(kept["rank"] <= CAP).drop("person")
-    return sorted(map(plain_row, backend.rows(backend.compile(kept))))
-
-
-def plain_row(row: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(int(cell) for cell in row)
+    rows: list[tuple[Any, ...]] = []
+    for batch in side.engine().batches():
+        rows += zip(*(column.tolist() for column in batch.columns.values()), strict=True)
+    return sorted(rows)
 
 
 def draw(results: dict[str, Any], path: Path) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from discreet.curator import expressions as ex
-from discreet.curator.grids import stored_columns
+from discreet import engines as ex
 from discreet.data import Categorical, Integer, Real, Schema
+from discreet.engines import stored_columns
 
 SCHEMA = Schema(
     {
@@ -28,7 +28,7 @@ def some_number(draw: random.Random, depth: int) -> Any:
     names = ["a", "b", "far", "long", "tiny"]
     if depth == 0 or draw.random() < 0.15:
         stated = draw.choice(["0", "1/3", "-7", "1000000000000", "1/1000000000", "0.1", "2"])
-        return ex.Column(draw.choice(names)) if draw.random() < 0.7 else ex.Value(stated)
+        return ex.Field(draw.choice(names)) if draw.random() < 0.7 else ex.Value(stated)
     one, two = (some_number(draw, depth - 1) for _ in range(2))
     match draw.randrange(11):
         case 0:
@@ -57,7 +57,7 @@ def some_number(draw: random.Random, depth: int) -> Any:
 def some_condition(draw: random.Random, depth: int) -> Any:
     if depth > 0 and draw.random() < 0.4:
         parts = [some_condition(draw, depth - 1) for _ in range(2)]
-        return draw.choice([ex.All(parts), ex.Any_(parts), ex.Not(parts[0])])
+        return draw.choice([ex.AllOf(parts), ex.AnyOf(parts), ex.Not(parts[0])])
     kind = draw.randrange(4)
     if kind == 0:
         return ex.OneOf(draw.choice(["label", "text"]), ["x", "é'", "no\\t"])

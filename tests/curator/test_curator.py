@@ -11,8 +11,8 @@ import pytest
 from curator.worlds import AGE, CITY, KEY, PERSONS, queries, table
 from discreet.curator import Answer, Count, CuratedDataset, Curator, GroupBy, Mean, Sum, _curator
 from discreet.curator._answers import NewAnswer
-from discreet.curator.engine import Engine
-from discreet.curator.expressions import All, Case, Compare, Lookup, Value
+from discreet.engines import AllOf, Case, Compare, Lookup, Value, _sql
+from discreet.engines._databases import DuckTable
 from discreet.errors import (
     BudgetExceeded,
     InvalidValue,
@@ -97,7 +97,7 @@ def test_a_refusal_charges_nothing_and_touches_no_data(
     def touched(*_: Any, **__: Any) -> Any:
         raise AssertionError("the data were touched")
 
-    monkeypatch.setattr(Engine, "ask", touched)
+    monkeypatch.setattr(DuckTable, "aggregate", touched)
     ledger.create_dataset("poor", epsilon=1, unit="person")
     poor = CuratedDataset("poor", schema=PERSONS, source=table(ROWS), threads=1)
     desk = Curator(ledger, {"poor": poor, "people": people})
@@ -121,18 +121,18 @@ def test_a_refusal_charges_nothing_and_touches_no_data(
 def test_what_the_engine_cannot_run_is_refused_before_the_charge(
     curator: Curator, ledger: Ledger, people: CuratedDataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = people.engine()._backend
+    engine: Any = people.engine()
     with pytest.raises(NotApplicable):
-        backend.check("SELECT nothing FROM nowhere")
+        engine.explain("SELECT nothing FROM nowhere")
     query = Count(epsilon=1, where=Compare("<", AGE, Value(77)))
-    monkeypatch.setattr(backend, "compile", lambda _: "SELECT nothing FROM nowhere")
+    monkeypatch.setattr(_sql, "write_sql", lambda *_, **__: "SELECT nothing FROM nowhere")
     with pytest.raises(NotApplicable):
         curator.ask("people", query, analyst="ann")
 
-    def too_deep(_: Any) -> str:
+    def too_deep(*_: Any, **__: Any) -> str:
         raise RecursionError
 
-    monkeypatch.setattr(backend, "compile", too_deep)
+    monkeypatch.setattr(_sql, "write_sql", too_deep)
     with pytest.raises(NotApplicable):
         curator.ask("people", query, analyst="ann")
     assert charges(ledger) == []
@@ -141,7 +141,7 @@ def test_what_the_engine_cannot_run_is_refused_before_the_charge(
 def test_large_conditions_and_lookups_are_answered(curator: Curator) -> None:
     condition: Any = Compare("<", AGE, Value(50))
     for _ in range(25):
-        condition = All([condition, *[Compare("<", AGE, Value(at)) for at in range(60, 100)]])
+        condition = AllOf([condition, *[Compare("<", AGE, Value(at)) for at in range(60, 100)]])
     cases = [Case(f"text {at}", at) for at in range(500)]
     number = Lookup("note", cases, default=0)
     curator.ask("people", Count(epsilon=1, where=condition), analyst="ann")
@@ -153,13 +153,13 @@ def test_the_charge_is_spent_before_the_data_are_touched(
     curator: Curator, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = []
-    true = Engine.ask
+    true = DuckTable.aggregate
 
     def watched(self: Any, *given: Any, **named: Any) -> Any:
         seen.append(len(charges(ledger)))
         return true(self, *given, **named)
 
-    monkeypatch.setattr(Engine, "ask", watched)
+    monkeypatch.setattr(DuckTable, "aggregate", watched)
     curator.ask("people", QUERY, analyst="ann")
     assert seen == [1]
 
@@ -177,7 +177,7 @@ def test_a_crash_after_the_charge_leaves_it_spent_and_is_charged_once(
 
     with monkeypatch.context() as patch:
         if place == "engine":
-            patch.setattr(Engine, "ask", crash)
+            patch.setattr(DuckTable, "aggregate", crash)
         else:
             patch.setattr(NewAnswer, "write", crash)
         with pytest.raises(Crash):

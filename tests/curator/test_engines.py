@@ -1,10 +1,14 @@
 """DuckDB, Spark and the rules of a schema agree on every cell and every aggregate, to the bit."""
 
 import datetime as dt
+import json
 import math
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +18,10 @@ import pytest
 from curator.nasty import COLUMNS, NASTY, TEXTS, write_nasty
 from curator.random_expressions import SCHEMA as SIZES
 from curator.random_expressions import some_number, some_rows
-from curator.worlds import KEY, E, exact, queries, table
+from curator.worlds import KEY, E, bounded_rows, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
+from discreet.curator._plan import make_plan
 from discreet.curator._queries import (
-    QUERIES,
     Count,
     CountPersons,
     GroupBy,
@@ -29,11 +33,14 @@ from discreet.curator._queries import (
     Variance,
 )
 from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import (
+from discreet.data import Categorical, Date, Real, Schema, read_table
+from discreet.engines import (
+    Aggregation,
     Bucket,
-    Column,
     Compare,
     Divide,
+    Field,
+    Lowering,
     Multiply,
     Not,
     Number,
@@ -42,12 +49,12 @@ from discreet.curator.expressions import (
     Subtract,
     ToNumber,
     Value,
+    open_table,
+    stored_columns,
 )
-from discreet.curator.grids import stored_columns
-from discreet.curator.measures import aggregated
-from discreet.curator.plans import make_plan
-from discreet.data import Categorical, Date, Real, Schema, read_table
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.engines._table import aggregate_part
+from discreet.errors import InvalidValue
+from ledger.postgres_server import running_server
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +73,6 @@ def spark() -> Iterator[None]:
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.codegen.wholeStage", "false")
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
         .config("spark.driver.host", "127.0.0.1")
@@ -78,13 +83,24 @@ def spark() -> Iterator[None]:
     session.stop()
 
 
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    with running_server() as url:
+        yield url
+
+
 def kept_rows(found: CuratedDataset) -> list[Any]:
-    """The rows that a query without a filter uses; only DuckDB has all rows, with their persons."""
-    backend = found.engine()._backend
-    kept = backend.bounded()
-    if "person" in kept.columns:
-        kept = kept.filter(kept["rank"] <= found.cap).drop("person")
-    return sorted(tuple(row) for row in backend.rows(backend.compile(kept)))
+    """The rows that a query without a filter uses."""
+    return bounded_rows(found, capped=True)
 
 
 def test_duckdb_keeps_what_the_schema_reads(nasty: Path) -> None:
@@ -123,23 +139,21 @@ def test_a_file_of_duckdb_is_read(tmp_path: Path) -> None:
 
 NASTY_QUERIES: list[Query] = [
     Count(epsilon=E),
-    Sum(of=Column("double_real"), epsilon=E),
-    Sum(of=Column("long"), epsilon=E),
-    Sum(of=Multiply(Column("text_real"), Column("decimal")), epsilon=E),
+    Sum(of=Field("double_real"), epsilon=E),
+    Sum(of=Field("long"), epsilon=E),
+    Sum(of=Multiply(Field("text_real"), Field("decimal")), epsilon=E),
     Sum(
-        of=Divide(Column("long"), Column("double_integer"), lower=-9, upper=10**6, default=3),
+        of=Divide(Field("long"), Field("double_integer"), lower=-9, upper=10**6, default=3),
         epsilon=E,
     ),
     Sum(of=ToNumber("text", lower=-1000, upper="1000.1", default=5), epsilon=E),
-    Variance(of=Subtract(Column("long"), Column("text_integer")), epsilon=E),
-    Quantile(of=Column("text_real"), share="1/3", epsilon=E),
-    Histogram(of=Column("float_real"), edges=("1/10000", "1/1000"), epsilon=E),
-    GroupBy(by=(Column("text"), Column("truth")), delta="1/1000000", epsilon=E),
+    Variance(of=Subtract(Field("long"), Field("text_integer")), epsilon=E),
+    Quantile(of=Field("text_real"), share="1/3", epsilon=E),
+    Histogram(of=Field("float_real"), edges=("1/10000", "1/1000"), epsilon=E),
+    GroupBy(by=(Field("text"), Field("truth")), delta="1/1000000", epsilon=E),
+    GroupBy(by=(Field("moment"),), delta="1/1000000", statistic="mean", of=Field("day"), epsilon=E),
     GroupBy(
-        by=(Column("moment"),), delta="1/1000000", statistic="mean", of=Column("day"), epsilon=E
-    ),
-    GroupBy(
-        by=(Bucket(Column("double_integer"), 10), Column("text_label")), delta="1/1000", epsilon=E
+        by=(Bucket(Field("double_integer"), 10), Field("text_label")), delta="1/1000", epsilon=E
     ),
     ThresholdStream(
         questions=[
@@ -148,27 +162,14 @@ NASTY_QUERIES: list[Query] = [
             if text and len(text) < 150 and not any(ord(one) < 32 for one in text)
             for question in (OneOf("text", [text]), StartsWith("text", text[:2]))
         ][::3]
-        + [Not(Compare("<", Column("long"), Column("text_real")))],
+        + [Not(Compare("<", Field("long"), Field("text_real")))],
         threshold=1,
         epsilon=E,
     ),
 ]
 
 
-def test_spark_and_duckdb_are_identical_to_the_bit(nasty: Path, spark: None) -> None:
-    """The bounded table, and every aggregate before the noise."""
-    duck = CuratedDataset("nasty", schema=NASTY, source=nasty, key=KEY, threads=1)
-    other = CuratedDataset("nasty", schema=NASTY, source=str(nasty), key=KEY, engine="spark")
-    kept = kept_rows(duck)
-    assert len(kept) > 20
-    assert kept_rows(other) == kept
-    for query in NASTY_QUERIES:
-        one, two = exact(query, duck)[1], exact(query, other)[1]
-        assert sorted(map(plain, one)) == sorted(map(plain, two)), query
-    other.close()
-
-
-def test_spark_answers_every_kind_of_query_as_duckdb(spark: None) -> None:
+def some_people() -> dict[str, list[Any]]:
     draw = np.random.default_rng(3)
     rows = [
         (
@@ -178,46 +179,106 @@ def test_spark_answers_every_kind_of_query_as_duckdb(spark: None) -> None:
             ["Oslo", "Bergen", "3", "x"][draw.integers(4)],
             bool(draw.integers(2)),
             f"2020-{draw.integers(1, 13):02}-{draw.integers(1, 29):02}",
-            ["é'", "12.5", "y"][draw.integers(3)],
+            ["é'", "12.5", "y", "z\x00\uf8ff", "1e999", "-1e-999"][draw.integers(6)],
         )
         for _ in range(100)
     ]
-    source = table(rows)
-    duck = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, threads=1)
-    other = CuratedDataset("people", schema=PEOPLE, source=source, key=KEY, engine="spark")
-    seen = {"count_persons"}
-    for query in queries():
-        if query.where is not None or query.tag == "count_persons":
-            with pytest.raises(NotApplicable, match="open it with engine='duckdb'"):
-                make_plan(query, PEOPLE).check(other.engine())
-        elif query.tag not in seen or query.tag == "sum":
-            seen.add(query.tag)
-            one, two = exact(query, duck)[1], exact(query, other)[1]
-            assert sorted(map(plain, one)) == sorted(map(plain, two)), query
-    assert len(seen) == len(QUERIES)
+    return table(rows)
+
+
+def agree(schema: Schema, source: Any, asked: list[Query], **engine: Any) -> None:
+    """The bounded table and every aggregate before the noise are those of Arrow."""
+    one = CuratedDataset("t", schema=schema, source=source, key=KEY, engine="arrow")
+    other = CuratedDataset("t", schema=schema, source=source, key=KEY, **engine)
+    assert len(bounded_rows(one)) > 50
+    assert bounded_rows(other) == bounded_rows(one)
+    for query in asked:
+        plan = make_plan(query, schema)
+        plan.check(other.engine())
+        assert plan.rows(other.engine()) == plan.rows(one.engine()), query
     other.close()
 
 
-def test_random_expressions_are_the_same_on_spark(spark: None) -> None:
+EVERY = [("people", queries()), ("nasty", NASTY_QUERIES)]
+
+
+def given(what: str, nasty: Path) -> tuple[Schema, Any]:
+    return (PEOPLE, some_people()) if what == "people" else (NASTY, str(nasty))
+
+
+@pytest.mark.parametrize("parts", [2, 7])
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_parts_of_arrow_agree(what: str, asked: list[Query], parts: int, nasty: Path) -> None:
+    agree(*given(what, nasty), asked, engine="arrow", partitions=parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_duckdb_agrees_to_the_bit(what: str, asked: list[Query], nasty: Path) -> None:
+    agree(*given(what, nasty), asked, engine="duckdb")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_postgres_agrees_to_the_bit(
+    what: str, asked: list[Query], nasty: Path, postgres: str
+) -> None:
+    agree(*given(what, nasty), asked, engine="postgres", address=postgres)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_spark_agrees_to_the_bit(
+    what: str, asked: list[Query], parts: int, nasty: Path, spark: None
+) -> None:
+    agree(*given(what, nasty), asked, engine="spark", partitions=parts)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 7])
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_ray_agrees_to_the_bit(
+    what: str, asked: list[Query], parts: int, nasty: Path, ray: None
+) -> None:
+    agree(*given(what, nasty), asked, engine="ray", partitions=parts)
+
+
+@pytest.mark.slow
+def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -> None:
     draw = random.Random(4)
-    numbers = [some_number(draw, 2) for _ in range(25)]
-
-    def sums(table: Any, lower: Any) -> Any:
-        lowering = lower(table)
-        lowered = [lowering.coarser(lowering.number(one), 2**40) for one in numbers]
-        return aggregated(table, keys={}, sums={f"n{at}": n.term for at, n in enumerate(lowered)})
-
-    found = [
-        CuratedDataset("found", schema=SIZES, source=some_rows(30), engine=engine).engine()
-        for engine in ("duckdb", "spark")
-    ]
-    one, other = (engine.ask("sums", sums) for engine in found)
-    assert len(set(plain(one[0]))) > 15
-    assert list(map(plain, one)) == list(map(plain, other))
+    lowering = Lowering(stored_columns(SIZES))
+    numbers = [lowering.coarser(lowering.number(some_number(draw, 2)), 2**40) for _ in range(25)]
+    asked = Aggregation(sums=tuple(numbers))
+    source = some_rows(30)
+    one, *others = (
+        open_table(source, SIZES, engine=engine, **options).aggregate(asked)
+        for engine, options in (("arrow", {}), ("duckdb", {}), ("postgres", {"address": postgres}))
+    )
+    assert len(set(one[()])) > 15
+    assert others == [one, one]
 
 
-def plain(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(one if isinstance(one, str) else int(one or 0) for one in row)
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_no_answer(nasty: Path, ray: None) -> None:
+    """Ray runs a lost task again; the part depends on records and key alone."""
+    one = open_table(str(nasty), NASTY, engine="arrow", key=KEY)
+    other = open_table(str(nasty), NASTY, engine="ray", key=KEY, partitions=3)
+    mark = nasty.parent / "killed"
+    asked = Aggregation(keys=(one.columns["truth"].term,), cap=2)
+    parts = other.map_parts(partial(die_once, mark=str(mark), aggregation=asked), asked.names)
+    assert mark.exists()
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for part in parts:
+        counts.update({tuple(group): count for group, (count,) in json.loads(part)})
+    assert counts == {group: count for group, (count,) in one.aggregate(asked).items()}
+
+
+def die_once(part: Any, *, mark: str, aggregation: Aggregation) -> bytes:
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return aggregate_part(part, aggregation)
 
 
 def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
@@ -227,7 +288,7 @@ def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
     texts = [row[position] for row in kept_rows(found)]
     stream = NASTY_QUERIES[-1]
     assert isinstance(stream, ThresholdStream)
-    counts = exact(stream, found)[1][0][1:]
+    counts = exact(stream, found)[1][()][1:]
     for question, count in zip(stream.questions[:-1], counts, strict=False):
         if isinstance(question, OneOf):
             assert count == texts.count(question.values[0])
@@ -236,15 +297,16 @@ def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
             assert count == sum(text.startswith(question.prefix) for text in texts)
 
 
+@pytest.mark.slow
 def test_spark_puts_nothing_in_place_of_a_text(spark: None) -> None:
-    """By default it replaces ${...} by settings and variables before a text is read, quotes too."""
+    """In SQL it would replace ${...} by settings and variables, quotes too."""
     variable = "${spark.app.name}"
     rows = {"text": [variable, "x"]}
     schema = Schema({"text": Categorical()})
     for engine in ("duckdb", "spark"):
         found = CuratedDataset("found", schema=schema, source=rows, engine=engine)
         for condition in (OneOf("text", [variable]), StartsWith("text", variable)):
-            assert exact(Count(epsilon=1, where=condition), found)[1] == [(1,)]
+            assert exact(Count(epsilon=1, where=condition), found)[1] == {(): (1,)}
         found.close()
 
 
@@ -252,7 +314,7 @@ def test_days_are_days_everywhere() -> None:
     column = PEOPLE.columns["day"]
     assert column.bounds[0] == (dt.date(2020, 1, 1) - dt.date(1970, 1, 1)).days
     assert not math.isnan(column.bounds[1])
-    assert isinstance(Column("day"), Number)
+    assert isinstance(Field("day"), Number)
     assert Value(1).value == 1
 
 
@@ -392,7 +454,7 @@ def test_a_text_that_is_not_utf8_is_repaired_in_every_source(tmp_path: Path) -> 
         found = CuratedDataset("t", schema=UNFIT_SCHEMA, source=source, key=KEY, threads=1)
         kept[name] = kept_rows(found)
         persons = make_plan(CountPersons(epsilon=1), UNFIT_SCHEMA).rows(found.engine())
-        assert persons[0][0] == 5, name
+        assert persons == {(): (5,)}, name
         found.close()
     assert all(rows == kept["mapping"] for rows in kept.values()), kept
     labels = Counter(stored_columns(UNFIT_SCHEMA)["label"].labels[row[1]] for row in kept["csv"])  # type: ignore[index]
@@ -402,6 +464,7 @@ def test_a_text_that_is_not_utf8_is_repaired_in_every_source(tmp_path: Path) -> 
     assert len(kept["csv"]) == 6
 
 
+@pytest.mark.slow
 def test_spark_repairs_the_same_texts(tmp_path: Path, spark: None) -> None:
     sources = unfit_sources(tmp_path)
     duck = CuratedDataset("t", schema=UNFIT_SCHEMA, source=sources["csv"], key=KEY, threads=1)
@@ -415,14 +478,10 @@ def test_spark_repairs_the_same_texts(tmp_path: Path, spark: None) -> None:
 def test_no_message_about_a_source_has_a_cell_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import duckdb
+    def fails(*_: Any, **__: Any) -> Any:
+        raise ValueError("SECRET")
 
-    from discreet.curator.backends import DuckBackend
-
-    def fails(self: Any, table: Any) -> None:
-        raise duckdb.InvalidInputException("SECRET")
-
-    monkeypatch.setattr(DuckBackend, "keep", fails)
+    monkeypatch.setattr("discreet.engines._arrow.rank_rows", fails)
     with pytest.raises(InvalidValue, match="records that duckdb can read") as caught:
         CuratedDataset("t", schema=UNFIT_SCHEMA, source=unfit_sources(tmp_path)["csv"]).prepare()
     assert "SECRET" not in str(caught.value)
@@ -479,7 +538,7 @@ def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
         found = CuratedDataset("t", schema=NUMBERED, source=source, table=table, key=KEY, threads=1)
         kept[name] = kept_rows(found)
         persons = make_plan(CountPersons(epsilon=1), NUMBERED).rows(found.engine())
-        assert persons[0][0] == 7, name
+        assert persons == {(): (7,)}, name
         found.close()
         if table is None:
             assert len(read_table(source, NUMBERED)) == 9, name
@@ -487,12 +546,13 @@ def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
     assert all(rows == kept["list"] for rows in kept.values()), kept
 
 
-def test_numbers_name_as_many_persons_on_spark(tmp_path: Path, spark: None) -> None:
+@pytest.mark.slow
+def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> None:
     source = str(numbered_sources(tmp_path)["parquet"])
     found = CuratedDataset("t", schema=NUMBERED, source=source, key=KEY, engine="spark")
-    ages = {row[0] for row in kept_rows(found)}
+    here = CuratedDataset("t", schema=NUMBERED, source=source, key=KEY)
     assert len(kept_rows(found)) == 9
-    assert ages > {0, 1, 2, 5, 9, 10, 11}
+    assert kept_rows(found) == kept_rows(here)
     found.close()
 
 
@@ -524,6 +584,7 @@ def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
         CuratedDataset("p", schema=schema, source=tmp_path / "empty").prepare()
 
 
+@pytest.mark.slow
 def test_one_process_runs_spark_at_one_master(spark: None) -> None:
     found = CuratedDataset(
         "p",

@@ -15,7 +15,7 @@ import pytest
 from curator.worlds import queries
 from discreet.curator import query_from_json
 from discreet.curator._queries import QUERIES, describe_queries
-from discreet.curator.expressions import CONDITIONS, NUMBERS
+from discreet.engines import CONDITIONS, NUMBERS
 from discreet.errors import InvalidValue
 
 # The form alone: bounds of numbers in texts and of exact digits, fields that depend on one

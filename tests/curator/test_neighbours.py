@@ -7,9 +7,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from curator import worlds
-from curator.worlds import KEY, PERSONS, ROWS, change, dataset, exact, queries
-from discreet.curator import Count, bounding, engine
+from curator.worlds import KEY, PERSONS, ROWS, bounded_rows, change, dataset, exact, queries
+from discreet.curator import Count
+from discreet.engines import _table
 
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)  # an example costs a second
 NUMBERS = st.sampled_from(
@@ -26,7 +26,7 @@ RECORDS = st.tuples(NUMBERS, NUMBERS, TEXTS, st.sampled_from([True, "no", None, 
 
 
 def counted(plan_and_rows: Any) -> int:
-    return int(plan_and_rows[1][0][0])
+    return int(plan_and_rows[1][()][0])
 
 
 @pytest.mark.slow
@@ -77,10 +77,10 @@ def many(person: str, times: int) -> list[Any]:
 
 def test_a_cap_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = many("a", 5)
-    true = bounding.first_in_line
+    true = _table._in_line
 
-    def greedy(table: Any, cap: int, *, filtered: bool) -> Any:
-        return true(table, cap + 1, filtered=filtered)
+    def greedy(persons: Any, used: Any) -> Any:
+        return true(persons, used) - 1
 
     def apart() -> tuple[float, float]:
         with_me, without = dataset([*rows, *many("me", 9)]), dataset(rows)
@@ -88,25 +88,18 @@ def test_a_cap_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> No
         return change(plan, one, exact(Count(epsilon=1), without)[1])[0]
 
     assert apart() == (2, 2)
-    monkeypatch.setattr(engine, "first_in_line", greedy)
-    monkeypatch.setattr(worlds, "COMPILED", {})
+    monkeypatch.setattr(_table, "_in_line", greedy)
     assert apart() == (3, 2)
 
 
 def test_nobody_pushes_out_the_rows_of_another() -> None:
     rows = [row for person in "abcdef" for row in many(person, 4)]
-    alone = kept_rows(dataset(rows))
-    with_me = kept_rows(dataset([*many("me", 9), *rows]))
+    alone = bounded_rows(dataset(rows))
+    with_me = bounded_rows(dataset([*many("me", 9), *rows]))
     assert len(with_me) == len(alone) + 9
     for row in alone:
         with_me.remove(row)
     assert sorted(rank for *_, rank in with_me) == list(range(1, 10))
-
-
-def kept_rows(found: Any) -> list[Any]:
-    """The rows of the bounded table, with their rank and without the number of the person."""
-    backend = found.engine()._backend
-    return sorted(backend.rows(backend.compile(backend.bounded().drop("person"))))
 
 
 def test_rows_that_name_nobody_are_left_out() -> None:
@@ -118,14 +111,14 @@ def test_the_choice_depends_on_content_and_not_on_order() -> None:
     rows = [row for person in range(40) for row in many(f"p{person}", 1 + person % 5)]
     rows += rows[::3]  # rows that are there twice
     shuffled = [rows[at] for at in np.random.default_rng(5).permutation(len(rows))]
-    assert kept_rows(dataset(rows)) == kept_rows(dataset(shuffled))
+    assert bounded_rows(dataset(rows)) == bounded_rows(dataset(shuffled))
 
 
 def test_another_key_chooses_other_rows() -> None:
     rows = [row for person in range(40) for row in many(f"p{person}", 6)]
     one, other = dataset(rows), dataset(rows)
     other._key = bytes(32)
-    assert kept_rows(one) != kept_rows(other)
+    assert bounded_rows(one) != bounded_rows(other)
 
 
 def test_all_subsets_of_a_person_are_chosen_equally_often() -> None:
@@ -138,9 +131,8 @@ def test_all_subsets_of_a_person_are_chosen_equally_often() -> None:
     ]
     incomes = []
     found = dataset(rows)
-    backend = found.engine()._backend
     step = float(found.columns["income"].grid.step)
-    kept = backend.rows("SELECT c1, rank FROM bounded WHERE rank <= 2")
+    kept = [(row[1], row[-1]) for row in bounded_rows(found) if row[-1] <= 2]
     incomes = [round(income * step) for income, _ in kept]
     assert len(incomes) == 2 * people
     # Each of the four rows is kept with probability 1/2, so 2 is seen twice as often.

@@ -26,19 +26,18 @@ from discreet.curator import (
     TopK,
     Variance,
     Workload,
-    engine,
-    grouped,
-    ordered,
-    planning,
+    _groups,
+    _numbers,
+    _plan,
 )
+from discreet.curator._plan import make_plan
 from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import Column, Compare, OneOf, Value
-from discreet.curator.plans import make_plan
 from discreet.data import Categorical, Integer, Schema
+from discreet.engines import Compare, Field, OneOf, Value, _sql
 from discreet.randomness import SystemSource
 
 CITIES = ("Oslo", "Bergen", "Bodo", "Hamar")
-CITY, AGE, NOTE = Column("city"), Column("age"), Column("note")
+CITY, AGE, NOTE = Field("city"), Field("age"), Field("note")
 EPSILON = Fraction(3, 7)
 
 
@@ -80,9 +79,9 @@ class Watch:
 
             return First
 
-        monkeypatch.setattr(planning.Noise, "draws", draws)
-        monkeypatch.setattr(grouped, "exponential_choice", choose)
-        monkeypatch.setattr(ordered, "exponential_choice", choose)
+        monkeypatch.setattr(_plan.Noise, "draws", draws)
+        monkeypatch.setattr(_groups, "exponential_choice", choose)
+        monkeypatch.setattr(_numbers, "exponential_choice", choose)
 
     def release(self, plan: Any, rows: Any) -> tuple[Any, Any]:
         self.noised, self.chosen = [], []
@@ -204,7 +203,7 @@ def test_no_release_loses_more_than_it_is_charged_for(
 
 
 def test_a_query_without_a_cap_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "first_in_line", lambda table, cap, *, filtered: table)
+    monkeypatch.setattr(_sql, "first_in_line", lambda table, cap, *, filtered: table)
     worst = worst_losses(monkeypatch, cap=1, pairs=1, seed=5)
     assert {query.tag for query, loss in worst.items() if loss > EPSILON} >= {
         "count",

@@ -21,13 +21,12 @@ from discreet.curator import (
     TopK,
     Variance,
     Workload,
-    grouped,
-    planning,
+    _groups,
+    _plan,
 )
-from discreet.curator.expressions import Column, Compare, Value
-from discreet.curator.planning import Noise, Plan
-from discreet.curator.plans import make_plan, quote
-from discreet.curator.thresholds import least_count, release_threshold
+from discreet.curator._groups import least_count, release_threshold
+from discreet.curator._plan import Noise, Plan, make_plan, quote
+from discreet.engines import Compare, Field, Value
 from discreet.errors import InvalidValue
 from discreet.mechanisms import laplace_quantile
 from discreet.randomness import source
@@ -72,10 +71,10 @@ def test_counts_are_released_with_discrete_laplace_noise_of_their_scale(people: 
     query = Count(epsilon="1/2")
     plan, rows = exact(query, people)
     bits = source(insecure_seed=5)
-    noise = [plan.release(rows, bits).value - rows[0][0] for _ in range(3000)]
+    noise = [plan.release(rows, bits).value - rows[()][0] for _ in range(3000)]
     assert fits(noise, float(plan.noise.scale)) > 1e-9
     mutant: Any = type(plan)(Count(epsilon=1), plan.facts)
-    halved = [mutant.release(rows, bits).value - rows[0][0] for _ in range(3000)]
+    halved = [mutant.release(rows, bits).value - rows[()][0] for _ in range(3000)]
     assert fits(halved, float(plan.noise.scale)) < 1e-9
 
 
@@ -102,7 +101,7 @@ COVERED: list[Query] = [
     GroupBy(by=(CITY,), epsilon=1),
     GroupBy(by=(CITY,), statistic="sum", of=AGE, epsilon=1),
     GroupBy(by=(CITY,), statistic="mean", of=AGE, epsilon=2),
-    GroupBy(by=(Column("age"),), delta="1/100", epsilon=2),
+    GroupBy(by=(Field("age"),), delta="1/100", epsilon=2),
     Quantile(of=AGE, share="1/2", epsilon=1),
     TopK(by=CITY, k=2, epsilon=1),
     ThresholdStream(
@@ -119,7 +118,7 @@ def truths(plan: Any, rows: Any, released: Any) -> list[Any]:
     query = plan.query
     match query:
         case Count():
-            return [rows[0][0]]
+            return [rows[()][0]]
         case Sum():
             return [plan.total(rows[0]) * plan.grid.step]
         case Mean():
@@ -196,7 +195,7 @@ def test_error_bars_of_too_little_noise_are_caught(
 def test_the_reach_of_noise_is_exact(scale: str) -> None:
     for risk in (0.5, 0.05, 1e-6):
         slow = laplace_quantile(Fraction(scale))(risk)
-        assert planning._reach(Fraction(scale), risk) == slow
+        assert _plan._reach(Fraction(scale), risk) == slow
 
 
 def groups_shown(plan: Plan, rows: Any) -> list[Any]:
@@ -207,7 +206,7 @@ def groups_shown(plan: Plan, rows: Any) -> list[Any]:
 def test_public_groups_do_not_depend_on_the_data(
     people: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    query = GroupBy(by=(CITY, Column("member")), epsilon=1)
+    query = GroupBy(by=(CITY, Field("member")), epsilon=1)
     empty = dataset([])
     plan, rows = exact(query, people)
     assert groups_shown(plan, rows) == groups_shown(plan, exact(query, empty)[1])
@@ -217,23 +216,23 @@ def test_public_groups_do_not_depend_on_the_data(
         self.groups = sorted(self.parts(found))
         return true(self, found, bits)
 
-    true = grouped.GroupByPlan.release
-    monkeypatch.setattr(grouped.GroupByPlan, "release", off_the_data)
-    mutant: Any = grouped.GroupByPlan(query, plan.facts)
+    true = _groups.GroupByPlan.release
+    monkeypatch.setattr(_groups.GroupByPlan, "release", off_the_data)
+    mutant: Any = _groups.GroupByPlan(query, plan.facts)
     assert groups_shown(mutant, rows) != groups_shown(mutant, exact(query, empty)[1])
 
 
 def test_a_group_of_one_person_is_hardly_ever_shown() -> None:
     """delta bounds it: at 1/1000 in 2000 runs more than 20 has probability below 1e-9."""
-    query = GroupBy(by=(Column("note"),), delta="1/1000", epsilon=1)
+    query = GroupBy(by=(Field("note"),), delta="1/1000", epsilon=1)
     rows = [("me", 30, 0.0, "Oslo", True, "2020-05-01", "mine")] * 2
     plan, found = exact(query, dataset(rows))
-    assert [row[-1] for row in found] == [2]
+    assert found == {("mine",): (2,)}
     bits = source(insecure_seed=2)
     seen = sum(bool(plan.release(found, bits).value) for _ in range(2000))
     limit = stats.binom.isf(1e-9, 2000, 1e-3)
     assert seen <= limit
-    mutant: Any = grouped.GroupByPlan(query, plan.facts)
+    mutant: Any = _groups.GroupByPlan(query, plan.facts)
     mutant.threshold -= 10
     assert sum(bool(mutant.release(found, bits).value) for _ in range(2000)) > limit
 
@@ -298,4 +297,4 @@ def test_an_empty_table_is_answered_like_any_other() -> None:
 def test_columns_are_named_in_the_order_of_the_query() -> None:
     query = GroupBy(by=(CITY,), statistic="mean", of=AGE, epsilon=1)
     assert quote(query, PERSONS).columns == ("city", "age")
-    assert planning.CONFIDENCE == 0.95
+    assert _plan.CONFIDENCE == 0.95

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from discreet.curator.ordered import quantile_scores, score_sensitivity
+from discreet.curator._numbers import quantile_scores, score_sensitivity
 from discreet.privacy import Relation
 
 SHARES = [Fraction(1, 200), Fraction(1, 4), Fraction(1, 2), Fraction(19, 20)]

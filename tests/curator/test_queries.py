@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from curator.worlds import AGE, FILTER, PERSONS, queries
+from discreet.curator._plan import quote
 from discreet.curator._queries import (
     QUERIES,
     Count,
@@ -17,20 +18,19 @@ from discreet.curator._queries import (
     TopK,
     query_from_json,
 )
-from discreet.curator.expressions import (
+from discreet.engines import (
     CONDITIONS,
     NUMBERS,
     Case,
-    Column,
     Compare,
     Day,
     Divide,
+    Field,
     Lookup,
     Value,
     condition_from_json,
     number_from_json,
 )
-from discreet.curator.plans import quote
 from discreet.errors import InvalidValue
 
 
@@ -131,7 +131,7 @@ def test_what_is_wrong_is_named(document: Any, argument: str) -> None:
         lambda: Compare("<", AGE, 3),
         lambda: Day("2020-02-30"),
         lambda: Value("nan"),
-        lambda: Column(3),
+        lambda: Field(3),
     ],
 )
 def test_objects_are_checked_as_they_are_made(make: Any) -> None:
@@ -143,7 +143,7 @@ def test_objects_are_checked_as_they_are_made(make: Any) -> None:
     "document",
     [
         {"kind": "count", "epsilon": 1, "rows_per_person": 3},
-        {"kind": "count", "epsilon": 1, "where": Compare("<", Column("no"), Value(1)).to_json()},
+        {"kind": "count", "epsilon": 1, "where": Compare("<", Field("no"), Value(1)).to_json()},
         {"kind": "sum", "epsilon": 1, "of": {"op": "column", "name": "city"}},
         {"kind": "sum", "epsilon": 1, "of": {"op": "bucket", "of": AGE.to_json(), "width": "1/3"}},
         {"kind": "group_by", "epsilon": 1, "by": [AGE.to_json()]},
@@ -154,7 +154,7 @@ def test_objects_are_checked_as_they_are_made(make: Any) -> None:
         {
             "kind": "workload",
             "epsilon": 1,
-            "questions": [Compare("<", Column("income"), Value(3)).to_json()],
+            "questions": [Compare("<", Field("income"), Value(3)).to_json()],
             "method": "weights",
         },
     ],

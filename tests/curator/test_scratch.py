@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from discreet.curator import CuratedDataset
-from discreet.curator.scratch import PrivateFolder, Scratch, remove_stale
 from discreet.data import Integer, Schema
+from discreet.engines import PrivateFolder, Scratch, remove_stale
 
 HOLDER = (
     "import sys, tempfile\n"
-    "from discreet.curator.scratch import Scratch\n"
+    "from discreet.engines import Scratch\n"
     "scratch = Scratch()\n"
     "open(tempfile.mkdtemp(prefix='discreet-curator-') + '/rows.parquet', 'w').close()\n"
     "print(scratch.folder, flush=True)\n"

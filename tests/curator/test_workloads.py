@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 
-from curator.worlds import AGE, PERSONS
+from curator.worlds import AGE, PERSONS, bounded_rows
 from discreet.curator import Workload
+from discreet.curator._plan import make_plan
 from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import All, Column, Compare, OneOf, Value
-from discreet.curator.plans import make_plan
 from discreet.data import Categorical, Integer, Schema
+from discreet.engines import AllOf, Compare, Field, OneOf, Value
 from discreet.errors import InvalidValue
 from discreet.randomness import source
 
 SCHEMA = Schema({"x": Integer(0, 63), "kind": Categorical(["a", "b"], other="b")})
 RANGES = [
-    All([Compare(">=", Column("x"), Value(low)), Compare("<", Column("x"), Value(high))])
+    AllOf([Compare(">=", Field("x"), Value(low)), Compare("<", Field("x"), Value(high))])
     for low in range(0, 64, 4)
     for high in range(low + 4, 65, 4)
 ]
@@ -60,8 +60,7 @@ def test_auto_takes_weights_where_rows_satisfy_many_questions() -> None:
 def test_counts_by_matrix_are_counts_by_engine(found: CuratedDataset) -> None:
     small = make_plan(Workload(questions=RANGES[:20], epsilon=1), SCHEMA)
     counts = small.parts(small.rows(found.engine()))  # type: ignore[attr-defined]
-    backend = found.engine()._backend
-    x = np.array([row[0] for row in backend.rows("SELECT c0 FROM bounded")])
+    x = np.array([row[0] for row in bounded_rows(found)])
     expected = [
         int(((x >= low) & (x < high)).sum())
         for low in range(0, 64, 4)
@@ -88,7 +87,7 @@ def test_a_small_database_answers(found: CuratedDataset) -> None:
 
 
 def test_domains_that_are_too_large_are_refused_by_the_schema() -> None:
-    wide = [Compare("<", Column("income"), Value(3)), Compare("<", AGE, Value(3))]
+    wide = [Compare("<", Field("income"), Value(3)), Compare("<", AGE, Value(3))]
     with pytest.raises(InvalidValue, match="4096"):
         make_plan(Workload(questions=wide, epsilon=1, method="weights"), PERSONS)
     with pytest.raises(InvalidValue, match="too many"):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from pyarrow import ipc
+
 from discreet.curator import (
     Count,
     CountPersons,
@@ -19,19 +21,21 @@ from discreet.curator import (
     Variance,
     Workload,
 )
+from discreet.curator._plan import make_plan
 from discreet.curator.dataset import CuratedDataset
-from discreet.curator.expressions import (
+from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
+from discreet.engines import (
     Absolute,
     Add,
-    All,
-    Any_,
+    AllOf,
+    AnyOf,
     Bucket,
     Case,
     Clip,
-    Column,
     Compare,
     Day,
     Divide,
+    Field,
     Greatest,
     If,
     Least,
@@ -44,8 +48,7 @@ from discreet.curator.expressions import (
     ToNumber,
     Value,
 )
-from discreet.curator.plans import make_plan
-from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
+from discreet.engines._table import _part_bytes
 
 KEY = bytes(range(32))
 COLUMNS = {
@@ -59,19 +62,19 @@ COLUMNS = {
 PERSONS = Schema(COLUMNS, person="who", rows_per_person=2, expected_rows=100)
 ROWS = Schema(COLUMNS, expected_rows=100)
 
-AGE, INCOME, CITY = Column("age"), Column("income"), Column("city")
+AGE, INCOME, CITY = Field("age"), Field("income"), Field("city")
 RATIO = Divide(INCOME, AGE, lower=-10, upper=5000, default=7)
 PRODUCT = Multiply(INCOME, INCOME)
 DERIVED = If(
-    All([Compare(">", INCOME, Multiply(AGE, Value("100.5"))), Not(OneOf("city", ["Oslo"]))]),
+    AllOf([Compare(">", INCOME, Multiply(AGE, Value("100.5"))), Not(OneOf("city", ["Oslo"]))]),
     Add(Absolute(Subtract(AGE, Value(60))), Value("1/3")),
     Least(Greatest(RATIO, Value(-3)), Clip(ToNumber("note", 0, 500, 1), 1, 100)),
 )
-FILTER = Any_(
+FILTER = AnyOf(
     [
         Compare("<=", AGE, Value("64.5")),
         StartsWith("note", "é'"),
-        Compare(">=", Column("day"), Day(dt.date(2020, 7, 1))),
+        Compare(">=", Field("day"), Day(dt.date(2020, 7, 1))),
     ]
 )
 E = Fraction(1)
@@ -96,16 +99,16 @@ def queries() -> list[Query]:
         Histogram(of=AGE, edges=(-5, 18, "64.5", 200), epsilon=E),
         Histogram(of=DERIVED, edges=(0, 1, 2, 50), epsilon=E),
         Quantile(of=INCOME, share="1/4", epsilon=E),
-        Quantile(of=Column("day"), share="1/2", epsilon=E),
-        GroupBy(by=(CITY, Column("member")), epsilon=E),
+        Quantile(of=Field("day"), share="1/2", epsilon=E),
+        GroupBy(by=(CITY, Field("member")), epsilon=E),
         GroupBy(by=(Bucket(AGE, 10),), groups=((0,), (40,), (120,)), epsilon=E),
-        GroupBy(by=(Column("note"),), groups=(("é'",), ("other",)), epsilon=E),
+        GroupBy(by=(Field("note"),), groups=(("é'",), ("other",)), epsilon=E),
         GroupBy(by=(CITY,), statistic="sum", of=INCOME, epsilon=E),
         GroupBy(by=(CITY,), statistic="mean", of=AGE, epsilon=E, where=FILTER),
-        GroupBy(by=(Column("note"),), delta="1/1000000", epsilon=E),
-        GroupBy(by=(Column("day"),), delta="1/1000000", statistic="sum", of=AGE, epsilon=E),
+        GroupBy(by=(Field("note"),), delta="1/1000000", epsilon=E),
+        GroupBy(by=(Field("day"),), delta="1/1000000", statistic="sum", of=AGE, epsilon=E),
         TopK(by=CITY, k=2, epsilon=E),
-        TopK(by=Column("note"), k=1, candidates=("x", "é'", "12.5"), epsilon=E),
+        TopK(by=Field("note"), k=1, candidates=("x", "é'", "12.5"), epsilon=E),
         ThresholdStream(
             questions=[FILTER, Compare(">", AGE, Value(50)), OneOf("city", ["3"])],
             threshold=3,
@@ -122,7 +125,7 @@ def queries() -> list[Query]:
         Workload(questions=[Compare("<", Value(2), Value(1))], epsilon=E),
         Workload(questions=[FILTER, Compare("<", AGE, Value(50))], epsilon=E),
         Workload(
-            questions=[OneOf("city", ["Oslo", "3"]), Compare("==", Column("member"), Value(1))],
+            questions=[OneOf("city", ["Oslo", "3"]), Compare("==", Field("member"), Value(1))],
             epsilon=E,
             method="weights",
         ),
@@ -135,23 +138,36 @@ def table(rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     return {name: [row[at] for row in rows] for at, name in enumerate(names)}
 
 
-def dataset(rows: Sequence[Sequence[Any]], schema: Schema = PERSONS, **more: Any) -> CuratedDataset:
+def dataset(
+    rows: Sequence[Sequence[Any]],
+    schema: Schema = PERSONS,
+    *,
+    engine: str = "arrow",
+    **more: Any,
+) -> CuratedDataset:
     """A dataset of such rows, bounded under a fixed key."""
-    return CuratedDataset("people", schema=schema, source=table(rows), key=KEY, threads=1, **more)
-
-
-# Texts of compiled questions: they depend on the schema and the engine, not on the data.
-COMPILED: dict[tuple[str, str], Any] = {}
+    return CuratedDataset(
+        "people", schema=schema, source=table(rows), key=KEY, threads=1, engine=engine, **more
+    )
 
 
 def exact(query: Query, found: CuratedDataset) -> tuple[Any, Any]:
     """The plan of a query, and its aggregates before the noise."""
     plan = make_plan(query, found.schema)
-    engine = found.engine()
-    if found.engine_name == "duckdb":
-        known = COMPILED.setdefault(("duckdb", found.schema.content_hash), engine._compiled)
-        engine._compiled = known
     return plan, plan.rows(found.engine())
+
+
+def bounded_rows(found: CuratedDataset, *, capped: bool = False) -> list[Any]:
+    """The rows of the bounded table with their ranks; ``capped``: those used without a filter."""
+    table = found.engine()
+    names = [stored.stored_name for stored in found.columns.values()]
+    persons = found.schema.person is not None
+    rows = []
+    for part in table.map_parts(_part_bytes, [*names, *(["person", "rank"] if persons else [])]):
+        read = ipc.open_stream(part).read_all()
+        read = read.drop_columns(["person"]) if persons else read
+        rows += zip(*(column.to_pylist() for column in read.columns), strict=True)
+    return sorted(row for row in rows if not (capped and persons) or row[-1] <= found.cap)
 
 
 def change(plan: Any, one: Any, other: Any) -> list[tuple[float, float]]:
@@ -159,14 +175,12 @@ def change(plan: Any, one: Any, other: Any) -> list[tuple[float, float]]:
     query, cap = plan.query, plan.facts.cap
     match query:
         case Count() | CountPersons():
-            return [(abs(one[0][0] - other[0][0]), plan.noise.loss.sensitivity)]
+            return [(abs(one[()][0] - other[()][0]), plan.noise.loss.sensitivity)]
         case Sum():
-            apart = abs(plan.total(one[0]) - plan.total(other[0]))
+            apart = abs(one[()][1] - other[()][1])
             return [(apart, plan.noise.loss.sensitivity)]
         case Mean() | Variance():
-            apart = [
-                abs(a - b) for a, b in zip(plan.parts(one[0]), plan.parts(other[0]), strict=True)
-            ]
+            apart = [abs(a - b) for a, b in zip(plan.parts(one), plan.parts(other), strict=True)]
             return list(zip(apart, [loss.sensitivity for loss in losses(plan)], strict=True))
         case GroupBy():
             left, right = plan.parts(one), plan.parts(other)

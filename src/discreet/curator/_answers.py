@@ -16,8 +16,8 @@ from datetime import datetime
 from typing import Any, final
 
 from discreet._store import Session, Store, read_answers_name
+from discreet.curator._plan import Bar
 from discreet.curator._queries import Query, query_from_json
-from discreet.curator.planning import Bar
 from discreet.errors import KeyConflict, LedgerCorrupt
 from discreet.privacy import Loss, from_json, to_json
 

@@ -36,7 +36,7 @@ from discreet._forms import (
     scalar,
     text,
 )
-from discreet.curator.expressions import (
+from discreet.engines import (
     Condition,
     Number,
     condition,

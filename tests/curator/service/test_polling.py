@@ -40,7 +40,7 @@ class Held:
 
     def __init__(self, client: Local, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()
-        backend = client.app.state.operations.datasets["people"].engine()._backend
+        backend = client.app.state.operations.datasets["people"].engine()
         rows = backend.rows
 
         def slow(compiled: str) -> Any:

@@ -59,13 +59,13 @@ def both(studies: tuple[Study, Study], quantum: float) -> Iterator[list[tuple[St
 def slow_for_the_extra_person(services: list[tuple[Study, Local]], monkeypatch: Any) -> None:
     """A planted leak: an engine that takes longer where there is one record more."""
     engine = services[1][1].app.state.operations.datasets["people"].engine()
-    rows = engine._backend.rows
+    rows = engine.rows
 
     def slow(*args: Any) -> Any:
         time.sleep(LEAK)
         return rows(*args)
 
-    monkeypatch.setattr(engine._backend, "rows", slow, raising=False)
+    monkeypatch.setattr(engine, "rows", slow, raising=False)
 
 
 def times(

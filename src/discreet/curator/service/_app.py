@@ -26,7 +26,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from discreet import __version__
 from discreet.curator._queries import describe_queries
-from discreet.curator.scratch import Scratch
 from discreet.curator.service._bodies import FAILED, HealthBody, Problem, Unanswered
 from discreet.curator.service._gate import Gate
 from discreet.curator.service._operations import Operations
@@ -38,6 +37,7 @@ from discreet.curator.service._routes import (
     owner_router,
 )
 from discreet.curator.service._settings import Settings
+from discreet.engines import Scratch
 
 HEAD_BYTES = 65_536
 HEAD_SECONDS = 10.0

@@ -20,8 +20,6 @@ from typing import final
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["PrivateFolder", "Scratch", "remove_stale"]
-
 _PREFIX = "discreet-curator-"
 _PID = "pid"
 

@@ -1,4 +1,4 @@
-"""Many counts at once, answered from one synthetic distribution over a small public domain.
+"""Many counts at once: workloads over a small public domain, and streams against a threshold.
 
 The questions of a workload mention a few columns of declared labels or few whole numbers. The
 domain is the product of their values; the data become a histogram over it, and every question
@@ -6,48 +6,51 @@ a row of zeros and ones, decided cell by cell by public facts. Then
 
 - ``one_by_one`` adds Laplace noise to each count, for the largest number of questions that one
   row can satisfy (a public number, read off the matrix);
-- ``weights`` (MWEM, the successor of S19) spends its budget on the questions that a synthetic
-  distribution answers worst, so that its error grows with the logarithm of their number;
-- ``small_database`` (S19) chooses a database of few records by the exponential mechanism.
+- ``weights`` (MWEM: Hardt, Ligett and McSherry 2012) spends its budget on the questions that a
+  synthetic distribution answers worst, so that its error grows with the logarithm of their number;
+- ``small_database`` (Blum, Ligett and Roth 2008) chooses a database of few records by the
+  exponential mechanism.
 
 For the last two a tenth of epsilon pays for a noisy number of rows, which turns fractions into
 counts, and a tenth for a noisy bound on the largest error over all questions, which makes the error
 bars. A unit owns up to k rows: the mechanisms run at epsilon / k for single rows, which is epsilon
-for the unit (group privacy, S2).
+for the unit (group privacy).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from typing import Any, final
 
 import numpy as np
 
-from discreet.curator import measures
-from discreet.curator._queries import Workload
-from discreet.curator.cell_algebra import CellAlgebra
-from discreet.curator.grids import StoredColumn
-from discreet.curator.lowering import Lowering
-from discreet.curator.planning import (
+from discreet.curator._plan import (
     CONFIDENCE,
     Bar,
     ExpectedError,
     Facts,
+    Found,
     Noise,
     Plan,
     Released,
+    json_number,
     mentioned,
-    shown,
 )
+from discreet.curator._queries import ThresholdStream, Workload
+from discreet.engines import StoredColumn, evaluate, truth_number
 from discreet.errors import InvalidValue
-from discreet.mechanisms import candidate_count, multiplicative_weights, small_database
+from discreet.mechanisms import (
+    SparseVector,
+    candidate_count,
+    multiplicative_weights,
+    small_database,
+    step_budget,
+)
 from discreet.privacy import Loss, PureDP, Relation
 from discreet.randomness import Source
-
-__all__ = ["LARGEST_DOMAIN", "WorkloadPlan"]
 
 LARGEST_DOMAIN = 4096
 _MOST_CANDIDATES = 200_000
@@ -55,7 +58,6 @@ _SMALL_SIZE = 8
 _LARGEST_TOTAL = 2**50  # what the mechanisms take
 _RISK = 1 - CONFIDENCE
 _SHARE = Fraction(1, 10)
-Lower = Callable[[Any], Lowering]
 
 
 @final
@@ -67,11 +69,15 @@ class WorkloadPlan(Plan):
     def __init__(self, query: Workload, facts: Facts) -> None:
         super().__init__(query, facts)
         self._asked = query
-        for question in query.questions:
-            facts.lowering().condition(question)
+        self.questions = [facts.lowering().condition(one) for one in query.questions]
         names = list(dict.fromkeys(mentioned(query.questions)))
         self.stored = [facts.columns[name] for name in names]
         self.domain = _domain(self.stored, query.method)
+        self.aggregation = (
+            self.aggregate(sums=[truth_number(one) for one in self.questions])
+            if self.domain is None
+            else self.aggregate(keys=[one.term for one in self.stored])
+        )
         self._overlap = self._most_at_once()
         self.method = self._chosen()
         self.rounds = query.rounds or min(30, 2 + math.isqrt(len(query.questions)))
@@ -93,11 +99,11 @@ class WorkloadPlan(Plan):
         """Which cells of the domain satisfy which question; made anew, as plans are remembered."""
         assert self.domain is not None
         cells = np.array(self.domain, dtype=np.int64).reshape(len(self.domain), len(self.stored))
-        named = {stored.name: cells[:, at] for at, stored in enumerate(self.stored)}
-        lowering = Lowering(self.facts.columns, CellAlgebra(named))
+        named = {stored.stored_name: cells[:, at] for at, stored in enumerate(self.stored)}
         matrix = np.zeros((len(self._asked.questions), len(self.domain)), dtype=np.int8)
-        for at, question in enumerate(self._asked.questions):
-            matrix[at] = lowering.condition(question)
+        known: dict[bytes, Any] = {}
+        for at, question in enumerate(self.questions):
+            matrix[at] = evaluate(question, named, known)
         return matrix
 
     def _chosen(self) -> str:
@@ -121,48 +127,34 @@ class WorkloadPlan(Plan):
             return len(self._asked.questions)
         return max(1, int(self.matrix.sum(axis=0).max()))
 
-    def build(self, table: Any, lower: Lower) -> Any:
-        lowering = lower(table)
-        if self.domain is None:
-            sums = {
-                f"q{at}": measures.truth_number(lowering, lowering.condition(question))
-                for at, question in enumerate(self._asked.questions)
-            }
-            return measures.aggregated(table, keys={}, sums=sums)
-        keys = {f"k{at}": table[stored.kept_as] for at, stored in enumerate(self.stored)}
-        return measures.aggregated(table, keys=keys, sums={})
-
-    def histogram(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    def histogram(self, found: Found) -> list[int]:
         """The exact number of rows in each cell of the domain."""
         assert self.domain is not None
-        found = {tuple(int(one) for one in row[:-1]): int(row[-1]) for row in rows}
-        return [found.get(cell, 0) for cell in self.domain]
+        return [found.get(cell, (0,))[0] for cell in self.domain]
 
-    def parts(self, rows: Sequence[tuple[Any, ...]]) -> list[int]:
+    def parts(self, found: Found) -> list[int]:
         """The exact counts of the questions."""
         if self.domain is None:
-            return [int(count or 0) for count in rows[0][1:]]
-        return [int(one) for one in self.matrix @ np.array(self.histogram(rows), dtype=np.int64)]
+            return list(found[()][1:])
+        return [int(one) for one in self.matrix @ np.array(self.histogram(found), dtype=np.int64)]
 
-    def release(self, rows: Sequence[tuple[Any, ...]], source: Source) -> Released:
-        counts = self.parts(rows)
+    def release(self, found: Found, source: Source) -> Released:
+        counts = self.parts(found)
         if self.method == "one_by_one":
             draws = self.noise.draws(len(counts), source)
             noisy: list[Any] = [count + draw for count, draw in zip(counts, draws, strict=True)]
             reach = self.noise.reach(together=len(counts))
         else:
-            noisy, reach = self._synthetic(rows, counts, source)
+            noisy, reach = self._synthetic(found, counts, source)
         bars = tuple(
-            Bar(f"question {at + 1}", shown(value - reach, -1), shown(value + reach, 1))
+            Bar(f"question {at + 1}", json_number(value - reach, -1), json_number(value + reach, 1))
             for at, value in enumerate(map(Fraction, noisy))
         )
         return Released(noisy, bars)
 
-    def _synthetic(
-        self, rows: Sequence[tuple[Any, ...]], counts: list[int], source: Source
-    ) -> tuple[list[int], int]:
+    def _synthetic(self, found: Found, counts: list[int], source: Source) -> tuple[list[int], int]:
         """Answers from a synthetic distribution, and what none of their errors passes."""
-        histogram, matrix = self.histogram(rows), self.matrix
+        histogram, matrix = self.histogram(found), self.matrix
         noisy = sum(histogram) + self.total_noise.draws(1, source)[0]
         total = min(max(1, noisy), _LARGEST_TOTAL)
         single = self.share / self.facts.cap
@@ -212,3 +204,63 @@ def _domain(stored: Sequence[StoredColumn], method: str) -> list[tuple[int, ...]
             "method", method, f"one_by_one: {names} have more than {LARGEST_DOMAIN} values together"
         )
     return None
+
+
+@final
+class ThresholdStreamPlan(Plan):
+    """Counts against a threshold, one after another: sparse vector (Dwork and Roth 2014).
+
+    All counts grow when a unit comes, each by at most k: monotone queries of sensitivity k.
+    """
+
+    loss: Loss
+
+    def __init__(self, query: ThresholdStream, facts: Facts) -> None:
+        super().__init__(query, facts)
+        self._asked = query
+        questions = [facts.lowering().condition(one) for one in query.questions]
+        self.aggregation = self.aggregate(sums=[truth_number(one) for one in questions])
+        step = step_budget(runs=query.answers, epsilon=query.epsilon).epsilon
+        self.loss = query.answers * PureDP(step)
+        scale = 2 * query.answers * facts.cap / query.epsilon
+        self._each = 1 - (1 - CONFIDENCE) / len(query.questions)
+        reach = 2 * math.ceil(float(scale) * math.log(2 / (1 - self._each))) + 1
+        self.expected = (ExpectedError("rows from the threshold, all answers", float(reach)),)
+
+    def parts(self, found: Found) -> list[int]:
+        """The exact counts."""
+        return list(found[()][1:])
+
+    def release(self, found: Found, source: Source) -> Released:
+        run = SparseVector(
+            threshold=self._asked.threshold,
+            answers=self._asked.answers,
+            epsilon=self._asked.epsilon,
+            sensitivity=self.facts.cap,
+            monotone=True,
+            granularity=1,
+            source=source,
+        )
+        assert run.loss == self.loss
+        values: list[bool | None] = []
+        bars: list[Bar] = []
+        for at, count in enumerate(self.parts(found)):
+            label = f"question {at + 1}"
+            if run.halted:
+                values.append(None)
+                bars.append(Bar(label, None, None))
+                continue
+            answer = run.ask(count)
+            low, high = answer.interval(confidence=self._each)
+            values.append(answer.value)
+            bars.append(
+                Bar(
+                    label,
+                    math.floor(low) if math.isfinite(low) else None,
+                    math.ceil(high) if math.isfinite(high) else None,
+                )
+            )
+        return Released(values, tuple(bars))
+
+
+PLANS = {Workload: WorkloadPlan, ThresholdStream: ThresholdStreamPlan}

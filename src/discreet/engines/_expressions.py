@@ -4,11 +4,11 @@ No record can make an expression fail. Division has a declared result where the 
 and declared bounds at which it saturates; a text becomes a number through a table of cases or
 :class:`ToNumber`, with a declared result for the rest; texts are compared by equality, prefix
 and membership, never by regular expressions. Numbers live on fixed-point grids whose range is
-known beforehand (:mod:`discreet.curator.lowering`), so nothing can overflow.
+known beforehand (:class:`Lowering`), so nothing can overflow.
 
 In JSON an expression is an object with its name as ``"op"``:
 
->>> Compare("<", Column("age"), Value(30)).to_json()["how"]
+>>> Compare("<", Field("age"), Value(30)).to_json()["how"]
 '<'
 >>> condition_from_json({"op": "one_of", "column": "city", "values": ["Oslo", "Bergen"]})
 OneOf(column='city', values=('Oslo', 'Bergen'))
@@ -33,39 +33,6 @@ from discreet._forms import (
     text,
 )
 from discreet.errors import InvalidValue
-
-__all__ = [
-    "CONDITIONS",
-    "NUMBERS",
-    "Absolute",
-    "Add",
-    "All",
-    "Any_",
-    "Bucket",
-    "Case",
-    "Clip",
-    "Column",
-    "Compare",
-    "Condition",
-    "Day",
-    "Divide",
-    "Greatest",
-    "If",
-    "Least",
-    "Lookup",
-    "Multiply",
-    "Not",
-    "Number",
-    "OneOf",
-    "StartsWith",
-    "Subtract",
-    "ToNumber",
-    "Value",
-    "condition",
-    "condition_from_json",
-    "number",
-    "number_from_json",
-]
 
 
 class Number(Form):
@@ -108,7 +75,7 @@ _day = scalar(
 
 @final
 @dataclass(frozen=True)
-class Column(Number):
+class Field(Number):
     """A column of the schema; dates are days since 1970-01-01, truth values 0 and 1."""
 
     tag: ClassVar[str] = "column"
@@ -133,44 +100,39 @@ class Day(Number):
     day: Annotated[dt.date, _day]
 
 
-@final
 @dataclass(frozen=True)
-class Add(Number):
+class _Pair(Number):
+    left: Annotated[Number, number]
+    right: Annotated[Number, number]
+
+
+@final
+class Add(_Pair):
     """left + right."""
 
     tag: ClassVar[str] = "add"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
 
 
 @final
-@dataclass(frozen=True)
-class Subtract(Number):
+class Subtract(_Pair):
     """left - right."""
 
     tag: ClassVar[str] = "subtract"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
 
 
 @final
-@dataclass(frozen=True)
-class Multiply(Number):
+class Multiply(_Pair):
     """left * right."""
 
     tag: ClassVar[str] = "multiply"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
 
 
 @final
 @dataclass(frozen=True)
-class Divide(Number):
+class Divide(_Pair):
     """left / right, cut to ``lower`` .. ``upper``; ``default`` where right is zero."""
 
     tag: ClassVar[str] = "divide"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
     lower: Annotated[Fraction, _bound]
     upper: Annotated[Fraction, _bound]
     default: Annotated[Fraction, _bound]
@@ -190,23 +152,17 @@ class Absolute(Number):
 
 
 @final
-@dataclass(frozen=True)
-class Least(Number):
+class Least(_Pair):
     """The smaller of two."""
 
     tag: ClassVar[str] = "least"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
 
 
 @final
-@dataclass(frozen=True)
-class Greatest(Number):
+class Greatest(_Pair):
     """The larger of two."""
 
     tag: ClassVar[str] = "greatest"
-    left: Annotated[Number, number]
-    right: Annotated[Number, number]
 
 
 @final
@@ -329,7 +285,7 @@ class StartsWith(Condition):
 
 @final
 @dataclass(frozen=True)
-class All(Condition):
+class AllOf(Condition):
     """Whether all of some conditions hold."""
 
     tag: ClassVar[str] = "all"
@@ -338,7 +294,7 @@ class All(Condition):
 
 @final
 @dataclass(frozen=True)
-class Any_(Condition):  # noqa: N801 - the name without the stroke is typing's
+class AnyOf(Condition):
     """Whether any of some conditions holds."""
 
     tag: ClassVar[str] = "any"
@@ -354,12 +310,14 @@ class Not(Condition):
     of: Annotated[Condition, condition]
 
 
-def _register(base: type[Form], forms: dict[str, type[Form]]) -> None:
-    forms.update({one.tag: one for one in base.__subclasses__()})
-
-
-_register(Number, NUMBERS)
-_register(Condition, CONDITIONS)
+NUMBERS.update(
+    {
+        one.tag: one
+        for one in (*Number.__subclasses__(), *_Pair.__subclasses__())
+        if one is not _Pair
+    }
+)
+CONDITIONS.update({one.tag: one for one in Condition.__subclasses__()})
 
 
 def number_from_json(document: Mapping[str, Any]) -> Number:

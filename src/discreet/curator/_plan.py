@@ -1,40 +1,34 @@
-"""What every plan of a query has: its loss and error bars, known before any data are touched."""
+"""Plans of queries: loss, error bars and one aggregation, known before any data are touched."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 from discreet.curator._queries import Query
-from discreet.curator.expressions import Column
 from discreet.curator.few_draws import one_laplace
-from discreet.curator.grids import StoredColumn, stored_columns
-from discreet.curator.lowering import Lowering
-from discreet.curator.shapes import SHAPES
 from discreet.data import Schema
+from discreet.engines import (
+    Aggregation,
+    Field,
+    Lowered,
+    Lowering,
+    StoredColumn,
+    Table,
+    Term,
+    stored_columns,
+)
 from discreet.errors import InvalidValue
 from discreet.mechanisms import LaplaceNoise, each_of, laplace_quantile, round_outward
-from discreet.privacy import Loss, Relation
+from discreet.privacy import Loss, Relation, to_json
 from discreet.randomness import Source, discrete_laplace, exp_negative
 
-if TYPE_CHECKING:
-    from discreet.curator.engine import Engine
-
-__all__ = [
-    "CONFIDENCE",
-    "Bar",
-    "ExpectedError",
-    "Facts",
-    "Noise",
-    "Plan",
-    "Released",
-    "shown",
-]
+Found = Mapping[tuple[Any, ...], tuple[int, ...]]
 
 CONFIDENCE = 0.95
 _BULK = 2**50
@@ -109,8 +103,8 @@ class Facts:
         return cls(schema, stored_columns(schema), asked or most)
 
     def lowering(self) -> Lowering:
-        """A lowering that computes grids only, to check expressions and learn their range."""
-        return Lowering(self.columns, SHAPES)
+        """What turns the expressions of the query into terms with a known range."""
+        return Lowering(self.columns)
 
 
 @final
@@ -175,12 +169,22 @@ class Plan(ABC):
 
     loss: Loss
     expected: tuple[ExpectedError, ...]
+    aggregation: Aggregation
 
     def __init__(self, query: Query, facts: Facts) -> None:
         self.query = query
         self.facts = facts
-        if query.where is not None:
-            facts.lowering().condition(query.where)
+        self.where = None if query.where is None else facts.lowering().condition(query.where)
+        self.aggregation = self.aggregate()
+
+    def aggregate(
+        self,
+        keys: Sequence[Term] = (),
+        sums: Sequence[Lowered] = (),
+        among: Term | None = None,
+    ) -> Aggregation:
+        """What to compute on the rows that the query uses."""
+        return Aggregation(tuple(keys), tuple(sums), self.where, self.cap, among)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -202,28 +206,22 @@ class Plan(ABC):
         """How many rows of each person the query uses; None for all."""
         return None if self.facts.schema.person is None else self.facts.cap
 
-    def check(self, engine: Engine) -> None:
+    def check(self, table: Table) -> None:
         """Raise ``NotApplicable`` if the engine cannot run the query; no data are read."""
-        query = self.query
-        engine.compiled(query.question, self.build, where=query.where, cap=self.cap)
+        table.check(self.aggregation)
 
-    def rows(self, engine: Engine) -> list[tuple[Any, ...]]:
+    def rows(self, table: Table) -> Found:
         """The exact aggregates, before any noise; private."""
-        query = self.query
-        return engine.ask(query.question, self.build, where=query.where, cap=self.cap)
+        return table.aggregate(self.aggregation)
 
     @abstractmethod
-    def build(self, table: Any, lower: Callable[[Any], Lowering]) -> Any:
-        """The aggregates to compute on the rows of a table; ``lower`` makes its lowering."""
-
-    @abstractmethod
-    def release(self, rows: Sequence[tuple[Any, ...]], source: Source) -> Released:
+    def release(self, found: Found, source: Source) -> Released:
         """Add the noise to the aggregates; nothing else of the data leaves."""
 
 
 def mentioned(node: Any) -> Iterator[str]:
     """The names of the columns in a query or an expression, in their order."""
-    if isinstance(node, Column):
+    if isinstance(node, Field):
         yield node.name
     elif isinstance(node, tuple):
         for one in node:
@@ -237,10 +235,79 @@ def mentioned(node: Any) -> Iterator[str]:
                 yield from mentioned(value)
 
 
-def shown(exact: Fraction, direction: float = 0.0) -> float | int:
+def json_number(exact: Fraction, direction: float = 0.0) -> float | int:
     """An exact number as JSON has it: whole, or the nearest double (outward for an end)."""
     if exact.denominator == 1 and abs(exact.numerator) < 2**53:
         return exact.numerator
     if direction:
         return round_outward(exact, math.inf * direction)
     return float(exact)
+
+
+@final
+@dataclass(frozen=True)
+class Quote:
+    """What a query costs and how far off its answer will be; from public facts only."""
+
+    loss: Loss
+    epsilon: Fraction
+    delta: Fraction
+    expected_error: tuple[ExpectedError, ...]
+    about: str
+    columns: tuple[str, ...]
+    answered_before: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "loss": to_json(self.loss),
+            "epsilon": str(self.epsilon),
+            "delta": str(self.delta),
+            "expected_error": [error.to_json() for error in self.expected_error],
+            "about": self.about,
+            "columns": list(self.columns),
+            "answered_before": self.answered_before,
+        }
+
+
+def quote(query: Query, schema: Schema) -> Quote:
+    """What a query costs; raises what asking it would raise, the budget aside.
+
+    >>> from discreet.curator import Count
+    >>> from discreet.data import Integer
+    >>> cost = quote(Count(epsilon="1/10"), Schema({"age": Integer(0, 120)}))
+    >>> cost.epsilon, cost.expected_error[0].half_width
+    (Fraction(1, 10), 30)
+    """
+    plan = make_plan(query, schema)
+    return Quote(
+        loss=plan.loss,
+        epsilon=query.epsilon,
+        delta=getattr(query, "delta", None) or Fraction(0),
+        expected_error=plan.expected,
+        about=plan.about,
+        columns=plan.columns,
+    )
+
+
+def make_plan(query: Query, schema: Schema) -> Plan:
+    """The plan of a query; those of recent queries are remembered."""
+    if not isinstance(query, Query):
+        raise InvalidValue("query", type(query).__name__, "a query of discreet.curator")
+    if not isinstance(schema, Schema):
+        raise InvalidValue("schema", type(schema).__name__, "a Schema")
+    return _planned(query, schema)
+
+
+@lru_cache(maxsize=256)  # a plan of many groups has a megabyte
+def _planned(query: Query, schema: Schema) -> Plan:
+    plan: Plan = _plans()[type(query)](query, Facts.of(schema, query))
+    return plan
+
+
+def _plans() -> Mapping[type[Query], Any]:
+    from discreet.curator._groups import PLANS as GROUPS
+    from discreet.curator._numbers import PLANS as NUMBERS
+    from discreet.curator._workload import PLANS as WORKLOADS
+
+    return {**NUMBERS, **GROUPS, **WORKLOADS}

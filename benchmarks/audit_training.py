@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet import data
+from discreet._rounding import at_least, at_most
 from discreet.audit import (
     Inclusion,
     TrainingAudit,
@@ -31,7 +32,6 @@ from discreet.audit import (
     audit_tradeoff,
     suggest_guesses,
 )
-from discreet.cli.tables import at_least, at_most
 from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan
 from discreet.learn.dpsgd.canaries import (

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from discreet._rounding import at_least, at_most
 from discreet.audit import MechanismAudit
 from discreet.audit.zoo import SPECIMENS, Specimen, bundled
-from discreet.cli.tables import at_least, at_most
 from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, claim
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from discreet._rounding import at_least, at_most
 from discreet.audit import TrainingAudit
-from discreet.cli.tables import at_least, at_most
 from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, claim
 from mutant_cases import CANARIES, CASES, RATE, Case

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from discreet import data
-from discreet.cli.tables import at_most
+from discreet._rounding import at_most
 from discreet.data import SplitImages
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.learn.features import Scattering, contrasts

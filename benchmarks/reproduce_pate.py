@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.cli.tables import at_most
+from discreet._rounding import at_most
 from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, found, target
 

@@ -437,7 +437,7 @@ def test_the_calculus_imports_only_what_it_needs() -> None:
     )
     loaded = set(done.stdout.split())
     assert {"discreet", "numpy"} <= loaded
-    assert not loaded & {"torch", "sklearn", "matplotlib", "pandas", "typer", "rich"}
+    assert not loaded & {"torch", "sklearn", "matplotlib", "pandas", "click", "rich"}
 
 
 # --- build files ------------------------------------------------------------------------
@@ -490,7 +490,7 @@ def test_make_demo_installs_only_what_the_demo_needs_and_runs_it() -> None:
     assert "--constraint constraints.txt --editable '.[demo]'" in commands_run
     assert "/discreet demo --out discreet-demo" in commands_run
     extras = PROJECT["project"]["optional-dependencies"]
-    assert extras["demo"] == ["discreet[report,tables,torch]"]
+    assert extras["demo"] == ["discreet[tables,torch]"]
 
 
 def test_every_direct_dependency_is_pinned_inside_its_range() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from discreet.cli.app import app
+from discreet.cli._app import app
 
 Run = Callable[..., Any]
 

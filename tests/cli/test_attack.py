@@ -289,7 +289,7 @@ def test_inversion_with_a_judge(place: Path, run: Run) -> None:
     assert found["recognition"]["rate"]["trials"] == 2
     assert found["recognition"]["photographs"]["share"] == 1.0
     alone = run(*arguments, *known[:2])
-    assert "--photographs = None" in alone.stderr
+    assert "--photographs = none" in alone.stderr
 
 
 # --- anonymity --------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_refusals_are_one_line_and_write_nothing(
     np.savez("evil.npz", records=np.array([Planted()], dtype=object), labels=np.array([1]))
     before = sorted(path.name for path in files.iterdir())
     done = run(*arguments)
-    assert done.exit_code == (4 if {"no/page.html", "gone.npz"} & set(arguments) else 2)
+    assert done.exit_code == (4 if {"no/page.html", "gone.npz", "nowhere"} & set(arguments) else 2)
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert sorted(path.name for path in files.iterdir()) == before

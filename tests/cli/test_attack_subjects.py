@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discreet.cli.attack_subjects import SameLearner
+from discreet.attacks import RetrainedTwin
 from discreet.data import Categorical, Integer, Schema
 from discreet.learn import PrivateCategoricalNB, PrivateLogisticRegression, load_model, make_learner
 
@@ -55,12 +55,12 @@ def test_shadow_models_are_trained_as_the_target_was(
         return right(self, *rest, **more)
 
     monkeypatch.setattr(estimator, "fit", watched)
-    maker = SameLearner(target)
+    maker = RetrainedTwin(target)
     shadow = maker(records, labels, 17)
     expected = {**target.for_encoded_rows().get_params(), "insecure_seed": 17}
     assert told == [expected]
     assert options.items() <= told[0].items()
     assert shadow.probabilities(records).shape == (200, 2)
     # Scores of models that were trained otherwise must not be read.
-    assert maker.cache_key != SameLearner(other).cache_key
-    assert maker.cache_key == SameLearner(target).cache_key
+    assert maker.cache_key != RetrainedTwin(other).cache_key
+    assert maker.cache_key == RetrainedTwin(target).cache_key

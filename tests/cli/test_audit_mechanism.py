@@ -5,29 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
+from cli.conftest import Run
 from discreet.audit.zoo import SPECIMENS, bundled
-from discreet.cli.app import OneLineErrors
-from discreet.cli.audit_mechanism import audit_mechanism
 
 QUICK = ["--samples", "1000", "--insecure-seed", "7"]
 Ask = Callable[..., Any]
 
 
 @pytest.fixture
-def ask() -> Ask:
-    """The command alone, under the same handling of errors as in the application."""
-    app = typer.Typer(cls=OneLineErrors, add_completion=False, rich_markup_mode=None)
-    app.callback()(lambda: None)
-    app.command("audit-mechanism")(audit_mechanism)
-
+def ask(run: Run) -> Ask:
     def invoke(*arguments: str) -> Any:
-        result = CliRunner().invoke(app, ["audit-mechanism", *arguments], prog_name="discreet")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
+        return run("audit-mechanism", *arguments)
 
     return invoke
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import mpmath
 import pytest
 
-from discreet.cli.compare import Comparison, _geometric
+from discreet.cli._accounting import Comparison, _geometric
 from discreet.privacy import Gaussian
 from discreet.report import draw_comparison, spread_labels
 

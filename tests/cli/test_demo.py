@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from cli.conftest import Run
 from cli.test_certify import SCHEMA, write_rows
-from discreet.cli import demo_data, demo_methods
+from discreet.demo import _data, _methods
 from discreet.ledger import Ledger
 from discreet.report import verify_certificate
 from oracles.browser import visible_text
@@ -19,10 +19,10 @@ from oracles.browser import visible_text
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few shadow models and few runs: what is tested is not how strong they are."""
-    monkeypatch.setattr(demo_methods.Method, "plain_shadows", 4)
-    monkeypatch.setattr(demo_methods.Method, "private_shadows", 4)
-    monkeypatch.setattr(demo_methods._Estimated, "_runs", 40)
-    monkeypatch.setattr(demo_data, "_MOST", 150)
+    monkeypatch.setattr(_methods.Method, "plain_shadows", 4)
+    monkeypatch.setattr(_methods.Method, "private_shadows", 4)
+    monkeypatch.setattr(_methods._Estimated, "_runs", 40)
+    monkeypatch.setattr(_data, "_MOST", 150)
 
 
 def checked(out: Path, said: dict[str, Any]) -> dict[str, Any]:
@@ -117,9 +117,9 @@ def test_audits_by_many_runs_see_something_and_no_more_than_there_is(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At epsilon 20 they show a good share of it; either bound is ten deviations away."""
-    monkeypatch.setattr(demo_methods._Estimated, "_runs", 300)
-    data = demo_data.load("digits", schema=None)
-    planned: Any = demo_methods.method_of(method, data, epsilon=20.0, delta=1e-5)
+    monkeypatch.setattr(_methods._Estimated, "_runs", 300)
+    data = _data.load("digits", schema=None)
+    planned: Any = _methods.method_of(method, data, epsilon=20.0, delta=1e-5)
     with threadpool_limits(1):
         [audit] = planned._audits()
     assert 0.5 < audit.epsilon_lower < 20.0 < audit.ceiling
@@ -132,9 +132,9 @@ def test_audits_by_many_runs_see_something_and_no_more_than_there_is(
 def test_audits_by_many_runs_find_a_learner_with_too_little_noise(
     method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(demo_methods._Estimated, "_runs", 150)
-    data = demo_data.load("digits", schema=None)
-    planned: Any = demo_methods.method_of(method, data, epsilon=0.5, delta=1e-5)
+    monkeypatch.setattr(_methods._Estimated, "_runs", 150)
+    data = _data.load("digits", schema=None)
+    planned: Any = _methods.method_of(method, data, epsilon=0.5, delta=1e-5)
     made, right = [], type(planned)._estimator
 
     def too_little(self: Any, seed: int | None = None, *, audited: bool = False) -> Any:
@@ -153,7 +153,7 @@ def test_audits_by_many_runs_find_a_learner_with_too_little_noise(
 
 
 def test_ten_classes_become_two_for_projected_sgd() -> None:
-    data = demo_data.load("digits", schema=None).in_two_classes()
+    data = _data.load("digits", schema=None).in_two_classes()
     assert data.classes == ("0 to 4", "5 to 9")
     assert set(np.unique(data.labels).tolist()) == {0, 1}
     assert data.in_two_classes() is data

@@ -9,16 +9,16 @@ import pytest
 
 from cli.conftest import Run
 from cli.test_certify import SCHEMA, write_rows
-from discreet.cli import demo_data
+from discreet.demo import _data
 from discreet.errors import InvalidValue
 
 
-def table(place: Path, count: int, *, expected: int) -> demo_data.DemoData:
+def table(place: Path, count: int, *, expected: int) -> _data.DemoData:
     (place / "schema.toml").write_text(
         SCHEMA.replace("expected_rows = 400", f"expected_rows = {expected}"), encoding="utf-8"
     )
     rows = write_rows(place / "rows.csv", count, seed=3)
-    return demo_data.load(str(rows), schema=str(place / "schema.toml"))
+    return _data.load(str(rows), schema=str(place / "schema.toml"))
 
 
 def test_every_record_of_ones_own_has_its_own_coin(
@@ -38,7 +38,7 @@ def test_every_record_of_ones_own_has_its_own_coin(
     for count in (300, 301):
         (tmp_path / "rows.csv").write_text("".join(rows[: count + 1]), encoding="utf-8")
         drawn.clear()
-        made = demo_data.load(str(tmp_path / "rows.csv"), schema=str(tmp_path / "schema.toml"))
+        made = _data.load(str(tmp_path / "rows.csv"), schema=str(tmp_path / "schema.toml"))
         assert drawn == [count, count]
         sides.append([row.tobytes() for row in made.inside[0]])
     fewer, more = sides
@@ -58,7 +58,7 @@ def test_public_sizes_are_those_of_the_parts_and_not_of_the_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A share of right answers is of those who were asked."""
-    monkeypatch.setattr(demo_data, "_MOST", 500)
+    monkeypatch.setattr(_data, "_MOST", 500)
     made = table(tmp_path, 4000, expected=4000)
     assert (made.planned, made.held_out) == (500, 500)
     for part in (made.inside, made.outside):
@@ -83,7 +83,7 @@ def test_private_records_are_no_public_data_for_a_student(tmp_path: Path, run: R
     assert "a student learns from public records" in done.stderr
     assert not out.exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    made = demo_data.load("digits", schema=None).with_unlabelled()
+    made = _data.load("digits", schema=None).with_unlabelled()
     assert made.unlabelled is not None
     assert len(made.unlabelled) + len(made.outside[1]) == 898
 

@@ -4,14 +4,13 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
-import typer
 
-from discreet.cli.app import app
+from discreet.cli._app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-TREE = typer.main.get_command(app)
 
 
 def shown(text: str) -> list[str]:
@@ -33,16 +32,17 @@ COMMANDS = [
 def faults(line: str) -> list[str]:
     """What is wrong with a command, by its name and the names of its options."""
     words = shlex.split(line, comments=True)[1:]
-    command = TREE
-    while hasattr(command, "commands"):
+    command: click.Command = app
+    while isinstance(command, click.Group):
         if not words:
             return ["no command"]
         name, *words = words
         if name.startswith("--"):
             break
-        if name not in command.commands:
+        found = command.get_command(click.Context(command), name)
+        if found is None:
             return [f"no command {name}"]
-        command = command.commands[name]
+        command = found
     known = {option for parameter in command.params for option in parameter.opts}
     known |= {option for parameter in command.params for option in parameter.secondary_opts}
     used = [word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)]

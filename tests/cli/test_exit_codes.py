@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
-import typer
 
 from cli.conftest import Run
 from discreet import errors
-from discreet.cli.app import _code_of
+from discreet.cli._app import _code_of
 from discreet.curator import ServiceRefused, ServiceUnreachable
 from discreet.ledger import Ledger
 
@@ -97,7 +97,7 @@ def test_what_fails_after_the_charge_ends_with_five(
     def fail(*_: Any, **__: Any) -> None:
         raise next(failures)
 
-    monkeypatch.setattr("discreet.cli.ledger_charge._report", fail)
+    monkeypatch.setattr("discreet.cli._ledger._report", fail)
     for words in ("output = x", "No space left", "memory ran out", "nobody foresaw this"):
         done = run("ledger", "charge", ledger, "census", "--epsilon", "0.1")
         assert done.exit_code == 5, words
@@ -114,7 +114,7 @@ def test_the_same_failures_before_a_charge_do_not(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("discreet.cli.ledger_charge._loss", full)
+    monkeypatch.setattr("discreet.cli._ledger._loss", full)
     done = run("ledger", "charge", ledger, "census", "--epsilon", "0.1", "--json")
     assert done.exit_code == 4
     assert json.loads(done.stderr) == {
@@ -144,7 +144,7 @@ def test_errors_are_json_where_answers_are(ledger: str, run: Run) -> None:
 
 def test_an_interrupted_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
-        raise typer.Abort
+        raise click.Abort
 
     monkeypatch.setattr("discreet.privacy.theorems.explain", interrupted)
     assert run("explain", "--epsilon", "1").exit_code == 130
@@ -153,7 +153,7 @@ def test_an_interrupted_command(run: Run, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_mistake_of_our_own_is_never_taken_for_a_no(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from discreet.cli import app as application
+    from discreet.cli import _app as application
 
     def mistaken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("a mistake")

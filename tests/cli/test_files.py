@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from discreet.cli.files import picture_file
+from discreet.cli._options import output_file
 from discreet.errors import InvalidValue
 
 
@@ -14,7 +14,7 @@ def names(folder: Path) -> list[str]:
 
 def test_the_picture_appears_when_the_block_succeeds(tmp_path: Path) -> None:
     target = tmp_path / "a.png"
-    with picture_file(str(target)) as draft:
+    with output_file(str(target), ".png", ".svg") as draft:
         assert draft is not None
         assert draft.suffix == ".png"
         assert not target.exists()
@@ -28,7 +28,7 @@ def test_a_failure_leaves_nothing_behind_and_the_old_file_untouched(tmp_path: Pa
     target.write_bytes(b"old")
 
     def half_done() -> None:
-        with picture_file(str(target)) as draft:
+        with output_file(str(target), ".png", ".svg") as draft:
             assert draft is not None
             draft.write_bytes(b"half")
             raise KeyboardInterrupt
@@ -41,7 +41,7 @@ def test_a_failure_leaves_nothing_behind_and_the_old_file_untouched(tmp_path: Pa
 
 def test_an_error_of_the_disk_names_the_option(tmp_path: Path) -> None:
     def no_space() -> None:
-        with picture_file(str(tmp_path / "a.png")):
+        with output_file(str(tmp_path / "a.png"), ".png", ".svg"):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(InvalidValue, match="No space left on device"):
@@ -51,13 +51,13 @@ def test_an_error_of_the_disk_names_the_option(tmp_path: Path) -> None:
 
 def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with picture_file(str(tmp_path / "a.png")):
+    with output_file(str(tmp_path / "a.png"), ".png", ".svg"):
         pass
     assert (tmp_path / "a.png").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_no_output_is_no_file() -> None:
-    with picture_file(None) as draft:
+    with output_file(None, ".png", ".svg") as draft:
         assert draft is None
 
 
@@ -69,7 +69,7 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name:
     output = str(tmp_path / name) if name else ""
 
     def enter() -> None:
-        with picture_file(output):
+        with output_file(output, ".png", ".svg"):
             pytest.fail("the block was entered")
 
     with pytest.raises(InvalidValue) as refused:
@@ -80,7 +80,7 @@ def test_a_place_that_cannot_be_written_is_refused_at_once(tmp_path: Path, name:
 
 def test_a_name_too_long_is_refused(tmp_path: Path) -> None:
     def enter() -> None:
-        with picture_file(str(tmp_path / ("a" * 300 + ".png"))):
+        with output_file(str(tmp_path / ("a" * 300 + ".png")), ".png", ".svg"):
             pytest.fail("the block was entered")
 
     with pytest.raises(InvalidValue, match="File name too long"):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from discreet.cli.app import app
+from discreet.cli._app import app
 from discreet.ledger import Ledger, check_receipt
 from discreet.privacy import Gaussian, PureDP, from_json, to_json
 from ledger.tampering import database_of

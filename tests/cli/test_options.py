@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.cli.options import count, real, shown
+from discreet.cli._app import shown
+from discreet.cli._options import count, real
 from discreet.errors import InvalidValue
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.cli.tables import at_least, at_most, finite, print_json
+from discreet._rounding import at_least, at_most
+from discreet.cli._output import finite, print_json
 
 REALS = st.floats(0, 1e300, allow_subnormal=False)
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from discreet.certificate import Certificate
-from discreet.cli.app import app
+from discreet.cli._app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn import load_model

@@ -61,6 +61,13 @@ from discreet.attacks._membership import (
     Slice,
     pool_results,
 )
+from discreet.attacks._membership_run import (
+    MEMBERSHIP,
+    RetrainedTwin,
+    membership_attacks,
+    needs_shadows,
+    read_as,
+)
 from discreet.attacks._observation import Observation, observe, observe_split
 from discreet.attacks._picture_prior import Prior
 from discreet.attacks._property import (
@@ -72,6 +79,7 @@ from discreet.attacks._property import (
 )
 from discreet.attacks._quantile import quantile_regression
 from discreet.attacks._reconstruction import ReconstructionResult, reconstruction
+from discreet.attacks._record_files import Records, align_columns, read_answers, read_records
 from discreet.attacks._rmia import check_rmia_models, rmia
 from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
 from discreet.attacks._shadow_pool import ShadowPool, paired_halves
@@ -91,6 +99,7 @@ __all__ = [
     "HIDDEN",
     "INPUTS",
     "LEVELS_K",
+    "MEMBERSHIP",
     "OUTPUTS",
     "REPORTED_FPR",
     "SMALLEST_SLICE",
@@ -122,13 +131,16 @@ __all__ = [
     "Proportion",
     "RecognitionResult",
     "ReconstructionResult",
+    "Records",
     "Result",
+    "RetrainedTwin",
     "Roc",
     "SensitiveProfile",
     "ShadowPool",
     "ShadowScores",
     "Slice",
     "Target",
+    "align_columns",
     "applicable",
     "as_target",
     "attack",
@@ -145,6 +157,8 @@ __all__ = [
     "made_up_tables",
     "mark_strongest",
     "measure_anonymity",
+    "membership_attacks",
+    "needs_shadows",
     "observe",
     "observe_split",
     "on_records",
@@ -153,8 +167,11 @@ __all__ = [
     "property_inference",
     "property_sets",
     "quantile_regression",
+    "read_answers",
+    "read_as",
     "read_coded",
     "read_inputs",
+    "read_records",
     "recognition",
     "reconstruction",
     "rmia",

@@ -1,12 +1,11 @@
-"""The command line: ``discreet account | calibrate | compare | explain``.
+"""The command line: commands read options, call the library and print.
 
-Commands read options, ask :mod:`discreet.privacy` and print; they compute nothing
-of their own. Heavy imports happen inside the commands, so ``discreet --help`` needs
-neither numpy nor matplotlib.
+They compute nothing of their own. Heavy imports happen inside the commands, so that
+``discreet --help`` needs neither numpy nor matplotlib.
 """
 
 from __future__ import annotations
 
-from discreet.cli.app import main
+from discreet.cli._app import main
 
 __all__ = ["main"]

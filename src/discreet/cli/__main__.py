@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from discreet.cli.app import main
+from discreet.cli._app import main
 
 if __name__ == "__main__":
     main()

@@ -31,7 +31,7 @@ from discreet.data._csv import (
     split_cells,
 )
 from discreet.data._schema import CsvFormat, Schema
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -210,7 +210,7 @@ class FileInput(TableInput):
         except OSError as error:
             raise self._unreadable(error) from None
         if not self._path.is_file():
-            raise InvalidValue("data", self.title, "a file")
+            raise FileUnusable("data", self.title, "a file")
         return found.st_size, found.st_mtime_ns
 
     def _unreadable(self, error: OSError) -> InvalidValue:

@@ -41,7 +41,13 @@ if TYPE_CHECKING:
     from discreet.learn._network import PrivateMLPClassifier, PrivateMLPRegressor
     from discreet.learn._one_pass import OnePassEstimator
     from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
-    from discreet.learn._train import PlannedTraining, TrainedTable, plan_training, train_table
+    from discreet.learn._train import (
+        PlannedTraining,
+        TrainedTable,
+        plan_training,
+        predict_file,
+        train_table,
+    )
 
 __all__ = [
     "LEARNERS",
@@ -76,6 +82,7 @@ __all__ = [
     "load_model",
     "make_learner",
     "plan_training",
+    "predict_file",
     "read_plan",
     "run_mu",
     "saved_certificate",
@@ -108,7 +115,7 @@ _HOMES = {
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
     "_one_pass": ("OnePassEstimator",),
     "_selection": ("default_stop", "run_mu", "select_privately", "selection_loss"),
-    "_train": ("PlannedTraining", "TrainedTable", "plan_training", "train_table"),
+    "_train": ("PlannedTraining", "TrainedTable", "plan_training", "predict_file", "train_table"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -9,6 +9,7 @@ nothing that was asked for is impossible.
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
 import importlib
 import os
@@ -34,9 +35,11 @@ from discreet.data import (
     check_integrity,
     learned_categories,
     open_input,
+    plan_repairs,
     plan_schema,
     possible_mistakes,
     read_table,
+    table_batches,
 )
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn._charging import charged
@@ -118,6 +121,21 @@ class PlannedTraining:
     def possible_mistakes(self) -> tuple[str, ...]:
         """Return what could be wrong with the file that no error will tell; no cell is read."""
         return tuple(map(str, possible_mistakes(self.file, self.schema)))
+
+    def repaired_shares(
+        self, epsilon: float, *, ledger: Ledger | None = None, dataset: str | None = None
+    ) -> dict[str, float]:
+        """Spend ``epsilon`` on the noisy share of cells that break the schema, by column."""
+        repairs = plan_repairs(self.schema, epsilon=epsilon, relation=self.relation)
+        with charged(
+            ledger,
+            dataset,
+            loss=repairs.loss,
+            delta=0.0,
+            purpose="discreet train: the share of repaired cells",
+            unit=self.schema.unit,
+        ):
+            return repairs.run(self.file, insecure_seed=self.seed).value
 
     def run(
         self,
@@ -481,3 +499,48 @@ def _declared_schema(
             "rows", "none", "the public order of magnitude of rows, here or as expected_rows"
         )
     return schema
+
+
+def predict_file(model: Any, file: str | os.PathLike[str], out: str | os.PathLike[str]) -> int:
+    """Write what a model with a schema says about every row of a file, as CSV.
+
+    The columns are the target and, for classes, the probability of each.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator with a schema.
+    file
+        A CSV or Parquet file with the columns of the schema; the target is not needed.
+    out
+        The CSV file to write.
+
+    Returns
+    -------
+    int
+        How many rows were written.
+
+    """
+    schema, rows = model.schema, 0
+    classes = list(schema.classes) if schema.task == "classification" else []
+    with Path(out).open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow([str(schema.target), *(f"probability of {name}" for name in classes)])
+        for batch in table_batches(file, schema.for_prediction()):
+            if batch.rows == 0:
+                continue
+            if classes:
+                shares, found = model.predict_proba(batch), model.classes_
+                names = classes if found.dtype.kind == "b" else found.tolist()
+                columns = [[names[at] for at in shares.argmax(axis=1)]]
+                columns += [shares[:, names.index(name)].tolist() for name in classes]
+            else:
+                columns = [model.predict(batch).tolist()]
+            cells = [[_cell(value) for value in column] for column in columns]
+            writer.writerows(zip(*cells, strict=True))
+            rows += batch.rows
+    return rows
+
+
+def _cell(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

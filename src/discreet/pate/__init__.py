@@ -1,6 +1,7 @@
 """PATE: labels by a vote of teachers that never leave, and what the labels cost.
 
 - :class:`PATEClassifier` does all of it: disjoint parts, teachers, votes, a student to release.
+- :func:`train_student` does it for two files and a schema, charges a ledger and writes the student.
 - Aggregators turn votes into labels: :class:`LaplaceMax`, :class:`GNMax`, :class:`ConfidentGNMax`,
   :class:`InteractiveGNMax`, :class:`StableVotes`, :class:`SampledVotes`, :class:`SparseVotes`, or
   one of your own (:class:`Aggregator`). ``plan`` says what a stream costs, ``open`` starts it.
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     )
     from discreet.pate._image_student import ImageStudent, ScatteringView
     from discreet.pate._network_teachers import NetworkTeachers
+    from discreet.pate._train import TrainedStudent, train_student
 
 __all__ = [
     "Aggregator",
@@ -77,6 +79,7 @@ __all__ = [
     "StableVotes",
     "Student",
     "TableStudent",
+    "TrainedStudent",
     "VoteProfile",
     "VotingSession",
     "central_examples",
@@ -92,6 +95,7 @@ __all__ = [
     "shared_records",
     "stated_plan",
     "teacher_votes",
+    "train_student",
     "uncertain_examples",
     "write_student_files",
 ]
@@ -101,8 +105,10 @@ _HOME_OF = {
     "NetworkTeachers": "_network_teachers",
     "PATEClassifier": "_classifier",
     "ScatteringView": "_image_student",
+    "TrainedStudent": "_train",
     "holds_student": "_classifier",
     "read_student_directory": "_classifier",
+    "train_student": "_train",
     "write_student_files": "_classifier",
 }
 

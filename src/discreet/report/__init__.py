@@ -22,6 +22,7 @@ from discreet.report._annex import (
     internal_annex,
     within_guarantee,
 )
+from discreet.report._attack_annex import attack_for_annex
 from discreet.report._attack_pages import attribute_page, inversion_page, property_page
 from discreet.report._certificate_page import certificate_page
 from discreet.report._command_charts import (
@@ -70,6 +71,7 @@ __all__ = [
     "annex_page",
     "annex_schema",
     "anonymity_page",
+    "attack_for_annex",
     "attribute_page",
     "certificate_page",
     "draw_comparison",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from curator.service.studies import (
     SCHEMA,
@@ -20,7 +20,7 @@ from curator.service.studies import (
     serving,
     write_rows,
 )
-from discreet.cli.app import app
+from discreet.cli._app import app
 from discreet.curator.service import Registry
 from discreet.ledger import Ledger, check_receipt
 

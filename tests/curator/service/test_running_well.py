@@ -8,10 +8,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from curator.service.studies import COUNT, SCHEMA, Study, in_process, make_study, people, write_rows
-from discreet.cli.app import app
+from discreet.cli._app import app
 from discreet.curator.service import Settings, _operations, create_app
 from discreet.curator.service import _app as server_module
 from discreet.curator.service._bodies import DAMAGED, FULL, problem_of

@@ -1,0 +1,193 @@
+"""Several membership attacks on one model: it is asked once, shadow models are trained once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discreet import __version__
+from discreet.attacks._contract import ATTACKS
+from discreet.attacks._lira import check_lira_models
+from discreet.attacks._observation import Observation, observe, observe_split
+from discreet.attacks._rmia import check_rmia_models
+from discreet.attacks._shadow_pool import ShadowPool
+from discreet.attacks._shadow_scores import ShadowScores
+from discreet.attacks._strongest import mark_strongest
+from discreet.attacks._target import Target, as_target
+from discreet.attacks._training import on_records
+
+if TYPE_CHECKING:
+    from discreet.attacks._membership import MembershipResult
+
+MEMBERSHIP: dict[str, tuple[str, dict[str, Any]]] = {
+    "yeom": ("yeom", {}),
+    "quantile": ("quantile_regression", {}),
+    "label-only": ("label_only", {}),
+    "lira": ("lira", {"mode": "online"}),
+    "lira-offline": ("lira", {"mode": "offline"}),
+    "rmia": ("rmia", {}),
+    "shokri": ("shokri", {}),
+}
+"""The attacks that :func:`membership_attacks` runs: names in ``ATTACKS``, and settings."""
+
+
+def needs_shadows(name: str) -> bool:
+    """Return whether an attack of ``MEMBERSHIP`` needs shadow models."""
+    return "shadows" in ATTACKS[MEMBERSHIP[name][0]].needs
+
+
+def membership_attacks(
+    target: Target,
+    names: Sequence[str],
+    *,
+    members: tuple[Any, Any],
+    nonmembers: tuple[Any, Any],
+    public: tuple[Any, Any] | None = None,
+    answers_only: bool = False,
+    overlap: str = "refuse",
+    train: Callable[..., Any] | None = None,
+    output: str | None = None,
+    shadows: int = 64,
+    pool: str | None = None,
+    jobs: int = 1,
+    seed: int | None = None,
+    progress: bool = False,
+) -> list[MembershipResult]:
+    """Run membership attacks on the same records of one model.
+
+    Parameters
+    ----------
+    target
+        The model under attack.
+    names
+        Keys of ``MEMBERSHIP``.
+    members, nonmembers
+        Records and labels that the model was trained on, and others.
+    public
+        Further records and labels that were not used, for thresholds and for ``quantile``.
+    answers_only
+        Whether the records are answers of a model: equal answers make no equal records.
+    overlap
+        What to do about records on both sides: ``"refuse"``, ``"drop"`` or ``"allow"``.
+    train
+        ``train(records, labels)`` returns a model like the target; needed for shadow models.
+    output
+        What the trained models give, if they do not say it themselves.
+    shadows, pool, jobs, seed, progress
+        Of the shadow models: how many, where their answers are kept, processes, the seed, a bar.
+
+    Returns
+    -------
+    list of MembershipResult
+        One for each name. With shadow models one of them is marked as the strongest.
+
+    """
+    inputs: dict[str, Any] = {
+        "target": target,
+        "records": np.concatenate([members[0], nonmembers[0]]),
+        "labels": np.concatenate([members[1], nonmembers[1]]),
+        "members": np.arange(len(members[1]) + len(nonmembers[1])) < len(members[1]),
+    }
+    scores: ShadowScores | None = None
+    if set(names) != {"label-only"}:
+        seen = observe_split(
+            target,
+            members=members,
+            nonmembers=nonmembers,
+            overlap="allow" if answers_only else overlap,
+        )
+        known: Observation | None = None
+        if public is not None:
+            known = observe(target, *public, members=[False] * len(public[1]))
+        if answers_only:
+            known = known and known.as_different_records(first=len(seen))
+            seen = seen.as_different_records()
+        inputs |= {"observation": seen, "public": known}
+        if any(map(needs_shadows, names)):
+            assert train is not None
+            trainer = _ReadAs(on_records(train, seen.records, seen.labels), output)
+            made = ShadowPool(
+                seen.records,
+                seen.labels,
+                trainer,
+                models=shadows,
+                classes=seen.classes,
+                cache=pool,
+                cache_key=_cache_key(train) + ("" if output is None else f" {output}"),
+                seed=seed,
+                n_jobs=jobs,
+                progress=progress,
+            )
+            for name in names:  # too few models are refused before any is trained
+                if name.startswith("lira"):
+                    check_lira_models(made.inclusion, mode=MEMBERSHIP[name][1]["mode"])
+                elif name == "rmia":
+                    check_rmia_models(made.inclusion)
+            inputs["shadows"] = scores = made.run()
+    own = {
+        "yeom": {"public": inputs.get("public")},
+        "quantile": {"seed": seed},
+        "shokri": {"seed": seed},
+        "label-only": {"public": public, "overlap": overlap, "seed": seed},
+    }
+    results: list[Any] = [
+        ATTACKS[MEMBERSHIP[name][0]](inputs, **MEMBERSHIP[name][1], **own.get(name, {}))
+        for name in names
+    ]
+    if scores is None or not {"yeom", "lira", "lira-offline", "rmia"} & set(names):
+        return results
+    return [*mark_strongest(results, inputs["observation"], scores)]
+
+
+def read_as(model: Any, output: str | None) -> Any:
+    """Return a model whose output is of this kind; estimators and targets say it themselves."""
+    if output is None or not hasattr(model, "state_dict"):
+        return model
+    return as_target(model, output=output)
+
+
+class _ReadAs:
+    """Trains models whose output is of one kind."""
+
+    def __init__(self, train: Callable[..., Any], output: str | None) -> None:
+        self._train = train
+        self._output = output
+
+    def __call__(self, indices: Any, seed: int) -> Any:
+        return read_as(self._train(indices, seed), self._output)
+
+
+def _cache_key(train: Callable[..., Any]) -> str:
+    """Name a training function; a pool trains one kept model again, so changes are noticed."""
+    given = getattr(train, "cache_key", None)
+    if isinstance(given, str) and given:
+        return given
+    return f"{train.__module__}.{getattr(train, '__qualname__', type(train).__qualname__)}"
+
+
+class RetrainedTwin:
+    """Trains another model as the learner with a schema was trained, on encoded records.
+
+    Every parameter is that of the learner, chosen or by default; only randomness follows the seed,
+    because a shadow model protects nobody.
+    """
+
+    def __init__(self, learner: Any) -> None:
+        self._estimator = learner.for_encoded_rows()
+        self._classes = self._estimator.classes_
+        parameters = self._estimator.get_params(deep=False)
+        chosen = {name: value for name, value in parameters.items() if name != "insecure_seed"}
+        name = type(learner).__name__
+        text = json.dumps(chosen, sort_keys=True, default=str)
+        self.cache_key = f"{__version__} {name} {learner.schema.content_hash} {text}"
+
+    def __call__(self, records: Any, labels: Any, seed: int) -> Any:
+        from sklearn.base import clone  # type: ignore[import-untyped]
+
+        made = clone(self._estimator).set_params(insecure_seed=seed)
+        made.fit(records, self._classes[np.asarray(labels)])
+        classes = len(self._classes)
+        return as_target(made.predict_proba, output="probabilities", classes=classes)

@@ -1,0 +1,233 @@
+"""Records and answers from files: NPZ without pickle, CSV and Parquet with named columns.
+
+Files of one experiment are joined by the names of their columns, never by their places.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from discreet.attacks._coded_table import CodedTable, read_coded
+from discreet.data import CsvFormat, CsvInput, ParquetInput
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PREFIX = "probability of "
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records as numbers, their labels, and the names of the columns where there are any."""
+
+    values: NDArray[Any]
+    labels: NDArray[Any]
+    columns: tuple[str, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def pair(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Records and labels as attacks take them."""
+        return self.values, self.labels
+
+    def place(self, argument: str, column: str, given: str) -> int:
+        """Return the place of a column by its name, or by its number if there are no names."""
+        if self.columns is not None:
+            if column not in self.columns:
+                expected = f"one of the columns {', '.join(self.columns)}"
+                raise InvalidValue(argument, given, expected)
+            return self.columns.index(column)
+        found = _number(argument, column)
+        if self.values.ndim != 2 or found >= self.values.shape[1]:
+            raise InvalidValue(argument, given, "numbers of columns of records, from 0")
+        return found
+
+    def followed_by(self, other: Records) -> Records:
+        """Return these records and then those of ``other``."""
+        values = np.concatenate([self.values, other.values])
+        return Records(values, np.concatenate([self.labels, other.labels]), self.columns)
+
+    def moved(self, places: Sequence[int]) -> Records:
+        """Return the same with the columns at these places, in this order."""
+        names = None if self.columns is None else tuple(self.columns[place] for place in places)
+        return replace(self, values=self.values[:, list(places)], columns=names)
+
+
+@dataclass(frozen=True)
+class Answers(Records):
+    """Answers of a model: ``labels`` are columns of ``values``, by name or by ``numbers``."""
+
+    numbers: bool = False
+
+    def moved(self, places: Sequence[int]) -> Records:
+        """Return the same, where every label still means the class that it meant."""
+        return replace(super().moved(places), labels=np.argsort(places)[self.labels])
+
+
+def align_columns(
+    columns: Sequence[str] | None, argument: str, path: str, records: Records, *, of: str
+) -> Records:
+    """Return records whose columns are those of ``columns`` in that order, or raise.
+
+    ``columns`` are the names that ``of`` has: another file, or the model; ``None`` if its columns
+    have no names, as in NPZ files, which are joined with each other only.
+    """
+    if records.columns == (None if columns is None else tuple(columns)):
+        return records
+    if columns is None or records.columns is None:
+        named = "no names" if columns is None else f"the names {', '.join(columns)}"
+        raise InvalidValue(argument, path, f"columns as in {of}, which have {named}")
+    found = {_plain_name(name): place for place, name in enumerate(records.columns)}
+    wanted = {_plain_name(name): name for name in columns}
+    missing = [name for plain, name in wanted.items() if plain not in found]
+    surplus = [name for name in records.columns if _plain_name(name) not in wanted]
+    if missing or surplus:
+        wrong = [f"lacks {', '.join(missing)}"] if missing else []
+        wrong += [f"has also {', '.join(surplus)}"] if surplus else []
+        raise InvalidValue(argument, path, f"the columns of {of}; it {' and '.join(wrong)}")
+    places = [found[plain] for plain in wanted]
+    if isinstance(records, Answers) and records.numbers and places != sorted(places):
+        # The number of a class is a place in this file, or in the first one: who knows?
+        expected = f"labels that are names of classes: its columns are in another order than {of}"
+        raise InvalidValue(argument, path, expected)
+    return records.moved(places)
+
+
+def read_records(argument: str, path: str, *, label: str) -> Records:
+    """Read ``records`` and ``labels`` of an NPZ file, or the columns of a table.
+
+    In a table every column but ``label`` must hold numbers.
+    """
+    if path.lower().endswith(".npz"):
+        values, labels = _arrays(argument, path, ("records", "labels"))
+        return _checked(argument, path, Records(values, labels))
+    table, names = _table(argument, path, label)
+    features = [name for name in names if name != label]
+    values = np.column_stack([_numbers(argument, path, table, name) for name in features])
+    _each_once(argument, path, features)
+    return _checked(argument, path, Records(values, _labels(table, label), tuple(features)))
+
+
+def read_answers(argument: str, path: str, *, label: str) -> Records:
+    """Read ``probabilities`` and ``labels`` of an NPZ file, or columns of probabilities.
+
+    In a table every column but ``label`` is the probability of a class. Labels are the names of
+    these columns, with or without the words "probability of", or their numbers from 0; only
+    names if any of the names is itself a number. 1 and 1.0 are one name.
+    """
+    if path.lower().endswith(".npz"):
+        values, labels = _arrays(argument, path, ("probabilities", "labels"))
+        return _checked(argument, path, Answers(values, labels, numbers=True))
+    table, names = _table(argument, path, label)
+    classes = [name for name in names if name != label]
+    values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
+    labels = _labels(table, label)
+    short = [name.removeprefix(_PREFIX) for name in classes]
+    _each_once(argument, path, short)
+    numbers = np.issubdtype(labels.dtype, np.integer) and not any(map(_is_number, short))
+    if not numbers:
+        labels = _by_name(argument, path, labels, classes, short)
+    return _checked(argument, path, Answers(values, labels, tuple(short), numbers=numbers))
+
+
+def _by_name(
+    argument: str, path: str, labels: NDArray[Any], classes: Sequence[str], short: Sequence[str]
+) -> NDArray[np.int64]:
+    place = {_plain_name(name): at for names in (short, classes) for at, name in enumerate(names)}
+    texts = [_plain_name(str(label)) for label in labels.tolist()]
+    unknown = next((text for text in texts if text not in place), None)
+    if unknown is not None:
+        expected = f"labels that name one of the columns {', '.join(classes)}; {unknown!r} does not"
+        raise InvalidValue(argument, path, expected)
+    return np.array([place[text] for text in texts], dtype=np.int64)
+
+
+def _each_once(argument: str, path: str, names: Sequence[str]) -> None:
+    counts = Counter(map(_plain_name, names))
+    twice = next((name for name in names if counts[_plain_name(name)] > 1), None)
+    if twice is not None:
+        raise InvalidValue(argument, path, f"each column once; {twice!r} is there twice")
+
+
+def _number(argument: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InvalidValue(argument, text, "the number of a column, from 0")
+    return int(text)
+
+
+def _plain_name(name: str) -> str:
+    """The name by which columns are compared: many tools write the class 1 as 1.0."""
+    whole = re.fullmatch(r"([+-]?[0-9]+)\.0*", name)
+    return name if whole is None else whole[1]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]:
+    expected = f"an NPZ file with the arrays {names[0]} and {names[1]}, without pickled objects"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return file[names[0]], file[names[1]]
+    except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
+        raise InvalidValue(argument, path, expected) from None
+
+
+def _table(argument: str, path: str, label: str) -> tuple[CodedTable, list[str]]:
+    place = Path(path)
+    try:
+        if place.name.lower().endswith((".parquet", ".pq")):
+            names = list(ParquetInput(place).names())
+        else:
+            names = list(CsvInput(place, CsvFormat()).names() or [])
+    except InvalidValue as error:
+        renamed = error.argument.replace("data", argument, 1)
+        raise InvalidValue(renamed, error.value, error.expected) from None
+    if label not in names:
+        raise InvalidValue("label", label, f"a column of {path}")
+    if len(names) < 2:
+        raise InvalidValue(argument, path, f"a table with other columns than {label}")
+    return read_coded(path, names, argument=argument), names
+
+
+def _numbers(argument: str, path: str, table: CodedTable, name: str) -> NDArray[np.float64]:
+    column = table.columns[name]
+    values = column.numbers()[column.codes] if column.texts else np.empty(0)
+    if np.isnan(values).any():
+        raise InvalidValue(argument, path, f"numbers in every cell of the column {name!r}")
+    return values
+
+
+def _labels(table: CodedTable, label: str) -> NDArray[Any]:
+    column = table.columns[label]
+    texts = [text.decode("utf-8", "replace") for text in column.texts]
+    if all(text.isascii() and text.isdecimal() for text in texts):
+        return np.array([int(text) for text in texts], dtype=np.int64)[column.codes]
+    return np.array(texts, dtype=object)[column.codes]
+
+
+def _checked(argument: str, path: str, records: Records) -> Records:
+    shape = records.values.shape
+    if records.labels.ndim != 1:
+        shown = f"{path} with labels of shape {records.labels.shape}"
+        raise InvalidValue(argument, shown, "one label for each record")
+    if records.values.ndim < 2 or len(records) == 0 or shape[0] != len(records):
+        shown = f"{path} with shapes {shape} and {records.labels.shape}"
+        raise InvalidValue(argument, shown, "one or more records with a label each")
+    return records

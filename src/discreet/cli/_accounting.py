@@ -1,0 +1,340 @@
+"""``discreet account``, ``calibrate``, ``compare`` and ``explain``: what a release costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from discreet._rounding import at_least, at_most
+from discreet._validate import one_of
+from discreet.cli._app import Command
+from discreet.cli._options import (
+    DELTA,
+    Count,
+    Mechanism,
+    Real,
+    count,
+    mechanism_options,
+    noise_option,
+    output_file,
+    picture_option,
+    rate_option,
+    real,
+    relation_option,
+    sensitivity_option,
+    steps_option,
+)
+from discreet.cli._output import finite, print_json, print_lines, print_table, tracked
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from discreet.privacy import Relation
+
+NO_FINITE_EPSILON = "no finite epsilon holds at this delta"
+
+# The options that describe the run, for each parameter that can be found.
+_USED = {
+    "noise-multiplier": ("rate", "steps"),
+    "steps": ("noise_multiplier", "rate"),
+    "rate": ("noise_multiplier", "steps"),
+    "laplace-scale": ("sensitivity", "steps"),
+}
+
+
+@click.command(cls=Command)
+@click.option("--delta", type=DELTA, required=True, help="0 <= delta < 1.")
+@mechanism_options
+def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
+    r"""What a release costs: epsilon by every accountant, and a certified bracket.
+
+    The bracket holds the exact epsilon of the dominating pair. Where an accountant does
+    not apply, its reason is printed. With --rate and --relation replace, the run under
+    add_remove is converted by the group bound (one removal and one addition).
+
+    Examples:
+      DP-SGD with clipping and Poisson batches
+        discreet account --noise-multiplier 1.1 --rate 256/60000 --steps 14062 --delta 1e-5
+      the same with batches of fixed size
+        discreet account --noise-multiplier 1.1 --sample 256 --population 60000 \
+          --relation replace --steps 14062 --delta 1e-5
+      twenty noisy counts
+        discreet account --laplace-scale 10 --steps 20 --delta 1e-6
+      any loss that was written with discreet.privacy.to_json
+        discreet account --loss plan.json --delta 1e-6 --json
+    """
+    loss = mechanism.loss()
+
+    from discreet.privacy import every_accountant, to_json
+
+    bounds = loss.epsilon_bounds(delta=delta)
+    accountants = every_accountant(loss, delta=delta)
+    if as_json:
+        print_json(
+            {
+                "loss": to_json(loss),
+                "description": repr(loss),
+                "relation": loss.relation.value,
+                "delta": delta,
+                "epsilon_lower": finite(bounds.lower),
+                "epsilon_upper": finite(bounds.upper),
+                "tolerance_met": bounds.tolerance_met,
+                "note": bounds.note,
+                "accountants": {
+                    name: NO_FINITE_EPSILON if value == math.inf else value
+                    for name, value in accountants.items()
+                },
+            }
+        )
+        return
+    print_lines([repr(loss), f"relation {loss.relation.value}, delta {delta!r}", ""])
+    rows = [
+        (name, "-" if isinstance(value, str) else at_most(value))
+        for name, value in accountants.items()
+    ]
+    print_table(("accountant", "epsilon"), rows, numbers=(1,))
+    reasons = [f"{name}: {why}" for name, why in accountants.items() if isinstance(why, str)]
+    bracket = f"certified: {at_least(bounds.lower)} <= epsilon <= {at_most(bounds.upper)}"
+    note = [f"note: {bounds.note}"] if bounds.note else []
+    print_lines([*(["", *reasons] if reasons else []), "", bracket, *note])
+
+
+@click.command(cls=Command)
+@click.option("--epsilon", type=Real(above=0), required=True, help="The target: epsilon > 0.")
+@click.option("--delta", type=DELTA, required=True, help="The target: 0 <= delta < 1.")
+@click.option(
+    "--solve-for",
+    metavar="|".join(_USED),
+    default="noise-multiplier",
+    help="Which parameter to find.",
+)
+@noise_option
+@sensitivity_option
+@rate_option
+@steps_option
+@relation_option
+def calibrate(
+    epsilon: float,
+    delta: float,
+    solve_for: str,
+    relation: str | None,
+    as_json: bool,
+    **typed: str | None,
+) -> None:
+    r"""The least noise, or the most steps or sampling, that meets (epsilon, delta).
+
+    The answer always satisfies the target; what it costs is printed beside it.
+
+    Examples:
+      discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --steps 10000
+      discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --noise-multiplier 1.1 \
+        --solve-for steps
+      discreet calibrate --epsilon 2 --delta 1e-5 --steps 10000 --noise-multiplier 1.1 \
+        --solve-for rate
+      discreet calibrate --epsilon 1 --delta 1e-6 --steps 20 --solve-for laplace-scale
+    """
+    unknown = one_of("solve_for", solve_for, tuple(_USED))
+    for name, text in typed.items():
+        if text is not None and name not in _USED[unknown]:
+            raise InvalidValue(name, text, f"no value when solving for {unknown}")
+    if typed["noise_multiplier"] is None and "noise_multiplier" in _USED[unknown]:
+        raise InvalidValue("noise_multiplier", None, f"a number when solving for {unknown}")
+
+    from discreet.privacy import Relation
+
+    neighbours = Relation.parse("add_remove" if relation is None else relation)
+    found = _solve(unknown, epsilon, delta, typed, neighbours)
+    run = {**typed, unknown.replace("-", "_"): repr(found)}
+    loss = Mechanism(**run, relation=neighbours.value).loss()
+    reached = loss.epsilon(delta=delta)
+    if as_json:
+        print_json(
+            {
+                "solved_for": unknown.replace("-", "_"),
+                "value": found,
+                "target": {"epsilon": epsilon, "delta": delta},
+                "epsilon": finite(reached),
+                "relation": neighbours.value,
+                "description": repr(loss),
+            }
+        )
+        return
+    rounded = at_most if unknown in ("noise-multiplier", "laplace-scale") else at_least
+    value = str(found) if isinstance(found, int) else rounded(found, digits=6)
+    cost = f"epsilon: {at_most(reached)} (target {epsilon:g}) at delta {delta!r}"
+    print_lines([f"{unknown.replace('-', ' ')}: {value}", f"{cost}, relation {neighbours.value}"])
+
+
+def _solve(
+    unknown: str, epsilon: float, delta: float, typed: dict[str, str | None], relation: Relation
+) -> float:
+    from discreet import privacy
+
+    target: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
+    rate = real("rate", typed["rate"] or "1", above=0, at_most=1)
+    steps = count("steps", typed["steps"] or "1", at_least=1)
+    if relation.value != "add_remove" and (rate < 1.0 or unknown == "rate"):
+        # Poisson amplification is proved from add_remove to add_remove.
+        raise InvalidValue("relation", relation, "add_remove with a sampling rate")
+    if unknown == "noise-multiplier":
+        return privacy.least_noise_multiplier(**target, rate=rate, steps=steps, relation=relation)
+    if unknown == "laplace-scale":
+        reach = real("sensitivity", typed["sensitivity"] or "1", above=0)
+        return privacy.least_laplace_scale(
+            **target, sensitivity=reach, count=steps, relation=relation
+        )
+    noise = real("noise_multiplier", typed["noise_multiplier"] or "", above=0)
+    if unknown == "steps":
+        return privacy.most_steps(**target, noise_multiplier=noise, rate=rate, relation=relation)
+    return privacy.largest_rate(**target, noise_multiplier=noise, steps=steps)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Epsilon by accountant and number of steps, for one Poisson-sampled Gaussian.
+
+    ``epsilons`` holds one value for each entry of ``steps``, infinite where no finite
+    epsilon holds; an accountant that does not apply is in ``reasons`` instead.
+    """
+
+    noise_multiplier: float
+    rate: float
+    delta: float
+    steps: list[int]
+    epsilons: dict[str, list[float]]
+    reasons: dict[str, str]
+
+
+@click.command(cls=Command)
+@click.option(
+    "--noise-multiplier", type=Real(above=0), default="4", help="Noise over the clip norm."
+)
+@click.option(
+    "--rate",
+    type=Real(above=0, at_most=1),
+    default="0.01",
+    help="Probability that a record is in a step.",
+)
+@click.option("--delta", type=DELTA, default="1e-5", help="0 <= delta < 1.")
+@click.option(
+    "--max-steps", type=Count(at_least=1), default="40000", help="Where the comparison ends."
+)
+@click.option(
+    "--points",
+    type=Count(at_least=1, at_most=1000),
+    default="20",
+    help="How many numbers of steps, evenly in ratio.",
+)
+@picture_option
+def compare(
+    noise_multiplier: float,
+    rate: float,
+    delta: float,
+    max_steps: int,
+    points: int,
+    output: str | None,
+    as_json: bool,
+) -> None:
+    """Every accountant over the steps of DP-SGD, as a table and as a picture.
+
+    Noise multiplier, rate and delta default to those of a figure of Abadi et al. (2016); 40000
+    steps at rate 0.01 are 400 epochs.
+
+    Examples:
+      discreet compare --output compare.png
+      discreet compare --noise-multiplier 1.1 --rate 256/60000 --max-steps 1e5 --json
+    """
+    grid = _geometric(max_steps, points)
+    with output_file(output, ".png", ".svg") as place:
+        from discreet.privacy import Gaussian, every_accountant
+
+        step = Gaussian(noise_multiplier).poisson(rate=rate)
+        answers = [
+            every_accountant(steps * step, delta=delta) for steps in tracked(grid, "accountants")
+        ]
+        epsilons, reasons = _by_accountant(answers)
+        comparison = Comparison(noise_multiplier, rate, delta, grid, epsilons, reasons)
+        if place is not None:
+            from discreet.report import draw_comparison
+
+            draw_comparison(comparison, place)
+    if as_json:
+        values = {name: list(map(finite, column)) for name, column in epsilons.items()}
+        print_json({**asdict(comparison), "epsilons": values, "picture": output})
+        return
+    facts = f"noise multiplier {noise_multiplier!r}, rate {rate!r}, delta {delta!r}"
+    print_lines([f"epsilon for {facts}, relation add_remove", ""])
+    rows = [
+        [str(steps), *(at_most(column[at], digits=4) for column in epsilons.values())]
+        for at, steps in enumerate(grid)
+    ]
+    print_table(["steps", *epsilons], rows, numbers=range(1 + len(epsilons)))
+    lines = [f"{name} does not apply: {why}" for name, why in reasons.items()]
+    if lines:
+        print_lines(["", *lines])
+    if output is not None:
+        print_lines(["", f"picture: {output}"])
+
+
+def _geometric(last: int, points: int) -> list[int]:
+    """Distinct integers from 1 to ``last``, about evenly spaced in ratio; ``last`` is exact.
+
+    >>> _geometric(1000, 4), _geometric(3, 10), _geometric(500, 1)
+    ([1, 10, 100, 1000], [1, 2, 3], [500])
+    """
+    inner = {round(math.exp(math.log(last) * i / (points - 1))) for i in range(points - 1)}
+    return sorted(inner | {last})
+
+
+def _by_accountant(
+    answers: list[dict[str, float | str]],
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return the epsilons of every accountant, and why some of them do not apply."""
+    epsilons: dict[str, list[float]] = {}
+    reasons: dict[str, str] = {}
+    for name in answers[-1]:
+        column = [answer[name] for answer in answers]
+        refusals = [value for value in column if isinstance(value, str)]
+        if refusals:
+            reasons[name] = refusals[-1]
+        if len(refusals) < len(column):
+            epsilons[name] = [math.inf if isinstance(value, str) else value for value in column]
+    return epsilons, reasons
+
+
+@click.command(cls=Command)
+@click.option("--epsilon", type=Real(at_least=0), required=True, help="epsilon >= 0.")
+@click.option("--delta", type=DELTA, default="0", help="0 <= delta < 1.")
+@click.option(
+    "--prior",
+    type=Real(at_least=0, at_most=1),
+    default="0.5",
+    help="What the attacker believes beforehand: 0 <= prior <= 1.",
+)
+@picture_option
+def explain(epsilon: float, delta: float, prior: float, output: str | None, as_json: bool) -> None:
+    """What (epsilon, delta) means for one person, in plain words and as a picture.
+
+    An attacker believes with probability --prior that the person's data was used. How far
+    can the release move that belief, and how well can any test tell?
+
+    Examples:
+      discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
+      discreet explain --epsilon 8 --delta 1e-5 --output explain.png
+    """
+    with output_file(output, ".png", ".svg") as place:
+        from discreet.privacy import theorems
+
+        explanation = theorems.explain(epsilon, delta, prior=prior)
+        if place is not None:
+            from discreet.report import draw_explanation
+
+            draw_explanation(explanation, place)
+    if as_json:
+        print_json({**explanation.to_json(), "picture": output})
+        return
+    print_lines(explanation.sentences())
+    if output is not None:
+        print_lines(["", f"picture: {output}"])

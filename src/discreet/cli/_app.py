@@ -1,0 +1,331 @@
+"""The application: its commands, its exit codes, and errors that fit on one line.
+
+An error is one line on stderr that names the option, the value and what was expected; with
+``--json`` that line is a JSON object. The codes are in the help of ``discreet`` and in
+docs/exit-codes.md; codes 2 to 4 mean that nothing was charged. A command returns its code, or None
+for 0. Modules of commands are loaded when a command of theirs is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+import traceback
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any, ClassVar, NoReturn
+
+import click
+
+from discreet import __version__
+from discreet.errors import (
+    AlreadyCharged,
+    BudgetExceeded,
+    DataCorrupt,
+    DataUnavailable,
+    DiscreetError,
+    FileUnusable,
+    InvalidValue,
+    KeyConflict,
+    LedgerError,
+    LedgerUnconfirmed,
+    MechanismHalted,
+    ResumeRefused,
+    SchemaError,
+    SignatureInvalid,
+)
+
+# The first class that fits decides. In what is not here an option or a value is to blame.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (SignatureInvalid, 1),
+    (BudgetExceeded, 3),
+    (MechanismHalted, 3),
+    (LedgerUnconfirmed, 5),
+    (AlreadyCharged, 5),
+    (KeyConflict, 2),
+    (LedgerError, 4),
+    (DataUnavailable, 4),
+    (DataCorrupt, 4),
+    (SchemaError, 4),
+    (ResumeRefused, 4),
+    (OSError, 4),
+    (MemoryError, 4),
+)
+# A value that was refused because of one of these names a file that cannot be used.
+_UNUSABLE = (FileUnusable, OSError, EOFError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error)
+
+# What the library calls an argument, where commands have another name for it.
+_NAME_OF_ARGUMENT = {"scale": "laplace_scale", "data": "file"}
+
+# Name of the command, its module and one line about it.
+COMMANDS = {
+    "demo": ("_demo", "Claim, attack, audit and certificate, in about a minute."),
+    "account": ("_accounting", "What a release costs, by every accountant."),
+    "calibrate": ("_accounting", "The noise, steps or rate that meets a target."),
+    "compare": ("_accounting", "Every accountant over the steps of a run."),
+    "explain": ("_accounting", "What a guarantee means for one person."),
+    "release": ("_release", "One private answer, its loss and its error bars."),
+    "audit-mechanism": ("_audit", "Try to refute a mechanism."),
+    "train": ("_train", "A private model from a file, with its certificate."),
+    "pate": ("_train", "A student of private teachers, with its certificate."),
+    "predict": ("_train", "What a trained model says about a file."),
+    "certify": ("_certificate", "The certificate of a model, with attacks on it."),
+    "certificate": ("_certificate", "Check a certificate."),
+    "recheck": ("_certificate", "Which files of version 0.1 claim too small an epsilon."),
+    "attack": ("_attack_tables", "What an adversary really gets."),
+    "ledger": ("_ledger", "Budgets that survive crashes and races."),
+    "curator": ("_curator", "Datasets, analysts and tokens of a service."),
+    "serve": ("_curator", "Answer analysts over HTTP, with a web page."),
+    "query": ("_curator", "Ask a service a question."),
+}
+
+
+def _keep_examples(text: str | None) -> str | None:
+    """Mark the lines of examples and lists, which are not to be folded."""
+    if text is None:
+        return None
+    return re.sub(
+        r"^(?=(?:Examples?|Exit codes):$)", "\b\n", inspect.cleandoc(text), flags=re.MULTILINE
+    )
+
+
+class Command(click.Command):
+    """A command: every one takes ``--json``, and its help keeps the lines of its examples."""
+
+    def __init__(self, name: str | None, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.help = _keep_examples(self.help)
+        told = "Print one JSON object, and errors as one line of JSON."
+        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=told))
+
+
+class Group(click.Group):
+    """Commands in the order in which they were written; without one the help is printed."""
+
+    command_class = Command
+
+    def __init__(self, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self.help = _keep_examples(self.help)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args:
+            click.echo(ctx.get_help())
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+class App(Group):
+    """All commands; every refusal is reported as one line and its exit code."""
+
+    _words: ClassVar[list[str]] = []
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"discreet.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command, and write out what it printed, while a failure still has its exit code."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except (OSError, UnicodeEncodeError) as error:
+            # Whoever failed to open or write a file says which.
+            if isinstance(error, DiscreetError) or getattr(error, "filename", None) is not None:
+                raise
+            _drop_output()
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise OSError(0, f"the output cannot be written ({reason})") from None
+        return code
+
+    def main(  # type: ignore[override]  # it never returns, in any mode
+        self, args: Sequence[str] | None = None, **kwargs: Any
+    ) -> NoReturn:
+        """Run the command line and exit."""
+        words = self._words[:] = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in (words[: words.index("--")] if "--" in words else words)
+        before = _charges_made()
+        try:
+            code = super().main(words, **{**kwargs, "standalone_mode": False})
+        except click.Abort:
+            sys.exit(130)
+        except click.ClickException as error:
+            _refuse(_usage_message(error), 2, {}, as_json=as_json)
+        except Exception as error:
+            spent = _charges_made() > before
+            if not isinstance(error, DiscreetError | OSError | MemoryError):
+                if not spent:
+                    raise
+                traceback.print_exc()  # what was not foreseen is shown in full
+            code = 5 if spent else _code_of(error)
+            _refuse(self._message(error), code, self._details(error), as_json=as_json)
+        sys.exit(code if isinstance(code, int) else 0)
+
+    def _message(self, error: Exception) -> str:
+        if isinstance(error, InvalidValue):
+            title = self._title(error.argument)
+            return f"{title} = {_shown_value(error)}: expected {error.expected}"
+        if isinstance(error, MemoryError):
+            return "discreet: memory ran out"  # its own text would tell the number of rows
+        if isinstance(error, OSError) and not isinstance(error, DiscreetError):
+            where = "" if error.filename is None else f"{error.filename}: "
+            return f"discreet: {where}{error.strerror or error}"
+        return f"discreet: {str(error) or type(error).__name__}"
+
+    def _details(self, error: Exception) -> dict[str, Any]:
+        """Return what an error says beside its text, as JSON."""
+        if isinstance(error, InvalidValue):
+            option = self._title(error.argument).lstrip("-").replace("-", "_").lower()
+            value = _shown_value(error)
+            return {"option": option, "value": value, "expected": error.expected}
+        if isinstance(error, BudgetExceeded):
+            left = {name: str(value) for name, value in error.remaining.items()}
+            return {"budget": error.budget, "remaining": left}
+        return {}
+
+    def _title(self, argument: str) -> str:
+        """Name the option, or the metavar of the argument, that the command that ran has."""
+        command: click.Command = self
+        context = click.Context(self)
+        for word in self._words:
+            if isinstance(command, click.Group):
+                command = command.get_command(context, word) or command
+        titles = {}
+        for parameter in command.params:
+            longest = max(parameter.opts, key=len)
+            known = (parameter.metavar or longest).strip("[]")
+            title = longest if isinstance(parameter, click.Option) else known
+            titles[parameter.name] = titles[longest.lstrip("-").replace("-", "_")] = title
+        names = (argument, _NAME_OF_ARGUMENT.get(argument, argument))
+        return next((titles[name] for name in names if name in titles), argument)
+
+
+def shown(value: object) -> str:
+    """A refused value on one line: as typed where that is readable, else quoted.
+
+    >>> shown("5/4"), shown(""), shown(2.0)
+    ('5/4', "''", '2.0')
+    """
+    text = str(value)
+    plain = text.isprintable() and text == text.strip() and text
+    return text if plain else repr(text)
+
+
+def _shown_value(error: InvalidValue) -> str:
+    return "none" if error.value is None else shown(error.value)
+
+
+def _usage_message(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    command = "discreet" if context is None else context.command_path
+    return f"{command}: {error.format_message().rstrip('.')} (see {command} --help)"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those during whose handling it was raised."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__context__
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error, InvalidValue) and any(
+        isinstance(one, _UNUSABLE) for one in _causes(error)
+    ):
+        return 4
+    status = getattr(error, "status", None)  # what a service answered
+    if isinstance(status, int):
+        return 5 if status == 500 else 4 if status == 404 or status > 500 else 2
+    return next((code for kind, code in _CODES if isinstance(error, kind)), 2)
+
+
+def _charges_made() -> int:
+    """Return how many charges this process has made; without the ledger's code there are none."""
+    module = sys.modules.get("discreet.ledger._charge")
+    return 0 if module is None else int(module.Charge.made_here)
+
+
+def _drop_output() -> None:
+    """What is still waiting to be written must not fail a second time."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError, AttributeError):  # a stream in memory
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+
+
+def _refuse(message: str, code: int, details: dict[str, Any], *, as_json: bool) -> NoReturn:
+    text = " ".join(message.split())
+    if code == 5:
+        text += " (charged before it failed: the budget is spent)"
+    if as_json:
+        text = json.dumps({"error": text, "code": code, **details})
+    print(text, file=sys.stderr)
+    sys.exit(code)
+
+
+@click.group(
+    "discreet",
+    cls=App,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+)
+@click.version_option(__version__, message="discreet %(version)s", help="Print the version.")
+def app() -> None:
+    """Differential privacy for machine learning, with a certificate.
+
+    A reported epsilon is always an upper bound. Numbers may be written as 0.01, 1e-5 or
+    256/60000. Every command prints JSON with --json and explains itself with --help.
+
+    Examples:
+      discreet demo
+      discreet account --noise-multiplier 1.1 --rate 256/60000 --steps 14062 --delta 1e-5
+      discreet calibrate --epsilon 2 --delta 1e-5 --rate 0.01 --steps 10000
+      discreet compare --output compare.png
+      discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
+      discreet ledger create study.ledger census --epsilon 1 --delta 1e-6
+      discreet train patients.csv --schema schema.toml --epsilon 2 --out model
+      discreet attack anonymity patients.csv --quasi zip --quasi birth --quasi sex
+
+    Exit codes:
+      0  done
+      1  the answer is no: a check failed or a claim was refuted
+      2  not understood: an option or a value cannot be accepted
+      3  the budget is too small
+      4  a file, ledger or service is missing, damaged, taken, busy, full or not writable
+      5  charged, and then failed: the budget is spent
+      6  nothing is wrong, but something was not checked
+    """
+
+
+def main() -> None:
+    """Run the command line; this is the console script ``discreet``."""
+    try:
+        app(prog_name="discreet")
+    except Exception:  # noqa: BLE001 - Python would end with 1, which here means "no"
+        traceback.print_exc()
+        sys.exit(70)

@@ -55,7 +55,7 @@ class Silence:
         self.taken += 1
         return [torch.zeros_like(parameter) for parameter in self._parameters]
 
-    def release(self):
+    def prepare(self, step):
         pass
 
     def scalar(self, stddev):

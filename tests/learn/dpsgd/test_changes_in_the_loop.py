@@ -4,6 +4,7 @@ import os
 
 import pytest
 import torch
+from discreet.learn.dpsgd.engine.stack_pass import StackPass
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -11,7 +12,6 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
 from discreet.learn.dpsgd.engine.contributions import OuterBias
-from discreet.learn.dpsgd.engine.stack_pass import StackPass
 from discreet.learn.dpsgd.noise import NoiseBank
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, silenced, wrap
 

@@ -24,7 +24,6 @@ A norm computed in floating point is off by some units in its last place, so the
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -229,11 +228,5 @@ def layers_of(names: Sequence[str]) -> list[list[str]]:
 def _at_most(squared_norms: Tensor, bound: float, factor: float) -> Tensor:
     """``factor`` times min(1, bound / norm)."""
     bound *= factor * (1.0 - ROUNDING_MARGIN)
-    # Not imported here: plans are read without torch, and what nobody imported is not compiled.
-    compiled: Any = sys.modules.get("discreet.learn.dpsgd.engine.compiled_stack")
-    loops = None if compiled is None else compiled.ready_loops(squared_norms)
-    if loops is not None:
-        weights: Tensor = loops.at_most(squared_norms, bound, factor)
-        return weights
     weights = squared_norms.rsqrt().mul_(bound)
     return weights.clamp_(max=factor).nan_to_num_(nan=0.0)

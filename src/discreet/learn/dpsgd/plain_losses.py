@@ -1,4 +1,4 @@
-"""When a step needs no autograd: losses whose gradient is known, in models that nobody watches."""
+"""Calls of the user's loss and model in which an error shows no private number."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from discreet._validate import withheld
 from discreet.errors import DiscreetError, InvalidValue
-from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 
 __all__ = [
     "are_classes",
-    "is_plain_cross_entropy",
-    "is_plainly_trained",
     "losses_of",
     "not_one_each",
     "outputs_of",
@@ -25,8 +20,6 @@ __all__ = [
 ]
 
 Result = TypeVar("Result")
-_CROSS_ENTROPY = nn.CrossEntropyLoss.forward
-_FUNCTION = F.cross_entropy
 
 
 def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) -> Tensor:
@@ -45,7 +38,6 @@ def losses_of(loss: Callable[[Any, Any], Tensor], outputs: Any, targets: Any) ->
     try:
         return loss(outputs, targets)
     except (IndexError, RuntimeError, ValueError) as error:
-        refuse_inference("targets", targets, error)
         if "out of bounds" in str(error):
             refusal = _no_class(outputs)
         elif _tells(error):
@@ -111,41 +103,3 @@ def _no_class(outputs: Any) -> InvalidValue:
     known = isinstance(outputs, Tensor) and outputs.ndim > 1
     classes = f"from 0 to {outputs.shape[1] - 1}" if known else "that the outputs have"
     return withheld("targets", f"classes {classes}")
-
-
-def is_plain_cross_entropy(loss: object, targets: Any, *, rows: int) -> bool:
-    """Whether a loss is the cross-entropy of each example with one class, and nothing else."""
-    return (
-        type(loss) is nn.CrossEntropyLoss
-        and nn.CrossEntropyLoss.forward is _CROSS_ENTROPY
-        and F.cross_entropy is _FUNCTION
-        and loss.reduction == "none"
-        and getattr(loss, "weight", None) is None
-        and loss.label_smoothing == 0.0
-        and loss.ignore_index < 0
-        and "forward" not in loss.__dict__
-        and not _has_hooks(loss, before=0, after=0)
-        and type(targets) is Tensor
-        and targets.dtype == torch.int64
-        and targets.shape == (rows,)
-        and targets.device.type == "cpu"
-    )
-
-
-def is_plainly_trained(model: nn.Module, *, before: int, after: int) -> bool:
-    """Whether a model would be recorded, and has no hooks but so many of our own."""
-    return (
-        model.training
-        and torch.is_grad_enabled()
-        and not _has_hooks(model, before=before, after=after)
-    )
-
-
-def _has_hooks(module: nn.Module, *, before: int, after: int) -> bool:
-    return bool(
-        len(module._forward_pre_hooks) > before
-        or len(module._forward_hooks) > after
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or torch_module._has_any_global_hook()  # type: ignore[no-untyped-call]
-    )

@@ -25,7 +25,7 @@ import operator
 import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from itertools import chain
 from typing import Any, NoReturn, final
 
@@ -51,12 +51,9 @@ from discreet.learn.dpsgd.loading import Chunk, Collate, Loading, length_of
 from discreet.learn.dpsgd.noise import NoiseBank
 from discreet.learn.dpsgd.padding import Paddings, PaddingWatch, require_padding_ignored
 from discreet.learn.dpsgd.plain_losses import (
-    is_plain_cross_entropy,
-    is_plainly_trained,
     losses_of,
     not_one_each,
     outputs_of,
-    silenced,
 )
 from discreet.learn.dpsgd.plan import Plan, certified, loss_of_all
 from discreet.learn.dpsgd.preparing import prepared
@@ -521,35 +518,23 @@ class Private:
         """Do all that a batch is for: forward, loss, backward, ``optimizer.step()``.
 
         The batch is ``(*inputs, targets)``, and ``loss(model(*inputs), targets)`` gives one loss
-        for each row (``reduction="none"``). The same as the four lines, and the fastest form:
-        plain stacks of linear layers under ``nn.CrossEntropyLoss`` take it without autograd. An
-        example that the model or the loss cannot take, such as one whose target is no class,
-        adds nothing (:mod:`~discreet.learn.dpsgd.unfit`).
+        for each row (``reduction="none"``). An example that the model or the loss cannot take,
+        such as one whose target is no class, adds nothing.
         """
         if len(batch) < 2:
             raise InvalidValue("batch", f"{len(batch)} parts", "the inputs and then the targets")
-        *inputs, targets = batch
 
         def compute(model: nn.Module, parts: Any) -> Tensor:
-            *given, sought = parts
-            return losses_of(loss, outputs_of(model, given), sought)
+            *inputs, targets = parts
+            return losses_of(loss, outputs_of(model, inputs), targets)
 
-        losses = self._losses_of_fit(
-            compute, batch, partial(self._passed_at_once, loss, tuple(inputs), targets)
-        )
-        if losses is not None:
-            self.backward(losses)
+        self.backward(self._losses_of_fit(compute, batch))
         self._optimizer.step()
 
-    def _losses_of_fit(
-        self, compute: Compute, batch: Any, at_once: Callable[[], bool] = lambda: False
-    ) -> Tensor | None:
-        """The losses of a batch, without those of examples that the model or the loss refuses.
-
-        Nothing if ``at_once`` has taken both passes.
-        """
+    def _losses_of_fit(self, compute: Compute, batch: Any) -> Tensor:
+        """The losses of a batch, without those of examples that the model or the loss refuses."""
         try:
-            return None if at_once() else compute(self._model, batch)
+            return compute(self._model, batch)
         except (PlanViolation, torch.OutOfMemoryError):
             raise
         except Exception as error:
@@ -570,26 +555,6 @@ class Private:
         losses = plain(compute(self._model, self._lineage.mark(found[0])))
         fit: Tensor = self._lineage.mark(losses.masked_fill(found[1].to(losses.device), 0.0))
         return fit
-
-    def _passed_at_once(self, loss: object, inputs: tuple[Any, ...], targets: Any) -> bool:
-        """Whether both passes were taken without autograd, with nobody there to notice."""
-        if (
-            self._chunk is None
-            or self._state_watch is not None
-            or self._loss_watch.is_on
-            or self._form.kind == "total"
-            or not is_plain_cross_entropy(loss, plain(targets), rows=self._rows)
-            or not is_plainly_trained(self._model, before=1, after=2)
-        ):
-            return False
-        if self._watch is not None:
-            self._watch.stop()  # one loss for each example: no reduction to look at
-        unmarked = self._guard(self._model, inputs, {})
-        inputs, targets = inputs if unmarked is None else unmarked[0], plain(targets)
-        self._form.kind = "each"
-        self._scale = 1.0
-        assert self._engine is not None  # there is an open batch
-        return silenced(self._model, self._engine.cross_entropy, inputs, targets)
 
     def backward(self, losses: Tensor) -> None:
         """Backward from one loss for each row of the batch: the recommended form.
@@ -682,7 +647,7 @@ class Private:
         weights = self._plan.clipping.weights(norms, clip_norm=self._clip.norm, factor=factor)
         noisy = self._noisy
         assert noisy is not None
-        engine.add_clipped_sum(weights, noisy, last=True)
+        engine.add_clipped_sum(weights, noisy)
 
     def _begin_step(self) -> None:
         """Take fresh noise."""
@@ -705,7 +670,7 @@ class Private:
         self._stepped = True
         self._drop_gradients()
         assert self._bank is not None
-        self._bank.release()
+        self._bank.prepare(self._step)
         for call in self._after_step:
             call()
         if self._watch is not None and self._running:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from discreet.learn.dpsgd.engine import rounding
-from discreet.learn.dpsgd.engine.patches import Geometry
+from discreet.learn.dpsgd.engine.rule_convolution import Geometry
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

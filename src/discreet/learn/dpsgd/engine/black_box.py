@@ -21,11 +21,8 @@ from torch.utils import _pytree as pytree
 
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine.axes import UnknownOrder, declared_axis
-from discreet.learn.dpsgd.engine.inference_mode import refuse_inference
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder
 from discreet.learn.dpsgd.engine.sources import own_leaf
-from discreet.learn.dpsgd.engine.stack import Stack
-from discreet.learn.dpsgd.engine.stack_pass import StackPass
 from discreet.learn.dpsgd.isolation.parts import leaves_behind
 
 __all__ = ["BlackBoxes"]
@@ -93,8 +90,6 @@ class BlackBoxes:
         self._looked_at: set[int] = set()
         self._installed: list[tuple[nn.Module, Any]] = []
         self._inside = False
-        self.stack = Stack.of(model, recorder)
-        self.watched = False
 
     @property
     def inside(self) -> bool:
@@ -117,57 +112,18 @@ class BlackBoxes:
             else:
                 module.__dict__["forward"] = before
         self._installed = []
-        self.watched = False
-        self.drop_passes()
-
-    def drop_passes(self) -> None:
-        """Let go of the passes of a plain stack."""
-        if self.stack is not None and self.stack.passes:
-            self.stack.passes = []
-
-    def cross_entropy(self, inputs: tuple[Any, ...], targets: Tensor) -> bool:
-        """Take both passes of a plain stack at once; False if the model is none, or called so."""
-        stack = self.stack
-        if stack is None or self._inside or not self._installed:
-            return False
-        routed = self._model.__dict__.get("forward")
-        if not isinstance(routed, _Routed) or not stack.fits(routed.own, inputs, {}):
-            return False
-        try:
-            return stack.cross_entropy(inputs[0], targets)
-        except RuntimeError as error:
-            refuse_inference("inputs", inputs, error)
-            raise
-
-    def only_pass(self) -> StackPass | None:
-        """The pass of a plain stack, if nothing else was recorded."""
-        if self.stack is None or self.watched or len(self.stack.passes) != 1:
-            return None
-        return self.stack.passes[0]
-
-    def spread_out(self) -> None:
-        """Have everything that was recorded stand with its parameters."""
-        if self.stack is not None and self.stack.passes:
-            self.stack.spread_out()
 
     def _root_forward(
         self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        try:
-            if self.stack is not None and self.stack.fits(own, args, kwargs):
-                return self.stack.run(args[0])
-            self.watched = True
-            for value in args:
-                self._recorder.admit(value)
-            if kwargs:
-                self._recorder.admit(kwargs)
-            with self._recorder:
-                return self._forward(module, own, *args, **kwargs)
-        except RuntimeError as error:
-            refuse_inference("inputs", (args, kwargs), error)
-            raise
+        for value in args:
+            self._recorder.admit(value)
+        if kwargs:
+            self._recorder.admit(kwargs)
+        with self._recorder:
+            return self._forward(module, own, *args, **kwargs)
 
     def _forward(
         self, module: nn.Module, own: Callable[..., Any], *args: Any, **kwargs: Any

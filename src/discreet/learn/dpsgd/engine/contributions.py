@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Protocol, final
 
 import torch
@@ -21,11 +20,9 @@ from torch import Tensor
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.rounding import (
-    allowance,
     bounded_norms,
     gram_squared_norms,
     lengths,
-    lost,
     outer_squared_norms,
     spread,
     tied_squared_norms,
@@ -35,7 +32,6 @@ __all__ = [
     "Contribution",
     "Lookup",
     "Outer",
-    "OuterBias",
     "PerExample",
     "Versions",
     "cheapest_form",
@@ -97,7 +93,6 @@ def require_unchanged(part: Contribution | None) -> None:
     """Raise if the factors that a contribution keeps are not those that its norms are of."""
     if isinstance(part, Tied):
         part.lookup.versions.check()
-    if isinstance(part, Tied | OuterBias):
         part = part.outer
     versions = getattr(part, "versions", None)
     if versions is not None:
@@ -132,6 +127,7 @@ class PerExample:
 
     def __init__(self, values: Tensor, norms: Tensor | None = None) -> None:
         self.values = values
+        self.versions = Versions(values)
         self._norms = norms
 
     def norms(self) -> Tensor:
@@ -242,7 +238,7 @@ class Outer:
             left, right = left.unsqueeze(1), right.unsqueeze(1)
         return torch.bmm(left.transpose(1, 2), right).view(-1, *self.shape)
 
-    def settled(self) -> Outer | PerExample:
+    def choose_form(self) -> Outer | PerExample:
         """Return the cheapest form, with the norms where forming gradients gives them."""
         left, right = self.with_terms()
         examples, p, d = left.shape[0], left.shape[2], right.shape[2]
@@ -279,27 +275,6 @@ class Outer:
         if self.left.ndim == 2:
             return self.left.unsqueeze(1), self.right.unsqueeze(1)
         return self.left, self.right
-
-
-@final
-class OuterBias:
-    """The bias beside an :class:`Outer` weight of one term: its gradient is the left factor."""
-
-    def __init__(self, outer: Outer) -> None:
-        self.outer = outer
-
-    def squared_norms(self) -> Tensor:
-        return lengths(self.outer.left).square_()
-
-    def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
-        left = self.outer.left
-        add_into(total, lambda flat: flat.addmv_(left.t(), weights, alpha=factor))
-
-    def per_example(self) -> Tensor:
-        return self.outer.left
-
-    def without(self, removed: Tensor) -> PerExample:
-        return PerExample(erased(self.outer.left, removed))
 
 
 @final
@@ -366,49 +341,12 @@ def total_squared_norms(parts: Sequence[Contribution], factor: float = 1.0) -> T
 
     Few calls rather than few multiplications: for small layers a call costs more than its work.
     """
-    totals: list[Tensor] = []
-    norms: list[Tensor] = []
-    wide = 1
-    lefts: list[Tensor] = []
-    rights: list[Tensor] = []
-    with_bias = {id(part.outer) for part in parts if isinstance(part, OuterBias)}
-    paired = {id(part) for part in parts if isinstance(part, Outer)} & with_bias
-    for part in parts:
-        if isinstance(part, PerExample):
-            norms.append(part.norms())
-        elif isinstance(part, OuterBias):
-            if id(part.outer) not in paired:
-                norms.append(lengths(part.outer.left))
-        elif isinstance(part, Outer) and id(part) in paired and part.left.ndim == 2:
-            wide = max(wide, part.left.shape[1])
-            lefts.append(lengths(part.left))
-            rights.append(lengths(part.right))
-        else:
-            totals.append(part.squared_norms())
+    norms = [part.norms() for part in parts if isinstance(part, PerExample)]
+    totals = [part.squared_norms() for part in parts if not isinstance(part, PerExample)]
     if norms:
         totals.append(squared_lengths(norms))
-    if lefts:
-        # |left|^2 |right|^2 for the weight and |left|^2 for its bias.
-        left = lefts[0] if len(lefts) == 1 else torch.stack(lefts)
-        right = rights[0] if len(lefts) == 1 else torch.stack(rights)
-        share = (1.0 if totals else factor) * allowance(left)
-        both = torch.addcmul(scalar(share, left), right, right, value=share)
-        both = both.mul_(torch.addcmul(scalar(lost(wide, left), left), left, left))
-        if not totals:
-            return both if len(lefts) == 1 else both.sum(0)
-        totals.append(both if len(lefts) == 1 else both.sum(0))
     whole = totals[0] if len(totals) == 1 else torch.stack(totals).sum(0)
     return whole if factor == 1.0 else whole.mul_(factor)
-
-
-@lru_cache(maxsize=64)
-def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(value, dtype=dtype, device=device)
-
-
-def scalar(value: float, like: Tensor) -> Tensor:
-    """Return a constant; never to be written to."""
-    return _scalar(value, like.dtype, like.device)
 
 
 def squared_lengths(norms: Sequence[Tensor]) -> Tensor:
@@ -432,7 +370,7 @@ def merged(parts: Sequence[Contribution]) -> Contribution:
         factors = [outer.with_terms() for outer in outers]
         left = torch.cat([pair[0] for pair in factors], dim=1)
         right = torch.cat([pair[1] for pair in factors], dim=1)
-        return Outer(left, right, outers[0].shape).settled()
+        return Outer(left, right, outers[0].shape).choose_form()
     lookups = [part for part in parts if isinstance(part, Lookup)]
     if len(lookups) == len(parts):
         return Lookup(

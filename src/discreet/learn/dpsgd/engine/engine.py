@@ -24,8 +24,6 @@ from discreet.learn.dpsgd.engine.contributions import (
 )
 from discreet.learn.dpsgd.engine.recorder import Recorder
 from discreet.learn.dpsgd.engine.rules import ALWAYS, RULES
-from discreet.learn.dpsgd.engine.scratch import keep_freed_memory
-from discreet.learn.dpsgd.engine.stack_pass import StackPass
 
 __all__ = ["GradientEngine"]
 
@@ -84,7 +82,6 @@ class GradientEngine:
         self._recorder.rules = RULES
         self._recorder.always = ALWAYS
         self._boxes = BlackBoxes(model, self._recorder)
-        keep_freed_memory()
         self._open = False
         self._scale = 1.0
         self._settled: list[Contribution | None] | None = None
@@ -133,7 +130,7 @@ class GradientEngine:
         """Whether a backward pass reached the open recording."""
         if not self._open:
             return False
-        return self._single() is not None or any(part is not None for part in self._contributions())
+        return any(part is not None for part in self._contributions())
 
     @property
     def runs_by_example(self) -> bool:
@@ -190,32 +187,16 @@ class GradientEngine:
             guard.remove()
         self._guards = []
 
-    def cross_entropy(self, inputs: tuple[Any, ...], targets: Tensor) -> bool:
-        """Record a pass of the model and of the sum of its cross-entropies, in one go.
-
-        Only for plain stacks of linear layers that are called in the plainest way, on the CPU:
-        there autograd costs more than the arithmetic. Otherwise nothing happens, and the answer
-        is no. Hooks of the model itself are not run.
-        """
-        return self._open and self._boxes.cross_entropy(inputs, targets)
-
     def _contributions(self) -> list[Contribution | None]:
         if not self._open:
             raise InvalidValue("recording", "closed", "expect(batch_size) before the forward pass")
         if self._settled is None:
-            self._boxes.spread_out()
             self._recorder.settle()
             self._settled = [
                 source.contributions[0] if source.contributions else None
                 for source in self._recorder.parameters
             ]
         return self._settled
-
-    def _single(self) -> StackPass | None:
-        """The one pass of a plain stack that is clipped as a whole, until it is spread out."""
-        if len(self._groups) > 1 or self._settled is not None:
-            return None
-        return self._boxes.only_pass()
 
     def squared_norms(self, *, scale: float = 1.0) -> Tensor:
         """Return the squared gradient norms, shape (groups, batch).
@@ -228,10 +209,6 @@ class GradientEngine:
             scale = _validate.real("scale", scale, above=0)
         refuse_autocast()
         self._scale = scale / self._recorder.repeats
-        single = self._single()
-        if single is not None:
-            self._norms = single.squared_norms(self._scale * self._scale)
-            return self._norms
         parts = self._contributions()
         some = next(iter(self._parameters.values()))
         rows = []
@@ -255,13 +232,10 @@ class GradientEngine:
         self.add_clipped_sum(weights, list(sums.values()))
         return sums
 
-    def add_clipped_sum(
-        self, weights: Tensor, totals: Sequence[Tensor], *, last: bool = False
-    ) -> None:
+    def add_clipped_sum(self, weights: Tensor, totals: Sequence[Tensor]) -> None:
         """Add the clipped sum to ``totals``, one tensor for each trainable parameter in order.
 
         Saves a pass over the parameters where the sum is to be added to something, as to noise.
-        With ``last`` the recording may be used up, which saves memory; forget it then.
         """
         refuse_autocast()
         units = self._recorder.units
@@ -269,19 +243,10 @@ class GradientEngine:
             raise InvalidValue(
                 "weights", tuple(weights.shape), f"the shape {(len(self._groups), units)}"
             )
-        single = self._single()
-        if not units or (single is not None and single.is_finite):
-            removed = None
-        else:
-            removed = self._removed(weights)
-        if single is not None and removed is None:
-            single.add_to(totals, weights[0], self._scale, last=last)
-            if last:
-                self._boxes.drop_passes()
-            return
         parts = self._contributions()
         if not units:
             return
+        removed = self._removed(weights)
         for part in parts:
             require_unchanged(part)
         with torch.no_grad():

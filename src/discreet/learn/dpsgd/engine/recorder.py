@@ -26,7 +26,6 @@ from discreet.learn.dpsgd.engine.contributions import Contribution, PerExample, 
 from discreet.learn.dpsgd.engine.folds import FOLLOWED, flat
 from discreet.learn.dpsgd.engine.pooling import FASTER
 from discreet.learn.dpsgd.engine.row_axes import KEEPING, REORDERED, SEQUENCES
-from discreet.learn.dpsgd.engine.scratch import Scratch
 from discreet.learn.dpsgd.engine.sources import Site, Source, own_leaf
 from discreet.learn.dpsgd.isolation.parts import tensors
 
@@ -75,7 +74,6 @@ class Recorder(TorchFunctionMode):
         self._data: dict[int, ref[Tensor]] = {}
         self.rules: dict[Any, Rule] = {}
         self.always: frozenset[Rule] = frozenset()
-        self.scratch = Scratch()
         self.form = BackwardForm()
         self.units = 0
         self.repeats = 1

@@ -33,8 +33,6 @@ import math
 import torch
 from torch import Tensor
 
-from discreet.learn.dpsgd.engine.compiled_gram import gram_loop_for
-
 __all__ = [
     "allowance",
     "bounded_norms",
@@ -165,18 +163,12 @@ def gram_squared_norms(left: Tensor, right: Tensor) -> Tensor:
         left, right = right, left
     least, other_least = floor(left.shape[2], left), floor(right.shape[2], right)
     other, more = inner_products(right)
-    loop = gram_loop_for(left)
-    if loop is not None:
-        # The double sum is one of float64.
-        total, spread_square = loop.sums(left, other, least, other_least)
-        steps = left.shape[2]
-    else:
-        gram, steps = inner_products(left)
-        # On the diagonals are the squared lengths of the terms.
-        square = gram.diagonal(dim1=1, dim2=2) + least
-        square = square.mul_(other.diagonal(dim1=1, dim2=2) + other_least)
-        spread_square = square.sqrt_().sum(1).square_()
-        total = gram.mul_(other).sum(2).sum(1)
+    gram, steps = inner_products(left)
+    # On the diagonals are the squared lengths of the terms.
+    square = gram.diagonal(dim1=1, dim2=2) + least
+    square = square.mul_(other.diagonal(dim1=1, dim2=2) + other_least)
+    spread_square = square.sqrt_().sum(1).square_()
+    total = gram.mul_(other).sum(2).sum(1)
     roundings = steps + more + 2 * terms + 8
     error = 1.1 * (roundings * unit_roundoff(left) + 4 * input_roundoff(left))
     total = total.add_(spread_square, alpha=error)

@@ -2,62 +2,92 @@
 
 The gradient of an example is the product of its output gradient (channels x positions) with
 its patches (positions x kernel entries); for a transposed convolution the two sides change
-roles. Where the patches come from is in :mod:`.patches`. Gradients are formed a few examples at
-a time and their norms taken while they are in the cache. Then they are kept, or, where memory
-costs more than a second product, forgotten; the weighted sum then comes from torch's own
-fused product.
+roles. Gradients are formed a few examples at a time and their norms taken while they are in the
+cache. Then they are kept, or, where memory costs more than a second product, forgotten; the
+weighted sum then comes from torch's own fused product.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from discreet.learn.dpsgd.engine.contributions import (
     MANY_TERMS,
-    Contribution,
     PerExample,
     Versions,
     cheapest_form,
     erased,
     pieces,
 )
-from discreet.learn.dpsgd.engine.patches import Geometry, Patches
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder, Rule
 from discreet.learn.dpsgd.engine.rounding import bounded_norms, lengths, patch_spread
 from discreet.learn.dpsgd.engine.rule_linear import Kept
-from discreet.learn.dpsgd.engine.scratch import Scratch
-from discreet.learn.dpsgd.engine.sources import Source
 
 __all__ = ["RULES"]
 
 
-@final
-class KernelRows:
-    """Gradients of a kernel, one tensor (examples, channels, width) for each of its slices."""
+@dataclass(frozen=True)
+class Geometry:
+    """How a convolution slides; ``before`` and ``after`` are the zeros added on each side."""
 
-    def __init__(self, slices: list[Tensor], norms: Tensor, patches: Patches) -> None:
-        self.slices = slices
-        self._norms = norms
-        self._patches = patches
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    transposed: bool
 
-    def squared_norms(self) -> Tensor:
-        return self._norms.square()
+    def padded(self, images: Tensor) -> Tensor:
+        """Return the images with their zeros, contiguous."""
+        sides = [side for pair in zip(self.before, self.after, strict=True) for side in pair[::-1]]
+        return F.pad(images, sides[::-1]).contiguous() if any(sides) else images.contiguous()
 
-    def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
-        sums = [torch.mv(part.flatten(1).t(), weights).view(part.shape[1:]) for part in self.slices]
-        kernel = self._patches.kernel([part.unsqueeze(0) for part in sums])
-        total.add_(kernel.view(total.shape), alpha=factor)
+    def overlap(self) -> int:
+        """Return in how many patches an entry of an image can be."""
+        steps = [s // math.gcd(s, h) for s, h in zip(self.stride, self.dilation, strict=True)]
+        return math.prod(-(-k // step) for k, step in zip(self.kernel, steps, strict=True))
 
-    def per_example(self) -> Tensor:
-        return self._patches.kernel(self.slices)
+    def patches(self, images: Tensor, positions: tuple[int, ...]) -> Tensor:
+        """Copy the patches (examples * groups, positions, kernel entries * channels of a group).
 
-    def without(self, removed: Tensor) -> KernelRows:
-        slices = [erased(part, removed) for part in self.slices]
-        return KernelRows(slices, erased(self._norms, removed), self._patches)
+        From images with the channels innermost, where whole rows of a patch lie side by side.
+        """
+        examples, channels, *sizes = images.shape
+        inner = range(len(sizes))
+        # A transposed convolution with output padding reaches beyond its images.
+        needed = [
+            (positions[at] - 1) * self.stride[at] + (self.kernel[at] - 1) * self.dilation[at] + 1
+            for at in inner
+        ]
+        framed = [max(needed[at], sizes[at] + self.before[at] + self.after[at]) for at in inner]
+        last = images.movedim(1, -1)
+        if framed == sizes:
+            last = last.contiguous()
+        else:
+            room = images.new_zeros(examples, *framed, channels)
+            place = [slice(self.before[at], self.before[at] + sizes[at]) for at in inner]
+            room[(slice(None), *place)] = last
+            last = room
+        per_example, *steps, _ = last.stride()
+        width = channels // self.groups
+        view = last.as_strided(
+            (examples, self.groups, *positions, *self.kernel, width),
+            (
+                per_example,
+                width,
+                *(step * jump for step, jump in zip(steps, self.stride, strict=True)),
+                *(step * hole for step, hole in zip(steps, self.dilation, strict=True)),
+                1,
+            ),
+        )
+        return view.reshape(examples * self.groups, math.prod(positions), -1)
 
 
 @final
@@ -65,7 +95,8 @@ class Convolved:
     """The use of a kernel: ``maps`` (examples, channels, *positions) against patches of ``images``.
 
     For a convolution the maps are output gradients and the images inputs; transposed, the
-    maps are inputs and the images output gradients.
+    maps are inputs and the images output gradients. ``formed`` are the gradients, if they are
+    kept, as :meth:`form` leaves them.
     """
 
     def __init__(
@@ -75,53 +106,65 @@ class Convolved:
         geometry: Geometry,
         shape: torch.Size,
         norms: Tensor | None = None,
+        formed: Tensor | None = None,
     ) -> None:
         self.maps = maps
         self.images = images
         self.geometry = geometry
         self.shape = shape
-        self.versions = Versions(maps, images)
+        self.versions = Versions(*((maps, images) if formed is None else ()))
         self._norms = norms
+        self._formed = formed
 
-    def settled(self, units: int, scratch: Scratch) -> Convolved | KernelRows | PerExample:
+    def choose_form(self, units: int) -> Convolved | PerExample:
         """Return the cheapest form, with its norms; rows of one unit are added before that."""
-        patches = Patches(self.geometry, self.maps.shape, self.images.shape, scratch)
         examples, channels = self.maps.shape[:2]
-        count, width = patches.width()
+        width = self.images.shape[1] // self.geometry.groups * math.prod(self.geometry.kernel)
         terms = math.prod(self.maps.shape[2:])
         store = examples != units
-        store = store or cheapest_form(examples, terms, channels, count * width) == "store"
-        norms = self.maps.new_zeros(examples)
+        store = store or cheapest_form(examples, terms, channels, width) == "store"
         # Patches are written and read once each, products several times.
-        places = pieces(examples, max(patches.size // 2, channels * count * width))
-        room = examples if store else places[0].stop
-        slices = [
-            self.maps.new_empty(room, channels, width)
-            if store
-            else scratch.take(f"slice {at}", (room, channels, width), self.maps)
-            for at in range(count)
-        ]
+        places = pieces(examples, max(self.geometry.groups * width * terms // 2, channels * width))
+        norms = self.maps.new_empty(examples)
+        formed = self.maps.new_empty(examples if store else 0, channels, width)
         for piece in places:
-            size = min(piece.stop, examples) - piece.start
-            targets = [part[piece] if store else part[:size] for part in slices]
-            patches.products(self.maps[piece], self.images[piece], targets)
-            norms[piece] = torch.stack([lengths(part) for part in targets]).square_().sum(0)
-        norms.sqrt_()
+            part = self.form(piece)
+            norms[piece] = lengths(part)
+            if store:
+                formed[piece] = part
+        if examples != units:
+            return PerExample(self._kernel(formed).view(units, -1, *self.shape).sum(1))
         if not store or (terms < MANY_TERMS and len(places) > 1):
             # The weighted sum may form them once more, with other roundings.
             spreads = patch_spread(self.maps, self.images, self.geometry.overlap())
             norms = bounded_norms(norms, spreads, terms=terms)
-        if not store:
-            return Convolved(self.maps, self.images, self.geometry, self.shape, norms)
-        if examples == units:
-            return KernelRows(slices, norms, patches)
-        return PerExample(patches.kernel(slices).view(units, -1, *self.shape).sum(1))
+        if store:  # the factors may go
+            none = self.maps.new_empty(0)
+            return Convolved(none, none, self.geometry, self.shape, norms, formed)
+        return Convolved(self.maps, self.images, self.geometry, self.shape, norms)
+
+    def form(self, piece: slice) -> Tensor:
+        """Return gradients (examples, channels of maps, kernel entries * channels of a group)."""
+        maps = self.maps[piece]
+        groups, positions = self.geometry.groups, maps.shape[2:]
+        rows = maps.reshape(maps.shape[0] * groups, -1, math.prod(positions))
+        products = torch.bmm(rows, self.geometry.patches(self.images[piece], tuple(positions)))
+        return products.view(*maps.shape[:2], -1)
+
+    def _kernel(self, formed: Tensor) -> Tensor:
+        """Bring what was formed into the order of the kernel."""
+        wide = formed.view(*formed.shape[:2], *self.geometry.kernel, -1).movedim(-1, 2)
+        return wide.reshape(-1, *self.shape)
 
     def squared_norms(self) -> Tensor:
         assert self._norms is not None
         return self._norms.square()
 
     def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
+        if self._formed is not None:
+            part = torch.mv(self._formed.flatten(1).t(), weights).view(1, *self._formed.shape[1:])
+            total.add_(self._kernel(part)[0], alpha=factor)
+            return
         geometry = self.geometry
         maps = self.maps * weights.view(-1, *(1,) * (self.maps.ndim - 1))
         images = self.images
@@ -145,58 +188,15 @@ class Convolved:
         total.add_(kernel.view(self.shape), alpha=factor)
 
     def per_example(self) -> Tensor:
-        patches = Patches(self.geometry, self.maps.shape, self.images.shape)
-        count, width = patches.width()
-        examples, channels = self.maps.shape[:2]
-        slices = [self.maps.new_empty(examples, channels, width) for _ in range(count)]
-        patches.products(self.maps, self.images, slices)
-        return patches.kernel(slices)
+        return self._kernel(self.form(slice(None)) if self._formed is None else self._formed)
 
     def without(self, removed: Tensor) -> Convolved:
-        maps, images = erased(self.maps, removed), erased(self.images, removed)
         norms = None if self._norms is None else erased(self._norms, removed)
+        if self._formed is not None:
+            formed = erased(self._formed, removed)
+            return Convolved(self.maps, self.images, self.geometry, self.shape, norms, formed)
+        maps, images = erased(self.maps, removed), erased(self.images, removed)
         return Convolved(maps, images, self.geometry, self.shape, norms)
-
-
-@final
-class Deferred:
-    """The use of a kernel whose gradients are formed once, later than the use became known.
-
-    Until then its factors are kept as they are; if they were written to, settling raises.
-    """
-
-    def __init__(self, use: Convolved, units: int, scratch: Scratch) -> None:
-        self._use: Convolved | None = use
-        self._units = units
-        self._scratch = scratch
-        self._settled: Convolved | KernelRows | PerExample | None = None
-
-    @property
-    def versions(self) -> Versions | None:
-        part = self._use or self._settled
-        return getattr(part, "versions", None)
-
-    def settled(self) -> Convolved | KernelRows | PerExample:
-        """Form the gradients if that was not done yet, and let go of what is no longer needed."""
-        if self._settled is None:
-            assert self._use is not None
-            self._use.versions.check()
-            with torch.no_grad():
-                self._settled = self._use.settled(self._units, self._scratch)
-            self._use = None
-        return self._settled
-
-    def squared_norms(self) -> Tensor:
-        return self.settled().squared_norms()
-
-    def add_to(self, total: Tensor, weights: Tensor, factor: float) -> None:
-        self.settled().add_to(total, weights, factor)
-
-    def per_example(self) -> Tensor:
-        return self.settled().per_example()
-
-    def without(self, removed: Tensor) -> Contribution:
-        return self.settled().without(removed)
 
 
 def convolution(
@@ -213,7 +213,7 @@ def convolution(
     """Conv1d, Conv2d and Conv3d with any stride, padding, dilation and groups."""
     axes = weight.ndim - 2
     kernel = tuple(weight.shape[2:])
-    holes = spread(dilation, axes)
+    holes = per_axis(dilation, axes)
     if isinstance(padding, str):
         total = [
             h * (k - 1) if padding == "same" else 0 for h, k in zip(holes, kernel, strict=True)
@@ -221,10 +221,10 @@ def convolution(
         before = tuple(t // 2 for t in total)
         after = tuple(t - t // 2 for t in total)
     else:
-        before = after = spread(padding, axes)
-    geometry = Geometry(kernel, spread(stride, axes), before, after, holes, groups, False)
+        before = after = per_axis(padding, axes)
+    geometry = Geometry(kernel, per_axis(stride, axes), before, after, holes, groups, False)
     options = (stride, padding, dilation, groups)
-    return watched(recorder, func, input, weight, bias, geometry, options)
+    return record_convolution(recorder, func, input, weight, bias, geometry, options)
 
 
 def transposed(
@@ -241,21 +241,21 @@ def transposed(
 ) -> Tensor:
     """ConvTranspose1d, 2d and 3d."""
     axes = weight.ndim - 2
-    zeros = spread(padding, axes)
+    zeros = per_axis(padding, axes)
     geometry = Geometry(
         tuple(weight.shape[2:]),
-        spread(stride, axes),
+        per_axis(stride, axes),
         zeros,
         zeros,
-        spread(dilation, axes),
+        per_axis(dilation, axes),
         groups,
         True,
     )
     options = (stride, padding, output_padding, groups, dilation)
-    return watched(recorder, func, input, weight, bias, geometry, options)
+    return record_convolution(recorder, func, input, weight, bias, geometry, options)
 
 
-def watched(
+def record_convolution(
     recorder: Recorder,
     func: Any,
     data: Tensor,
@@ -276,40 +276,23 @@ def watched(
     plain_weight = weight if by_weight is None else weight.detach()
     plain_bias = bias if bias is None or by_bias is None else bias.detach()
     kept = Kept(data, site)
-    waiting: list[Deferred] = []
-    later = data.requires_grad
 
     def receive(gradient: Tensor) -> None:
         if by_bias is not None:
             recorder.add_rows(by_bias, gradient.flatten(2).sum(2))
         if by_weight is not None and recorder.units:
-            use = used(by_weight, gradient, kept.take().detach(), geometry)
-            part = Deferred(use, recorder.units, recorder.scratch)
-            recorder.add(by_weight, part)
-            if later:
-                waiting.append(part)
-            else:
-                part.settled()
+            kind = by_weight.tensor.dtype
+            maps, images = gradient.to(kind), kept.take().detach().to(kind)
+            if geometry.transposed:
+                maps, images = images, maps
+            use = Convolved(maps, images, geometry, by_weight.tensor.shape)
+            with torch.no_grad():
+                recorder.add(by_weight, use.choose_form(recorder.units))
 
-    def passed(_: Tensor) -> None:
-        while waiting:
-            waiting.pop().settled()
-
-    if later and by_weight is not None:
-        # The layer's own backward pass takes working memory: gradients that are kept are formed
-        # once that is over.
-        data.register_hook(passed)  # type: ignore[no-untyped-call]
     return recorder.tap(lambda: func(data, plain_weight, plain_bias, *options), data, receive)
 
 
-def used(source: Source, gradient: Tensor, inputs: Tensor, geometry: Geometry) -> Convolved:
-    """What the gradients of a kernel are made of."""
-    maps, images = (inputs, gradient) if geometry.transposed else (gradient, inputs)
-    kind = source.tensor.dtype
-    return Convolved(maps.to(kind), images.to(kind), geometry, source.tensor.shape)
-
-
-def spread(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
+def per_axis(value: int | tuple[int, ...], axes: int) -> tuple[int, ...]:
     """One number for every axis."""
     if isinstance(value, int):
         return (value,) * axes

@@ -12,7 +12,6 @@ from torch import Tensor
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine.contributions import (
     Outer,
-    OuterBias,
     PerExample,
 )
 from discreet.learn.dpsgd.engine.recorder import NoRule, Recorder, Rule
@@ -138,14 +137,9 @@ def add_outer(
     if left.dtype != kind or right.dtype != kind:
         left, right = left.to(kind), right.to(kind)
     outer = Outer(left, right, shape)
-    if left.ndim == 2:
-        recorder.add(by_weight, outer)
-        if by_bias is not None:
-            recorder.add(by_bias, OuterBias(outer))
-        return
     if by_bias is not None:
-        recorder.add(by_bias, PerExample(left.sum(1)))
-    recorder.add(by_weight, outer.settled())
+        recorder.add(by_bias, PerExample(left if left.ndim == 2 else left.sum(1)))
+    recorder.add(by_weight, outer if left.ndim == 2 else outer.choose_form())
 
 
 def matmul(recorder: Recorder, func: Any, input: Tensor, other: Tensor) -> Tensor:  # noqa: A002

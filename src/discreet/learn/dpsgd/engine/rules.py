@@ -5,26 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 from discreet.learn.dpsgd.engine import (
-    rule_attention,
     rule_broadcast,
     rule_convolution,
     rule_embedding,
     rule_linear,
     rule_normalization,
-    rule_recurrent,
+    rule_sequences,
 )
 from discreet.learn.dpsgd.engine.recorder import Rule
 
 __all__ = ["ALWAYS", "RULES"]
 
 RULES: dict[Any, Rule] = {
-    **rule_attention.RULES,
     **rule_broadcast.RULES,
     **rule_convolution.RULES,
     **rule_embedding.RULES,
     **rule_linear.RULES,
     **rule_normalization.RULES,
-    **rule_recurrent.RULES,
+    **rule_sequences.RULES,
 }
 
 ALWAYS = rule_embedding.ALWAYS

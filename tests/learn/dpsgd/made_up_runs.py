@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.clipping import ROUNDING_MARGIN
+from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN
 from discreet.randomness import source
 from oracles import slow_dpsgd
 

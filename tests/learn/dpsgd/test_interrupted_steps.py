@@ -231,7 +231,7 @@ def test_a_batch_does_not_ride_on_the_noise_of_one_that_broke_off(place, monkeyp
     owner, name = {
         "clip norm": (type(private._clip), "end_step"),
         "gradients": (type(private), "_drop_gradients"),
-        "recording": (dpsgd.engine.engine.Recorder, "close"),
+        "recording": (dpsgd.engine._engine.Recorder, "close"),
     }[place]
     broken = 0
     while private.steps_taken < 6:

@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.dpsgd import noise as noise_module
-from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd import _noise as noise_module
+from discreet.learn.dpsgd._noise import NoiseBank
 from discreet.randomness import NormalStream, source
 
 ALARM = 1e-9

@@ -8,15 +8,15 @@ from torch import Tensor, nn
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine.contributions import (
+from discreet.learn.dpsgd.engine._convolution import Convolved, Geometry
+from discreet.learn.dpsgd.engine._forms import (
     WEIGHTED,
     Lookup,
     Outer,
     pieces,
     require_unchanged,
 )
-from discreet.learn.dpsgd.engine.rule_convolution import Convolved, Geometry
-from discreet.learn.dpsgd.engine.rule_normalization import gains
+from discreet.learn.dpsgd.engine._normalization import gains
 
 torch.set_num_threads(1)
 
@@ -85,10 +85,10 @@ def test_gains_of_many_units(features: int, kind: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def use_of_a_kernel(examples: int = 6, channels: int = 4) -> Convolved:
+def use_of_a_kernel(examples: int = 6, channels: int = 4, inner: int = 2) -> Convolved:
     geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 1, False)
-    maps, images = normal(examples, channels, 5, 5), normal(examples, 2, 5, 5, seed=1)
-    return Convolved(maps, images, geometry, torch.Size((channels, 2, 3, 3)))
+    maps, images = normal(examples, channels, 5, 5), normal(examples, inner, 5, 5, seed=1)
+    return Convolved(maps, images, geometry, torch.Size((channels, inner, 3, 3)))
 
 
 def test_gradients_of_a_kernel_that_are_kept() -> None:
@@ -107,8 +107,8 @@ def test_gradients_of_a_kernel_that_are_kept() -> None:
 
 
 def test_factors_of_a_kernel_that_are_overwritten_raise() -> None:
-    use = use_of_a_kernel(256, 200)
-    part = use.choose_form(256)
+    use = use_of_a_kernel(8, 100, 64)
+    part = use.choose_form(8)
     use.maps.mul_(2)
     with pytest.raises(InvalidValue, match="in place"):
         require_unchanged(part)

@@ -68,15 +68,51 @@ def make_private(
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
     _validate.one_of("reduction", reduction, ("mean", "sum"))
     _validate.one_of("isolation", isolation, ("check", "vouched"))
-    if batch_axis is not None:
-        _validate.integer("batch_axis", batch_axis, at_least=0, at_most=1)
     if source is not None and not isinstance(source, Source):
         raise InvalidValue("source", source, "a discreet.randomness.Source or None")
-    _check_company(team)
     if checkpoint is not None and team is not None:
         raise InvalidValue("checkpoint", str(checkpoint), "None in a team: Trainer can do both")
+    return wrap(
+        model,
+        optimizer,
+        plan,
+        reduction=reduction,
+        inputs=inputs,
+        isolation=isolation,
+        after_step=after_step,
+        batch_axis=batch_axis,
+        source=source,
+        team=team,
+        checkpoint=checkpoint,
+        public=public,
+    )
+
+
+def wrap(
+    model: nn.Module,
+    optimizer: Optimizer,
+    plan: Plan,
+    *,
+    inputs: Any = None,
+    isolation: str,
+    source: Source | None,
+    checkpoint: str | Path | None = None,
+    after_step: Sequence[Callable[[], object]] = (),
+    batch_axis: int | None = None,
+    writes: frozenset[str] = frozenset(),
+    reduction: str = "mean",
+    **settings: Any,
+) -> Private:
+    """Do what :func:`make_private` does, for arguments that were checked.
+
+    ``isolation`` may be ``"checked"``, with the buffers that passes change in ``writes``.
+    ``settings`` are further ones of :class:`Private`.
+    """
+    _validate.one_of("isolation", isolation, ("check", "checked", "vouched"))
+    if batch_axis is not None:
+        _validate.integer("batch_axis", batch_axis, at_least=0, at_most=1)
+    _check_company(settings.get("team"))
     parameters = check_pair(model, optimizer)
-    writes: frozenset[str] = frozenset()
     if inputs is not None and isolation == "check":
         groups = plan.clipping.groups(list(parameters))
         writes = probe(model, inputs, groups=groups, batch_axis=batch_axis, plan=plan)
@@ -91,15 +127,12 @@ def make_private(
         isolation=isolation,
         after_step=tuple(after_step),
         batch_axis=batch_axis,
-        team=team,
-        public=public,
+        writes=writes,
+        **settings,
     )
     if checkpoint is None:
-        private = make(source=source)
-    else:
-        private = _in_directory(RunDirectory(checkpoint, plan), make, source)
-    private._writes = writes
-    return private
+        return make(source=source)
+    return _in_directory(RunDirectory(checkpoint, plan), make, source)
 
 
 def _in_directory(

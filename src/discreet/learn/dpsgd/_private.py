@@ -113,6 +113,9 @@ class Private:
         source: Source | None,
         team: Team | None,
         public: Sequence[Any] = (),
+        writes: frozenset[str] = frozenset(),
+        inputs_of: Callable[[list[Tensor]], Any] | None = None,
+        losses_of: Callable[[nn.Module, Any], Any] | None = None,
     ) -> None:
         self._earlier = earlier.plans_of(model, optimizer)
         earlier.require_alike(plan, self._earlier)
@@ -160,10 +163,10 @@ class Private:
         self._watch: BackwardWatch | None = None
         self._loss_watch = LossWatch(None)
         self._state_watch: StateWatch | None = None
-        self._writes: frozenset[str] = frozenset()
+        self._writes = writes
         self._reserve: Callable[[int], None] | None = None
-        self._inputs_of: Callable[[list[Tensor]], Any] | None = None
-        self._losses_of: Callable[[nn.Module, Any], Any] | None = None
+        self._inputs_of = inputs_of
+        self._losses_of = losses_of
         self._paddings = Paddings()
         axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
         rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
@@ -374,7 +377,7 @@ class Private:
                 self._close()
         finally:
             self._running = False
-            self._abandon()
+            self._leave()
 
     def _handed_out(self, data: Any) -> Any:
         watched = self._watch is not None and self._watch.is_on
@@ -476,7 +479,7 @@ class Private:
             raise PlanViolation(violations.SKIPPED)
         self._absorb(chunk)
 
-    def _abandon(self) -> None:
+    def _leave(self) -> None:
         """Leave the loop: nothing of an unfinished step is kept, and it counts as taken."""
         self._step = max(self._step, self._begun)
         self._chunk = None
@@ -712,7 +715,7 @@ class Private:
         A mark stays, by which a later certificate knows of this plan. With a checkpoint the state
         is saved once more, and the directory can be resumed.
         """
-        self._abandon()
+        self._leave()
         self._remembering()
         if self._mark is not None:
             earlier.mark_averages(self._model, self._plans())
@@ -732,9 +735,44 @@ class Private:
         release(self)
         leave(self)
 
-    def _continue_at(self, step: int, *, clip_norms: Sequence[float]) -> None:
-        """Resume a run whose first ``step`` steps were taken or given up."""
+    def _record_in(self, run: RunDirectory) -> None:
+        """Have every step, and what happens in it, on record in a directory beforehand."""
+        self._run_id = run.run_id
+        self._reserve, self._lineage.keep = run.reserve, run.note
+
+    def _save_to(self, run: RunDirectory | None) -> RunDirectory | None:
+        """Have :meth:`save` write into another directory, or none; return the one before."""
+        before, self._run = self._run, run
+        return before
+
+    def _state_for(self, facts: Mapping[str, int]) -> None:
+        """Have the certificate state what happened here or elsewhere in a team."""
+        self._lineage.go_on_from(facts)
+
+    def _facts(self) -> dict[str, int]:
+        """What happened beside the steps, looked at now."""
+        self._written.check()
+        return self._lineage.facts
+
+    def _continue_at(
+        self,
+        step: int,
+        *,
+        clip_norms: Sequence[float],
+        earlier_plans: dict[str, Plan],
+        notes: dict[str, Any],
+        facts: Mapping[str, int],
+        vouched: bool,
+    ) -> None:
+        """Resume a run whose first ``step`` steps were taken or given up.
+
+        All that the model and the optimizer held before was replaced by the state of that run.
+        """
         assert self._engine is None
+        self._earlier, self._notes = earlier_plans, notes
+        self._lineage.go_on_from(facts)
+        if vouched:  # what was not probed stays so
+            self._isolation = "vouched"
         self._step = self._begun = step
         self._put_mark()
         self._written.seal()

@@ -49,7 +49,6 @@ def class_of(optimizer: Optimizer) -> str:
 
 def state_of(private: Private) -> State:
     """All that a run needs to go on, as tensors and plain values."""
-    private._written.check()
     tensors, plain = pack_optimizer(private.optimizer)
     tensors = prefixed("optimizer", tensors)
     tensors.update(prefixed("model", tensors_of(private.model)))
@@ -62,7 +61,7 @@ def state_of(private: Private) -> State:
         "average": None,
         "earlier_plans": earlier.written(private._earlier),
         "notes": private.notes,
-        "run": private._lineage.facts,
+        "run": private._facts(),
         "isolation": private._isolation,
     }
 
@@ -89,28 +88,30 @@ def continue_from(private: Private, state: State, reserved: int, facts: FactsAft
             "%d steps after the last saved state may have been taken; they are given up",
             start - notes["steps_taken"],
         )
-    # All that the model and the optimizer held before was replaced.
-    private._earlier, private._notes = before, notes.get("notes", {})
-    private._lineage.go_on_from(facts(notes, start - notes["steps_taken"]))
-    if notes.get("isolation") == "vouched":  # what was not probed stays so
-        private._isolation = "vouched"
-    private._continue_at(start, clip_norms=notes["clip_norms"])
+    private._continue_at(
+        start,
+        clip_norms=notes["clip_norms"],
+        earlier_plans=before,
+        notes=notes.get("notes", {}),
+        facts=facts(notes, start - notes["steps_taken"]),
+        vouched=notes.get("isolation") == "vouched",
+    )
 
 
 def enter(private: Private, run: RunDirectory) -> None:
     """Have a run in a directory: go on from its state, or keep the first one."""
     found = run.load_state()
-    private._run_id = run.run_id
+    private._record_in(run)
     if found is not None:
         continue_from(private, found, run.reserved, run.facts_after)
-    private._run, private._reserve, private._lineage.keep = run, run.reserve, run.note
+    private._save_to(run)  # not before: a run that cannot go on leaves the state as it is
     if found is None:
         private.save()
 
 
 def leave(private: Private) -> None:
     """Let the directory of a run go, which knows all that happened."""
-    run, private._run = private._run, None
+    run = private._save_to(None)
     if run is not None and private._pid == os.getpid():
         try:
             run.save_state(*state_of(private))
@@ -120,7 +121,7 @@ def leave(private: Private) -> None:
 
 
 @contextmanager
-def kept(
+def save_on_exit(
     run: RunDirectory | None,
     private: Private,
     state: Callable[[Private], State],
@@ -129,7 +130,7 @@ def kept(
     try:
         yield
     except BaseException as error:
-        private._abandon()
+        private._leave()
         if run is not None:
             try:
                 run.save_state(*state(private))

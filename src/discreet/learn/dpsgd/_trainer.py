@@ -26,7 +26,7 @@ from discreet.learn.dpsgd._batches import (
 )
 from discreet.learn.dpsgd._checkpoint import prefixed, without_prefix
 from discreet.learn.dpsgd._earlier import GROUP_ENTRY
-from discreet.learn.dpsgd._making import make_private
+from discreet.learn.dpsgd._making import wrap
 from discreet.learn.dpsgd._padding import MOST, padded_pair, require_padding_ignored
 from discreet.learn.dpsgd._plan import Plan
 from discreet.learn.dpsgd._private import Private
@@ -39,8 +39,8 @@ from discreet.learn.dpsgd._run_frame import (
     charged_once,
     class_of,
     continue_from,
-    kept,
     require_unit,
+    save_on_exit,
     state_of,
 )
 from discreet.learn.dpsgd._step import losses_of
@@ -179,7 +179,7 @@ class Trainer:
         plan, steps = self.plan, self.plan.steps
         members = Members(self._team)
         with members.together():
-            saves, looks = self._checked(
+            save_every, look_every = self._checked(
                 dataset,
                 validation=validation,
                 names=(ledger, dataset_name),
@@ -227,7 +227,7 @@ class Trainer:
             receipt = members.broadcast_from_leader(pay)
             history: list[Mapping[str, float]] = []
             shown = progress if members.leads else False
-            with Display(private, shown=shown) as display, kept(run, private, self._state):
+            with Display(private, shown=shown) as display, save_on_exit(run, private, self._state):
                 batches: Iterator[Any] = iter(())
                 if private.steps_taken < steps:
                     batches = private.batches(
@@ -246,7 +246,7 @@ class Trainer:
                     if not private.stepped:
                         continue
                     taken = private.steps_taken
-                    if validation is not None and (taken % looks == 0 or taken == steps):
+                    if validation is not None and (taken % look_every == 0 or taken == steps):
                         figures = self._validated(validation, collate)
                         history.append({"step": taken, **figures})
                         display.public(figures)
@@ -254,13 +254,13 @@ class Trainer:
                         shown_loss = losses if show_private_loss else None
                         seen = None if shown_loss is None else float(shown_loss.detach().mean())
                         display.step(private_loss=seen)
-                    if run is not None and taken % saves == 0 and taken < steps:
+                    if run is not None and taken % save_every == 0 and taken < steps:
                         payment.require_open()
                         run.save_state(*self._state(private))
             if self._average is not None:
                 self._average.exchange()
             members.synchronise_models(self.model)
-            private._lineage.go_on_from(members.largest(private._lineage.facts))
+            private._state_for(members.largest(private._facts()))
             certificate = private.certificate(receipt=receipt)
             # Seeded members differ in this; the certificate is the leader's.
             randomness = members.broadcast_from_leader(lambda: dict(certificate.randomness))
@@ -339,25 +339,22 @@ class Trainer:
 
     def _wrapped(self, shapes: list[Tensor] | None, source: Source | None) -> Private:
         """The model under its plan, probed if the shapes are known."""
-        probed = self._probe(shapes)
-        private = make_private(
+        writes = self._probe(shapes)
+        return wrap(
             self.model,
             self.optimizer,
             self.plan,
             inputs=self._inputs,
-            isolation="vouched" if probed is not None else self._isolation,
+            isolation=self._isolation if writes is None else "checked",
             after_step=list(self._after_step()),
             batch_axis=self._batch_axis,
             source=source,
             team=self._team,
             public=self._public,
+            writes=writes or frozenset(),
+            inputs_of=None if self._loss is None else _all_but_targets,
+            losses_of=self._losses,
         )
-        if probed is not None:
-            private._isolation, private._writes = "checked", probed
-        private._losses_of = self._losses
-        if self._loss is not None:
-            private._inputs_of = _all_but_targets
-        return private
 
     def _default_losses(self, model: nn.Module, batch: Any) -> Tensor:
         *inputs, targets = batch
@@ -549,11 +546,10 @@ class Trainer:
         found = None
         with members.together():
             if run is not None:
-                private._run_id = run.run_id
+                private._record_in(run)
                 found = run.load_state()
                 if found is None:
                     run.save_state(*self._state(private))
-                private._reserve, private._lineage.keep = run.reserve, run.note
         found = members.state(found)
         if found is None:
             return

@@ -89,8 +89,8 @@ def by_expert(inner: nn.Module, data: Tensor) -> Tensor:
 
 
 UNSEEN_BY_SHAPE = [time_major, time_major_by_steps, window_major, concatenated]
-REORDERED = [sorted_rows, reversed_rows]
-REFUSED = [transposed, stacked, by_expert]
+REORDERED = [sorted_rows, reversed_rows, by_expert]
+REFUSED = [transposed, stacked]
 
 
 def batch(rows: int, time: int) -> Tensor:

@@ -130,7 +130,7 @@ def _multiplied(args: Sequence[Any], axes: dict[int, int]) -> int:
     if axes.get(0) == left.ndim - 1 or axes.get(1) == max(right.ndim - 2, 0):
         return REORDERED
     depth = max(left.ndim, right.ndim)
-    found = {axis + depth - args[at].ndim for at, axis in axes.items()}
+    found = {axis + int(depth - args[at].ndim) for at, axis in axes.items()}
     return found.pop() if len(found) == 1 and 1 not in (left.ndim, right.ndim) else LOST
 
 
@@ -142,7 +142,8 @@ def _summed(args: Sequence[Any], axes: dict[int, int]) -> int:
         return LOST
     letters = {terms.split(",")[at - 1][axis] for at, axis in axes.items()}
     letter = letters.pop()
-    return result.index(letter) if not letters and letter in result else REORDERED
+    found: int = result.index(letter) if not letters and letter in result else REORDERED
+    return found
 
 
 def _reduced(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
@@ -207,7 +208,8 @@ def _counted(index: Sequence[Any], rows: int) -> int:
     if len(index) > 1 and not all(isinstance(one, Tensor) for one in index):
         return 0 if numbers.ndim == 1 else LOST
     most = max(one.ndim for one in index)
-    return list(numbers.shape).index(rows) + int(most) - numbers.ndim
+    place: int = list(numbers.shape).index(rows) + most - numbers.ndim
+    return place
 
 
 def _table(*names: str) -> set[Any]:

@@ -95,7 +95,7 @@ test: lint
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
 
 # Says which tests need PostgreSQL, Java 17 or Chromium if these are missing; with CI set that fails.
-test-slow: $(VENV)/installed-test
+test-slow: $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,pytest -m slow)
 	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
 

@@ -26,7 +26,7 @@ from discreet.audit import (
 )
 from discreet.learn.dpsgd import Plan
 from discreet.learn.dpsgd.canaries import train_with_gradient_canaries
-from discreet.learn.dpsgd.canary_scores import gradient_scores
+from discreet.learn.dpsgd.canaries._canaries import gradient_scores
 from discreet.privacy import ApproxDP, Loss, PureDP
 from discreet.randomness import source
 

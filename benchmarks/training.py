@@ -22,12 +22,12 @@ from typing import Any
 import torch
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.sampling import draws
+from discreet.learn.dpsgd._sampling import draws
 from harness import Run, Suite, found, target
 from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens
 from training_picture import draw
-from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_loops
+from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, compile_noise
 
 THREADS = (1, 2)
 MEMORY = 1.3
@@ -182,7 +182,7 @@ def show(row: dict[str, Any]) -> None:
 def measure(asked: Run) -> dict[str, Any]:
     logging.getLogger("discreet").setLevel(logging.ERROR)
     rounds, budget = (5, 3.0) if asked.quick else (11, 6.0)
-    compile_loops()
+    compile_noise()
     parts: dict[str, Any] = {}
     for task in TASKS:
         if not asked.wants(task.name):

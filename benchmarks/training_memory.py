@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from training_models import TASKS, Task, perceptron
-from training_ways import WAYS, compile_loops
+from training_ways import WAYS, compile_noise
 
 STEPS = 5
 
@@ -38,7 +38,7 @@ def peak(task: Task, way: str) -> float:
     step()
     step()
     del step
-    compile_loops()
+    compile_noise()
     gc.collect()
     before = megabytes("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

@@ -18,8 +18,6 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.engine.compiled_gram import compiled_gram
-from discreet.learn.dpsgd.engine.compiled_stack import compiled_loops
 from discreet.randomness import NormalStream
 from training_models import Classifier, Task
 
@@ -54,14 +52,12 @@ def plain(task: Task) -> Step:
     return step
 
 
-def compile_loops() -> None:
-    """Have everything compiled now that a long run compiles by and by."""
+def compile_noise() -> None:
+    """Compile the transform of the noise now, which a long run compiles by and by."""
     stream = NormalStream()
     buffer = np.empty(1 << 22, dtype=np.float32)
     stream.fill(buffer)
     stream.fill(buffer[:2])
-    compiled_loops()
-    compiled_gram()
 
 
 class ReadyBatch:

@@ -26,8 +26,8 @@ from discreet.audit import (
 from discreet.certificate._findings import guarantee_of, meaning_of, verdict_on, warnings_on
 from discreet.certificate._schema import content_hash
 from discreet.errors import InvalidValue
-from discreet.learn.dpsgd.certificate import certify_run
-from discreet.learn.dpsgd.plan import Plan
+from discreet.learn.dpsgd._certificate import certify_run
+from discreet.learn.dpsgd._plan import Plan
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, Gaussian, to_json
 from discreet.randomness import source

@@ -10,7 +10,7 @@ from discreet._dsse import read_envelope
 from discreet._json import canonical, digest_of, read_json
 from discreet.certificate import Certificate
 from discreet.errors import DiscreetError, SchemaError
-from discreet.learn.dpsgd.plan import Plan
+from discreet.learn.dpsgd._plan import Plan
 from discreet.ledger._entry import parse_entry
 from discreet.privacy import from_json
 

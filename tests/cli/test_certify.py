@@ -192,8 +192,8 @@ def logistic() -> nn.Module:
 
 def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
     from discreet.learn.dpsgd import Plan
-    from discreet.learn.dpsgd.trained import save
-    from discreet.learn.dpsgd.trainer import Trainer
+    from discreet.learn.dpsgd._trained import save
+    from discreet.learn.dpsgd._trainer import Trainer
 
     rng = np.random.default_rng(3)
     x = rng.normal(size=(200, 2)).astype(np.float32)

@@ -17,7 +17,7 @@ from discreet.learn import (
     learner_name,
     load_model,
 )
-from discreet.learn.dpsgd.trained import load
+from discreet.learn.dpsgd._trained import load
 from discreet.learn.projected_sgd import (
     PrivateProjectedSGDClassifier,
     PrivateProjectedSGDRegressor,

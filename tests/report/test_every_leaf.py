@@ -33,7 +33,7 @@ from discreet.learn import (
     PrivateMLPRegressor,
 )
 from discreet.learn.dpsgd import Plan, Trainer, make_private
-from discreet.learn.dpsgd.trained import save
+from discreet.learn.dpsgd._trained import save
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
 from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count

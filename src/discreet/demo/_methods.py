@@ -118,9 +118,9 @@ class GradientDescent(Method):
         from torch import nn
 
         from discreet.audit import Inclusion, audit_one_run, suggest_guesses
+        from discreet.learn.dpsgd._trained import save
+        from discreet.learn.dpsgd._trainer import Trainer
         from discreet.learn.dpsgd.canaries import GradientCanaries
-        from discreet.learn.dpsgd.trained import save
-        from discreet.learn.dpsgd.trainer import Trainer
 
         plan = self._plan
         guesses = suggest_guesses(plan.loss, canaries=self._canaries, delta=plan.delta)
@@ -161,7 +161,7 @@ class GradientDescent(Method):
         import torch
         from torch import nn
 
-        from discreet.learn.dpsgd.trainer import Trainer
+        from discreet.learn.dpsgd._trainer import Trainer
         from discreet.randomness import source
 
         with torch.random.fork_rng(devices=[]):

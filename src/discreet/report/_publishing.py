@@ -72,7 +72,7 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
         if certificate.plan.get("schema_hash") not in (None, Schema.from_toml(text).content_hash):
             yield "schema.toml is not the schema that the model was made with"
     if certificate.learner == "DP-SGD":
-        from discreet.learn.dpsgd.certificate import problems
+        from discreet.learn.dpsgd._certificate import problems
 
         yield from problems(certificate)
 
@@ -84,7 +84,7 @@ def digest_on_disk(place: Path) -> str | None:
 
         return saved_digest(place / "model.npz")
     if (place / "model.safetensors").exists():
-        from discreet.learn.dpsgd.checkpoint import digest_of, read_tensors
+        from discreet.learn.dpsgd._checkpoint import digest_of, read_tensors
 
         return digest_of(read_tensors(place / "model.safetensors")[0])
     return None

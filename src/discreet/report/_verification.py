@@ -365,7 +365,7 @@ def _schema_cost(document: Mapping[str, Any], cost: Mapping[str, Any]) -> Iterat
 
 
 def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
-    from discreet.learn.dpsgd.certificate import problems
+    from discreet.learn.dpsgd._certificate import problems
 
     yield from problems(_facts_alone(document))
 
@@ -481,7 +481,7 @@ def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model with the loss that its own charge is for: earlier plans had charges of theirs."""
     if document["learner"] != "DP-SGD" or not document["run"].get("earlier_plans"):
         return document
-    from discreet.learn.dpsgd.certificate import plan_of
+    from discreet.learn.dpsgd._certificate import plan_of
 
     return {**document, "loss": to_json(plan_of(_facts_alone(document)).loss)}
 

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset
 
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private
-from discreet.learn.dpsgd.certificate import certify_run
+from discreet.learn.dpsgd._certificate import certify_run
 from discreet.ledger import Ledger
 
 STEPS = 400

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.clipping import ROUNDING_MARGIN
+from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN
 from discreet.randomness import source
 from oracles import slow_dpsgd
 
@@ -55,7 +55,7 @@ class Silence:
         self.taken += 1
         return [torch.zeros_like(parameter) for parameter in self._parameters]
 
-    def release(self):
+    def prepare(self, step):
         pass
 
     def scalar(self, stddev):

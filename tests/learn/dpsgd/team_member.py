@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd import Plan, Quantile, make_private
-from discreet.learn.dpsgd.distributed import ProcessTeam, join
+from discreet.learn.dpsgd._team import Team, join
 from discreet.randomness import source
 
 EXAMPLES = 40
@@ -188,7 +188,7 @@ def refusals(rank):
 def main(rank, ranks, store, output):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    team = ProcessTeam()
+    team = Team()
     found = {
         "leads": team.leads,
         "primitives": primitives(team, rank),

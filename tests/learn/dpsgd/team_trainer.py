@@ -15,8 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from discreet.errors import DiscreetError
-from discreet.learn.dpsgd import Private, Trainer, make_private
-from discreet.learn.dpsgd.distributed import join
+from discreet.learn.dpsgd import Private, Trainer, join, make_private
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.team_member import examples, flat, plan, small_model

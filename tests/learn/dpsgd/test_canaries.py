@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from discreet.audit import Inclusion, audit_one_run, audit_one_run_curve
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd import Flat, Phase, Plan, Quantile, Trainer
+from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN
 from discreet.learn.dpsgd.canaries import (
     GradientCanaries,
     mislabelled,
@@ -20,8 +21,7 @@ from discreet.learn.dpsgd.canaries import (
     train_with_gradient_canaries,
     train_with_input_canaries,
 )
-from discreet.learn.dpsgd.canary_scores import gradient_scores
-from discreet.learn.dpsgd.clipping import ROUNDING_MARGIN
+from discreet.learn.dpsgd.canaries._canaries import gradient_scores
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import data, each, network
 

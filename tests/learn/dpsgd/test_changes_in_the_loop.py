@@ -10,9 +10,8 @@ from torch.utils.data import TensorDataset
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
-from discreet.learn.dpsgd.engine.contributions import OuterBias
-from discreet.learn.dpsgd.engine.stack_pass import StackPass
-from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd._noise import NoiseBank
+from discreet.learn.dpsgd.engine._forms import Outer, PerExample
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, silenced, wrap
 
 FULL = {"sampler": "full", "expected_batch_size": None}
@@ -20,11 +19,9 @@ FULL = {"sampler": "full", "expected_batch_size": None}
 
 @pytest.mark.parametrize("clipping", ["flat", dpsgd.Quantile()])
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, MemoryError])
-@pytest.mark.parametrize("way", [StackPass, OuterBias])
+@pytest.mark.parametrize("way", [Outer, PerExample])
 def test_a_sum_that_broke_off_is_not_added_again(clipping, failure, way, monkeypatch):
     model = network()
-    if way is OuterBias:  # a hook that wants to be called keeps the model from the short way
-        model[1].register_forward_hook(lambda *_: None)
     private, optimizer = wrap(model, plan(clipping=clipping, **FULL))
     before = [p.detach().clone() for p in private.model.parameters()]
     real, armed = way.add_to, [True]
@@ -374,36 +371,22 @@ def test_buffers_that_count_passes_tell_nothing_if_every_step_has_one():
     private.detach()
 
 
-@pytest.mark.parametrize("rows", [1, 4])
 @pytest.mark.parametrize("keep", [lambda g: g, lambda g: g.detach(), lambda g: g.numpy()])
-def test_whoever_keeps_a_gradient_holds_no_noise_of_later_steps(rows, keep):
+def test_whoever_keeps_a_gradient_holds_no_noise_of_later_steps(keep):
     parameters = [torch.zeros(6, 5), torch.zeros(5)]
-    bank = NoiseBank(parameters, stddev_of=lambda _: 1.0, rows=rows)
+    bank = NoiseBank(parameters, stddev_of=lambda _: 1.0)
     kept, seen = [], []
-    for _ in range(9):
-        for tensor in bank.take():
+    for step in range(9):
+        for tensor in bank.take(step):
             seen.append(torch.as_tensor(tensor).clone())
             kept.append(keep(tensor))
         del tensor
-        bank.release()
+        bank.prepare(step + 1)
     later = bank.take()
     for one, before in zip(kept, seen, strict=True):
         assert torch.equal(torch.as_tensor(one), before)  # nobody has written into it since
-        if rows > 1:
-            assert torch.as_tensor(one).untyped_storage().nbytes() == before.numel() * 4
     places = {torch.as_tensor(one).untyped_storage().data_ptr() for one in kept}
     assert all(one.untyped_storage().data_ptr() not in places for one in later)
-
-
-@pytest.mark.parametrize("cores", [1, 1_000])
-def test_large_buffers_are_used_again_if_nobody_keeps_them(monkeypatch, cores):
-    monkeypatch.setattr("discreet.learn.dpsgd.noise._usable_cores", lambda: cores)
-    bank = NoiseBank([torch.zeros(40)], stddev_of=lambda _: 1.0, rows=1)
-    places = set()
-    for _ in range(5):
-        places.add(bank.take()[0].data_ptr())
-        bank.release()
-    assert len(places) == 1
 
 
 def test_positions_as_long_as_the_batch_in_the_loop():

@@ -15,9 +15,10 @@ from torch.utils.data import TensorDataset, default_collate
 
 from discreet.errors import AlreadyCharged, InvalidValue, SchemaError
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd import Private, ResumeRefused, Trainer, run_directory
-from discreet.learn.dpsgd.certificate import plan_of
-from discreet.learn.dpsgd.checkpoint import (
+from discreet.learn.dpsgd import Private, ResumeRefused, Trainer
+from discreet.learn.dpsgd import _run_directory as run_directory
+from discreet.learn.dpsgd._certificate import plan_of
+from discreet.learn.dpsgd._checkpoint import (
     pack_optimizer,
     read_tensors,
     tensors_of,
@@ -25,7 +26,7 @@ from discreet.learn.dpsgd.checkpoint import (
     write_tensors,
     write_whole,
 )
-from discreet.learn.dpsgd.run_directory import RunDirectory
+from discreet.learn.dpsgd._run_directory import RunDirectory
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import data, network, plan

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue, SchemaError
-from discreet.learn.dpsgd.clipping import (
+from discreet.learn.dpsgd._clipping import (
     ROUNDING_MARGIN,
     Automatic,
     Flat,

@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from discreet.errors import NotApplicable
-from discreet.learn.dpsgd import make_private
-from discreet.learn.dpsgd.distributed import join
+from discreet.learn.dpsgd import join, make_private
 from learn.dpsgd import team_member as member
 from learn.dpsgd.team_processes import run_members
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd._fix import fix
 from discreet.learn.dpsgd.isolation import TensorSpec, check_isolation
-from discreet.learn.dpsgd.substitutes import fix
 
 
 def by_hand(x, groups, weight, bias, eps):

@@ -12,14 +12,13 @@ from torch import nn
 from torch.nn import functional
 
 from discreet.errors import NotApplicable
-from discreet.learn.dpsgd.isolation import (
+from discreet.learn.dpsgd._loss_watch import (
     LossWatch,
-    TensorSpec,
-    check_isolation,
     require_losses_apart,
     require_total_apart,
 )
-from discreet.learn.dpsgd.preparing import prepared
+from discreet.learn.dpsgd._preparing import prepared
+from discreet.learn.dpsgd.isolation import TensorSpec, check_isolation
 from discreet.randomness import NormalStream
 from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
 

@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.dpsgd import noise as noise_module
-from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd import _noise as noise_module
+from discreet.learn.dpsgd._noise import NoiseBank
 from discreet.randomness import NormalStream, source
 
 ALARM = 1e-9
@@ -44,15 +44,14 @@ def taken(made, steps):
     rows = []
     for _ in range(steps):
         rows.append(torch.cat([view.reshape(-1).double() for view in made.take()]).numpy())
-        made.release()
+        made.prepare(made._next_step)
     return np.array(rows)
 
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("rows", [1, 4, None])
-def test_noise_has_the_asked_scale_and_no_other(dtype, rows):
-    values = taken(bank((30, 20), (20,), dtype=dtype, rows=rows), 40)
+def test_noise_has_the_asked_scale_and_no_other(dtype):
+    values = taken(bank((30, 20), (20,), dtype=dtype), 40)
     assert is_normal(values, 2.0)
     assert not is_normal(values, 2.1)
     assert not is_normal(values, 1.9)
@@ -64,43 +63,41 @@ def test_shapes_are_those_of_the_parameters():
 
 
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_no_noise_is_handed_out_twice(rows):
-    values = taken(bank((50,), rows=rows), 30)
+def test_no_noise_is_handed_out_twice():
+    values = taken(bank((50,)), 30)
     assert len(np.unique(values)) > 0.999 * values.size
     correlations = np.corrcoef(values) - np.eye(30)
     assert np.abs(correlations).max() < 0.92  # 50 values: beyond 1e-9 for all pairs together
 
 
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_bank_that_does_not_refill_would_be_noticed(rows, monkeypatch):
-    made = bank((50,), rows=rows)
-    for buffer in made._buffers:
-        buffer.filled.wait()
-    monkeypatch.setattr(noise_module, "_fill", lambda *_, **__: None)
+def test_a_bank_that_does_not_refill_would_be_noticed(monkeypatch):
+    """Memory that is given out again unfilled holds the same numbers."""
+    made, memory = bank((50,)), np.arange(50, dtype=np.float32)
+    monkeypatch.setattr(
+        noise_module, "_fill", lambda _, arrays, __: arrays[0].__setitem__(..., memory)
+    )
     values = taken(made, 30)
     assert len(np.unique(values)) < 0.5 * values.size
 
 
 @pytest.mark.usefixtures("either_way")
 def test_writing_into_noise_does_not_reach_later_steps():
-    made = bank((10,), rows=1)
+    made = bank((10,))
     for _ in range(5):
         views = made.take()
         assert float(views[0].abs().max()) < 100
         views[0].fill_(1e9)
-        made.release()
+        made.prepare(made._next_step)
 
 
 @pytest.mark.usefixtures("either_way")
 def test_scale_follows_the_step():
     tensors = [torch.empty(2_000)]
-    for rows in (1, 4, 5):
-        made = NoiseBank(tensors, stddev_of=lambda step: 1.0 + step, rows=rows, first_step=2)
-        values = taken(made, 9)
-        assert all(is_normal(row, 1.0 + step) for step, row in enumerate(values, start=2))
-        assert not is_normal(values[3], 5.0)
+    made = NoiseBank(tensors, stddev_of=lambda step: 1.0 + step, first_step=2)
+    values = taken(made, 9)
+    assert all(is_normal(row, 1.0 + step) for step, row in enumerate(values, start=2))
+    assert not is_normal(values[3], 5.0)
 
 
 def test_mixed_precision_parameters_get_noise_of_their_own_type():
@@ -123,18 +120,17 @@ def test_a_failed_fill_is_never_passed_off_as_noise():
         def fill(self, target, *, stddev):
             raise OSError("no random bytes")
 
-    for rows in (None, 1):
-        made = bank((4,), stream=Broken(), rows=rows)
-        for _ in range(3):
-            with pytest.raises(OSError, match="no random bytes"):
-                made.take()
+    made = bank((4,), stream=Broken())
+    for _ in range(3):
+        with pytest.raises(OSError, match="no random bytes"):
+            made.take()
 
 
 @pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("move", ["share_memory_", "queue", "data", "storage"])
 def test_gradients_that_were_moved_or_kept_do_not_bring_noise_back(move):
     """A storage that is shared with other processes goes to other memory in place."""
-    made = bank((50,), (7,), rows=1)
+    made = bank((50,), (7,))
     kept, found = [], []
     for at in range(8):
         noise = made.take()
@@ -150,58 +146,47 @@ def test_gradients_that_were_moved_or_kept_do_not_bring_noise_back(move):
             kept.append(noise[0].untyped_storage())
             before = list(kept[0])
         del noise
-        made.release()
+        made.prepare(made._next_step)
     values = np.array(found)
     assert len(np.unique(values)) > 0.999 * values.size
     if move == "storage":
         assert list(kept[0]) == before
 
 
-@pytest.mark.parametrize("failing", ["memory", "random", "interrupt"])
+@pytest.mark.parametrize("failing", ["memory", "random"])
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("rows", [1, 3])
-def test_a_step_that_failed_does_not_shift_the_scale_of_others(failing, rows, monkeypatch):
+def test_a_step_that_failed_does_not_shift_the_scale_of_others(failing, monkeypatch):
     """Noise belongs to the step whose number it was made for."""
-    stream = NormalStream()
-    made = NoiseBank(
-        [torch.empty(4_000)], stddev_of=lambda step: 4.0**step, rows=rows, stream=stream
-    )
+    made = NoiseBank([torch.empty(4_000)], stddev_of=lambda step: 4.0**step, stream=NormalStream())
     fails = []
 
     def fail(*_, **__):
         fails.append(failing)
-        raise {"memory": MemoryError, "random": OSError, "interrupt": KeyboardInterrupt}[failing]
+        raise {"memory": MemoryError, "random": OSError}[failing]
 
     for step in range(12):
         with monkeypatch.context() as patch:
             if step in (4, 7):
+                made._ahead = None
                 if failing == "memory":
-                    patch.setattr(noise_module, "_Part", fail)
-                    made._buffers[0].filled = None
-                elif failing == "random":
-                    patch.setattr(NormalStream, "fill", fail)
-                    made._buffers[0].filled = None
+                    patch.setattr(noise_module.np, "empty", fail)
                 else:
-                    patch.setattr(made, "_gathered", fail)
-                    patch.setattr(made, "_on_host", False)
+                    patch.setattr(NormalStream, "fill", fail)
             try:
                 (noise,) = made.take(step)
-                made.release()
-            except (MemoryError, OSError, KeyboardInterrupt):
+            except (MemoryError, OSError):
                 continue
+        made.prepare(step + 1)
         assert abs(float(noise.double().std()) / 4.0**step - 1) < 0.1, step
     assert fails
 
 
-def test_a_seeded_bank_repeats_itself_and_says_so():
+def test_a_seeded_bank_repeats_itself():
     def values():
         stream = NormalStream(source=source(insecure_seed=4))
-        return taken(bank((20,), rows=2, stream=stream), 6)
+        return taken(bank((20,), stream=stream), 6)
 
     assert np.array_equal(values(), values())
-    stream = NormalStream(source=source(insecure_seed=4))
-    assert "INSECURE" in bank((2,), stream=stream).provenance["randomness"]
-    assert bank((2,)).provenance["randomness"] == "operating system"
 
 
 def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
@@ -209,21 +194,20 @@ def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
 
     def values(cores):
         monkeypatch.setattr(noise_module, "_usable_cores", lambda: cores)
-        made = bank((20,), rows=1, stream=NormalStream(source=source(insecure_seed=4)))
+        made = bank((20,), stream=NormalStream(source=source(insecure_seed=4)))
         found = []
         for _ in range(6):
             found.append(made.take()[0].tolist())
             found.append(made.scalar(1.0))
-            made.release()
+            made.prepare(made._next_step)
         return found
 
     assert values(1) == values(1_000)
 
 
 def test_a_forked_child_has_noise_of_its_own():
-    made = bank((200,), rows=4)
-    for buffer in made._buffers:
-        buffer.filled.wait()
+    made = bank((200,))
+    made._ahead.wait()
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
@@ -241,23 +225,8 @@ def test_a_forked_child_has_noise_of_its_own():
     assert len(set(theirs.tolist()) & set(ours.ravel().tolist())) < 20
 
 
-def test_noise_is_prepared_in_another_thread():
-    threads = []
-
-    class Spy:
-        def fill(self, target, *, stddev):
-            threads.append(threading.current_thread().name)
-            target[:] = 0
-
-    made = bank((3,), rows=2, stream=Spy())
-    taken(made, 8)
-    assert threads
-    assert all(name.startswith("discreet-noise") for name in threads)
-
-
-@pytest.mark.parametrize("rows", [1, 2])
-def test_who_fills_a_buffer(either_way, rows):
-    """With all cores busy a buffer of one step is filled where and when it is needed."""
+def test_who_fills_the_noise(either_way):
+    """With all cores busy it is filled where and when it is needed."""
     threads = []
 
     class Spy:
@@ -265,29 +234,23 @@ def test_who_fills_a_buffer(either_way, rows):
             threads.append(threading.current_thread())
             target[:] = len(threads)
 
-    at_need = either_way == "at need" and rows == 1
-    made = bank((3,), rows=rows, stream=Spy())
-    fills = [1, 2, 3, 4] if rows == 1 else [1, 1, 2, 2]
-    assert [float(row[0]) for row in taken(made, 4)] == fills
-    assert all((thread is threading.current_thread()) == at_need for thread in threads)
-    if at_need:
+    made = bank((3,), stream=Spy())
+    assert [float(row[0]) for row in taken(made, 4)] == [1, 2, 3, 4]
+    here = threading.current_thread()
+    assert all((thread is here) == (either_way == "at need") for thread in threads)
+    assert all(one is here or one.name.startswith("discreet-noise") for one in threads)
+    if either_way == "at need":
         assert len(threads) == 4, "not before it is needed"
 
 
-def test_noise_of_one_step_takes_no_more_memory_than_the_gradients():
-    assert len(bank((1 << 18,))._buffers) == 1
-    assert len(bank((100,))._buffers) == 2
-
-
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_bank_lets_its_memory_go_without_the_garbage_collector(rows):
-    made = bank((3,), rows=rows)
+def test_a_bank_lets_its_memory_go_without_the_garbage_collector():
+    made = bank((3,))
     taken(made, 3)
-    host = weakref.ref(made._buffers[0].filled.parts[0])
+    held = weakref.ref(made._ahead.arrays[0])
     made._worker.shutdown()
     del made
-    assert host() is None
+    assert held() is None
 
 
 def test_a_bank_cannot_be_copied():
@@ -317,20 +280,19 @@ def test_noise_that_single_precision_cannot_hold_is_refused(stddev, dtype):
 
 
 def test_seeded_scalars_do_not_depend_on_how_far_the_background_got():
-    """For small models several steps are prepared at once, while the loop asks for scalars."""
+    """The noise of the next step is prepared while the loop asks for scalars."""
 
     def run(pause):
         bank = NoiseBank(
             [torch.zeros(8)],
             stddev_of=lambda _: 1.0,
             stream=NormalStream(source=source(insecure_seed=5)),
-            rows=2,
         )
         drawn = []
         for _ in range(9):
             drawn.append(bank.take()[0].tolist())
             drawn.append(bank.scalar(1.0))
-            bank.release()
+            bank.prepare(bank._next_step)
             time.sleep(pause)
         return drawn
 

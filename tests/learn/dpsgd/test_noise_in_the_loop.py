@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.factors import StepFactors
-from discreet.learn.dpsgd.noise import NoiseBank
+from discreet.learn.dpsgd._noise import NoiseBank
+from discreet.learn.dpsgd._step import StepFactors
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import (
     check,

@@ -14,8 +14,8 @@ from torch.nn import functional
 from discreet.errors import InvalidValue
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
-from discreet.learn.dpsgd.certificate import problems
-from discreet.learn.dpsgd.lineage import plain
+from discreet.learn.dpsgd._certificate import problems
+from discreet.learn.dpsgd._lineage import plain
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
 
 # --- parameters outside of the model -------------------------------------------------------
@@ -602,7 +602,7 @@ def test_a_crash_forgets_nothing(tmp_path, kind, monkeypatch):
 
     with pytest.raises(Killed):
         run(tmp_path / "run", reads=True)
-    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})
+    monkeypatch.setattr("discreet.learn.dpsgd._making._ATTEMPTS", {})
     stated = run(tmp_path / "crash", reads=False)
     assert stated["steps_with_numbers_read"] >= 3
     assert stated["steps_with_writes"] >= 2
@@ -617,7 +617,7 @@ def test_a_run_that_reads_nothing_states_nothing_after_a_crash(tmp_path, monkeyp
         if private.steps_taken == 3:
             break
     shutil.copytree(tmp_path / "run", tmp_path / "crash")
-    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})
+    monkeypatch.setattr("discreet.learn.dpsgd._making._ATTEMPTS", {})
     resumed, _ = wrap(network(), plan(steps=12), checkpoint=tmp_path / "crash", source=None)
     assert facts(resumed.certificate()) == {}
     resumed.detach()

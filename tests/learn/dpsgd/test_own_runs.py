@@ -17,8 +17,8 @@ from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private, ResumeRefused, Trainer, make_private
-from discreet.learn.dpsgd import earlier as marks
-from discreet.learn.dpsgd.certificate import earlier_plans_of, require_sound
+from discreet.learn.dpsgd import _earlier as marks
+from discreet.learn.dpsgd._certificate import earlier_plans_of, require_sound
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import data, network, plan
@@ -125,7 +125,7 @@ def test_steps_after_the_last_save_are_lost_and_never_repeated(tmp_path, monkeyp
             break
     shutil.copytree(tmp_path / "run", tmp_path / "crash")  # what a kill would leave
     private.detach()
-    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})
+    monkeypatch.setattr("discreet.learn.dpsgd._making._ATTEMPTS", {})
     again = network(seed=5)
     certificate, rest = train(again, sgd(again), plan(steps=12), checkpoint=tmp_path / "crash")
     assert rest < 8  # at least those up to the fifth count

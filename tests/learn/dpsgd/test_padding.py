@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from discreet.errors import NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation
-from discreet.learn.dpsgd.padding import padded_pair, require_padding_ignored
+from discreet.learn.dpsgd._padding import padded_pair, require_padding_ignored
 from discreet.ledger import Ledger
 from learn.dpsgd.made_up_runs import plan, wrap
 

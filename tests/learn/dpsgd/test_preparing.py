@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from discreet.learn.dpsgd.first_steps import StateWatch
-from discreet.learn.dpsgd.isolation import LossWatch
-from discreet.learn.dpsgd.noise import NoiseBank
-from discreet.learn.dpsgd.reduction import BackwardWatch
+from discreet.learn.dpsgd._first_steps import StateWatch
+from discreet.learn.dpsgd._loss_watch import LossWatch
+from discreet.learn.dpsgd._noise import NoiseBank
+from discreet.learn.dpsgd._reduction import BackwardWatch
 from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
 
 

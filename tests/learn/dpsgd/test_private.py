@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.clipping import ROUNDING_MARGIN, layers_of
-from discreet.learn.dpsgd.factors import StepFactors
-from discreet.learn.dpsgd.sampling import draws
+from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN, layers_of
+from discreet.learn.dpsgd._sampling import draws
+from discreet.learn.dpsgd._step import StepFactors
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import (
     Silence,

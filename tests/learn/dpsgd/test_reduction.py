@@ -5,7 +5,7 @@ from torch.nn import functional as F  # noqa: N812
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd._reduction import BackwardWatch, check_reduction
 from learn.dpsgd.made_up_runs import data, each, network, plan, silenced, wrap
 
 ROWS = 8

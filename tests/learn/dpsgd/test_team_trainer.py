@@ -9,7 +9,7 @@ import pytest
 
 from discreet.certificate import Certificate
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.certificate import problems
+from discreet.learn.dpsgd._certificate import problems
 from learn.dpsgd import team_member as member
 from learn.dpsgd import team_trainer as script
 from learn.dpsgd.team_processes import run_members

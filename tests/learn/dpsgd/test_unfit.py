@@ -9,8 +9,8 @@ from torch.utils.data import Dataset, TensorDataset
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd import TensorSpec, Trainer
-from discreet.learn.dpsgd.plain_losses import are_classes
-from discreet.learn.dpsgd.unfit import blanked
+from discreet.learn.dpsgd._step import are_classes
+from discreet.learn.dpsgd._unfit import blanked
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, Silence, data, each, network, plan, wrap

@@ -9,9 +9,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd.certificate import earlier_plans_of, problems
-from discreet.learn.dpsgd.lineage import STATED
-from discreet.learn.dpsgd.written import bits
+from discreet.learn.dpsgd._certificate import earlier_plans_of, problems
+from discreet.learn.dpsgd._lineage import STATED
+from discreet.learn.dpsgd._written import bits
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan
 
 STEPS = 5

@@ -9,22 +9,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet.errors import PlanViolation, ResumeRefused
-from discreet.learn.dpsgd.clipping import Automatic, Clipping, Flat, PerLayer, Quantile
-from discreet.learn.dpsgd.plan import Phase, Plan
+from discreet.learn.dpsgd._clipping import Automatic, Clipping, Flat, PerLayer, Quantile
+from discreet.learn.dpsgd._plan import Phase, Plan
 
 if TYPE_CHECKING:
-    from discreet.learn.dpsgd.averaging import ParameterAverage
-    from discreet.learn.dpsgd.isolation import (
-        Culprit,
-        IsolationReport,
-        TensorSpec,
-        check_isolation,
-    )
-    from discreet.learn.dpsgd.making import make_private
-    from discreet.learn.dpsgd.private import Private
-    from discreet.learn.dpsgd.substitutes import Fixed, fix
-    from discreet.learn.dpsgd.trained import Trained, load
-    from discreet.learn.dpsgd.trainer import Trainer
+    from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
+    from discreet.learn.dpsgd._making import make_private
+    from discreet.learn.dpsgd._private import Private
+    from discreet.learn.dpsgd._team import Team, join
+    from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load
+    from discreet.learn.dpsgd._trainer import Trainer
+    from discreet.learn.dpsgd._trial import verify_attribution
+    from discreet.learn.dpsgd.isolation import Culprit, IsolationReport, TensorSpec, check_isolation
 
 __all__ = [
     "Automatic",
@@ -32,6 +28,7 @@ __all__ = [
     "Culprit",
     "Fixed",
     "Flat",
+    "FrozenBatchNorm",
     "IsolationReport",
     "ParameterAverage",
     "PerLayer",
@@ -40,30 +37,39 @@ __all__ = [
     "PlanViolation",
     "Private",
     "Quantile",
+    "Replacement",
     "ResumeRefused",
+    "Team",
     "TensorSpec",
     "Trained",
     "Trainer",
     "check_isolation",
     "fix",
+    "join",
     "load",
     "make_private",
+    "verify_attribution",
 ]
 
 # Imported when they are used: plans and certificates are read without torch.
 _HOME_OF = {
     "Culprit": "isolation",
-    "Fixed": "substitutes",
+    "Fixed": "_fix",
+    "FrozenBatchNorm": "_fix",
     "IsolationReport": "isolation",
-    "ParameterAverage": "averaging",
-    "Private": "private",
+    "ParameterAverage": "_trained",
+    "Private": "_private",
+    "Replacement": "_fix",
+    "Team": "_team",
     "TensorSpec": "isolation",
-    "Trained": "trained",
-    "Trainer": "trainer",
+    "Trained": "_trained",
+    "Trainer": "_trainer",
     "check_isolation": "isolation",
-    "fix": "substitutes",
-    "load": "trained",
-    "make_private": "making",
+    "fix": "_fix",
+    "join": "_team",
+    "load": "_trained",
+    "make_private": "_making",
+    "verify_attribution": "_trial",
 }
 
 

@@ -95,7 +95,7 @@ def by_engine(
     **options: Any,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     engine = engine or GradientEngine(model, **options)
-    with engine.recording(rows // repeats, examples_per_unit=repeats):
+    with engine.recording(rows // repeats, rows_per_unit=repeats):
         losses = example_losses(model(*inputs), out_axis)
         total = losses.mean() if mean else losses.sum()
         if total.requires_grad:

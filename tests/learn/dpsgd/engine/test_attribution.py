@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.dpsgd.engine import GradientEngine, attribution, verify_attribution
-from discreet.learn.dpsgd.engine.axes import Axes
-from discreet.learn.dpsgd.engine.folds import Folds
+from discreet.learn.dpsgd import _trial as attribution
+from discreet.learn.dpsgd import verify_attribution
+from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine._layout import Axes, Folds
 from discreet.learn.dpsgd.isolation import TensorSpec
-from discreet.learn.dpsgd.isolation.made_up import describe
-from discreet.learn.dpsgd.isolation.subject import prepared
+from discreet.learn.dpsgd.isolation._subject import copy_for_probing, describe
 from learn.dpsgd.engine.judges import check
 
 
@@ -89,8 +89,8 @@ def by_expert(inner: nn.Module, data: Tensor) -> Tensor:
 
 
 UNSEEN_BY_SHAPE = [time_major, time_major_by_steps, window_major, concatenated]
-REORDERED = [sorted_rows, reversed_rows]
-REFUSED = [transposed, stacked, by_expert]
+REORDERED = [sorted_rows, reversed_rows, by_expert]
+REFUSED = [transposed, stacked]
 
 
 def batch(rows: int, time: int) -> Tensor:
@@ -287,7 +287,7 @@ def held_by(thing: object) -> int:
 
 def test_memory_does_not_grow_with_the_examples() -> None:
     model = nn.Sequential(nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 2))
-    subject = prepared(model, loss=None, description=describe(torch.zeros(1, 40), None))
+    subject = copy_for_probing(model, loss=None, description=describe(torch.zeros(1, 40), None))
     names = list(subject.trainable())
     weights = sum(p.numel() for p in model.parameters())
     groupings = [[[name] for name in names], [names]]

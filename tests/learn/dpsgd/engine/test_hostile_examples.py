@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from discreet.learn.dpsgd.clipping import Automatic, Clipping, Flat
+from discreet.learn.dpsgd._clipping import Automatic, Clipping, Flat
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine.contributions import cheapest_form
+from discreet.learn.dpsgd.engine._forms import cheapest_form
 
 Losses = Callable[[Tensor], Tensor]
 

@@ -8,11 +8,15 @@ from torch import Tensor, nn
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine.contributions import WEIGHTED, Lookup, Outer, pieces
-from discreet.learn.dpsgd.engine.patches import Geometry
-from discreet.learn.dpsgd.engine.rule_convolution import Convolved, Deferred, KernelRows
-from discreet.learn.dpsgd.engine.rule_normalization import gains
-from discreet.learn.dpsgd.engine.scratch import Scratch
+from discreet.learn.dpsgd.engine._convolution import Convolved, Geometry
+from discreet.learn.dpsgd.engine._forms import (
+    WEIGHTED,
+    Lookup,
+    Outer,
+    pieces,
+    require_unchanged,
+)
+from discreet.learn.dpsgd.engine._normalization import gains
 
 torch.set_num_threads(1)
 
@@ -81,32 +85,33 @@ def test_gains_of_many_units(features: int, kind: torch.dtype) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
-def use_of_a_kernel() -> tuple[Convolved, Tensor]:
+def use_of_a_kernel(examples: int = 6, channels: int = 4, inner: int = 2) -> Convolved:
     geometry = Geometry((3, 3), (1, 1), (1, 1), (1, 1), (1, 1), 1, False)
-    maps, images = normal(6, 4, 5, 5), normal(6, 2, 5, 5, seed=1)
-    return Convolved(maps, images, geometry, torch.Size((4, 2, 3, 3))), maps
+    maps, images = normal(examples, channels, 5, 5), normal(examples, inner, 5, 5, seed=1)
+    return Convolved(maps, images, geometry, torch.Size((channels, inner, 3, 3)))
 
 
-def test_gradients_of_a_kernel_are_formed_once_and_late() -> None:
-    use, _ = use_of_a_kernel()
+def test_gradients_of_a_kernel_that_are_kept() -> None:
+    use = use_of_a_kernel()
     expected = use.per_example()
-    part = Deferred(use, 6, Scratch())
-    assert part.versions is use.versions
+    part = use.choose_form(6)
+    use.maps.mul_(2)
+    require_unchanged(part)  # nothing is left that could be overwritten
     torch.testing.assert_close(part.squared_norms(), expected.square().sum((1, 2, 3, 4)))
-    assert isinstance(part.settled(), KernelRows)
-    assert part.settled() is part.settled()
-    assert part.versions is None  # nothing is left that could be overwritten
     torch.testing.assert_close(part.per_example(), expected)
+    total = torch.zeros(4, 2, 3, 3, dtype=torch.float64)
+    part.add_to(total, torch.ones(6, dtype=torch.float64), 2.0)
+    torch.testing.assert_close(total, 2 * expected.sum(0))
     removed = torch.tensor([True, False, True, False, False, False])
     assert part.without(removed).per_example()[removed].abs().max() == 0
 
 
-def test_factors_overwritten_before_the_gradients_are_formed_raise() -> None:
-    use, maps = use_of_a_kernel()
-    part = Deferred(use, 6, Scratch())
-    maps.mul_(2)
+def test_factors_of_a_kernel_that_are_overwritten_raise() -> None:
+    use = use_of_a_kernel(8, 100, 64)
+    part = use.choose_form(8)
+    use.maps.mul_(2)
     with pytest.raises(InvalidValue, match="in place"):
-        part.squared_norms()
+        require_unchanged(part)
 
 
 def test_norms_of_two_convolutions() -> None:

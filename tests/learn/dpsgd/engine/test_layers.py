@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from discreet.learn.dpsgd.engine import verify_attribution
+from discreet.learn.dpsgd import verify_attribution
 from learn.dpsgd.engine.judges import check
 
 torch.set_num_threads(1)

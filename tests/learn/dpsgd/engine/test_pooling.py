@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine.pooling import max_pool2d
+from discreet.learn.dpsgd.engine._pooling import max_pool2d
 
 
 def both(images: Tensor, *args: object) -> list[tuple[Tensor, Tensor]]:

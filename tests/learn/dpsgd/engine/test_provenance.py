@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import DiscreetError
-from discreet.learn.dpsgd.engine import GradientEngine, verify_attribution
-from discreet.learn.dpsgd.engine.folds import Folds
-from discreet.learn.dpsgd.engine.recorder import Recorder
-from discreet.learn.dpsgd.engine.row_axes import LOST, REORDERED
+from discreet.learn.dpsgd import verify_attribution
+from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine._layout import LOST, REORDERED, Folds
+from discreet.learn.dpsgd.engine._recorder import Recorder
 from learn.dpsgd.engine.judges import check
 
 TIME = 24  # as many as examples, and a multiple of every size that a trial of 2, 3 and 4 has

@@ -281,8 +281,8 @@ def test_wrong_arguments_are_refused() -> None:
     for size in (-1, 2.0, True, "2"):
         with pytest.raises(InvalidValue, match="batch_size"):
             engine.expect(size)  # type: ignore[arg-type]
-    with pytest.raises(InvalidValue, match="examples_per_unit"):
-        engine.expect(2, examples_per_unit=0)
+    with pytest.raises(InvalidValue, match="rows_per_unit"):
+        engine.expect(2, rows_per_unit=0)
     with pytest.raises(InvalidValue, match="expect"):
         engine.squared_norms()
     with engine.recording(2):
@@ -411,9 +411,9 @@ class TiedTwice(nn.Module):
 
 def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted mistakes in the book-keeping do not get past ``check``."""
-    import discreet.learn.dpsgd.engine.contributions as contributions
-    import discreet.learn.dpsgd.engine.engine as engine_module
-    import discreet.learn.dpsgd.engine.recorder as recorder_module
+    import discreet.learn.dpsgd.engine._engine as engine_module
+    import discreet.learn.dpsgd.engine._forms as contributions
+    import discreet.learn.dpsgd.engine._recorder as recorder_module
 
     torch.manual_seed(0)
     shared, data = TiedTwice().double(), normal(5, 4)

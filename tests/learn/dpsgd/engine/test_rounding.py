@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discreet.learn.dpsgd.engine import rounding
-from discreet.learn.dpsgd.engine.patches import Geometry
+from discreet.learn.dpsgd.engine import _rounding as rounding
+from discreet.learn.dpsgd.engine._convolution import Geometry
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:

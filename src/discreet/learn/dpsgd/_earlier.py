@@ -1,0 +1,140 @@
+"""Which plans a model was under before: a mark that goes where the model goes.
+
+A second plan comes on top of what the first one cost, so a certificate states the sum. The mark is
+text: the plans as JSON, by the ids of their runs. It is an attribute of the model and of every
+module in it that was trained, so that copies and ``torch.save(model)`` take it along, and an entry
+in the first group of the optimizer, so that its state dict does. Whoever calls
+``model.state_dict()`` takes tensors only; their first bytes are remembered in this process. A bare
+state dict of a model that is read in another process has no mark.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from discreet.errors import PlanViolation, SchemaError
+from discreet.learn.dpsgd._plan import Plan
+
+GROUP_ENTRY = "discreet_plans"
+_ATTRIBUTE = "_discreet_plans"
+_ELEMENTS = 4096
+_KNOWN: dict[bytes, str] = {}
+_TextOf = Callable[[], str | None]
+
+
+def plans_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Plan]:
+    """The plans that model and optimizer were under, by the ids of their runs."""
+    texts = {group.get(GROUP_ENTRY) for group in optimizer.param_groups}
+    if _KNOWN:
+        texts |= {_KNOWN.get(print_) for print_ in _prints(model.parameters())}
+    return _marks_on(model, texts)
+
+
+def _marks_on(model: nn.Module, texts: Iterable[str | None] = ()) -> dict[str, Plan]:
+    found: dict[str, Plan] = {}
+    on_modules = {module.__dict__.get(_ATTRIBUTE) for module in model.modules()}
+    for text in sorted({*texts, *on_modules} - {None}, key=str):
+        found |= read_plans(text)
+    return found
+
+
+def read_plans(document: object) -> dict[str, Plan]:
+    """Plans by run, from the JSON of a mark or a saved state."""
+    try:
+        body = json.loads(document) if isinstance(document, str) else document
+        if not isinstance(body, Mapping):
+            raise TypeError
+        return {str(run): Plan.from_json(plan) for run, plan in body.items()}
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"the mark of earlier plans on this model is damaged: {error}") from None
+
+
+def written(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    """What :func:`read_plans` reads."""
+    return {run: plan.to_json() for run, plan in plans.items()}
+
+
+def mark(model: nn.Module, optimizer: Optimizer | None, plans: Mapping[str, Plan]) -> str:
+    """Have the model and its optimizer say which plans they were under, and no others."""
+    text = json.dumps(written(plans), sort_keys=True)
+    for module in model.modules():
+        module.__dict__.pop(_ATTRIBUTE, None)
+        own = module.parameters(recurse=False)
+        if plans and (module is model or any(one.requires_grad for one in own)):
+            module.__dict__[_ATTRIBUTE] = text
+    for group in () if optimizer is None else optimizer.param_groups:
+        group.pop(GROUP_ENTRY, None)
+    if optimizer is not None and plans:
+        optimizer.param_groups[0][GROUP_ENTRY] = text
+    return text
+
+
+def mark_averages(model: nn.Module, plans: Mapping[str, Plan]) -> None:
+    """Mark what ``AveragedModel`` of torch has made of a model: it was a copy before any step."""
+    outline = _outline(model)
+    for one in gc.get_objects():
+        if not issubclass(type(one), AveragedModel) or "_modules" not in vars(one):
+            continue
+        if int(one.n_averaged) and _outline(one.module) == outline:
+            mark(one, None, {**_marks_on(one), **plans})
+
+
+def _outline(model: nn.Module) -> list[Any]:
+    return [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
+
+
+def require_alike(plan: Plan, earlier: Mapping[str, Plan]) -> None:
+    """Raise if what the earlier plans cost cannot be added to what this one costs."""
+    for before in earlier.values():
+        if (before.relation, before.unit) != (plan.relation, plan.unit):
+            raise PlanViolation(
+                f"this model was under an earlier plan for one {before.unit} under "
+                f"{before.relation.value!r}; this plan is for one {plan.unit} under "
+                f"{plan.relation.value!r}, and the two losses cannot be added. Plan for the same "
+                "unit and relation, or begin with a model that was under no plan"
+            )
+
+
+@final
+class Remembering:
+    """A hook on ``model.state_dict()``: what was read there is known again in this process.
+
+    That of a copy does nothing.
+    """
+
+    def __init__(
+        self, parameters: Sequence[Tensor], text_of: Callable[[], str | None] | None
+    ) -> None:
+        self._parameters = parameters
+        self._text_of = text_of
+        # Parameters that no step moves are as public as they were.
+        self._before = set(_prints(parameters))
+
+    def __call__(self, *_: object) -> None:
+        text = None if self._text_of is None else self._text_of()
+        if text is not None:
+            for print_ in _prints(self._parameters):
+                if print_ not in self._before:
+                    _KNOWN[print_] = text
+
+    def __deepcopy__(self, memo: object) -> Remembering:
+        return Remembering([], None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Remembering, ([], None)
+
+
+def _prints(parameters: Iterable[Tensor]) -> Iterator[bytes]:
+    for one in parameters:
+        if one.numel():
+            held = one.detach().reshape(-1)[:_ELEMENTS].cpu().contiguous()
+            yield hashlib.sha256(held.view(torch.uint8).numpy().tobytes()).digest()

@@ -1,0 +1,375 @@
+"""What a loop brings into its batches from elsewhere, and what it reads off them.
+
+Tensors of a batch are handed out as :class:`FromBatch`, and so is all that is computed from
+them. That shows which rows a model is given, which numbers leave (``item``, ``float``,
+``tolist``, ``numpy``), and, in the steps in which losses are looked at, which tensors come in from
+outside. Plain numbers of Python and arrays of numpy cannot be followed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, final
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from discreet.errors import InvalidValue, PlanViolation
+from discreet.learn.dpsgd import _step as violations
+from discreet.learn.dpsgd._tensors import exchanged, leaves_of, tensors
+
+_READS = {
+    Tensor.__array__,
+    Tensor.__bool__,
+    Tensor.__complex__,
+    Tensor.__contains__,
+    Tensor.__dlpack__,
+    Tensor.__float__,
+    Tensor.__format__,
+    Tensor.__index__,
+    Tensor.__int__,
+    Tensor.__repr__,
+    Tensor.allclose,
+    Tensor.data_ptr,
+    Tensor.equal,
+    Tensor.is_nonzero,
+    Tensor.item,
+    Tensor.numpy,
+    Tensor.storage,
+    Tensor.tolist,
+    Tensor.untyped_storage,
+    torch.allclose,
+    torch.equal,
+    torch.is_nonzero,
+}
+STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors", "times_resumed")
+"""What a certificate states of a run: in how many steps, or that it happened at all."""
+
+# What these make is as large as the values say, and a size is a number of Python.
+_SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
+# Copies that torch makes without asking the class of what it copies: only a mode sees them.
+_COPIES = {Tensor.new_tensor, torch.as_tensor, torch.asarray, torch.tensor}
+# What these make has nothing of the tensors that they are called on but a type and a device...
+BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
+# ...and these have that of the others only.
+CONTENT_OF_FIRST = {Tensor.to, Tensor.type_as}
+
+
+class FromBatch(Tensor):
+    """A tensor of a batch, or what was computed from one; ``batch`` is the oldest of them."""
+
+    lineage: Lineage
+    batch: int
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = list(_flat((*args, *kwargs.values())))
+        marked = [one for one in given if isinstance(one, FromBatch)]
+        if marked and func in _READS:
+            marked[0].lineage.note_reading()
+            args = tuple(plain(one) for one in args)
+        if marked and func is Tensor.backward:
+            marked[0].lineage.look_at(marked[0])
+        if marked and _is_sized_by_values(func, args):
+            marked[0].lineage.note_reading()
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **kwargs)
+        if not marked or not isinstance(result, Tensor | list | tuple):
+            if func is Tensor.__setitem__ and marked:
+                marked[0].lineage.take_in(given)
+                _mark_written(args[0], marked)
+            return result
+        if func in BLANK or (func in CONTENT_OF_FIRST and not isinstance(args[0], FromBatch)):
+            return result
+        marked[0].lineage.take_in(given)
+        if any(result is one and type(one) is Tensor for one in given):  # in place, or out=
+            _mark_written(result, marked)
+        _mark(result, marked)
+        return result
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        copied: Tensor = copy.deepcopy(plain(self), memo)
+        _mark(copied, [self])
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        self.lineage.note_reading()
+        return plain(self).__reduce_ex__(protocol)
+
+
+def _flat(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _flat(value)
+
+
+def _given(value: Any) -> Iterator[Tensor]:
+    """The tensors of a call, without the numbers; plain containers take the short way."""
+    if isinstance(value, Tensor):
+        yield value
+    elif type(value) in (tuple, list, dict):
+        for one in value.values() if type(value) is dict else value:
+            yield from _given(one)
+    elif not isinstance(value, str | int | float | None):
+        yield from leaves_of(value)
+
+
+def _mark(result: Any, parents: list[FromBatch]) -> None:
+    for one in _flat((result,)):
+        if type(one) is Tensor:
+            one.__class__ = FromBatch
+            one.lineage, one.batch = parents[0].lineage, parents[0].batch  # type: ignore[attr-defined]
+        if isinstance(one, FromBatch):
+            one.batch = min(one.batch, *(parent.batch for parent in parents))
+
+
+def _mark_written(target: Any, parents: list[FromBatch]) -> None:
+    """Mark a tensor that was written to, with the one that it is a view of.
+
+    If others hold its memory too, as they do after ``.data``, it cannot be followed: it was read.
+    """
+    if not isinstance(target, Tensor):
+        return
+    with torch._C.DisableTorchFunctionSubclass():
+        base, memory = target._base, target.untyped_storage()
+        # The tensor, what it is a view of, and the line above.
+        known = 2 + (base is not None)
+        shared = torch._C._storage_Use_Count(memory._cdata) > known
+    if shared and not isinstance(target, FromBatch):
+        parents[0].lineage.note_reading()
+    _mark([target] if base is None else [target, base], parents)
+
+
+def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+    name = getattr(func, "__name__", "")
+    if func is Tensor.__getitem__:
+        return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1:]))
+    return name in _SIZED or (name == "where" and len(args) == 1)
+
+
+def plain(one: Any) -> Any:
+    """The same tensor without its mark; anything else as it is."""
+    if not isinstance(one, FromBatch):
+        return one
+    with torch._C.DisableTorchFunctionSubclass():
+        return one.as_subclass(Tensor)
+
+
+@final
+class Lineage:
+    """What one run was given and what was read off it; facts for its certificate.
+
+    ``check`` is called with every loss of which a ``backward()`` is seen.
+    """
+
+    def __init__(
+        self, model: nn.Module, public: Iterable[Any], check: Callable[[Tensor], None]
+    ) -> None:
+        self._check = check
+        self._public = [one for given in (model, *public) for one in _held(given)]
+        self._known = {id(one) for one in self._public}
+        self._made: dict[int, ref[Tensor]] | None = None
+        self._calls_without = False
+        self.batch = 0
+        self.is_open = False
+        self.step = 0
+        self.keep: Callable[[str], None] | None = None  # in case that the process dies
+        self.go_on_from({})
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """What a certificate is to state; nothing if nothing was read or brought in.
+
+        That tensors came from outside is 1, however many: one for each row would tell the size of
+        a batch.
+        """
+        found = {name: len(self._steps[name]) + self._before.get(name, 0) for name in STATED}
+        found["outside_tensors"] = min(1, found["outside_tensors"])
+        return {name: count for name, count in found.items() if count}
+
+    def go_on_from(self, facts: Mapping[str, int]) -> None:
+        """Begin to count with what happened before."""
+        self._before = dict(facts)
+        self._steps: dict[str, set[int]] = {name: set() for name in STATED}
+
+    def hand_out(self, data: Any, step: int, *, watched: bool) -> Any:
+        """The tensors of the next batch, marked; ``watched``: what comes from outside is noted."""
+        self.batch += 1
+        self.is_open = True
+        self.step = step
+        self._made = {} if watched else None
+        return self.mark(data)
+
+    def mark(self, data: Any) -> Any:
+        """The same tensors, marked as of this batch."""
+
+        def marked(one: Tensor) -> Tensor:
+            given = one.as_subclass(FromBatch) if type(one) is Tensor else one
+            if isinstance(given, FromBatch):
+                given.lineage, given.batch = self, self.batch
+            return given
+
+        if type(data) is list and all(type(one) is Tensor for one in data):
+            return [marked(one) for one in data]
+        return exchanged(data, marked)
+
+    def end_batch(self) -> None:
+        """The passes of a batch are over."""
+        self.is_open = False
+        self._made = None
+
+    def note_reading(self) -> None:
+        """A number was read off something that comes of a batch."""
+        self._note("steps_with_numbers_read", self.step)
+
+    def note_write(self, step: int) -> None:
+        """The model or its optimizer was changed by something else than a step of the plan."""
+        self._note("steps_with_writes", step)
+
+    def _note(self, name: str, step: int) -> None:
+        if step not in self._steps[name]:
+            self._steps[name].add(step)
+            if self.keep is not None:
+                self.keep(name)
+
+    def look_at_settings(self, groups: Iterable[dict[str, Any]]) -> None:
+        """Note it if a setting of the optimizer is a tensor that comes of a batch."""
+        values = [value for group in groups for key, value in group.items() if key != "params"]
+        if any(isinstance(one, FromBatch) for one in _flat(values)):
+            self.note_reading()
+
+    def require_current(self, *marked: FromBatch) -> None:
+        """Raise if one of the tensors comes of an earlier batch of this run."""
+        if any(one.lineage is self and one.batch < self.batch for one in marked):
+            raise PlanViolation(violations.STALE)
+
+    def look_at(self, loss: FromBatch) -> None:
+        """Look at a loss before its backward pass; not between batches, where none is recorded."""
+        if self.is_open:
+            self.require_current(loss)
+            self._check(plain(loss))
+
+    def note_made(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Note the result of a call, unless something from outside went into it."""
+        if func in _COPIES:
+            copied = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, FromBatch)]
+            if copied:
+                _mark(result, copied)
+        if self._made is None:
+            return
+        clean = all(self._is_known(one) for one in _flat((*args, *kwargs.values())))
+        for one in _flat((result,)):
+            if clean:
+                self._made[id(one)] = ref(one)
+            else:
+                self._made.pop(id(one), None)
+
+    def _is_known(self, one: Tensor) -> bool:
+        if isinstance(one, FromBatch) or id(one) in self._known or one.grad_fn is not None:
+            return True  # where a graph ends is for another check
+        made = None if self._made is None else self._made.get(id(one))
+        return made is not None and made() is one
+
+    def take_in(self, given: list[Tensor]) -> None:
+        """Tensors meet one of the batch; those from outside are counted."""
+        if self._made is not None:
+            for one in given:
+                if not self._is_known(one):
+                    self._note("outside_tensors", self.step)
+
+    def unwrap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """The arguments of a call of the model without marks, if they are of the batch."""
+        found = list(_given((args, kwargs)))
+        marked = [one for one in found if isinstance(one, FromBatch) and one.lineage is self]
+        self.require_current(*marked)
+        if not marked:
+            if self._made is not None:
+                self._calls_without = all(map(self._is_known, found))
+            if not self._calls_without:
+                raise PlanViolation(violations.NOT_OF_THE_BATCH)
+            return args, kwargs
+        self.take_in(found)
+        if len(args) == 1 and not kwargs and args[0] is marked[0]:
+            return (plain(args[0]),), kwargs
+        unmarked: tuple[Any, Any] = exchanged((args, kwargs), plain)
+        return unmarked
+
+    def claim(self, output: Any) -> None:
+        """What the model returned comes of the batch."""
+        for one in tensors(output):
+            if type(one) is Tensor:
+                one.__class__ = FromBatch
+                one.lineage, one.batch = self, self.batch  # type: ignore[attr-defined]
+
+
+@final
+class OutputMark:
+    """A forward hook: what a model under a plan returns in a batch comes of the batch."""
+
+    def __init__(self, lineage: Lineage | None) -> None:
+        self._lineage = lineage
+
+    def __call__(self, module: nn.Module, _: object, output: Any) -> None:
+        if torch.compiler.is_compiling():
+            return  # in training mode that is refused elsewhere
+        lineage = self._lineage
+        if lineage is None or not lineage.is_open or not module.training:
+            return
+        if torch.is_grad_enabled():
+            lineage.claim(output)
+
+    def __deepcopy__(self, memo: object) -> OutputMark:
+        return OutputMark(None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OutputMark, (None,)
+
+
+def guard_loading(model: nn.Module, is_running: Callable[[], bool]) -> list[Any]:
+    """Refuse ``load_state_dict`` of a model and its parts while it is running; the hooks."""
+    guard = _LoadGuard(is_running)
+    return [
+        one.register_load_state_dict_pre_hook(guard)  # type: ignore[no-untyped-call]
+        for one in model.modules()
+    ]
+
+
+@final
+class _LoadGuard:
+    """Refuses ``load_state_dict`` while ``is_running``; that of a copy does nothing."""
+
+    def __init__(self, is_running: Callable[[], bool]) -> None:
+        self._is_running = is_running
+
+    def __call__(self, *_: object) -> None:
+        if self._is_running():
+            raise PlanViolation(violations.LOADED)
+
+    def __deepcopy__(self, memo: object) -> _LoadGuard:
+        return _LoadGuard(bool)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _LoadGuard, (bool,)
+
+
+def _held(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, nn.Module):
+        yield from given.parameters()
+        yield from given.buffers()
+    elif isinstance(given, Tensor):
+        yield given
+    else:
+        raise InvalidValue("public", type(given).__name__, "tensors and modules")

@@ -1,0 +1,257 @@
+"""Whether it matters for an example how far its batch was padded.
+
+A ``collate`` that pads to the longest of the batch lets one long record change what the model
+sees of all others. That is harmless if the model masks what was padded, or reads lengths, and
+otherwise nothing that the clipping bounds is bounded. :func:`~discreet.learn.dpsgd.check_isolation`
+cannot see it: its made-up batches have one shape. So a short example of the first batch is given to
+a copy of the model by itself, and padded as far as a longer one needs, by the real ``collate``.
+Nothing of it is shown; only a refusal says that there was a difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset, default_collate
+
+from discreet.errors import NotApplicable, PlanViolation
+from discreet.learn.dpsgd._lineage import plain
+from discreet.learn.dpsgd._tensors import close, exchanged, leaves_of, readings, size_of
+from discreet.learn.dpsgd.isolation._subject import shaken_copies, still
+
+# Of the first batch so many examples are looked at.
+MOST = 64
+# So often the length of an example is doubled, to get beyond what all batches are padded to.
+_DOUBLED = 8
+_ERRORS = (
+    AttributeError,
+    IndexError,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+
+Pair = tuple[Any, Any]
+"""A batch of one example, and a batch of it and a longer one."""
+
+_FELT = (
+    "an example's result changes with the padding of its batch, which is as long as the longest "
+    "example needs, so one record changes the gradients of all others and clipping bounds "
+    "nothing. Mask what was padded or use the lengths inside of the model (an Embedding's "
+    "padding_idx is not enough: noise moves that row too), or let collate pad every batch to one "
+    "length that was chosen before looking at the data"
+)
+_UNKNOWN = (
+    "collate pads each batch to its longest example, and whether that changes anything for the "
+    "others could not be tried out: {}. Let collate pad every batch to one length that was chosen "
+    "before looking at the data, or vouch for the model by isolation='vouched'"
+)
+
+
+def shapes_of(batch: Any) -> list[torch.Size]:
+    """The shapes of all tensors of a batch."""
+    return [one.shape for one in leaves_of(batch)]
+
+
+def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None) -> Pair | None:
+    """Batches with and without more padding of one example, or ``None`` if none is padded.
+
+    If the examples are all padded equally far, one of them is cut short, and if that has no effect,
+    because batches are padded to a multiple or as far as any before, made longer.
+    """
+    collate = collate or default_collate
+    alone = [collate([item]) for item in items[:MOST]]
+    sizes = [sum(shape.numel() for shape in shapes_of(batch)) for batch in alone]
+    least, most = sizes.index(min(sizes)), sizes.index(max(sizes))
+    if shapes_of(alone[least]) != shapes_of(alone[most]):
+        try:
+            return alone[least], collate([items[least], items[most]])
+        except _ERRORS:
+            return None  # examples of different lengths cannot be in one batch
+    item, length = items[0], _length(items[0])
+    if length < 2:
+        return None  # nothing to cut
+    halves = [length >> times for times in range(1, length.bit_length())]
+    for other in [*halves, *(length << times for times in range(1, _DOUBLED))]:
+        try:
+            changed = _resized(item, length, other)
+            first = collate([changed])
+            if shapes_of(first) == shapes_of(alone[0]):
+                continue
+            if other < length:
+                return first, collate([changed, item])
+            return alone[0], collate([item, changed])
+        except _ERRORS:
+            return None
+    return None
+
+
+def require_padding_ignored(
+    model: nn.Module, pair: Pair, run: Callable[[nn.Module, Any], Any]
+) -> None:
+    """Raise unless ``run(model, batch)`` gives the example of a pair the same in both batches."""
+    reason = ""
+    for double in (True, False):
+        try:
+            for copied in shaken_copies(model, double=double):
+                with still(), torch.no_grad():
+                    one, both = (leaves_of(run(copied.model, copied.cast(batch))) for batch in pair)
+                if not all(bool(part.isfinite().all()) for part in (*one, *both)):
+                    raise ValueError("outputs that are not finite")
+                if not _same_in_some_row(one, both, copied.tolerance):
+                    raise PlanViolation(_FELT)
+            return
+        except NotApplicable:
+            raise
+        except _ERRORS as error:
+            if isinstance(error, PlanViolation):
+                raise
+            reason = f"the model raised {type(error).__name__} on one or two examples"
+    raise NotApplicable(_UNKNOWN.format(reason))  # out here: their words may hold values
+
+
+def _same_in_some_row(one: list[Tensor], both: list[Tensor], tolerance: float) -> bool:
+    """Whether a row of the larger batch is the example; a collate may sort its rows."""
+    if len(one) != len(both):
+        return False
+    pairs = [(alone, among) for alone, among in zip(one, both, strict=True) if alone.ndim]
+    return any(all(_same(alone, among, row, tolerance) for alone, among in pairs) for row in (0, 1))
+
+
+def _same(alone: Tensor, among: Tensor, row: int, tolerance: float) -> bool:
+    found = readings(among, alone, (2, 1))
+    if not found:
+        return alone.shape == among.shape  # not of single examples
+    return any(
+        close(
+            reading.part(alone, 0, 1),
+            reading.part(among, row, 2),
+            scale=size_of(alone),
+            tolerance=tolerance,
+        )
+        for reading in found
+    )
+
+
+@final
+class Paddings:
+    """Finds out whether batches are padded: by ``collate``, or because their shapes vary."""
+
+    def __init__(self) -> None:
+        self._shapes: list[torch.Size] | None = None
+        self.settled = False
+
+    def new_pair(self, loading: Any, places: Sequence[int], data: Any) -> Pair | None:
+        """A pair to try out, until it is settled; most batches have the shapes of the last."""
+        is_table = type(loading.dataset) is TensorDataset and loading.collate is None
+        if self.settled or is_table:
+            return None
+        shapes = [shape[1:] for shape in shapes_of(data)]
+        if shapes == self._shapes:
+            return None
+        # Torch's own collate does not pad; a data set may.
+        first = self._shapes is None and loading.collate is None
+        pair: Pair | None = None if first else loading.padded_pair(places)
+        if pair is None:
+            self._shapes = shapes
+        return pair
+
+
+@final
+class PaddingWatch:
+    """Waits for the first call of the model, which shows how it is called on a batch."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self._parts: dict[Any, Any] = {}
+        self._known: list[Tensor] = []
+
+    def hand_out(self, batch: Any) -> None:
+        """Note the batch of which the call will be."""
+        self._parts, self._known = _parts(batch), [plain(one) for one in leaves_of(batch)]
+
+    def judge(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Raise unless the model gives one result however far an example is padded."""
+
+        def run(copied: nn.Module, batch: Any) -> Any:
+            given, named = self._arguments(batch, args, kwargs)
+            return copied(*given, **named)
+
+        require_padding_ignored(model, self._pair, run)
+
+    def _arguments(self, batch: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
+        """The same arguments as ``args`` and ``kwargs``, taken from another batch."""
+        there, leaves = _parts(batch), leaves_of(batch)
+
+        def moved(one: Tensor) -> Tensor:
+            one = plain(one)
+            for at, other in enumerate(self._known):
+                if one.shape == other.shape and torch.equal(one, other.to(one)):
+                    leaf = leaves[at]  # in the precision of the copy that it is for
+                    same_kind = leaf.is_floating_point() and one.is_floating_point()
+                    return leaf if same_kind else leaf.to(one.dtype)
+            raise NotApplicable(
+                _UNKNOWN.format("the model is given tensors that are not those of the batch")
+            )
+
+        def taken(value: Any) -> Any:
+            for name, part in self._parts.items():
+                if part is value and name in there:
+                    return there[name]
+            return exchanged(value, moved)
+
+        return [taken(one) for one in args], {name: taken(one) for name, one in kwargs.items()}
+
+
+def _parts(batch: Any) -> dict[Any, Any]:
+    if isinstance(batch, list | tuple):
+        return dict(enumerate(batch))
+    return dict(batch) if hasattr(batch, "keys") else {0: batch}
+
+
+def _is_sequence(value: Any) -> bool:
+    if isinstance(value, Tensor | np.ndarray):
+        return bool(value.ndim)
+    plain = isinstance(value, list) and all(isinstance(one, int | float | str) for one in value)
+    return plain or isinstance(value, str)
+
+
+def _length(item: Any) -> int:
+    """The length of the first sequence in an example; 0 if there is none to cut."""
+    if _is_sequence(item):
+        return len(item)
+    inner = item.values() if isinstance(item, dict) else item
+    lengths = map(_length, inner if isinstance(inner, list | tuple) or inner is not item else ())
+    return next((length for length in lengths if length > 1), 0)
+
+
+def _resized(value: Any, length: int, other: int) -> Any:
+    """An example with its sequences of this length, and numbers that tell it, made ``other`` long.
+
+    Shorter ones are cut, longer ones repeat their first entry.
+    """
+    if _is_sequence(value):
+        if len(value) != length:
+            return value
+        more = max(0, other - length)
+        if isinstance(value, Tensor):
+            return torch.cat([value[:other], *[value[:1]] * more])
+        if isinstance(value, np.ndarray):
+            return np.concatenate([value[:other], *[value[:1]] * more])
+        return value[:other] + value[:1] * more
+    if isinstance(value, dict):
+        return {key: _resized(one, length, other) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        parts = [_resized(one, length, other) for one in value]
+        if hasattr(value, "_fields"):
+            return type(value)(*parts)
+        return type(value)(parts)
+    if isinstance(value, Tensor | np.ndarray) or type(value) is int:
+        return value * 0 + other if value == length else value
+    return value

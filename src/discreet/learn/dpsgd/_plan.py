@@ -1,0 +1,429 @@
+"""The plan of a training run: the one source of truth for sampler, noise and charge.
+
+Everything that the guarantee depends on is a field of :class:`Plan` and fixed before a record is
+read. The loop draws its batches, clips, normalises and adds noise by the plan, and the loss that
+is charged to a ledger is computed from the same fields.
+
+One step on the batch B is
+
+    (sum over B of clipped gradients + N(0, (noise_multiplier * C)^2 I)) / expected_batch_size,
+
+divided by the *expected* batch size, never by the realised one, which is private. What it costs
+depends on how B was drawn (S6):
+
+``poisson`` (add_remove)
+    Every record enters every step with probability expected_batch_size / examples. The number
+    of examples is private and merely plans: a data set of another length is sampled at the same
+    rate and normalised alike. Under ``replace`` nothing as tight is proved, so it is refused.
+``without_replacement`` (replace)
+    A uniform subset of exactly expected_batch_size records; the number of examples is public. One
+    replaced record moves the sum by 2 C, which ``Gaussian(..., relation="replace")`` states.
+``full`` (either)
+    All records in every step (DP-GD).
+``shuffled`` (either)
+    Epochs in which every record takes part once. No amplification is proved for them, so an
+    epoch costs one full participation, no matter how small its batches are: given the assignment
+    of records to batches, one record changes one step of the epoch. Under ``replace`` the
+    batches are cut from a uniform permutation; under ``add_remove``, where one more record would
+    shift every later cut, every record chooses its batch independently of all others.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
+from typing import Any, final
+
+from discreet import _validate
+from discreet._json import digest_of, read_json
+from discreet.certificate._findings import delta_warning
+from discreet.errors import InvalidValue, RelationMismatch, SchemaError
+from discreet.learn.dpsgd._clipping import Clipping, Quantile, read_clipping
+from discreet.privacy import Gaussian, Loss, Relation, calibrate, least_noise_multiplier
+from discreet.privacy.theorems import gaussian_mu
+
+SAMPLERS = ("poisson", "without_replacement", "full", "shuffled")
+_SCHEMA = "discreet.dpsgd.plan"
+_VERSION = 1
+
+
+@lru_cache(maxsize=256)
+def certified(loss: Loss, delta: float) -> float:
+    """The accountant's epsilon; remembered, because plan, display and certificate all ask."""
+    return loss.epsilon(delta=delta)
+
+
+@final
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of steps with one batch size and one noise multiplier.
+
+    ``noise_factor`` multiplies the noise multiplier of the plan, so that a schedule can be
+    calibrated as a whole.
+    """
+
+    steps: int
+    expected_batch_size: float
+    noise_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._set("steps", _validate.integer("steps", self.steps, at_least=1))
+        size = _validate.real("expected_batch_size", self.expected_batch_size, above=0)
+        self._set("expected_batch_size", int(size) if size == int(size) else size)
+        self._set("noise_factor", _validate.real("noise_factor", self.noise_factor, above=0))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+
+@final
+@dataclass(frozen=True, init=False)
+class Plan:
+    """A training run, declared before any record is read.
+
+    >>> plan = Plan(
+    ...     examples=60_000,
+    ...     expected_batch_size=256,
+    ...     steps=1_000,
+    ...     clip_norm=1.0,
+    ...     noise_multiplier=1.1,
+    ...     delta=1e-5,
+    ... )
+    >>> plan.loss
+    1000 * Gaussian(noise_multiplier=1.1).poisson(rate=0.004266666666666667)
+    >>> plan.epsilon() == plan.loss.epsilon(delta=1e-5)
+    True
+
+    Give ``noise_multiplier``, or ``epsilon``: then the least noise multiplier is found whose
+    certified epsilon at ``delta`` is at most that. Give ``steps`` or ``epochs`` with
+    ``expected_batch_size``, or ``phases`` for a schedule.
+
+    ``examples`` is a planning number under ``add_remove`` unless ``public_examples`` says that
+    the length of the data set is public; then, and always under ``replace``, a data set of
+    another length is refused. ``augmentations`` is the number of rows that each drawn
+    example contributes; their mean gradient is clipped as one. ``unit`` is whose privacy is
+    bounded, for the certificate: the caller asserts that one unit owns one example.
+    """
+
+    examples: int
+    phases: tuple[Phase, ...]
+    clip_norm: float
+    clipping: Clipping
+    noise_multiplier: float
+    delta: float
+    target_epsilon: float | None
+    sampler: str
+    relation: Relation
+    public_examples: bool
+    augmentations: int
+    unit: str
+
+    def __init__(
+        self,
+        *,
+        examples: int,
+        clip_norm: float,
+        delta: float,
+        expected_batch_size: float | None = None,
+        steps: int | None = None,
+        epochs: float | None = None,
+        phases: Sequence[Phase] | None = None,
+        clipping: Clipping | str = "flat",
+        noise_multiplier: float | None = None,
+        epsilon: float | None = None,
+        sampler: str = "poisson",
+        relation: Relation | str | None = None,
+        public_examples: bool = False,
+        augmentations: int = 1,
+        unit: str = "record",
+    ) -> None:
+        if (noise_multiplier is None) == (epsilon is None):
+            raise InvalidValue(
+                "noise_multiplier", noise_multiplier, "either noise_multiplier or epsilon, not both"
+            )
+        count = _validate.integer("examples", examples, at_least=1)
+        kind = _validate.one_of("sampler", sampler, SAMPLERS)
+        self._fill(
+            examples=count,
+            phases=_phases_of(count, kind, expected_batch_size, steps, epochs, phases),
+            clip_norm=clip_norm,
+            clipping=clipping,
+            noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
+            delta=delta,
+            target_epsilon=epsilon,
+            sampler=kind,
+            relation=relation,
+            public_examples=public_examples,
+            augmentations=augmentations,
+            unit=unit,
+        )
+        if epsilon is not None:
+            object.__setattr__(self, "noise_multiplier", self._calibrated(epsilon))
+
+    def _fill(self, **values: Any) -> None:
+        """Check every field and set it; the fields must not contradict one another."""
+        sampler = _validate.one_of("sampler", values["sampler"], SAMPLERS)
+        replace_by_nature = sampler == "without_replacement"
+        relation = values["relation"]
+        if relation is None:
+            relation = Relation.REPLACE if replace_by_nature else Relation.ADD_REMOVE
+        relation = Relation.parse(relation)
+        _check_relation(sampler, relation)
+        public = values["public_examples"]
+        if not isinstance(public, bool):
+            raise InvalidValue("public_examples", public, "True or False")
+        unit = values["unit"]
+        if not isinstance(unit, str) or not unit.strip():
+            raise InvalidValue("unit", unit, "a word for whose privacy is bounded")
+        target = values["target_epsilon"]
+        checked: dict[str, Any] = {
+            "examples": _validate.integer("examples", values["examples"], at_least=1),
+            "phases": tuple(values["phases"]),
+            "clip_norm": _validate.real(
+                "clip_norm", values["clip_norm"], at_least=1e-12, at_most=1e12
+            ),
+            "clipping": read_clipping(values["clipping"]),
+            "noise_multiplier": _validate.real(
+                "noise_multiplier", values["noise_multiplier"], above=0, at_most=1e6
+            ),
+            "delta": _validate.real("delta", values["delta"], above=0, below=1),
+            "target_epsilon": None
+            if target is None
+            else _validate.real("epsilon", target, above=0),
+            "sampler": sampler,
+            "relation": relation,
+            "public_examples": public or relation is Relation.REPLACE,
+            "augmentations": _validate.integer(
+                "augmentations", values["augmentations"], at_least=1
+            ),
+            "unit": unit,
+        }
+        _check_batches(checked["phases"], checked["examples"], sampler)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    # --- what follows from the fields --------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """The number of steps in all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    @property
+    def expected_batch_size(self) -> float:
+        """The normaliser of the first phase, the only one unless there is a schedule."""
+        return self.phases[0].expected_batch_size
+
+    def phase_at(self, step: int) -> Phase:
+        """The phase that a step (counted from 0) belongs to."""
+        start = _validate.integer("step", step, at_least=0, at_most=self.steps - 1)
+        for phase in self.phases:
+            if start < phase.steps:
+                return phase
+            start -= phase.steps
+        raise AssertionError  # the check above leaves no such step
+
+    def rate_of(self, phase: Phase) -> float:
+        """The probability with which a record enters a step of the phase.
+
+        The sampler draws with exactly this double, and the accountant reads it.
+        """
+        return float(phase.expected_batch_size / self.examples)
+
+    def batches_per_epoch(self, phase: Phase) -> int:
+        """Into how many batches a shuffled epoch is divided."""
+        return math.ceil(Fraction(self.examples) / Fraction(phase.expected_batch_size))
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What the whole run reveals about one unit; charge this before the first batch."""
+        return self._loss(self.noise_multiplier)
+
+    def loss_of(self, steps: int) -> Loss | None:
+        """The loss of the first ``steps`` steps; ``None`` for none.
+
+        For showing how far a run has come. The guarantee of a run is that of the whole plan,
+        also if it is stopped early: when to stop may have depended on the results.
+        """
+        left = _validate.integer("steps", steps, at_least=0, at_most=self.steps)
+        parts = []
+        for phase in self.phases:
+            taken = min(left, phase.steps)
+            left -= taken
+            if taken:
+                parts.append(self._phase_loss(phase, taken, self.noise_multiplier))
+        return sum(parts[1:], start=parts[0]) if parts else None
+
+    def epsilon(self) -> float:
+        """The certified epsilon of the whole plan at its delta: an upper bound."""
+        return certified(self.loss, self.delta)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the certificate must not overlook."""
+        text = delta_warning(self.delta, self.examples)
+        return () if text is None else (text,)
+
+    def _loss(self, noise_multiplier: float) -> Loss:
+        parts = [self._phase_loss(phase, phase.steps, noise_multiplier) for phase in self.phases]
+        return sum(parts[1:], start=parts[0])
+
+    def _phase_loss(self, phase: Phase, steps: int, noise_multiplier: float) -> Loss:
+        noise = self.clipping.noise_for_atom(noise_multiplier * phase.noise_factor)
+        atom = Gaussian(noise, self.relation)
+        if self.sampler == "poisson":
+            return steps * atom.poisson(rate=self.rate_of(phase))
+        if self.sampler == "without_replacement":
+            size = int(phase.expected_batch_size)
+            return steps * atom.sample_without_replacement(sample=size, population=self.examples)
+        if self.sampler == "full":
+            return steps * atom
+        return math.ceil(steps / self.batches_per_epoch(phase)) * atom
+
+    def _calibrated(self, epsilon: float) -> float:
+        only = self.phases[0]
+        plain = len(self.phases) == 1 and only.noise_factor == 1.0 and not self._is_adaptive()
+        if self.sampler == "poisson" and plain:
+            return least_noise_multiplier(
+                epsilon=epsilon, delta=self.delta, rate=self.rate_of(only), steps=only.steps
+            )
+        # Sampling only helps, so what suffices without it bounds the noise from above.
+        changes = 2.0 if self.relation is Relation.REPLACE else 1.0
+        least_factor = min(phase.noise_factor for phase in self.phases)
+        most = 1.1 * changes * math.sqrt(self.steps) / gaussian_mu(epsilon, self.delta)
+        most *= 1e3 if self._is_adaptive() else 1.0
+        return calibrate(
+            self._loss,
+            epsilon=epsilon,
+            delta=self.delta,
+            bracket=(min(0.05, most / 1e3), max(1.0, most / least_factor)),
+            increasing=False,
+        )
+
+    def _is_adaptive(self) -> bool:
+        return isinstance(self.clipping, Quantile)
+
+    # --- JSON --------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as a JSON object; see :meth:`from_json`."""
+        return {
+            "schema": _SCHEMA,
+            "version": _VERSION,
+            "examples": self.examples,
+            "phases": [asdict(phase) for phase in self.phases],
+            "clip_norm": self.clip_norm,
+            "clipping": self.clipping.to_json(),
+            "noise_multiplier": self.noise_multiplier,
+            "delta": self.delta,
+            "target_epsilon": self.target_epsilon,
+            "sampler": self.sampler,
+            "relation": self.relation.value,
+            "public_examples": self.public_examples,
+            "augmentations": self.augmentations,
+            "unit": self.unit,
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any] | str) -> Plan:
+        """The plan that :meth:`to_json` wrote; unknown, missing and wrong fields raise.
+
+        A target that the noise multiplier does not meet raises too: nothing is calibrated
+        again, and nothing is believed.
+        """
+        body = read_json(document, "plan") if isinstance(document, str) else document
+        if not isinstance(body, Mapping):
+            raise SchemaError("plan: expected an object")
+        body = dict(body)
+        schema, version = body.pop("schema", None), body.pop("version", None)
+        if schema != _SCHEMA or version != _VERSION or type(version) is not int:
+            raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSION}")
+        expected = set(cls.__dataclass_fields__)
+        if set(body) != expected:
+            raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
+        if not isinstance(body["phases"], list | tuple) or not body["phases"]:
+            raise SchemaError("plan: phases: expected a list of at least one phase")
+        try:
+            body["phases"] = [Phase(**phase) for phase in body["phases"]]
+        except TypeError as error:
+            raise SchemaError(f"plan: phases: {error}") from None
+        plan = cls.__new__(cls)
+        plan._fill(**body)
+        if plan.target_epsilon is not None and plan.epsilon() > plan.target_epsilon:
+            raise SchemaError(
+                f"plan: noise_multiplier {plan.noise_multiplier} misses its target epsilon "
+                f"{plan.target_epsilon} at delta {plan.delta}"
+            )
+        return plan
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the plan's canonical JSON: equal exactly for equal plans."""
+        return digest_of(self.to_json())
+
+
+def loss_of_all(plans: Iterable[Plan]) -> Loss:
+    """What a model reveals that was under several plans, one after the other: the sum."""
+    return reduce(operator.add, (plan.loss for plan in plans))
+
+
+def _phases_of(
+    examples: int,
+    sampler: str,
+    size: float | None,
+    steps: int | None,
+    epochs: float | None,
+    phases: Sequence[Phase] | None,
+) -> tuple[Phase, ...]:
+    if phases is not None:
+        if size is not None or steps is not None or epochs is not None:
+            raise InvalidValue(
+                "phases", phases, "phases alone, without expected_batch_size, steps and epochs"
+            )
+        if not phases or not all(isinstance(phase, Phase) for phase in phases):
+            raise InvalidValue("phases", phases, "at least one Phase")
+        return tuple(phases)
+    if size is None and sampler == "full":
+        size = examples
+    if size is None:
+        raise InvalidValue("expected_batch_size", size, "the expected number of examples a step")
+    if (steps is None) == (epochs is None):
+        raise InvalidValue("steps", steps, "either steps or epochs, not both")
+    if steps is not None:
+        return (Phase(steps, size),)
+    rounds = _validate.real("epochs", epochs, above=0)
+    batch = _validate.real("expected_batch_size", size, above=0)
+    return (Phase(max(1, math.ceil(Fraction(rounds) * examples / Fraction(batch))), size),)
+
+
+def _check_relation(sampler: str, relation: Relation) -> None:
+    if sampler == "poisson" and relation is Relation.REPLACE:
+        raise RelationMismatch(
+            "Poisson sampling is accounted under 'add_remove' (S6): use "
+            "sampler='without_replacement' for 'replace', or plan under 'add_remove' and read "
+            "plan.loss.group(2, relation='replace')"
+        )
+    if sampler == "without_replacement" and relation is Relation.ADD_REMOVE:
+        raise RelationMismatch(
+            "a batch of fixed size drawn without replacement is accounted under 'replace' (S6); "
+            "use sampler='poisson' for 'add_remove'"
+        )
+
+
+def _check_batches(phases: Sequence[Phase], examples: int, sampler: str) -> None:
+    for phase in phases:
+        size = phase.expected_batch_size
+        if size > examples:
+            raise InvalidValue("expected_batch_size", size, f"at most examples = {examples}")
+        if sampler == "full" and size != examples:
+            raise InvalidValue(
+                "expected_batch_size", size, f"examples = {examples} for a full batch, or nothing"
+            )
+        if sampler in ("without_replacement", "shuffled") and not isinstance(size, int):
+            raise InvalidValue(
+                "expected_batch_size", size, f"a whole number for the sampler {sampler!r}"
+            )

@@ -33,7 +33,7 @@ from discreet.curator._queries import (
     Variance,
 )
 from discreet.curator.dataset import CuratedDataset
-from discreet.data import Categorical, Date, Real, Schema, read_table
+from discreet.data import Categorical, Date, Integer, Real, Schema, read_table
 from discreet.engines import (
     Aggregation,
     Bucket,
@@ -49,6 +49,7 @@ from discreet.engines import (
     Subtract,
     ToNumber,
     Value,
+    forget_tables,
     open_table,
     stored_columns,
 )
@@ -595,3 +596,47 @@ def test_one_process_runs_spark_at_one_master(spark: None) -> None:
     )
     with pytest.raises(InvalidValue, match=r"local\[1\], where this process runs Spark"):
         found.prepare()
+
+
+def test_a_kept_table_is_opened_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any change of source or schema reads it again; only its owner may look."""
+    source, keep = tmp_path / "people.csv", tmp_path / "kept"
+    source.write_text("who,age\n" + "".join(f"p{at % 9},{at}\n" for at in range(60)))
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=3)
+    asked = Aggregation(keys=(Lowering(stored_columns(schema)).key(Field("age")).term,), cap=3)
+    first = open_table(source, schema, engine="arrow", keep=keep).aggregate(asked)
+    for place in (keep, *keep.rglob("*")):
+        assert place.stat().st_mode & 0o77 == 0, place
+    with monkeypatch.context() as patch:
+        patch.setattr("discreet.engines._arrow.read_rows", None)
+        for engine in ("arrow", "duckdb"):
+            assert open_table(source, schema, engine=engine, keep=keep).aggregate(asked) == first
+        wider = Schema({"age": Integer(0, 99)}, person="who", rows_per_person=3)
+        with pytest.raises(TypeError):  # it reads
+            open_table(source, wider, engine="arrow", keep=keep)
+    source.write_text(source.read_text() + "p0,99\n")
+    assert open_table(source, schema, engine="arrow", keep=keep).aggregate(Aggregation()) == {
+        (): (61,)
+    }
+    assert forget_tables(keep) == 2
+    assert list(keep.iterdir()) == []
+    with pytest.raises(InvalidValue, match="not known"):
+        open_table({"who": ["a"], "age": [1]}, schema, engine="arrow", keep=keep)
+
+
+def test_fold_and_batches_hand_out_the_capped_rows() -> None:
+    def step(batch: Any) -> Any:
+        return np.array([batch.rows, int(batch.columns["age"].sum())])
+
+    found = []
+    for engine, options in (("arrow", {"partitions": 7}), ("arrow", {}), ("duckdb", {})):
+        table = open_table(some_people(), PEOPLE, engine=engine, key=KEY, **options)
+        rows = sum(len(batch) for batch in table.batches(["age", "city"]))
+        total = table.fold(step, np.zeros(2, dtype=int), names=["age"]).tolist()
+        assert total[0] == rows
+        found.append(total)
+        with pytest.raises(InvalidValue, match="whole numbers"):
+            table.fold(lambda batch: np.array([0.5, 0.5]), np.zeros(2), names=["age"])
+    assert found[0] == found[1] == found[2]

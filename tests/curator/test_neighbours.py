@@ -1,4 +1,4 @@
-"""One person or one row less changes what an engine computes by no more than is claimed."""
+"""One person or one row less changes what an engine computes by no more than is claimed (S35)."""
 
 from typing import Any
 

@@ -227,7 +227,7 @@ def read_plan(certificate: Certificate) -> Any:
 
     """
     if certificate.learner == "DP-SGD":
-        from discreet.learn.dpsgd.certificate import plan_of
+        from discreet.learn.dpsgd._certificate import plan_of
 
         return plan_of(certificate)
     return _find_kind(certificate.learner)._stated_plan(certificate)

@@ -242,7 +242,8 @@ def run_service(settings: Settings, *, host: str = "127.0.0.1", port: int = 8080
         host=host,
         port=port,
         workers=settings.workers,
-        http=NoDelayProtocol,
+        # By name: a worker that imports all of this before it answers its supervisor is killed.
+        http=f"{__name__}:NoDelayProtocol",
         access_log=False,
         server_header=False,
         date_header=False,

@@ -86,9 +86,9 @@ def spark() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
+    """The first table starts Ray; it ends with the tests here."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
@@ -252,10 +252,12 @@ def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -
     numbers = [lowering.coarser(lowering.number(some_number(draw, 2)), 2**40) for _ in range(25)]
     asked = Aggregation(sums=tuple(numbers))
     source = some_rows(30)
-    one, *others = (
-        open_table(source, SIZES, engine=engine, **options).aggregate(asked)
-        for engine, options in (("arrow", {}), ("duckdb", {}), ("postgres", {"address": postgres}))
-    )
+    found = []
+    for engine, options in (("arrow", {}), ("duckdb", {}), ("postgres", {"address": postgres})):
+        opened = open_table(source, SIZES, engine=engine, **options)
+        found.append(opened.aggregate(asked))
+        opened.close()
+    one, *others = found
     assert len(set(one[()])) > 15
     assert others == [one, one]
 

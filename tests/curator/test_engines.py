@@ -1,11 +1,13 @@
 """DuckDB, Spark and the rules of a schema agree on every cell and every aggregate, to the bit."""
 
 import datetime as dt
+import gc
 import json
 import math
 import os
 import random
 import signal
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -86,11 +88,14 @@ def spark() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
+    """The first table starts Ray; it ends with the tests here."""
     import ray
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
-    ray.shutdown()
+    with warnings.catch_warnings():  # it leaves processes to the garbage collector
+        warnings.simplefilter("ignore", ResourceWarning)
+        ray.shutdown()
+        gc.collect()
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +175,12 @@ NASTY_QUERIES: list[Query] = [
 ]
 
 
+# Ray leaves its processes and files to the garbage collector.
+RAY = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)
+
+
 def some_people() -> dict[str, list[Any]]:
     draw = np.random.default_rng(3)
     rows = [
@@ -236,6 +247,7 @@ def test_spark_agrees_to_the_bit(
     agree(*given(what, nasty), asked, engine="spark", partitions=parts)
 
 
+@RAY
 @pytest.mark.slow
 @pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize(("what", "asked"), EVERY)
@@ -252,14 +264,17 @@ def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -
     numbers = [lowering.coarser(lowering.number(some_number(draw, 2)), 2**40) for _ in range(25)]
     asked = Aggregation(sums=tuple(numbers))
     source = some_rows(30)
-    one, *others = (
-        open_table(source, SIZES, engine=engine, **options).aggregate(asked)
-        for engine, options in (("arrow", {}), ("duckdb", {}), ("postgres", {"address": postgres}))
-    )
+    found = []
+    for engine, options in (("arrow", {}), ("duckdb", {}), ("postgres", {"address": postgres})):
+        opened = open_table(source, SIZES, engine=engine, **options)
+        found.append(opened.aggregate(asked))
+        opened.close()
+    one, *others = found
     assert len(set(one[()])) > 15
     assert others == [one, one]
 
 
+@RAY
 @pytest.mark.slow
 def test_a_worker_that_is_killed_changes_no_answer(nasty: Path, ray: None) -> None:
     """Ray runs a lost task again; the part depends on records and key alone."""

@@ -163,6 +163,7 @@ class RayTable(Table):
     ) -> None:
         super().__init__(schema)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
             import ray
         except ImportError:

@@ -15,10 +15,7 @@ The ``excess`` is what the attack wins over the imputation on members, less what
 non-members. What a model only knows of the population has excess zero. Intervals hold at the
 stated confidence each, without approximation (:mod:`discreet._confidence`).
 
-**Values.** The sensitive attribute: which coordinates of a record hold it, and what it can be.
-
-**Imputation.** What an attacker can guess of an attribute without the model: imputation. The
-imputation learns the attribute from the rest of the record and its label, on records that the
+**Imputation** learns the attribute from the rest of the record and its label, on records that the
 attacker has anyway. An attack on the model that does not beat it has shown a correlation of the
 population, not a leak (Jayaraman and Evans 2022). A weak imputation flatters the attack, so by
 default several classifiers compete on a held-out part of the attacker's own records.

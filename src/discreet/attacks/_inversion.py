@@ -13,9 +13,6 @@ is climbed by finite differences along the lowest frequencies of the picture.
 Confidence of the attacked model says nothing about success: it is what was climbed. Whether the
 picture shows the person is judged by :func:`recognition`.
 
-**Gradients.** Which way a model grows more confident: exact for torch modules, measured for black
-boxes.
-
 **The judge.** Whether an inverted picture shows whom it should, by a judge that was not attacked.
 The attacked model recognises every picture that was made to please it, so it is refused as a
 judge. The judge is trained independently, on other photographs of the same people, and first has

@@ -6,11 +6,8 @@ Jordan and Wainwright (HopSkipJump, 2020): walk to the boundary by bisection, es
 direction from the labels of random points around, step along it, walk back. Or, cheaper: how
 many slightly changed copies of the record keep their label?
 
-A record that the model gets wrong has distance and agreement 0.
-
-**The boundary.** Distances to a decision boundary, from labels alone. HopSkipJump (Chen, Jordan
-and Wainwright 2020) in the Euclidean norm, for many records at once. What is returned is the
-distance to a point that the model really labels otherwise, so it is never below the true distance.
+A record that the model gets wrong has distance and agreement 0. Distances are Euclidean, and those
+to a point that the model really labels otherwise, so they are never below the true distance.
 """
 
 from __future__ import annotations

@@ -8,9 +8,6 @@ matches can be told; with it, the share of people who were re-identified, with a
 An empty key agrees with nothing, and so does a tolerant key that is no number and no date. Exact
 keys and one tolerant key are counted by sorting alone; with further tolerant keys the candidates
 by the first ones are looked at one by one.
-
-**The result.** What a linkage of two tables found: matches, and with known truth how many are
-right.
 """
 
 from __future__ import annotations

@@ -9,25 +9,22 @@ on sets with and without the property (:func:`property_sets`), to tell the two a
   see below).
 
 The accuracy is that on held-out shadow models, which the meta-classifier has never met and which
-were trained on other records than those it learned from: why is said below. Given
-these records the held-out models are independent trials, so the interval is binomial; it does
-not count the chance in which records were there to draw from. Differential privacy for single
-records does not promise to hide a property of them all.
+were trained on other records than those it learned from (see below). Given these records the
+held-out models are independent trials, so the interval is binomial; it does not count the chance in
+which records were there to draw from. Differential privacy for single records does not promise to
+hide a property of them all.
 
-**Sets.** Training sets with and without a property, and the shadow models trained on them. A
-property is one of a whole training set, such as "half of these people are women". An attacker who
-has records like those of the victim draws many training sets that have the property and many that
-do not, alike in everything else, and trains a shadow model on each.
+**Sets.** An attacker who has records like those of the victim draws many training sets that have
+the property and many that do not, alike in everything else, and trains a shadow model on each.
 
 Shadow models that judge are trained on other records than those that are learned from. Any two
 finite groups of people differ in many small ways by chance; all sets that are drawn from the
 same people share these differences, and a meta-classifier finds them, so that within one pool
 of records even a mark given by a coin can be "inferred". The victim has other records.
 
-**Weights.** Weights of a network as numbers that do not depend on how its neurons are numbered.
-The hidden neurons of a layer can be exchanged, with the weights that leave them, and the network
-computes the same; training picks one of these orders by chance. A classifier that reads plain
-weights has to see through that (Ganju et al. 2018). Two ways out are here:
+**Weights.** The hidden neurons of a layer can be exchanged, with the weights that leave them, and
+the network computes the same; training picks one of these orders by chance. A classifier that reads
+plain weights has to see through that (Ganju et al. 2018). Two ways out are here:
 
 * :func:`sorted_weights` numbers the neurons of each layer by the norm of what enters them and
   carries the order on to the next layer;

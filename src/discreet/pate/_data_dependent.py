@@ -1,4 +1,4 @@
-"""Data-dependent figures: tighter for these votes, and private like the votes (S25).
+"""Data-dependent figures: tighter for these votes, and private like the votes.
 
 **What it says.** For queries fixed beforehand, the labels on these data and on any neighbouring
 data have at most this Renyi divergence. **What it does not say.** It is no property of the

@@ -1,4 +1,4 @@
-"""Noisy maxima of votes: by Laplace or Gaussian noise, for all queries or for some (S23).
+"""Noisy maxima of votes: by Laplace or Gaussian noise, for all queries or for some.
 
 LaplaceMax and GNMax answer every query; ConfidentGNMax answers where teachers agree, and
 InteractiveGNMax where they object to a student.

@@ -1,4 +1,4 @@
-"""Disjoint parts of private data, one for each teacher (S23).
+"""Disjoint parts of private data, one for each teacher.
 
 **Which teacher a record has.** Under ``add_remove`` it follows from the record alone: a keyed
 hash of its content, or of its person's name, with a secret key that is drawn once. Nothing else

@@ -1,4 +1,4 @@
-"""PATE by stability: the exact winner of the vote, where no few votes could change it (S24).
+"""PATE by stability: the exact winner of the vote, where no few votes could change it.
 
 **The distance.** Let a be the winner, ties to the lowest class, and g_j = votes_a - votes_j.
 Class j overtakes a when its votes exceed a's if j > a, or reach them if j < a: when the gap is

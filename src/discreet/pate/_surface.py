@@ -1,4 +1,4 @@
-"""The data-dependent divergence of a query over cells of votes (S25).
+"""The data-dependent divergence of a query over cells of votes.
 
 A histogram enters the bounds through one or two numbers that a moved vote changes by at most one:
 

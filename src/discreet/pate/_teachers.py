@@ -1,4 +1,4 @@
-"""Teachers of any kind: each is trained on its own part and votes on public queries (S23).
+"""Teachers of any kind: each is trained on its own part and votes on public queries.
 
 A teacher is a scikit-learn classifier, a function ``(X, y, queries, *, classes, seed)`` that
 returns one class code for each query, or :class:`~discreet.pate.NetworkTeachers`. A list

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from discreet._rounding import interval
 from discreet.attacks import PropertyResult
 from discreet.errors import InvalidValue
 from discreet.report._charts import Bar, bars
@@ -274,7 +275,7 @@ def property_page(
             format_proportion(result.accuracy),
             format_proportion(result.with_property),
             format_proportion(result.without_property),
-            f"{result.auc:.3f}",
+            f"{result.auc:.3f} ({interval(*result.auc_interval, digits=3)})",
             format_count(result.training_shadows),
             "" if result.target_score is None else f"{result.target_score:.3f}",
         ]

@@ -53,7 +53,14 @@ def test_a_seeded_run_that_goes_on_has_no_noise_of_the_steps_before(width):
         nn.init.zeros_(model.weight)
         run = wrap(model, made, source=source(insecure_seed=3))
         if at:
-            run[0]._continue_at(at, clip_norms=[made.clip_norm])
+            run[0]._continue_at(
+                at,
+                clip_norms=[made.clip_norm],
+                earlier_plans={},
+                notes={},
+                facts={},
+                vouched=True,
+            )
         return run
 
     private, optimizer = begun(0)

@@ -177,7 +177,7 @@ def test_without_a_ledger_a_resumed_run_says_that_copies_were_not_looked_for(tmp
             shutil.copytree(tmp_path / "run", tmp_path / "copy")
     twin = private.certificate()
     private.detach()
-    monkeypatch.setattr("discreet.learn.dpsgd.making._ATTEMPTS", {})  # another process
+    monkeypatch.setattr("discreet.learn.dpsgd._making._ATTEMPTS", {})  # another process
     again = network(seed=5)
     certificate, _ = train(again, sgd(again), plan(), checkpoint=tmp_path / "copy")
     assert certificate.run["times_resumed"] == 1

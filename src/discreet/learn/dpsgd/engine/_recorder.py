@@ -240,23 +240,24 @@ class Recorder(TorchFunctionMode):
 
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
+        self._clear()  # close() may have been interrupted
         self.units, self.repeats = units, repeats
-        self.generation += 1
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
-        self._data = {}
         self.watching = self.follows = True
 
     def close(self) -> None:
         """Let go of everything recorded."""
+        self._clear()
+
+    def _clear(self) -> None:
         self.generation += 1
         for source in self.parameters:
             if source.uses or source.contributions or source.leaves:
                 source.clear()
         self.sources = self._own
         self._data = {}
-        if self.derived:
-            self.derived = []
+        self.derived = []
         self.watching = False
 
     def __torch_function__(

@@ -10,8 +10,8 @@ import pytest
 
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
+from discreet.learn import load_model
 from discreet.ledger import Ledger
-from discreet.pate import read_student_directory
 
 SCHEMA = """
 target = "outcome"
@@ -189,10 +189,10 @@ def test_a_student_that_was_tampered_with_is_refused(place, cli):
     claim = json.loads(text)
     path.write_text(json.dumps({**claim, "delta": 1e-4}), encoding="utf-8")
     with pytest.raises(SchemaError):
-        read_student_directory("student")
+        load_model("student")
     path.write_text(json.dumps({**claim, "epsilon": 0.1}), encoding="utf-8")
     with pytest.raises(SchemaError, match="claims epsilon"):
-        read_student_directory("student")
+        load_model("student")
     path.write_text(text, encoding="utf-8")
     Path("student/model.npz").write_bytes(b"nothing")
     assert "student" in cli("predict", "student", "public.csv", "--output", "x.csv", code=4)

@@ -8,7 +8,8 @@ import pytest
 from discreet.data import Real, Schema, read_table
 from discreet.errors import InvalidValue
 from discreet.learn import PrivateCategoricalNB, PrivateGaussianNB, PrivateLogisticRegression
-from discreet.learn._intake import number_features, targets_of
+from discreet.learn._declared import Declared
+from discreet.learn._intake import table_without_cells, targets_of
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier
 from discreet.privacy import Relation
 
@@ -73,13 +74,8 @@ def test_a_cell_that_is_no_number_is_nan_and_leaves_all_others_alone(name):
 def test_integers_beyond_doubles_are_infinite_and_texts_are_read():
     cells = np.array([[10**400, "2.5"], [-(10**400), b"1e3"]], dtype=object)
     model = MODELS["logistic"]()
-    read = number_features(model, cells, reset=True, relation=Relation.ADD_REMOVE)
+    read = table_without_cells(model, Declared(Relation.ADD_REMOVE), cells)()
     assert read.tolist() == [[np.inf, 2.5], [-np.inf, 1000.0]]
-    single = table().astype(np.float32)
-    kept = number_features(
-        model, single, reset=True, relation=Relation.ADD_REMOVE, keep_single=True
-    )
-    assert kept.dtype == np.float32
 
 
 @pytest.mark.parametrize("odd", ODD, ids=lambda odd: type(odd).__name__)

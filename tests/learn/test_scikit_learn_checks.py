@@ -29,6 +29,7 @@ from discreet.learn.projected_sgd import (
     _plan,
     _steps,
 )
+from discreet.pate import PATEClassifier
 
 UNDECLARED = {
     "check_classifiers_regression_target": "a label that was not declared counts for nothing; an "
@@ -111,6 +112,14 @@ class DeclaringProjected(DeclaringClasses, PrivateProjectedSGDClassifier):
     pass
 
 
+class DeclaringPATE(DeclaringClasses, PATEClassifier):
+    def fit(self, X, y=None, **keywords):
+        # The rows that the checks make up are public.
+        few = hasattr(X, "__len__") and len(X) < 2
+        rows = np.vstack([X, X]) if few and np.ndim(X) == 2 else X
+        return super().fit(X, y, public=rows, **keywords)
+
+
 LINEAR = {"epsilon": 1e4, "bounds": (-10.0, 10.0), "expected_rows": 100, "insecure_seed": 0}
 NETWORK = {**LINEAR, "bounds": (-3.0, 3.0), "hidden_layer_sizes": (8,)}
 NETWORK |= {"step_size": 20.0, "expected_rows": 200}
@@ -140,6 +149,10 @@ COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
                 target_bounds=(-4.0, 4.0), feature_norm=6.0, insecure_seed=0
             ),
             NO_NUMBERS,
+        ),
+        (
+            DeclaringPATE(epsilon=100.0, delta=1e-3, teachers=1, insecure_seed=0),
+            UNDECLARED | NO_NUMBERS | PRIVATE_COUNT,
         ),
     ],
     ids=lambda value: type(value).__name__,

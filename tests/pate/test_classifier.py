@@ -13,6 +13,7 @@ from sklearn.naive_bayes import GaussianNB
 from sklearn.preprocessing import FunctionTransformer
 
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
+from discreet.learn import _estimator as base
 from discreet.learn._model_file import read_model, write_model
 from discreet.ledger import Ledger
 from discreet.pate import (
@@ -69,7 +70,7 @@ def test_the_student_is_good_and_the_certificate_says_what_was_done(
     assert accuracy(model) > 0.9
     paper = model.certificate_
     assert 0.9 < paper.epsilon <= 1.0
-    assert paper.loss == model.loss_for(300)
+    assert paper.loss == model.planned_loss(public_rows=300)
     assert "INSECURE" in paper.randomness["randomness"]
     assert paper.plan["partition"]["disjoint"] is True
     assert paper.plan["labels_used"] == len(model.labels_)
@@ -254,10 +255,16 @@ def test_a_certificate_that_does_not_fit_its_plan_is_refused(
     head, arrays = saved
     paper = {**head["certificate"], "plan": {**head["certificate"]["plan"], **change}}
     told = {name: value for name, value in head.items() if name not in ("kind", "format")}
+    told["certificate"] = paper
     path = tmp_path / "forged.npz"
-    write_model(path, kind="PATEClassifier", head={**told, "certificate": paper}, arrays=arrays)
-    with pytest.raises(SchemaError, match=message):
+    write_model(path, kind="PATEClassifier", head=told, arrays=arrays)
+    with pytest.raises(SchemaError, match="disagree about"):
         PATEClassifier.load(path)
+    # The same lie in the plan of the model, and a file of 0.1, which had none.
+    for plan in ({**head["plan"], **change}, None):
+        write_model(path, kind="PATEClassifier", head={**told, "plan": plan}, arrays=arrays)
+        with pytest.raises(SchemaError, match=message):
+            PATEClassifier.load(path)
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +352,6 @@ def test_a_budget_for_another_unit_is_refused(tmp_path: Path, unit: str, persons
         ({"n_jobs": 0}, "n_jobs"),
         ({"n_jobs": -3}, "n_jobs"),
         ({"n_jobs": "x"}, "n_jobs"),
-        ({"relation": "replace", "persons": np.arange(len(ROWS))}, "relation"),
     ],
 )
 def test_public_mistakes_are_found_before_the_charge(
@@ -354,7 +360,11 @@ def test_public_mistakes_are_found_before_the_charge(
     def charged(*_: Any, **__: Any) -> Any:
         raise AssertionError("charged")
 
-    monkeypatch.setattr(module, "charged", charged)
+    monkeypatch.setattr(base, "charged", charged)
     with pytest.raises(InvalidValue) as caught:
         fitted(**changes)
     assert caught.value.argument == argument
+    with pytest.raises(NotApplicable, match="use add_remove"):
+        fitted(relation="replace", persons=np.arange(len(ROWS)))
+    with pytest.raises(AssertionError, match="charged"):
+        fitted()

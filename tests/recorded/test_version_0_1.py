@@ -22,7 +22,7 @@ from discreet.learn.projected_sgd import (
     PrivateProjectedSGDClassifier,
     PrivateProjectedSGDRegressor,
 )
-from discreet.pate import read_student_directory
+from discreet.pate import PATEClassifier
 from discreet.privacy import from_json, to_json
 from discreet.report import recheck
 from recorded.version_0_1 import HERE, LOSSES, open_ledger
@@ -68,8 +68,11 @@ def test_a_model_of_discreet_train_is_loaded(name: str) -> None:
 
 
 def test_a_student_is_loaded() -> None:
-    student = read_student_directory(HERE / "student")
-    assert sorted(student.student.classes_) == [0, 1]
+    student = load_model(HERE / "student")
+    assert type(student) is PATEClassifier
+    assert sorted(student.classes_) == sorted(student.schema.classes)
+    rows = {name: [None, None] for name in student.schema.features}
+    assert set(student.predict(rows)) <= set(student.classes_)
 
 
 @pytest.mark.parametrize("name", ["trainer", "own-loop", "vouched"])

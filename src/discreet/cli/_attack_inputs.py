@@ -173,10 +173,9 @@ def _imported_model(model: str, label: str, output: str | None) -> AttackTarget:
 def _trained(model: str) -> AttackTarget:
     from discreet.attacks import as_target
     from discreet.learn import learner_name, load_model
-    from discreet.pate import holds_student, read_student_directory
 
-    student = holds_student(model)
-    learner: Any = read_student_directory(model) if student else load_model(model)
+    learner: Any = load_model(model)
+    student = type(learner).__name__ == "PATEClassifier"
     schema = learner.schema
     if schema.task != "classification":
         raise NotApplicable("these attacks need a model of classes; this one predicts a number")

@@ -344,9 +344,8 @@ def predict(model: str, file: str, output: str, as_json: bool) -> None:
 
 def _read_model(model: str) -> Any:
     from discreet.learn import load_model
-    from discreet.pate import holds_student, read_student_directory
 
-    return read_student_directory(model) if holds_student(model) else load_model(model)
+    return load_model(model)
 
 
 def _refuse_own_files(output: str, file: str, model: str) -> None:

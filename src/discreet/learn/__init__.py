@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         read_plan,
         saved_certificate,
         saved_digest,
+        write_model_files,
     )
     from discreet.learn._naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
     from discreet.learn._network import PrivateMLPClassifier, PrivateMLPRegressor
@@ -91,6 +92,7 @@ __all__ = [
     "selection_loss",
     "stated_unit",
     "train_table",
+    "write_model_files",
 ]
 
 _HOMES = {
@@ -109,7 +111,7 @@ _HOMES = {
     "_linear_plan": ("default_delta",),
     "_model_file": (
         *("LEARNERS", "learner_name", "load_model", "read_plan"),
-        *("saved_certificate", "saved_digest"),
+        *("saved_certificate", "saved_digest", "write_model_files"),
     ),
     "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),

@@ -344,6 +344,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Check what was handed over, without reading a cell, and plan the fit."""
         declared = self._declared() if declared is None else declared
         opened = open_rows(self, declared, X, y, persons)
+        self._look_at(opened.looks)
         cap = declared.rows_per_person
         if cap > 1 and self._needs_persons and not opened.owned:
             raise InvalidValue(
@@ -359,6 +360,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         plan = self._plan(declared)
         loss = self._whole_loss(plan, declared)
         return PreparedFit(declared, opened, plan, loss, self.get_params(deep=False))
+
+    def _look_at(self, looks: Mapping[str, Any]) -> None:
+        """Take note of how the columns are called, before the plan is made."""
 
     def _whole_loss(self, plan: Any, declared: Declared) -> Loss:
         """Return the loss of the plan, and of learning the schema if nobody has paid for that."""

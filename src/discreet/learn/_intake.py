@@ -123,6 +123,11 @@ class Rows:
             features, answers = features[owned.rows], answers[owned.rows]
         return Batch(features, _targets(answers, self._declared), owned)
 
+    def of_everybody(self) -> tuple[Batch, NDArray[Any] | None]:
+        """Return all rows, and whose each one is, for learners that need no cap."""
+        features, answers, persons = _gathered(list(self._opened.read(self._source)))
+        return Batch(features, _targets(answers, self._declared)), persons
+
 
 Cells = tuple["NDArray[Any]", "NDArray[Any]", "NDArray[Any] | None"]
 """Features, answers and persons, before the answers are read."""
@@ -377,22 +382,17 @@ def _read_cells(estimator: Any, table: NDArray[Any]) -> NDArray[Any]:
     return as_numbers(table.ravel()).reshape(table.shape)
 
 
-def number_features(
-    estimator: Any, X: Any, *, reset: bool, relation: Relation, keep_single: bool = False
-) -> NDArray[Any]:
-    """Return a table as doubles, NaN where a cell is no number.
+def table_without_cells(
+    estimator: Any, declared: Declared, X: Any, *, looks: Mapping[str, Any] | None = None
+) -> Callable[[], NDArray[Any]]:
+    """Check the form of more rows, and return a function that reads them.
 
-    ``reset`` says that the estimator learns its number of features from this table. With
-    ``keep_single``, single precision stays as it is.
+    ``looks`` is what the first rows had; None if there are none.
     """
-    table = _table(estimator, X, reset=reset, declared=Declared(relation))
-    if table.dtype.kind == "c":
-        raise InvalidValue("X", "complex numbers", "real numbers. Complex data not supported")
-    if table.dtype.kind not in _NUMBERS + _READ_ONE_BY_ONE:
-        raise InvalidValue("X", f"an array of {table.dtype}", "numbers")
-    if keep_single and table.dtype == np.float32:
-        return table
-    return as_numbers(table.ravel()).reshape(table.shape)
+    seen = _Looks()
+    seen.__dict__ |= looks or {}
+    table = _checked(estimator, _table(seen, X, reset=looks is None, declared=declared))
+    return lambda: _read_cells(estimator, table)
 
 
 def _table(estimator: Any, X: Any, *, reset: bool, declared: Declared) -> NDArray[Any]:

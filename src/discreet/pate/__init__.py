@@ -44,12 +44,7 @@ from discreet.pate._teachers import teacher_votes
 from discreet.pate._votes import count_votes
 
 if TYPE_CHECKING:
-    from discreet.pate._classifier import (
-        PATEClassifier,
-        holds_student,
-        read_student_directory,
-        write_student_files,
-    )
+    from discreet.pate._classifier import PATEClassifier
     from discreet.pate._image_student import ImageStudent, ScatteringView
     from discreet.pate._network_teachers import NetworkTeachers
     from discreet.pate._train import TrainedStudent, train_student
@@ -87,17 +82,14 @@ __all__ = [
     "compare_aggregators",
     "count_votes",
     "data_dependent_rdp",
-    "holds_student",
     "partition_records",
     "plan_votes",
-    "read_student_directory",
     "sanitise",
     "shared_records",
     "stated_plan",
     "teacher_votes",
     "train_student",
     "uncertain_examples",
-    "write_student_files",
 ]
 
 _HOME_OF = {
@@ -106,10 +98,7 @@ _HOME_OF = {
     "PATEClassifier": "_classifier",
     "ScatteringView": "_image_student",
     "TrainedStudent": "_train",
-    "holds_student": "_classifier",
-    "read_student_directory": "_classifier",
     "train_student": "_train",
-    "write_student_files": "_classifier",
 }
 
 

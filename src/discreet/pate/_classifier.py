@@ -10,9 +10,7 @@ dropped.
 is in the private data. The guarantee holds as it stands, for what the private copy adds; see
 :func:`~discreet.pate.shared_records` for the keeper of the data.
 
-**A released student as a directory** is the form that ``discreet predict`` reads: ``model.npz``
-(arrays and JSON, no pickle), ``model.json``, ``schema.toml``, ``certificate.json`` and whatever a
-caller adds, as for the learners of :mod:`discreet.learn`.
+Students are saved and loaded as all estimators are (:func:`discreet.learn.load_model`).
 """
 
 # ruff: noqa: N803 (scikit-learn calls the features X)
@@ -20,35 +18,24 @@ caller adds, as for the learners of :mod:`discreet.learn`.
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
 import numpy as np
 from scipy.special import softmax
 from sklearn.base import clone  # type: ignore[import-untyped]
-from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet._cache import ArrayCache
-from discreet.certificate import Certificate, read_certificate
-from discreet.data import Encoding, Schema, Table, read_table
+from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
-from discreet.learn import PrivateClassifier, charged, default_delta, stated_unit
-from discreet.learn._declared import declared_classes
-from discreet.learn._intake import label_codes, number_features, targets_of
-from discreet.learn._model_file import (
-    conclude,
-    feature_head,
-    read_model,
-    same_facts,
-    set_features,
-    write_model,
-)
+from discreet.learn import PrivateClassifier, default_delta
+from discreet.learn._intake import rows_to_judge, table_without_cells
+from discreet.learn._model_file import OldFacts, feature_head, same_facts
 from discreet.pate._aggregator import VotingSession
-from discreet.pate._partition import keep_key, partition_records, person_column
+from discreet.pate._partition import draw_key, keep_key, partition_records
 from discreet.pate._planning import LabelPlan, plan_votes, stated_plan
 from discreet.pate._student import (
     STUDENTS,
@@ -60,11 +47,14 @@ from discreet.pate._student import (
 )
 from discreet.pate._teachers import TeacherEnsemble, name_teachers, read_workers
 from discreet.privacy import Loss, Relation
+from discreet.randomness import Source
 from discreet.randomness import source as make_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.data import Schema
+    from discreet.learn import Declared, Rows
     from discreet.ledger import Ledger
 
 
@@ -80,6 +70,43 @@ class _PublicSetup:
     first_queries: NDArray[np.int64]
     candidates: NDArray[np.int64]
     ensemble: TeacherEnsemble
+    key: bytes | None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class PatePlan:
+    """The votes, and the delta at which they are read; ``setup`` is dropped after the fit."""
+
+    votes: LabelPlan
+    delta: float
+    epsilon: float
+    setup: _PublicSetup | None = None
+
+    @property
+    def loss(self) -> Loss:
+        """The data-independent loss of all labels."""
+        return self.votes.loss
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {
+            "teachers": self.votes.aggregator.teachers,
+            "aggregator": self.votes.aggregator.parameters,
+            "budget": dict(self.votes.budget),
+            "queries_planned": self.votes.queries,
+            "chosen_because": self.votes.reason,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class _Given:
+    """What a fit was handed beside the private rows."""
+
+    public: Any
+    cache: str | Path | None
+    cache_key: str | None
 
 
 class PATEClassifier(PrivateClassifier):
@@ -89,19 +116,35 @@ class PATEClassifier(PrivateClassifier):
     ``relation`` for one record, or for one person with all rows if ``persons`` are passed to
     ``fit``: each reaches one teacher, whose vote is one of ``teachers`` in every query.
 
-    :param classes: the public labels.
-    :param epsilon: with ``delta`` what the labels may cost. ``delta`` may follow from
-        ``expected_rows``, a public order of magnitude.
-    :param teachers: how many; public. :param teacher: what a teacher is, or a list (see
-    :func:`~discreet.pate.teacher_votes`); by default logistic regression. :param student: "table",
-    "images", or an object (a :class:`~discreet.pate.Student`), with ``student_parameters``. :param
-    representation: a transformer, such as those of scikit-learn, that is fitted to the *public*
-    rows, acts row by row and prepares what teachers see; "scattering" for images. :param
-    aggregator: "auto", "gnmax" or an aggregator (see :func:`~discreet.pate.plan_votes`). :param
-    agreement: a public guess at the share of teachers who agree, for "auto". :param queries: the
-    most queries to ask. :param rounds: in how many rounds to ask; after the first, about what the
-    student so far is least sure of. :param columns: column sets of the teachers. :param n_jobs:
-    workers of joblib.
+    Parameters
+    ----------
+    classes
+        The public labels.
+    epsilon, delta
+        What the labels may cost; ``delta`` may follow from ``expected_rows``.
+    expected_rows
+        A public order of magnitude of the number of rows.
+    teachers, teacher
+        How many, which is public, and what a teacher is, or a list (see
+        :func:`~discreet.pate.teacher_votes`); by default logistic regression.
+    student, student_parameters
+        ``"table"``, ``"images"``, or an object (a :class:`~discreet.pate.Student`).
+    representation
+        A transformer, such as those of scikit-learn, that is fitted to the *public* rows, acts
+        row by row and prepares what teachers see; ``"scattering"`` for images.
+    aggregator, agreement
+        ``"auto"``, ``"gnmax"`` or an aggregator (see :func:`~discreet.pate.plan_votes`), and a
+        public guess at the share of teachers who agree, for ``"auto"``.
+    queries, rounds
+        The most queries to ask, and in how many rounds; after the first, about what the student
+        so far is least sure of.
+    columns
+        Column sets of the teachers.
+    schema
+        What is public about a table, instead of ``classes`` and ``expected_rows``; private and
+        public rows are then data frames, files or tables.
+    n_jobs
+        Workers of joblib.
 
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
@@ -115,7 +158,13 @@ class PATEClassifier(PrivateClassifier):
     (True, True)
     """
 
+    student_: Student
+    _takes_persons: ClassVar[bool] = True
     _from_disk = False
+    _given: _Given | None = None
+    _looks: Mapping[str, Any] | None = None
+    # The column of the student's scores for each class: students of 0.1 had another order.
+    _columns: list[int] | None = None
 
     def __init__(
         self,
@@ -135,7 +184,7 @@ class PATEClassifier(PrivateClassifier):
         rounds: int = 1,
         columns: Any = None,
         relation: Relation | str = Relation.ADD_REMOVE,
-        schema_hash: str | None = None,
+        schema: Schema | None = None,
         n_jobs: int = 1,
         insecure_seed: int | None = None,
     ) -> None:
@@ -154,46 +203,90 @@ class PATEClassifier(PrivateClassifier):
         self.rounds = rounds
         self.columns = columns
         self.relation = relation
-        self.schema_hash = schema_hash
+        self.schema = schema
         self.n_jobs = n_jobs
         self.insecure_seed = insecure_seed
 
-    def _declare(self) -> None:
-        self.classes_ = declared_classes(self.classes)
-
     # --- planning -----------------------------------------------------------------------
 
-    def loss_for(self, public_rows: int) -> Loss:
-        """What :meth:`fit` will charge with this number of public rows; nothing is read."""
-        self._declare()
-        return self._votes(public_rows).loss
+    def planned(self, *, public_rows: int) -> PatePlan:  # type: ignore[override]
+        """Return the plan that :meth:`fit` will make with this number of public rows."""
+        declared = self._declared()
+        return self._plan_votes(declared, public_rows)
 
-    def _votes(self, public_rows: int) -> LabelPlan:
-        return plan_votes(
+    def planned_loss(self, *, public_rows: int) -> Loss:  # type: ignore[override]
+        """Return what :meth:`fit` will charge with this number of public rows; nothing is read."""
+        declared = self._declared()
+        return self._whole_loss(self._plan_votes(declared, public_rows), declared)
+
+    def _plan_votes(self, declared: Declared, public_rows: int) -> PatePlan:
+        assert declared.classes is not None
+        delta = self._delta(declared)
+        votes = plan_votes(
             self.aggregator,
             epsilon=self.epsilon,
-            delta=self._delta(),
-            classes=len(self.classes_),
+            delta=delta,
+            classes=len(declared.classes),
             teachers=self.teachers,
             public_rows=public_rows,
             queries=self.queries,
             agreement=self.agreement,
             relation=self.relation,
         )
+        return PatePlan(votes, delta, float(self.epsilon))
 
-    def _delta(self) -> float:
+    def _delta(self, declared: Declared) -> float:
         if self.delta is not None:
             return _validate.real("delta", self.delta, above=0, below=1)
-        if self.expected_rows is None:
+        if declared.expected_rows is None:
             raise InvalidValue("delta", None, "a number, or expected_rows from which it follows")
-        return default_delta(_validate.integer("expected_rows", self.expected_rows, at_least=1))
+        return default_delta(declared.expected_rows)
+
+    def _look_at(self, looks: Mapping[str, Any]) -> None:
+        self._looks = looks
+
+    def _plan(self, declared: Declared) -> PatePlan:
+        """Settle what is public: votes, student, teachers, and what to ask first."""
+        if self._given is None:
+            raise NotApplicable("a plan of PATE follows from public rows: planned(public_rows=...)")
+        read_workers(self.n_jobs)
+        rows = self._public_rows(declared, self._given.public)
+        plan = self._plan_votes(declared, len(rows))
+        votes, cache = plan.votes, self._given.cache
+        rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=votes.queries)
+        student = make_student(self.student, self.student_parameters)
+        seen = student.features(rows)
+        asked = central_examples(seen, -(-votes.queries // rounds))
+        classes = votes.aggregator.classes
+        rehearse_student(student, rows, seen, classes=classes)
+        candidates = asked if rounds == 1 else np.arange(len(rows))
+        ensemble = TeacherEnsemble.prepare_for(
+            self._teacher(),
+            rows[candidates],
+            classes=classes,
+            columns=self.columns,
+            prepare=self._prepare(rows),
+            n_jobs=self.n_jobs,
+            cache=cache,
+            cache_key=self._given.cache_key,
+            public=rows,
+        )
+        bits = make_source(insecure_seed=self.insecure_seed)
+        key = None if cache is None else keep_key(ArrayCache(cache).path, bits)
+        setup = _PublicSetup(rows, votes, student, seen, asked, candidates, ensemble, key)
+        return replace(plan, setup=setup)
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> PatePlan:
+        votes = stated_plan(certificate.plan)
+        return PatePlan(votes, certificate.delta, float(certificate.epsilon))
 
     # --- learning -----------------------------------------------------------------------
 
     def fit(  # type: ignore[override]
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         *,
         public: Any = None,
         persons: Any = None,
@@ -210,93 +303,80 @@ class PATEClassifier(PrivateClassifier):
         another. ``cache`` is a directory for private files with which a run that was interrupted
         goes on; teachers and representations of your own then need a ``cache_key``, a text that
         you change whenever they change. A cell that is no finite number is 0; a record with an
-        undeclared label teaches nothing.
+        undeclared label teaches nothing. All rows of a person have one teacher, however many.
         """
         if self._from_disk:
             raise NotApplicable(
                 "this student was loaded, and its teachers are not in the file: make a new "
                 "PATEClassifier with the teachers that it should have"
             )
-        self._declare()
-        whom = stated_unit(unit, persons=persons is not None)
-        relation = Relation.parse(self.relation)
-        if persons is not None and relation is Relation.REPLACE:
-            raise InvalidValue("relation", "replace", "add_remove where records have persons")
-        read_workers(self.n_jobs)
-        features = number_features(self, X, reset=True, relation=relation)
-        answers = targets_of(y, features)
-        if persons is not None:
-            persons = person_column(persons, len(features))
-        ready = self._settle_public_facts(self._public_rows(public, reset=False), cache, cache_key)
-        plan, student, classes = ready.plan, ready.student, len(self.classes_)
-        bits = make_source(insecure_seed=self.insecure_seed)
-        key = None if cache is None else keep_key(ArrayCache(cache).path, bits)
-        delta = self._delta()
-        with charged(
-            ledger,
-            dataset,
-            loss=plan.loss,
-            delta=delta,
-            purpose=type(self).__name__,
-            unit=whom,
-        ) as charge:
-            clean = np.nan_to_num(features, nan=0.0, posinf=0.0, neginf=0.0)
-            codes = label_codes(answers, self.classes_)
-            parts = partition_records(
-                clean,
-                codes,
-                teachers=plan.aggregator.teachers,
-                persons=persons,
-                relation=relation,
-                key=key,
-                source=bits,
-            )
-            table = np.zeros((len(ready.rows), classes), dtype=np.int64)
-            table[ready.candidates] = ready.ensemble.votes(parts, clean, codes)
-            session = plan.open(bits)
-            self._ask(session, table, ready)
-            del table
-            labels = self.labels_
-            self.student_ = student.fit(
-                ready.rows, self.examples_, labels, classes=classes, features=ready.features
-            )
-            certificate = Certificate.of(
-                plan.loss,
-                delta=delta,
-                learner=type(self).__name__,
-                plan={
-                    **_facts(plan),
-                    "unit": whom,
-                    "partition": parts.record,
-                    "teacher": name_teachers(self._teacher()),
-                    "public_rows": len(ready.rows),
-                    "queries_asked": session.asked,
-                    "labels_answered": int(session.answers),
-                    "labels_used": len(labels),
-                    "student": {"kind": student.kind, **student.parameters},
-                    "classes": classes,
-                    "features": int(self.n_features_in_),
-                    "schema_hash": self.schema_hash,
-                },
-                randomness=bits.provenance,
-            )
-            conclude(self, certificate, charge)
-        return self
+        self._given = _Given(public, cache, cache_key)
+        try:
+            return super().fit(X, y, persons=persons, ledger=ledger, dataset=dataset, unit=unit)
+        finally:
+            self._given = self._looks = None
 
-    @classmethod
-    def _stated_plan(cls, certificate: Certificate) -> LabelPlan:
-        return stated_plan(certificate.plan)
+    def _learn(
+        self, plan: PatePlan, rows: Rows, source: Source, track: Any
+    ) -> dict[str, NDArray[Any]]:
+        ready = plan.setup
+        assert ready is not None
+        batch, persons = rows.of_everybody()
+        clean, codes = _finite(batch.features), batch.targets
+        fresh = draw_key(source)
+        parts = partition_records(
+            clean,
+            codes,
+            teachers=plan.votes.aggregator.teachers,
+            persons=persons,
+            relation=plan.loss.relation,
+            key=fresh if ready.key is None else ready.key,
+        )
+        classes = plan.votes.aggregator.classes
+        table = np.zeros((len(ready.rows), classes), dtype=np.int64)
+        table[ready.candidates] = ready.ensemble.votes(parts, clean, codes)
+        session = plan.votes.open(source)
+        self._ask(session, table, ready)
+        del table
+        self.student_ = ready.student.fit(
+            ready.rows, self.examples_, self.labels_, classes=classes, features=ready.features
+        )
+        self._told = {
+            "partition": parts.record,
+            "teacher": name_teachers(self._teacher()),
+            "public_rows": len(ready.rows),
+            "queries_asked": session.asked,
+            "labels_answered": int(session.answers),
+            "labels_used": len(self.labels_),
+        }
+        return self.student_.arrays()
+
+    def _set_plan(self, plan: PatePlan) -> None:
+        self.plan_ = replace(plan, setup=None)
+
+    def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if "student_" not in vars(self):
+            self.student_ = make_student(self.student, self.student_parameters)
+            self.student_.set_arrays(dict(arrays))
+
+    def _run_facts(self) -> dict[str, Any]:
+        return self._told
+
+    def _certified_facts(self) -> dict[str, Any]:
+        student: dict[str, Any] = {"kind": self.student, **(self.student_parameters or {})}
+        if "student_" in vars(self):
+            student = {"kind": self.student_.kind, **self.student_.parameters}
+        facts = super()._certified_facts()
+        del facts["rows_per_person"]  # however many rows a person has, they reach one teacher
+        return {**facts, "student": student, "classes": len(self.classes_)}
 
     def _ask(
         self, session: VotingSession, histograms: NDArray[np.int64], ready: _PublicSetup
     ) -> None:
         """Ask in rounds; what is asked next follows from labels that were released.
 
-        Labels are kept as soon as they are there: they are paid for. What an earlier fit has
-        left does not speak of them.
+        Labels are kept as soon as they are there: they are paid for.
         """
-        for name in ("student_", "certificate_"):
-            self.__dict__.pop(name, None)
         classes, plan, rows, seen = len(self.classes_), ready.plan, ready.rows, ready.features
         self.examples_, self.labels_ = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         every = asked = ready.first_queries
@@ -324,52 +404,30 @@ class PATEClassifier(PrivateClassifier):
         """Do all that :meth:`fit` does before it charges, without any private record.
 
         Raises what ``fit`` would raise about parameters, public rows, teachers, student and
-        ``cache``; returns the loss that it will charge. For whoever charges before the private
-        records can be read.
+        ``cache``; returns the loss that it will charge.
         """
         trial = copy.copy(self)  # what is learned from public rows alone is not kept
-        trial._declare()
-        read_workers(trial.n_jobs)
-        ready = trial._settle_public_facts(trial._public_rows(public, reset=True), cache, cache_key)
-        if cache is not None:
-            keep_key(ArrayCache(cache).path, make_source(insecure_seed=self.insecure_seed))
-        return ready.plan.loss
-
-    def _settle_public_facts(
-        self, rows: NDArray[np.float64], cache: str | Path | None, cache_key: str | None
-    ) -> _PublicSetup:
-        """Settle what is public: plan, student, teachers, and what to ask first."""
-        plan = self._votes(len(rows))
-        rounds = _validate.integer("rounds", self.rounds, at_least=1, at_most=plan.queries)
-        student = make_student(self.student, self.student_parameters)
-        seen = student.features(rows)
-        asked = central_examples(seen, -(-plan.queries // rounds))
-        classes = len(self.classes_)
-        rehearse_student(student, rows, seen, classes=classes)
-        candidates = asked if rounds == 1 else np.arange(len(rows))
-        ensemble = TeacherEnsemble.prepare_for(
-            self._teacher(),
-            rows[candidates],
-            classes=classes,
-            columns=self.columns,
-            prepare=self._prepare(rows),
-            n_jobs=self.n_jobs,
-            cache=cache,
-            cache_key=cache_key,
-            public=rows,
-        )
-        return _PublicSetup(rows, plan, student, seen, asked, candidates, ensemble)
+        trial._given = _Given(public, cache, cache_key)
+        declared = trial._declared()
+        return trial._whole_loss(trial._plan(declared), declared)
 
     def _teacher(self) -> Any:
         return _default_teacher() if self.teacher is None else self.teacher
 
-    def _public_rows(self, public: Any, *, reset: bool) -> NDArray[np.float64]:
+    def _public_rows(self, declared: Declared, public: Any) -> NDArray[np.float64]:
         if public is None:
             raise InvalidValue("public", None, "rows of public data for the student to learn from")
-        rows = number_features(self, public, reset=reset, relation=Relation.ADD_REMOVE)
+        try:
+            if declared.schema is not None:
+                rows = rows_to_judge(self, declared, public)
+            else:
+                rows = table_without_cells(self, declared, public, looks=self._looks)()
+        except InvalidValue as error:
+            argument = "public" if error.argument in {"X", "data"} else error.argument
+            raise type(error)(argument, error.value, error.expected) from None
         if len(rows) < 2:
             raise InvalidValue("public", f"{len(rows)} rows", "at least two rows of public data")
-        return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
+        return _finite(rows)
 
     def _prepare(
         self, rows: NDArray[np.float64]
@@ -394,79 +452,67 @@ class PATEClassifier(PrivateClassifier):
             raise InvalidValue("representation", view, "a transformer that acts row by row")
         return prepare
 
-    def _encoded_rows(self, X: Any) -> NDArray[np.float64]:
-        check_is_fitted(self, "student_")
-        rows = number_features(self, X, reset=False, relation=Relation.ADD_REMOVE)
-        return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
-
     def _class_scores(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(self.student_.scores(rows))
+        scores = np.asarray(self.student_.scores(_finite(rows)))
+        return scores if self._columns is None else scores[:, self._columns]
 
-    # --- keeping ------------------------------------------------------------------------
+    # --- files --------------------------------------------------------------------------
 
-    def save(self, path: str | Path) -> None:
-        """Write student and certificate to one file of arrays and JSON, without pickle."""
-        check_is_fitted(self, "certificate_")
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         kind = self.student_.kind
         if kind not in STUDENTS:
             raise InvalidValue("student", kind, "one of a kind that load knows: table, images")
-        head, arrays = self._contents()
-        head["certificate"] = self.certificate_.to_json()
-        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+        return super()._contents()
 
-    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        head = {
-            "parameters": {
-                "classes": self.classes_.tolist(),
-                "epsilon": _validate.real("epsilon", self.epsilon, above=0),
-                "delta": self._delta(),
-                "teachers": self.teachers,
-                "relation": Relation.parse(self.relation).value,
-                "schema_hash": self.schema_hash,
-                "insecure_seed": self.insecure_seed,
-                "student": self.student_.kind,
-                "student_parameters": self.student_.parameters,
-            },
-            **feature_head(self),
+    def _make_head(self, ready: Any) -> dict[str, Any]:
+        """Return what a student needs; its teachers are not in the file."""
+        named = ("classes", "schema", "relation", "insecure_seed", "teachers")
+        parameters = {name: ready.parameters[name] for name in named}
+        if parameters["classes"] is not None:
+            parameters["classes"] = self.classes_.tolist()
+        parameters |= {
+            "epsilon": _validate.real("epsilon", self.epsilon, above=0),
+            "delta": ready.plan.delta,
+            "relation": Relation.parse(self.relation).value,
+            "student": self.student_.kind,
+            "student_parameters": self.student_.parameters,
         }
-        return head, self.student_.arrays()
+        features = {**feature_head(self), "n_features": ready.declared.features}
+        if self.schema is not None:
+            features["feature_names"] = None
+        return {"parameters": parameters, "plan": ready.plan.to_json(), **features}
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a student that :meth:`save` wrote; it is one of the kinds known here."""
-        head, arrays = read_model(path, kind=cls.__name__)
-        model = cls(**head["parameters"])
-        model._declare()
-        set_features(model, head)
-        model.certificate_ = Certificate.from_json(head["certificate"])
-        model._check_certificate()
-        model.student_ = make_student(model.student, model.student_parameters)
-        model.student_.set_arrays(arrays)
-        model._from_disk = True
+    def _from_file(
+        cls, head: dict[str, Any], arrays: dict[str, NDArray[Any]], schema: Schema | None = None
+    ) -> Self:
+        stated = head.get("plan") or Certificate.from_json(head["certificate"]).plan
+        model = super()._from_file({**head, "plan": stated}, arrays, schema)
+        model._from_disk, model._head = True, head
         return model
 
-    def _check_certificate(self) -> None:
-        """Raise unless the certificate speaks of this student, and of what its plan costs."""
-        plan = self.certificate_.plan
-        found = {
-            "teachers": self.teachers,
-            "classes": len(self.classes_),
-            "features": self.n_features_in_,
-            "schema_hash": self.schema_hash,
-            "student": {"kind": self.student, **(self.student_parameters or {})},
-        }
-        same_facts(found, plan)
+    def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> PatePlan:
         try:
-            loss = stated_plan(plan).loss
-        except (InvalidValue, KeyError, TypeError) as error:
+            plan = PatePlan(stated_plan(document), self._delta(declared), float(self.epsilon))
+            plan.loss  # noqa: B018 - a budget that cannot be raises here
+        except (InvalidValue, KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"a certificate whose plan cannot be read: {error}") from None
-        self.certificate_.check_covers(loss)
+        return plan
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.non_deterministic = self.insecure_seed is None
-        return tags
+    def _in_order(
+        self, arrays: dict[str, NDArray[Any]], order: list[int], declared: Declared
+    ) -> dict[str, NDArray[Any]]:
+        self._columns = order
+        return arrays
+
+    def _compare_with(self, certificate: Certificate, old: OldFacts) -> None:
+        same_facts({"teachers": self.teachers}, certificate.plan)
+        super()._compare_with(certificate, old)
+
+
+def _finite(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Return rows with 0 where a cell is no finite number."""
+    return np.asarray(np.nan_to_num(rows, nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _default_teacher() -> Any:
@@ -475,99 +521,3 @@ def _default_teacher() -> Any:
     from sklearn.preprocessing import StandardScaler  # type: ignore[import-untyped]
 
     return make_pipeline(StandardScaler(), LogisticRegression(C=0.1, max_iter=1000))
-
-
-def _facts(plan: LabelPlan) -> dict[str, Any]:
-    aggregator = plan.aggregator
-    return {
-        "teachers": aggregator.teachers,
-        "aggregator": aggregator.parameters,
-        "budget": dict(plan.budget),
-        "queries_planned": plan.queries,
-        "chosen_because": plan.reason,
-    }
-
-
-_FORMAT = "discreet.model"
-_VERSION = 1
-_LEARNER = "pate"
-
-
-@final
-@dataclass(frozen=True)
-class StudentOfSchema:
-    """A student with the schema of its directory; it reads tables, as estimators of a schema do."""
-
-    schema: Schema
-    student: PATEClassifier
-
-    @property
-    def certificate_(self) -> Certificate:
-        """The certificate of the student."""
-        return self.student.certificate_
-
-    @property
-    def classes_(self) -> NDArray[Any]:
-        """The words of the schema, in the order of the student's codes."""
-        return np.array(self.schema.classes, dtype=object)
-
-    def predict(self, table: Table) -> NDArray[Any]:
-        """Return the word of the most probable class of each row."""
-        return np.asarray(self.classes_[np.argmax(self.predict_proba(table), axis=1)])
-
-    def predict_proba(self, table: Table) -> NDArray[np.float64]:
-        """Return P(class | row), rows x classes, in the order of ``classes_``."""
-        return self.student.predict_proba(self.encoded(table))
-
-    def encoded(self, table: Table) -> NDArray[Any]:
-        """Return the rows of a table as the student takes them."""
-        return Encoding(table.schema).features(table, dtype=np.float32)
-
-    def for_encoded_rows(self) -> PATEClassifier:
-        """Return the student itself, which takes encoded rows."""
-        return self.student
-
-
-def holds_student(place: str | Path) -> bool:
-    """Whether a directory says that it holds a student of PATE."""
-    try:
-        head = json.loads((Path(place) / "model.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(head, dict) and head.get("learner") == _LEARNER
-
-
-def write_student_files(place: Path, model: PATEClassifier, schema: Schema) -> None:
-    """Write a fitted student with its schema and certificate."""
-    model.save(place / "model.npz")
-    head = {"format": _FORMAT, "version": _VERSION, "learner": _LEARNER}
-    (place / "model.json").write_text(json.dumps(head, indent=2) + "\n", encoding="utf-8")
-    (place / "schema.toml").write_text(schema.to_toml(), encoding="utf-8")
-    text = json.dumps(model.certificate_.to_json(), indent=2, allow_nan=False)
-    (place / "certificate.json").write_text(text + "\n", encoding="utf-8")
-
-
-def read_student_directory(place: str | Path) -> StudentOfSchema:
-    """Read a student back; what does not belong together, or is damaged, raises."""
-    path = Path(place)
-    try:
-        head = json.loads((path / "model.json").read_text(encoding="utf-8"))
-        schema = Schema.from_toml((path / "schema.toml").read_text(encoding="utf-8"))
-        certificate = read_certificate(path)
-        model = PATEClassifier.load(path / "model.npz")
-        found = StudentOfSchema(schema, model)
-        asked = schema.for_prediction()
-        found.predict(read_table({name: [None] for name in asked.columns}, asked))
-    except SchemaError:
-        raise
-    except ImportError as error:
-        raise NotApplicable(f"{path} needs {error.name}, which is not installed here") from None
-    except Exception as error:  # noqa: BLE001 - a damaged file can fail anywhere, in any way
-        raise SchemaError(f"{path} is damaged ({type(error).__name__})") from None
-    if (head.get("format"), head.get("version")) != (_FORMAT, _VERSION):
-        raise SchemaError(f"{path / 'model.json'}: a version that is not known here")
-    if model.certificate_.plan.get("schema_hash") != schema.content_hash:
-        raise SchemaError("the student and schema.toml do not belong together")
-    if model.certificate_ != certificate:
-        raise SchemaError("the student and certificate.json do not belong together")
-    return found

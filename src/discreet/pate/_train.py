@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import _validate
 from discreet._files import new_directory
-from discreet.data import Encoding, Schema, check_columns, read_table
-from discreet.errors import DiscreetError, InvalidValue
-from discreet.learn import charged
-from discreet.pate._classifier import PATEClassifier, write_student_files
+from discreet.data import Schema, check_columns
+from discreet.errors import InvalidValue
+from discreet.learn import write_model_files
+from discreet.pate._classifier import PATEClassifier
 from discreet.privacy import Relation
 
 if TYPE_CHECKING:
@@ -109,44 +109,21 @@ def train_student(
     model = PATEClassifier(
         epsilon=epsilon,
         delta=delta,
-        classes=list(range(len(declared.classes))),
+        schema=declared,
         teacher=_make_teacher(_validate.one_of("teacher", teacher, TEACHERS)),
         student_parameters={"method": _validate.one_of("method", method, METHODS)},
         relation=neighbours,
         n_jobs=jobs,
         insecure_seed=insecure_seed,
-        expected_rows=declared.expected_rows,
-        schema_hash=declared.content_hash,
         **parameters,
     )
     with nullcontext() if out is None else new_directory(Path(out)) as draft:
         check_columns(file, declared)
-        rows = _read_public(public, declared.for_prediction())
-        # Whatever is public is checked first: parameters, public rows, teachers, the cache.
-        loss = model.rehearse(rows, cache=cache)
-        # Charged here, because already the reading of the file is a look at private records.
-        with charged(
-            ledger,
-            dataset,
-            loss=loss,
-            delta=model._delta(),
-            purpose="discreet pate",
-            unit=declared.unit,
-        ) as charge:
-            encoding = Encoding(declared)
-            table = read_table(file, declared, insecure_seed=insecure_seed)
-            model.fit(
-                encoding.features(table),
-                encoding.target(table),
-                public=rows,
-                persons=table.persons,
-                cache=cache,
-            )
-            if model.certificate_.loss != loss:
-                raise DiscreetError("a student was made at another cost than was charged")
-            model.certificate_ = model.certificate_.paid_by(charge)
+        model.fit(
+            file, public=public, cache=cache, ledger=ledger, dataset=dataset, unit=declared.unit
+        )
         if draft is not None:
-            write_student_files(draft, model, declared)
+            write_model_files(draft, model)
     return TrainedStudent(model, declared)
 
 
@@ -189,12 +166,3 @@ def _make_teacher(name: str) -> Any:
         "naive-bayes": GaussianNB(var_smoothing=1e-2),
     }
     return list(kinds.values()) if name == "mixed" else kinds[name]
-
-
-def _read_public(public: str | os.PathLike[str], schema: Schema) -> Any:
-    try:
-        check_columns(public, schema)
-        return Encoding(schema).features(read_table(public, schema))
-    except InvalidValue as error:
-        argument = "public" if error.argument == "data" else error.argument
-        raise InvalidValue(argument, error.value, error.expected) from None

@@ -183,7 +183,7 @@ class PATEClassifier(PrivateClassifier):
         queries: int | None = None,
         rounds: int = 1,
         columns: Any = None,
-        relation: Relation | str = Relation.ADD_REMOVE,
+        relation: Relation | str = "add_remove",
         schema: Schema | None = None,
         n_jobs: int = 1,
         insecure_seed: int | None = None,

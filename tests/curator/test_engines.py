@@ -281,20 +281,21 @@ def test_a_worker_that_is_killed_changes_no_answer(nasty: Path, ray: None) -> No
     one = open_table(str(nasty), NASTY, engine="arrow", key=KEY)
     other = open_table(str(nasty), NASTY, engine="ray", key=KEY, partitions=3)
     mark = nasty.parent / "killed"
+    kill, add_up, touched = os.kill, aggregate_part, str(mark)
+
+    def die_once(part: Any, aggregation: Aggregation) -> bytes:  # workers know no test module
+        if not Path(touched).exists():
+            Path(touched).touch()
+            kill(os.getpid(), signal.SIGKILL)
+        return add_up(part, aggregation)
+
     asked = Aggregation(keys=(one.columns["truth"].term,), cap=2)
-    parts = other.map_parts(partial(die_once, mark=str(mark), aggregation=asked), asked.names)
+    parts = other.map_parts(partial(die_once, aggregation=asked), asked.names)
     assert mark.exists()
     counts: Counter[tuple[Any, ...]] = Counter()
     for part in parts:
         counts.update({tuple(group): count for group, (count,) in json.loads(part)})
     assert counts == {group: count for group, (count,) in one.aggregate(asked).items()}
-
-
-def die_once(part: Any, *, mark: str, aggregation: Aggregation) -> bytes:
-    if not Path(mark).exists():
-        Path(mark).touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return aggregate_part(part, aggregation)
 
 
 def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:

@@ -440,6 +440,45 @@ def test_the_calculus_imports_only_what_it_needs() -> None:
     assert not loaded & {"torch", "sklearn", "matplotlib", "pandas", "click", "rich"}
 
 
+# The checker of certificates reads their inner form; these are the only doors between packages.
+INNER_DOORS = {
+    ("report", "certificate"),
+    ("cli", "certificate"),
+    ("learn", "certificate"),
+    ("report", "learn"),
+    ("pate", "learn"),
+    ("demo", "learn"),
+}
+
+
+def inner_imports(source: str, package: str) -> list[tuple[str, str]]:
+    """Return (package, inner name) for each import of another package's inner name."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet."):
+            for name in node.names:
+                _, other, *inner = (*str(node.module).split("."), name.name)
+                private = other.startswith("_") or any(part.startswith("_") for part in inner)
+                if private and other != package and not other.startswith("_"):
+                    found.append((other, ".".join(inner)))
+    return found
+
+
+def test_packages_use_only_public_names_of_one_another() -> None:
+    offenders = []
+    for path in SOURCES:
+        package = path.relative_to(ROOT / "src" / "discreet").parts[0]
+        offenders += [
+            f"{path.name}: {other}.{name}"
+            for other, name in inner_imports(path.read_text(encoding="utf-8"), package)
+            if (package, other) not in INNER_DOORS
+        ]
+    assert offenders == []
+    planted = "from discreet.ledger._entry import Entry"
+    assert inner_imports(planted, "curator") == [("ledger", "_entry.Entry")]
+    assert inner_imports(planted, "ledger") == []
+
+
 # --- build files ------------------------------------------------------------------------
 
 

@@ -72,6 +72,7 @@ def test_the_corners_are_all_pairs() -> None:
         assert {(corner[one], corner[other]) for corner in CORNERS} == pairs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "delta", "prior"), CORNERS)
 def test_every_corner_can_be_drawn(
     tmp_path: Path, epsilon: float, delta: float, prior: float

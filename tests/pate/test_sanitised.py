@@ -55,6 +55,7 @@ def figures(aggregator, order, tables, predictions=None):
     return read
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beta", [0.05, 0.7])
 @pytest.mark.parametrize(("aggregator", "order"), SMALL)
 def test_smooth_upper_bound_on_streams_of_two_queries(aggregator, order, beta) -> None:

@@ -360,7 +360,7 @@ def test_curves_and_pairs_are_canonical():
         lambda: PoissonSampled(Gaussian(1.0), 0.0),
         lambda: PoissonSampled(Gaussian(1.0), 1.5),
         lambda: PoissonSampled(Gaussian(1.0), 0.5, 0),
-        lambda: PoissonSampled(Gaussian(1.0, "replace"), 0.5),
+        lambda: PoissonSampled(Laplace(1.0, "replace"), 0.5),
         lambda: SampledWithoutReplacement(PureDP(1, "replace"), 3, 2),
         lambda: SampledWithoutReplacement(PureDP(1), 1, 2),
         lambda: Grouped(PureDP(1), 0, Relation.ADD_REMOVE),

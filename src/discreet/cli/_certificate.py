@@ -394,7 +394,7 @@ def _write_with_page(place: Path, text: str) -> Path | None:
     page = place.with_name("certificate.html")
     drawn = None
     if page.is_file():
-        from discreet.certificate._signing import read_signed
+        from discreet.certificate import read_signed
         from discreet.report import certificate_page
 
         signed = read_signed(text)

@@ -6,7 +6,8 @@ this query. The *canonical* JSON of a query leaves
 out what is at its default, and its digest names the query: the same digest is the same question
 and gets the same answer.
 
->>> query = Count(epsilon="1/10", where=Compare("<", Column("age"), Value(30)))
+>>> from discreet.engines import Compare, Field, Value
+>>> query = Count(epsilon="1/10", where=Compare("<", Field("age"), Value(30)))
 >>> query_from_json(query.to_json()) == query
 True
 >>> query_from_json({"kind": "count", "epsilon": 1, "sql": "drop"})

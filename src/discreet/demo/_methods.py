@@ -118,8 +118,8 @@ class GradientDescent(Method):
         from torch import nn
 
         from discreet.audit import Inclusion, audit_one_run, suggest_guesses
+        from discreet.learn.dpsgd import Trainer
         from discreet.learn.dpsgd._trained import save
-        from discreet.learn.dpsgd._trainer import Trainer
         from discreet.learn.dpsgd.canaries import GradientCanaries
 
         plan = self._plan
@@ -161,7 +161,7 @@ class GradientDescent(Method):
         import torch
         from torch import nn
 
-        from discreet.learn.dpsgd._trainer import Trainer
+        from discreet.learn.dpsgd import Trainer
         from discreet.randomness import source
 
         with torch.random.fork_rng(devices=[]):

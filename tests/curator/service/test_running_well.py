@@ -225,7 +225,7 @@ def test_a_copy_of_a_served_file_is_noticed(study: Study) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["people.xlsx", "postgresql://someone@here/base", "nowhere.csv", "ftp://a/b.parquet"]
+    "source", ["people.xlsx", "mysql://someone@here/base", "nowhere.csv", "ftp://a/b.parquet"]
 )
 def test_an_unsupported_source_gets_one_clear_line(study: Study, source: str) -> None:
     (study.folder / "people.xlsx").write_bytes(b"PK")

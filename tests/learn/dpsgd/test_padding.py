@@ -187,6 +187,7 @@ class Mean(Bag):
         return self.last(self.letters(names).mean(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", [Names(), Names(length=6), Names(length=4)])
 @pytest.mark.parametrize("make", [lambda: to_a_multiple, lambda: to_a_power_of_two, LongestSoFar])
 @pytest.mark.parametrize("run", [by_loop, by_trainer])

@@ -248,6 +248,7 @@ def neighbours(kind):
 KINDS = ["label", "negative", "float label", "missing label", "feature"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("known", ["inputs", "both", "validation"])
 def test_neighbours_that_differ_in_one_such_record_both_succeed(ledger, kind, known, caplog):

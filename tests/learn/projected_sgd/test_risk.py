@@ -88,6 +88,7 @@ def test_records_that_count_for_nothing_have_no_risk():
     assert (measured.lower, measured.upper, measured.records) == (0.0, 0.0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", ["last", "average"])
 @pytest.mark.parametrize(
     ("loss", "region"),

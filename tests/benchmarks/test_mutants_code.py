@@ -48,6 +48,16 @@ def test_one_place_of_a_module_is_changed(tmp_path: Path, monkeypatch: pytest.Mo
     assert "def f(a, b):\n    if a <= b:\n        return 1\n    return 1" in texts
 
 
+def test_every_module_and_every_test_file_is_there() -> None:
+    for module, files in mutants_code.TESTS.items():
+        assert (mutants_code.ROOT / "src" / "discreet" / module).is_file(), module
+        assert all((mutants_code.ROOT / "tests" / name).is_file() for name in files), files
+    chosen = mutants_code.chosen(mutants_code.MUTANTS)
+    assert {each.module for each in chosen} == set(mutants_code.TESTS)
+    assert abs(len(chosen) - mutants_code.MUTANTS) <= len(mutants_code.TESTS)
+    assert chosen == mutants_code.chosen(mutants_code.MUTANTS)
+
+
 def test_a_survivor_without_a_reason_is_a_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     row: dict[str, Any] = {"mutant": "m:a -> b", "verdict": "survived"}
     rows = [row, *({"mutant": "m:c -> d", "verdict": "noticed"} for _ in range(599))]

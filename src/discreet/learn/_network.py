@@ -419,6 +419,7 @@ class PrivateMLPClassifier(PrivateClassifier, _Network):
         schema: Schema | None = None,
         insecure_seed: int | None = None,
     ) -> None:
+        # scikit-learn asks for one parameter a line, in every class: pylint: disable=duplicate-code
         self.hidden_layer_sizes = hidden_layer_sizes
         self.epsilon = epsilon
         self.delta = delta
@@ -484,6 +485,7 @@ class PrivateMLPRegressor(PrivateRegressor, _Network):
         schema: Schema | None = None,
         insecure_seed: int | None = None,
     ) -> None:
+        # scikit-learn asks for one parameter a line, in every class: pylint: disable=duplicate-code
         self.hidden_layer_sizes = hidden_layer_sizes
         self.epsilon = epsilon
         self.delta = delta

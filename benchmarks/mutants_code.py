@@ -32,7 +32,11 @@ MUTANTS = 600
 MOST_SECONDS = 240.0
 # Each module with the tests that judge it, the quickest first.
 TESTS = {
-    "privacy/_pair.py": ("privacy/test_contract.py", "privacy/test_finite.py", "privacy/test_bracket.py"),
+    "privacy/_pair.py": (
+        "privacy/test_contract.py",
+        "privacy/test_finite.py",
+        "privacy/test_bracket.py",
+    ),
     "privacy/_sampling.py": ("privacy/test_sampling.py", "privacy/test_readings.py"),
     "privacy/_composition.py": ("privacy/test_composition.py", "privacy/test_readings.py"),
     "privacy/_filters.py": ("privacy/test_filter_sums.py", "privacy/test_filters.py"),

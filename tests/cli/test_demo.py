@@ -119,7 +119,7 @@ def test_audits_by_many_runs_see_something_and_no_more_than_there_is(
     """At epsilon 20 they show a good share of it; either bound is ten deviations away."""
     monkeypatch.setattr(_methods._Estimated, "_runs", 300)
     data = _data.load("digits", schema=None)
-    planned: Any = _methods.method_of(method, data, epsilon=20.0, delta=1e-5)
+    planned: Any = _methods.METHODS[method](data, epsilon=20.0, delta=1e-5)
     with threadpool_limits(1):
         [audit] = planned._audits()
     assert 0.5 < audit.epsilon_lower < 20.0 < audit.ceiling
@@ -134,7 +134,7 @@ def test_audits_by_many_runs_find_a_learner_with_too_little_noise(
 ) -> None:
     monkeypatch.setattr(_methods._Estimated, "_runs", 150)
     data = _data.load("digits", schema=None)
-    planned: Any = _methods.method_of(method, data, epsilon=0.5, delta=1e-5)
+    planned: Any = _methods.METHODS[method](data, epsilon=0.5, delta=1e-5)
     made, right = [], type(planned)._estimator
 
     def too_little(self: Any, seed: int | None = None, *, audited: bool = False) -> Any:

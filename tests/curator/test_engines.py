@@ -7,6 +7,7 @@ import math
 import os
 import random
 import signal
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -75,6 +76,7 @@ def spark() -> Iterator[None]:
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
+        .config("spark.pyspark.python", sys.executable)
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")

@@ -120,12 +120,12 @@ def truths(plan: Any, rows: Any, released: Any) -> list[Any]:
         case Count():
             return [rows[()][0]]
         case Sum():
-            return [plan.total(rows[0]) * plan.grid.step]
+            return [rows[()][1] * plan.grid.step]
         case Mean():
-            count, total = plan.parts(rows[0])
+            count, total = plan.parts(rows)
             return [(plan.middle + Fraction(total, count)) * plan.grid.step]
         case Variance():
-            count, total, squares = plan.parts(rows[0])
+            count, total, squares = plan.parts(rows)
             exactly = Fraction(squares, count) - Fraction(total, count) ** 2
             return [exactly * plan.square.step]
         case GroupBy():

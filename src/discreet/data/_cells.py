@@ -255,19 +255,20 @@ def grouped(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:
     return np.array(codes, dtype=np.int64), list(seen)
 
 
-def column_array(name: str, values: object) -> NDArray[Any]:
+def column_array(name: str, values: object, *, argument: str | None = None) -> NDArray[Any]:
     """Return a column as an array of one dimension, or raise.
 
     What is neither numbers, truth values, dates nor fixed-width text is kept as objects, which
-    are read one by one.
+    are read one by one. ``argument`` is what an error calls the column.
     """
+    argument = argument or f"data[{name!r}]"
     home = type(values).__module__.partition(".")[0]
     if home == "pandas" and _in_arrow(getattr(values, "dtype", None)):
         home, values = "pyarrow", values.array.__arrow_array__()  # type: ignore[attr-defined]
     if home == "pyarrow":
         if not hasattr(values, "type"):
             found, expected = f"{values.num_columns} columns", "one: rename or drop the others"  # type: ignore[attr-defined]
-            raise InvalidValue(f"data[{name!r}]", found, expected)
+            raise InvalidValue(argument, found, expected)
         values = cells_of(values)
     elif home == "polars":
         series: Any = values
@@ -280,7 +281,7 @@ def column_array(name: str, values: object) -> NDArray[Any]:
         values = values.to_numpy()
     if not isinstance(values, np.ndarray):
         if isinstance(values, str | bytes) or not isinstance(values, Sequence):
-            raise InvalidValue(f"data[{name!r}]", type(values).__name__, "an array or a list")
+            raise InvalidValue(argument, type(values).__name__, "an array or a list")
         listed = np.empty(len(values), dtype=object)
         for at, value in enumerate(values):
             listed[at] = value
@@ -290,7 +291,7 @@ def column_array(name: str, values: object) -> NDArray[Any]:
         values = np.asarray(np.ma.filled(values.astype(object), None))
     if values.ndim != 1:
         expected = "an array of one dimension, one cell for each row"
-        raise InvalidValue(f"data[{name!r}]", f"{values.ndim} dimensions", expected)
+        raise InvalidValue(argument, f"{values.ndim} dimensions", expected)
     return values
 
 

@@ -17,7 +17,7 @@ from discreet.engines._lowering import stored_columns
 from discreet.engines._rows import RULES
 from discreet.engines._source import Source, open_source
 from discreet.engines._table import Table
-from discreet.errors import DiscreetError, InvalidValue
+from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.randomness import SystemSource
 
 ENGINES = ("arrow", "duckdb", "postgres", "spark", "ray")
@@ -83,6 +83,11 @@ def open_table(
     except Exception as error:
         if isinstance(error, DiscreetError | TypeError):
             raise
+        if "No module named 'discreet'" in str(error):
+            raise NotApplicable(
+                "workers cannot import discreet: install it there, or point PYSPARK_PYTHON (or "
+                "spark.pyspark.python of your own session) at a Python that has it"
+            ) from None
         # What an engine says may have a cell in it.
         place = os.fspath(source) if isinstance(source, str | os.PathLike) else "a table"
         expected = f"records that {engine} can read ({type(error).__name__})"

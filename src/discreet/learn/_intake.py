@@ -352,7 +352,7 @@ def _open_arrays(
     table = _checked(estimator, _table(looks, X, reset=first is None, declared=declared))
     rows, width = table.shape
     answers = np.empty(rows) if estimator._target is None else targets_of(y, table)
-    owners = None if persons is None else column_array("persons", persons)
+    owners = None if persons is None else column_array("persons", persons, argument="persons")
     if owners is not None and owners.size != rows:
         raise InvalidValue("persons", "another length than X", "one person for each row of X")
 
@@ -628,7 +628,7 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     >>> kept.rows.tolist(), kept.owners.tolist(), kept.ranks.tolist()
     ([0, 1, 2], [0, 1, 0], [0, 0, 1])
     """
-    column = column_array("persons", persons)
+    column = column_array("persons", persons, argument="persons")
     if column.size != rows:
         raise InvalidValue("persons", "another length than X", "one person for each row of X")
     codes, names = RawBatch({"persons": column}, column.size).texts("persons")

@@ -240,7 +240,7 @@ def person_column(persons: Any, rows: int) -> NDArray[Any]:
     discreet.errors.InvalidValue: persons = 'another length than X': expected one person ...
     """
     try:
-        column = column_array("persons", persons)
+        column = column_array("persons", persons, argument="persons")
     except InvalidValue as error:
         raise InvalidValue("persons", error.value, error.expected) from None
     if column.size != rows:

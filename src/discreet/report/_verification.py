@@ -328,7 +328,7 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     except ImportError as error:
         checks = [Check(what, None, f"{error.name} is not installed here")]
     except _UNREADABLE as error:
-        checks = [Check(what, False, f"cannot be read: {error}")]
+        checks = [Check(what, False, f"cannot be computed: {error}")]
     else:
         checks = [_run_check(what, partial(_covered, document, whole))]
     if cost is not None:

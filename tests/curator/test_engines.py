@@ -73,10 +73,10 @@ def spark() -> Iterator[None]:
     """One session of Spark for all tests here; datasets find it by themselves."""
     from pyspark.sql import SparkSession
 
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
         SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
-        .config("spark.pyspark.python", sys.executable)
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.adaptive.enabled", "false")
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")

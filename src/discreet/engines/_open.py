@@ -85,8 +85,8 @@ def open_table(
             raise
         if "No module named 'discreet'" in str(error):
             raise NotApplicable(
-                "workers cannot import discreet: install it there, or set PYSPARK_PYTHON to a Python "
-                "that has it before the session of Spark begins"
+                "workers cannot import discreet: install it there, or set PYSPARK_PYTHON to a "
+                "Python that has it, before the session of Spark begins"
             ) from None
         # What an engine says may have a cell in it.
         place = os.fspath(source) if isinstance(source, str | os.PathLike) else "a table"

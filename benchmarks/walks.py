@@ -93,7 +93,7 @@ def walk_curator_count(files: set[str]) -> None:
         schema = Schema({"ill": Categorical(["no", "yes"])}, expected_rows=100)
         held = CuratedDataset("visits", schema=schema, source={"ill": ["no", "yes"] * 50})
         desk = Curator(book, {"visits": held})
-        with closing(desk):
+        with closing(book), closing(held):
             desk.ask("visits", Count(epsilon="1/10"), analyst="ann")
             with traced(files):
                 desk.ask("visits", Count(epsilon="1/5"), analyst="ann")

@@ -29,8 +29,8 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from discreet.curator import Count, GroupBy, Query, Sum
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
-from discreet.curator.dataset import CuratedDataset
 from discreet.data import Categorical, Integer, Real, Schema
 from discreet.engines import Compare, Field, Value
 from discreet.randomness import SystemSource

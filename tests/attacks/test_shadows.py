@@ -473,12 +473,13 @@ def test_a_killed_pool_takes_up_where_it_was(tmp_path: Path) -> None:
     home, log, out = tmp_path / "pool", tmp_path / "log", tmp_path / "losses.npy"
     command = [sys.executable, "-c", SCRIPT, str(home), str(log), str(out)]
     process = subprocess.Popen(command)
+    # A name with a dot first is the draft of a file that the signal may leave behind.
     deadline = time.monotonic() + 60
-    while len(list(home.glob("*.npy"))) < 3 and time.monotonic() < deadline:
+    while len(list(home.glob("[!.]*.npy"))) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    kept = {path.name: path.read_bytes() for path in home.glob("*.npy")}
+    kept = {path.name: path.read_bytes() for path in home.glob("[!.]*.npy")}
     assert 3 <= len(kept) < 12
     assert not out.exists()
     begun = len(log.read_text())
@@ -487,7 +488,7 @@ def test_a_killed_pool_takes_up_where_it_was(tmp_path: Path) -> None:
     # Only what was missing, and one of the kept ones again, to compare.
     assert len(log.read_text()) - begun == 12 - len(kept) + 1
     assert {name: (home / name).read_bytes() for name in kept} == kept
-    assert len(list(home.glob("*.npy"))) == 12
+    assert len(list(home.glob("[!.]*.npy"))) == 12
     assert np.load(out).shape == (12, 200)
 
 

@@ -23,6 +23,7 @@ from curator.random_expressions import SCHEMA as SIZES
 from curator.random_expressions import some_number, some_rows
 from curator.worlds import KEY, E, bounded_rows, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
 from discreet.curator._queries import (
     Count,
@@ -35,7 +36,6 @@ from discreet.curator._queries import (
     ThresholdStream,
     Variance,
 )
-from discreet.curator.dataset import CuratedDataset
 from discreet.data import Categorical, Date, Integer, Real, Schema, read_table
 from discreet.engines import (
     Aggregation,

@@ -30,8 +30,8 @@ from discreet.curator import (
     _numbers,
     _plan,
 )
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
-from discreet.curator.dataset import CuratedDataset
 from discreet.data import Categorical, Integer, Schema
 from discreet.engines import Compare, Field, OneOf, Value, _sql
 from discreet.randomness import SystemSource

@@ -21,8 +21,8 @@ from discreet.curator import (
     Variance,
     Workload,
 )
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
-from discreet.curator.dataset import CuratedDataset
 from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
 from discreet.engines import (
     Absolute,

@@ -15,9 +15,9 @@ from typing import final
 from discreet import _validate
 from discreet._forms import checked_text
 from discreet.curator._answers import Answer, Answers, NewAnswer
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import Plan, Quote, Released, make_plan, quote
 from discreet.curator._queries import Query
-from discreet.curator.dataset import CuratedDataset
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt
 from discreet.ledger import Charge, Ledger
 from discreet.randomness import SystemSource

@@ -10,8 +10,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
+from discreet.curator._few_draws import one_laplace
 from discreet.curator._queries import Query
-from discreet.curator.few_draws import one_laplace
 from discreet.data import Schema
 from discreet.engines import (
     Aggregation,

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, final
 
 from discreet.curator._curator import Curator
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._queries import Query, query_from_json
-from discreet.curator.dataset import CuratedDataset
 from discreet.curator.service._registry import Holder, Registered, Registry, dataset_name
 from discreet.curator.service._settings import Settings
 from discreet.data import Categorical, Schema

@@ -111,6 +111,45 @@ def added(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
     return model.inner(torch.zeros_like(rows).index_add(0, order, rows)).tanh()[order]
 
 
+def row_by_row(write: Callable[[Tensor, int, Tensor], object]) -> Callable[..., Tensor]:
+    """Order the rows by writing them into another tensor one by one."""
+
+    def way(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+        order = lengths.argsort().tolist()
+        moved = torch.zeros_like(rows)
+        for place, row in enumerate(order):
+            write(moved, place, rows[row])
+        done = model.inner(moved).tanh()
+        result = torch.zeros_like(done)
+        for place, row in enumerate(order):
+            write(result, row, done[place])
+        return result
+
+    return way
+
+
+def write_column(into: Tensor, place: int, row: Tensor) -> None:
+    into.t()[:, place] = row
+
+
+def write_cells(into: Tensor, place: int, row: Tensor) -> None:
+    for column in range(WIDTH):
+        into[:, column][..., place] = row[column]
+
+
+WRITES: dict[str, Callable[[Tensor, int, Tensor], object]] = {
+    "row": lambda into, place, row: into.__setitem__(place, row),
+    "slice": lambda into, place, row: into.__setitem__(slice(place, place + 1), row[None]),
+    "view": lambda into, place, row: into[place].copy_(row),
+    "select": lambda into, place, row: into.select(0, place).add_(row),
+    "narrow": lambda into, place, row: into.narrow(0, place, 1).copy_(row[None]),
+    "flat": lambda into, place, row: into.view(-1)[place * WIDTH : (place + 1) * WIDTH].copy_(row),
+    "strided": lambda into, place, row: into.as_strided((WIDTH,), (1,), WIDTH * place).copy_(row),
+    "data": lambda into, place, row: into.data.__setitem__(place, row),
+    "detached": lambda into, place, row: torch.mul(row.detach(), 1, out=into.detach()[place]),
+    "column": write_column,
+    "cells": write_cells,
+}
 WAYS = [
     sort,
     index_select,
@@ -124,6 +163,7 @@ WAYS = [
     buckets,
     put,
     added,
+    *(pytest.param(row_by_row(write), id=f"written by {name}") for name, write in WRITES.items()),
 ]
 
 
@@ -165,6 +205,26 @@ def test_a_record_moves_the_clipped_sum_by_at_most_one_clip_norm(
     for row in range(ROWS):
         rest = torch.cat((ids[:row], ids[row + 1 :]))
         assert distance(whole, clipped_sum(model, rest)) <= CLIP * (1 + 1e-6)
+
+
+def test_a_sequence_written_step_by_step_stays_in_order() -> None:
+    """Writing into one time step or one column of every row moves no row, and costs nothing."""
+
+    def way(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+        steps = torch.zeros(len(rows), 3, WIDTH, dtype=rows.dtype)
+        for step in range(3):
+            steps[:, step] = rows * (step + 1)
+            steps[:, step].add_(rows)
+            steps.transpose(0, 1)[step].mul_(2)
+        return model.inner(steps).tanh().mean(1) + 0 * lengths[:, None]
+
+    model, ids = made(way)
+    engine = GradientEngine(model)
+    with engine.recording(len(ids)):
+        model(ids).sin().sum().backward()
+        engine.squared_norms()
+    assert not engine.runs_by_example
+    engine.detach()
 
 
 def test_the_judge_notices_rows_in_a_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:

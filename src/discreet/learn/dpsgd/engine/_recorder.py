@@ -317,10 +317,15 @@ class Recorder(TorchFunctionMode):
             self.admit(result)
             if self.follows and (func in FOLLOWED or folds.any):
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
-        elif func is Tensor.__setitem__ and not self._is_known(args[0]):
-            self._written(args)
-        if isinstance(result, Tensor) and args and result is args[0] and result._is_view():
-            self._admit_base(result)
+        elif func is Tensor.__setitem__:
+            if not self._is_known(args[0]):
+                self._written(args)
+            elif self.follows and isinstance(args[2], Tensor) and self.is_data(args[2]):
+                target, axis = args[0], folds.axis(args[0])
+                if not _leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
+                    self._reorder(target)
+        if isinstance(result, Tensor) and args and (result is args[0] or "out" in kwargs):
+            self._wrote_in_place(result, self.data_in(args, kwargs))
         return iter(result) if func is Tensor.__iter__ else result
 
     def _written(self, args: tuple[Any, ...]) -> None:
@@ -330,23 +335,55 @@ class Recorder(TorchFunctionMode):
         self._admit_base(target)
         axes = self.axes
         place = index[0] if isinstance(index, tuple) and index else index
-        whole = isinstance(place, slice) and place == slice(None)
+        whole = _leaves_axis(index, 0, target.ndim)
         row_copies = isinstance(value, Tensor) and value.ndim and value.shape[0] == axes.rows
         if not row_copies or not self.is_data(value) or axes.folds.axis(value):
-            axes.folds.place(target, REORDERED)
+            self._reorder(target)
         elif whole and target.shape[0] == axes.rows:
             axes.folds.place(target, 0)
         elif isinstance(place, int) and target.ndim > 1 and target.shape[1] == axes.rows:
             axes.folds.place(target, 1)
         else:
-            axes.folds.place(target, REORDERED)
+            self._reorder(target)
 
     def _admit_base(self, view: Tensor) -> None:
         base = view._base
         if base is not None and id(base) not in self.sources and not self._is_known(base):
             self.admit(base)
-            if base.shape[:1] != view.shape[:1]:
+            if not self._covers(view):
                 self.axes.folds.place(base, REORDERED)
+
+    def _wrote_in_place(self, target: Tensor, others: list[Tensor]) -> None:
+        """Note what a call wrote into a tensor: a part of another one may be any of its rows."""
+        if target._base is None:
+            return
+        self._admit_base(target)
+        if self.follows and any(one is not target for one in others) and not self._covers(target):
+            self._reorder(target)
+
+    def _covers(self, view: Tensor) -> bool:
+        """Whether a view has all examples of its base, in the same order."""
+        base, folds = view._base, self.axes.folds
+        if base is None:
+            return True
+        here, there = folds.axis(view), folds.axis(base)
+        if min(here, there) < 0 or here >= view.ndim or there >= base.ndim:
+            return False
+        if not base.is_contiguous():
+            return False
+        first = (view.storage_offset() - base.storage_offset()) // max(base.stride(there), 1)
+        return (
+            view.shape[here] == base.shape[there]
+            and view.stride(here) == base.stride(there)
+            and first % max(base.shape[there], 1) == 0
+        )
+
+    def _reorder(self, target: Tensor) -> None:
+        """Note that rows were written one by one, in whatever order, also for other views."""
+        place = target.untyped_storage().data_ptr()
+        for one in [target, *(known() for known in self._data.values())]:
+            if one is not None and one.untyped_storage().data_ptr() == place:
+                self.axes.folds.place(one, REORDERED)
 
     def admit(self, value: Any, *, axis: int = 0) -> None:
         """Take tensors for data: inputs of the model, and what comes of them."""
@@ -573,3 +610,14 @@ REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, tor
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.
 CONTENT_OF_FIRST = {Tensor.to, Tensor.type_as}
+
+
+def _leaves_axis(index: Any, axis: int, ndim: int) -> bool:
+    """Say whether an index takes all of an axis in order."""
+    items = list(index) if isinstance(index, tuple) else [index]
+    for at, item in enumerate(items):
+        if item is Ellipsis:
+            items[at : at + 1] = [slice(None)] * (ndim - len(items) + 1)
+            break
+    plain = all(isinstance(item, int | slice) for item in items)
+    return plain and axis >= 0 and (axis >= len(items) or items[axis] == slice(None))

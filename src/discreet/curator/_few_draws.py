@@ -16,8 +16,6 @@ from fractions import Fraction
 
 from discreet.randomness import Source, bernoulli_exp
 
-__all__ = ["one_laplace"]
-
 
 def one_laplace(scale: Fraction, source: Source) -> int:
     """Return one integer with P(x) proportional to exp(-|x| / scale), exactly.

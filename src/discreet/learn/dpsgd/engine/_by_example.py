@@ -115,10 +115,7 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        for value in args:
-            self._recorder.admit(value)
-        if kwargs:
-            self._recorder.admit(kwargs)
+        self._recorder.admit_inputs(args, kwargs)
         with self._recorder:
             return self._forward(module, own, *args, **kwargs)
 
@@ -127,10 +124,6 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not self._model.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        axis = declared_axis(module)
-        if axis is not None:
-            with self._recorder.knowing(axis):
-                return self._recorded(module, own, args, kwargs)
         return self._recorded(module, own, args, kwargs)
 
     def _recorded(self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -187,7 +180,7 @@ class BlackBoxes:
             return torch.func.functional_call(bare, empty, args, kwargs), 0
         flat, spec = pytree.tree_flatten((args, kwargs))
         flat = [self._shared_row(value) for value in flat]
-        axes = [self._axis(value) for value in flat]
+        axes = [self._axis(module, value) for value in flat]
         varying = [value for value, axis in zip(flat, axes, strict=True) if axis is not None]
         in_dims = tuple(axis for axis in axes if axis is not None)
         if not in_dims:
@@ -249,14 +242,16 @@ class BlackBoxes:
                 copies[f"module.{name}"] = copy
         return copies
 
-    def _axis(self, value: object) -> int | None:
+    def _axis(self, module: nn.Module, value: object) -> int | None:
         """Return the axis of examples of an input, or None for one that all of them share."""
         recorder = self._recorder
         if not isinstance(value, Tensor) or value.ndim == 0 or recorder.is_constant(value):
             return None
         axes = recorder.axes
-        if axes.by_convention and axes.rows > 1:
+        if axes.rows > 1:
             axis = axes.folds.axis(value)
+            if axis < 0 and module is self._model:
+                raise axes.wrong(value.shape, "an input", 0)
             if axis < 0:  # the module around this one can still be run example by example
                 raise UnknownOrder("an input", value.shape)
             if axis:

@@ -27,7 +27,7 @@ from discreet.learn.dpsgd.engine._forms import (
     require_unchanged,
     total_squared_norms,
 )
-from discreet.learn.dpsgd.engine._layout import Axes, contains_sequence_first
+from discreet.learn.dpsgd.engine._layout import Axes, contains_sequence_first, declared_axis
 from discreet.learn.dpsgd.engine._recorder import Recorder, Rule, refuse_autocast
 
 RULES: dict[Any, Rule] = {
@@ -93,6 +93,8 @@ class GradientEngine:
             raise InvalidValue("model", type(model).__name__, "at least one trainable parameter")
         self._groups = self._checked_groups(groups)
         self._model = model
+        if batch_axis is None:
+            batch_axis = declared_axis(model)
         axes = Axes(declared=batch_axis, sequence_first=contains_sequence_first(model))
         self._recorder = Recorder(self._parameters, axes, before_gradient)
         self._recorder.rules = RULES

@@ -234,7 +234,8 @@ MOVES: dict[Any, Move] = {
     **dict.fromkeys(_table("flip"), _flipped),
     **dict.fromkeys(_table("flipud", "vstack", "msort"), _along(99, default=0)),
     **dict.fromkeys(_table("roll"), _along(2, every=True)),
-    **dict.fromkeys(_table("index_select", "gather", "narrow", "repeat_interleave"), _along(1)),
+    **dict.fromkeys(_table("index_select", "gather", "narrow"), _along(1)),
+    **dict.fromkeys(_table("repeat_interleave"), _along(2, every=True)),
     **dict.fromkeys(_table("sort", "argsort"), _along(1, default=-1)),
     **dict.fromkeys(_table("topk"), _along(2, default=-1)),
     **dict.fromkeys(_table("take_along_dim"), _along(2, every=True)),
@@ -271,12 +272,30 @@ PRODUCTS: dict[Any, Callable[[Sequence[Any], dict[int, int]], int]] = {
 
 RESHAPING = frozenset(_table("reshape", "view", "flatten", "unflatten"))
 
-_POINTWISE = (
-    "add sub mul div neg exp log abs square sqrt rsqrt relu tanh sigmoid clamp pow where "
-    "sin cos erf add_ sub_ mul_ div_ relu_ tanh_ sigmoid_ __add__ __radd__ __sub__ __rsub__ "
-    "__mul__ __rmul__ __truediv__ __rtruediv__ __neg__ __iadd__ __isub__ __imul__ __itruediv__ "
-    "to float double half bfloat16 clone detach contiguous softmax log_softmax "
-    "expand expand_as broadcast_to masked_fill type_as"
+
+def _pointwise() -> Iterator[Any]:
+    """Calls that torch itself marks as computed element by element, in all their spellings."""
+    for home in (torch.Tensor, torch, F, torch.special):
+        for name in dir(home):
+            plain = name.strip("_").removeprefix("special_")
+            plain = plain[1:] if name[:3] in ("__r", "__i") and plain[1:] in _OPERATORS else plain
+            packet = getattr(torch.ops.aten, _OPERATORS.get(plain, plain), None)
+            if not hasattr(packet, "overloads") or plain in ("max", "min"):
+                continue
+            if any(
+                torch.Tag.pointwise in getattr(packet, each).tags for each in packet.overloads()
+            ):
+                yield getattr(home, name)
+
+
+_OPERATORS = {"truediv": "div", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}
+_OPERATORS |= {"invert": "bitwise_not", "mod": "remainder", "floordiv": "floor_divide"}
+_OPERATORS |= {name: name for name in ("add", "sub", "mul", "div", "pow")}
+_SAME_SHAPE = (
+    "to float double half bfloat16 int long bool type type_as clone detach contiguous softmax "
+    "log_softmax expand expand_as broadcast_to masked_fill masked_fill_ copy_ fill_ zero_ "
+    "requires_grad_ zeros_like ones_like full_like empty_like rand_like randn_like where "
+    "dropout dropout_ bernoulli cpu tril triu floor_divide __floordiv__ __rpow__ nan_to_num"
 )
 _ACTIVATIONS = (
     "relu gelu silu elu selu celu leaky_relu relu6 hardswish hardsigmoid hardtanh mish "
@@ -288,7 +307,9 @@ _ACTIVATIONS = (
 # Element by element, or along inner axes; shapes are row_copies at their ends.
 KEEPING = frozenset(
     {
-        *_table(*_POINTWISE.split()),
+        *_pointwise(),
+        *_table(*_SAME_SHAPE.split()),
+        *(_getter(name) for name in ("data", "real", "imag")),
         *(getattr(F, name) for name in _ACTIVATIONS.split()),
         torch.max_pool1d,
     }
@@ -322,6 +343,9 @@ SEQUENCES: dict[Any, Callable[[Sequence[Any]], list[int]]] = {
 }
 
 
+# Row by row, with other shapes behind the first axis.
+BY_ROW = frozenset({F.embedding, F.one_hot, F.interpolate, F.pixel_shuffle, F.pixel_unshuffle})
+BY_ROW |= {F.linear, F.unfold, F.conv1d, F.conv2d, F.conv3d}
 FOLLOWED = frozenset({*RESHAPING, *MOVES, *KEEPING, *SEQUENCES, *PRODUCTS})
 
 
@@ -392,7 +416,7 @@ class Folds:
                 self.place(one, REORDERED if worst == REORDERED else axis)
             return
         for one in made:
-            self.place(one, self._axis_after(func, args, kwargs, data, one))
+            self.place(one, self._axis_after(func, args, kwargs, data, one, by_rule))
         if len(made) == 1 and (by_rule or func in FOLLOWED):
             self._note_together(func, args, kwargs, data, made[0])
 
@@ -403,15 +427,11 @@ class Folds:
         kwargs: dict[str, Any],
         data: list[Tensor],
         one: Tensor,
+        by_rule: bool,
     ) -> int:
-        if self._elsewhere:
-            axes = [self.axis(each) for each in data]
-            if min(axes) < 0:
-                return min(axes)
-        else:
-            axes = [0] * len(data)
-        if self._together and any(self.known(each) for each in data):
-            return 0  # several rows for each example: judged by its own rules
+        axes = [self.axis(each) for each in data]
+        if min(axes) < 0:
+            return min(axes)
         first, axis = data[0], axes[0]
         if func in PRODUCTS:
             operands = list(flat(args))
@@ -430,10 +450,11 @@ class Folds:
         move = MOVES.get(func)
         if move is not None:
             return self._followed(move, args, kwargs, data, axes)
-        if not any(axes):
-            return 0
-        same = one.ndim == first.ndim and one.shape[axis] == self.rows
-        return axis if same else LOST
+        if not by_rule:
+            inner = axis < first.ndim - 1 or func in (F.embedding, F.one_hot)
+            if func not in BY_ROW or len(data) > 1 or first is not args[0] or not inner:
+                return LOST
+        return axis if axis < one.ndim and one.shape[axis] == first.shape[axis] else LOST
 
     def _followed(
         self, move: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Tensor], axes: Any
@@ -509,16 +530,35 @@ class Axes:
         self.declared = declared
         self.known: int | None = None
         self.rows = 0
-        self.sequence_first = sequence_first
         self.folds = Folds()
-        self.by_convention = not sequence_first and declared != 1
-        self._remembered: dict[str, int] = {}
+        self._by_convention = declared == 0 or (declared is None and not sequence_first)
+        self._remembered: dict[int, int] = {}
+        self._inputs: list[ref[Tensor]] = []
 
     def open(self, rows: int) -> None:
         """Expect so many rows in the following forward pass."""
         self.rows = rows
         self.known = None
+        self._inputs = []
         self.folds.open(rows)
+
+    def of_input(self, data: Tensor, at: int) -> int:
+        """Return the axis of the examples of an input of the model, the ``at``-th tensor of all."""
+        self._inputs.append(ref(data))
+        if self._by_convention or self.rows < 2 or not data.ndim:
+            return 0
+        first = data.shape[0] == self.rows
+        second = data.ndim > 1 and data.shape[1] == self.rows
+        if self.declared == 1 and data.ndim > 1:
+            return 1 if second else LOST
+        if first != second:
+            self._remembered[at] = 0 if first else 1
+        elif not first:
+            return LOST
+        return self._remembered.get(at, LOST)
+
+    def _is_input(self, data: Tensor) -> bool:
+        return any(one() is data for one in self._inputs)
 
     def find(self, data: Tensor, *, leading: int, site: object) -> int:
         """Return 0 or 1, the axis of examples among the first ``leading`` axes of ``data``.
@@ -530,50 +570,44 @@ class Axes:
         shape = data.shape
         if leading < 1:
             raise NotApplicable(f"{site}: an input of {len(shape)} axes has no axis for examples")
+        if rows == 1:  # all of it belongs to the one example
+            return 0
         first = shape[0] == rows
         second = leading > 1 and shape[1] == rows
-        wanted = self.known if self.known is not None else self.declared
-        if wanted is None and not self.sequence_first:
-            wanted = 0
-            if first and rows > 1 and self.folds.axis(data):
-                raise UnknownOrder(site, shape)
-        if wanted == 0 and (first or self._cut(data, site, transposed=second)):
+        wanted = self.folds.axis(data) if self.known is None else self.known
+        if wanted == 0 and (first or self._cut(data, site)):
             return 0
         if wanted == 1 and second:
             return 1
-        if wanted == 1 and leading == 1:
+        if wanted == 1 and leading == 1 and self.known is not None:
             if first:
                 return 0
             if rows and shape[0] % rows == 0:
-                if self.known is None:
-                    raise UnknownOrder(site, shape)
                 return -1
-        if wanted is None:
-            if first != second:
-                axis = 0 if first else 1
-                self._remembered[str(site)] = axis
-                return axis
-            if first and str(site) in self._remembered:
-                return self._remembered[str(site)]
-        raise self._wrong(shape, site, wanted)
+        if wanted and not self._is_input(data):
+            raise UnknownOrder(site, shape)
+        raise self.wrong(shape, site, wanted)
 
     def first(self, data: Tensor, *, site: object) -> None:
         """Check that the examples are along the first axis, as in images."""
+        self.expect(data, 0, site)
         if data.shape[0] != self.rows and not self._cut(data, site):
-            raise self._wrong(data.shape, site, 0)
-        self.in_place(data, site)
+            raise self.wrong(data.shape, site, 0)
 
-    def in_place(self, data: Tensor, site: object) -> None:
-        """Raise if the examples are not where the convention, if it holds, has them."""
-        if self.by_convention and self.rows > 1 and self.folds.axis(data):
+    def expect(self, data: Tensor, axis: int, site: object) -> None:
+        """Raise if the examples are along another axis, or along none that can be told."""
+        if self.rows < 2 or self.folds.axis(data) == axis:
+            return
+        if self.folds.axis(data) != LOST or not self._is_input(data):
             raise UnknownOrder(site, data.shape)
+        self.folds.place(data, axis)  # sizes did not tell, but this layer declares it
 
     def in_order(self, data: Tensor, site: object) -> None:
         """Raise if the examples changed places among each other."""
-        if self.by_convention and self.folds.axis(data) == REORDERED:
+        if self.folds.axis(data) == REORDERED:
             raise UnknownOrder(site, data.shape)
 
-    def _cut(self, data: Tensor, site: object, *, transposed: bool = False) -> bool:
+    def _cut(self, data: Tensor, site: object) -> bool:
         """Whether the first axis may be cut into examples; raise where its order is unknown."""
         rows, size = self.rows, data.shape[0]
         if rows == 1:  # whatever the order, all of it belongs to the one example
@@ -582,15 +616,17 @@ class Axes:
             return False
         if not size or self.folds.known(data):
             return True
-        if transposed:  # more likely (time, examples, ...)
-            return False
+        if data.ndim > 1 and data.shape[1] == rows and self._is_input(data):
+            return False  # more likely (time, examples, ...)
         raise UnknownOrder(site, data.shape)
 
-    def _wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
+    def wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
+        """Return the error that asks for the axis of the examples."""
+        axis = "second" if wanted == 1 or (wanted and self.declared == 1) else "first"
         return InvalidValue(
             "input",
             f"a tensor of {len(shape)} axes",
-            f"the examples along {'the second axis' if wanted else 'the first axis'} in {site}; "
+            f"the examples along the {axis} axis in {site}; "
             "declare batch_axis=0 or 1 if the axis cannot be told from the shape",
         )
 

@@ -28,7 +28,7 @@ from discreet.learn.dpsgd.engine._forms import (
     PerExample,
     merged,
 )
-from discreet.learn.dpsgd.engine._layout import FOLLOWED, KEEPING, REORDERED, SEQUENCES, Axes, flat
+from discreet.learn.dpsgd.engine._layout import KEEPING, REORDERED, SEQUENCES, Axes, flat
 from discreet.learn.dpsgd.engine._pooling import FASTER
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -315,7 +315,7 @@ class Recorder(TorchFunctionMode):
         folds = self.axes.folds
         if isinstance(result, Tensor | list | tuple):
             self.admit(result)
-            if self.follows and (func in FOLLOWED or folds.any):
+            if self.follows:
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
         elif func is Tensor.__setitem__:
             if not self._is_known(args[0]):
@@ -384,6 +384,11 @@ class Recorder(TorchFunctionMode):
         for one in [target, *(known() for known in self._data.values())]:
             if one is not None and one.untyped_storage().data_ptr() == place:
                 self.axes.folds.place(one, REORDERED)
+
+    def admit_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take the inputs of the model for data, each with the axis of its examples."""
+        for at, value in enumerate(tensors((args, kwargs))):
+            self.admit(value, axis=self.axes.of_input(value, at))
 
     def admit(self, value: Any, *, axis: int = 0) -> None:
         """Take tensors for data: inputs of the model, and what comes of them."""

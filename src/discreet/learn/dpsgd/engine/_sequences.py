@@ -51,6 +51,8 @@ def multi_head_attention(
     """Multi-head attention on (time, examples, features), as torch's modules pass it."""
     if query.ndim != 3:
         raise NoRule(func, recorder.names_in((query, *args), kwargs))
+    for one in recorder.data_in((query, *args[:2]), {}):
+        recorder.axes.expect(one, 1, func.__name__)
     # Where its axes go is known beforehand, so they need not be followed.
     before, recorder.follows = recorder.follows, False
     try:
@@ -164,7 +166,7 @@ def whole(step: Step) -> Rule:
 
     def rule(
         recorder: Recorder,
-        func: Any,  # noqa: ARG001
+        func: Any,
         data: Tensor,
         hx: Any,
         weights: Any,
@@ -176,6 +178,9 @@ def whole(step: Step) -> Rule:
                 "example they belong to; pass padded sequences"
             )
         states = hx if isinstance(hx, list | tuple) else (hx,)
+        recorder.axes.expect(data, 0 if options[-1] else 1, func.__name__)
+        for state in recorder.data_in(tuple(states), {}):
+            recorder.axes.expect(state, 1, func.__name__)
         return layers(recorder, step, states, data, weights, *options)
 
     return rule
@@ -195,9 +200,8 @@ def cell(step: Step) -> Rule:
         hidden_bias: Tensor | None = None,
     ) -> Any:
         state = tuple(hx) if isinstance(hx, list | tuple) else (hx,)
-        with recorder.knowing(0):
-            given = linear(recorder, F.linear, data, by_input, input_bias)
-            recurrent = linear(recorder, F.linear, state[0], by_hidden, hidden_bias)
+        given = linear(recorder, F.linear, data, by_input, input_bias)
+        recurrent = linear(recorder, F.linear, state[0], by_hidden, hidden_bias)
         result = step(given, recurrent, state)
         return result if len(result) > 1 else result[0]
 

@@ -279,7 +279,7 @@ def _pointwise() -> Iterator[Any]:
         for name in dir(home):
             plain = name.strip("_").removeprefix("special_")
             plain = plain[1:] if name[:3] in ("__r", "__i") and plain[1:] in _OPERATORS else plain
-            packet = getattr(torch.ops.aten, _OPERATORS.get(plain, plain), None)
+            packet: Any = getattr(torch.ops.aten, _OPERATORS.get(plain, plain), None)
             if not hasattr(packet, "overloads") or plain in ("max", "min"):
                 continue
             if any(

@@ -80,15 +80,15 @@ lint: $(VENV)/installed-test
 	$(BIN)/mypy
 	$(call stage,lint-imports)
 	$(BIN)/lint-imports
-	$(call stage,pylint: duplicates)
-	$(BIN)/pylint --jobs=$(WORKERS) src/discreet
+	$(call stage,duplicates)
+	$(BIN)/python benchmarks/duplicates.py src/discreet
 	$(call stage,figures of the documentation)
 	$(BIN)/python benchmarks figures --check
 
 # Eight lines that stand twice are written once.
 duplicates: $(VENV)/installed-test
-	$(call stage,pylint: duplicates)
-	$(BIN)/pylint --jobs=$(WORKERS) src/discreet
+	$(call stage,duplicates)
+	$(BIN)/python benchmarks/duplicates.py src/discreet
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
 test test-slow judge-calculus judge-certificates: export OMP_NUM_THREADS := 1

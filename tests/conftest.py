@@ -1,5 +1,6 @@
 """Hypothesis profiles, and which tests are slow because of what they need."""
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -37,6 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if PROGRAMS.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     items[:] = [i for i in items if not missing & set(getattr(i, "fixturenames", ()))]
+
+
+def pytest_collection_finish() -> None:
+    """Take the modules and tests that stay anyway out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

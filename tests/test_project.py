@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FunctionType
 
@@ -193,6 +194,7 @@ def test_the_readme_shows_every_command() -> None:
     }
 
 
+@pytest.mark.slow  # tests/cli asks the same of every command, without a process for each
 @pytest.mark.parametrize("command", commands())
 def test_commands_in_the_readme_work(command: str, tmp_path: Path) -> None:
     words = shlex.split(command)
@@ -279,7 +281,10 @@ def random_uses(tree: ast.AST) -> list[int]:
 
 
 def test_no_source_uses_insecure_randomness() -> None:
-    uses = {name(path): random_uses(parse(path)) for path in SOURCES}
+    # Whatever random_uses looks for has the word in it.
+    word = re.compile(r"\brandom\b")
+    named = [path for path in SOURCES if word.search(path.read_text(encoding="utf-8"))]
+    uses = {name(path): random_uses(parse(path)) for path in named}
     found = {path: lines for path, lines in uses.items() if lines}
     assert set(found) == set(RANDOM_ALLOWED), found
 
@@ -330,7 +335,7 @@ def faults_of_file(path: str, text: str) -> list[str]:
     lines = text.count("\n")
     faults = [] if 0 < lines <= MAX_LINES else [f"{path}: {lines} lines, more than {MAX_LINES}"]
     if path.startswith("src/"):
-        if len(ast.get_docstring(ast.parse(text)) or "") < 10:
+        if not re.match(r'r?"""[^"]{10}', text):
             faults.append(f"{path}: no docstring says what it is for")
         words = {part.strip("_") for part in Path(path).with_suffix("").parts[-2:]}
         if words & {"utils", "util", "common", "helpers", "core", "manager", "misc"}:
@@ -380,6 +385,7 @@ def undocumented(exported: str, thing: object) -> Iterator[str]:
                 yield f"{exported}.{member}"
 
 
+@cache
 def docstrings() -> str:
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef
     trees = [parse(path) for path in SOURCES if "privacy" in path.parts]
@@ -454,7 +460,8 @@ INNER_DOORS = {
 def inner_imports(source: str, package: str) -> list[tuple[str, str]]:
     """Return (package, inner name) for each import of another package's inner name."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    lines = re.findall(r"^ *from discreet\.[^(\n]*(?:\([^)]*\))?", source, re.MULTILINE)
+    for node in (ast.parse(line.strip()).body[0] for line in lines):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("discreet."):
             for name in node.names:
                 _, other, *inner = (*str(node.module).split("."), name.name)
@@ -474,7 +481,7 @@ def test_packages_use_only_public_names_of_one_another() -> None:
             if (package, other) not in INNER_DOORS
         ]
     assert offenders == []
-    planted = "from discreet.ledger._entry import Entry"
+    planted = "if True:\n    from discreet.ledger._entry import (\n        Entry,\n    )\n"
     assert inner_imports(planted, "curator") == [("ledger", "_entry.Entry")]
     assert inner_imports(planted, "ledger") == []
 

@@ -101,7 +101,7 @@ def test_a_wrong_tie_rule_is_refuted_by_brute_force() -> None:
 
 
 @pytest.mark.parametrize("relation", ["replace", "add_remove"])
-@pytest.mark.parametrize("bounds", [(0, 3), (0, 1), (1, 4)])
+@pytest.mark.parametrize("bounds", [(-1, 2), (0, 1)])
 @pytest.mark.parametrize("default", [1, "upper"])
 def test_median_within_bounds_is_exact(
     relation: str, bounds: tuple[int, int], default: object

@@ -419,7 +419,7 @@ class PrivateMLPClassifier(PrivateClassifier, _Network):
         schema: Schema | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        # scikit-learn asks for one parameter a line, in every class: pylint: disable=duplicate-code
+        # duplicate-code: scikit-learn asks for one parameter a line, in every class
         self.hidden_layer_sizes = hidden_layer_sizes
         self.epsilon = epsilon
         self.delta = delta
@@ -485,7 +485,7 @@ class PrivateMLPRegressor(PrivateRegressor, _Network):
         schema: Schema | None = None,
         insecure_seed: int | None = None,
     ) -> None:
-        # scikit-learn asks for one parameter a line, in every class: pylint: disable=duplicate-code
+        # duplicate-code: scikit-learn asks for one parameter a line, in every class
         self.hidden_layer_sizes = hidden_layer_sizes
         self.epsilon = epsilon
         self.delta = delta

@@ -323,11 +323,17 @@ def test_the_mark_goes_where_the_model_goes(way):
     assert certificate.loss == 2 * plan().loss
 
 
-@pytest.mark.parametrize("part", [lambda mean: mean, lambda mean: mean.module])
-def test_the_mark_goes_to_the_averages_of_torch(part):
+class OwnAverage(AveragedModel):
+    """An average as users derive it."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "part"), [(AveragedModel, lambda mean: mean), (OwnAverage, lambda mean: mean.module)]
+)
+def test_the_mark_goes_to_the_averages_of_torch(kind, part):
     """``AveragedModel`` is a copy that was made before any step, and is trained all the same."""
     model = network()
-    mean, still, other = (AveragedModel(one) for one in (model, network(), nn.Linear(6, 3)))
+    mean, still, other = (kind(one) for one in (model, network(), nn.Linear(6, 3)))
     other.update_parameters(nn.Linear(6, 3))
     private = make_private(model, sgd(model), plan(), isolation="vouched")
     for batch in private.batches(data(64)):

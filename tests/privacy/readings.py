@@ -130,6 +130,8 @@ EXPRESSIONS = [
     "(3 * Laplace(9.0) + 2 * PureDP(0.1)).group(2)",
     "2 * Laplace(3.0).poisson(rate=0.1).group(2) + Gaussian(4.0).poisson(rate=0.1)",
     "ApproxDP(0.2, 1e-7).group(3).group(2)",
+    "Gaussian(1.0).allocate(batches=20)",
+    "3 * Gaussian(2.0).allocate(batches=10, steps=4) + Laplace(10.0)",
 ]
 
 

@@ -23,7 +23,7 @@ TOPICS = {
     "_meaning": ("What a guarantee means for a person", "`Loss.posterior`, `Loss.tradeoff`"),
     "_divergences": ("Divergences", "`FinitePair`, `mechanisms.randomized_response`"),
     "_composition": ("Groups and composition", "`Composition`, `Grouped`"),
-    "_sampling": ("Sampling", "`PoissonSampled`, `SampledWithoutReplacement`"),
+    "_sampling": ("Sampling", "`PoissonSampled`, `SampledWithoutReplacement`, `Allocated`"),
     "_gaussian": ("Gaussian noise", "`Gaussian`, `GDP`"),
     "_conversions": (
         "Conversions",

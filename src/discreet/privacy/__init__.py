@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from discreet.privacy._allocation import Allocated
 from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
 from discreet.privacy._composition import Composition, Grouped, compose
 from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
@@ -40,6 +41,7 @@ __all__ = [
     "FILTER_KINDS",
     "GDP",
     "ZCDP",
+    "Allocated",
     "ApproxDP",
     "Atom",
     "Bounds",

@@ -518,10 +518,9 @@ def make_terms(loss: Loss, negligible: float) -> Terms:
     sampled: list[tuple[float, float, float]] = []
     curves: list[tuple[Loss, int]] = []
     hulls: list[tuple[Pair, int]] = []
-    tight = True
-    for given, n in parts_of(loss):
-        part = given.within_float_range()
-        tight = tight and part is given
+    seen = [(given, given.within_float_range(), n) for given, n in parts_of(loss)]
+    tight = all(stand_in is given for given, stand_in, _ in seen)
+    for part, n in ((one, m * n) for _, whole, n in seen for one, m in parts_of(whole)):
         mu, stacked = part.gaussian_mu(), part.sampled_gaussian()
         if mu is not None:
             square += n * mu**2

@@ -47,6 +47,42 @@ class _Normal(Atom, abstract=True):
         mu = self.gaussian_mu()
         return mu * mu / 2.0
 
+    def allocate(self, *, batches: int, participations: int = 1, steps: int | None = None) -> Loss:
+        """Return the loss of an epoch in which each record takes part in a random step.
+
+        The choice is drawn anew in every epoch and stays secret, and so do the sizes of the
+        batches: ``10 * Gaussian(1.0).allocate(batches=50)`` are ten epochs. If each record keeps
+        its step in all E epochs, the loss is one epoch of ``Gaussian(noise / sqrt(E))``.
+
+        Parameters
+        ----------
+        batches
+            Into how many steps the epoch is divided.
+        participations
+            In how many of these steps each record takes part; all sets are equally likely.
+        steps
+            How many steps are carried out, if that was fixed beforehand; by default all.
+
+        Returns
+        -------
+        Loss
+            The loss of one epoch; under replace it is that of every participation.
+
+        Raises
+        ------
+        InvalidValue
+            If there are more participations or steps than batches.
+        """
+        from discreet.privacy._allocation import Allocated
+
+        total = _validate.integer("batches", batches, at_least=1)
+        taken = _validate.integer("participations", participations, at_least=1, at_most=total)
+        if steps is not None:
+            _validate.integer("steps", steps, at_least=1, at_most=total)
+        if taken == total:
+            return (total if steps is None else steps) * self
+        return Allocated(self, total, taken, steps)
+
     def sampling_refusal(self, records: int) -> str | None:
         return None
 

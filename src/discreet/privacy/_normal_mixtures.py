@@ -145,12 +145,12 @@ def _mixture_cells(weights: Array, shifts: Array, edge: Array) -> Cells:
     Shifts are non-negative and the first is 0 unless it is the only one, so the loss is
     monotone in the outcome x; ``edge`` are the increasing boundaries of the cells in x.
     """
-    null = _normal_mass(edge)
+    null = normal_mass(edge)
     gain = np.zeros_like(null)
     # The shift 0 cancels exactly in the difference, however large its weight.
     moved = range(1, shifts.shape[1]) if shifts.shape[1] > 1 else range(1)
     for j in moved:
-        gain += weights[:, j : j + 1] * (_normal_mass(edge - shifts[:, j : j + 1]) - null)
+        gain += weights[:, j : j + 1] * (normal_mass(edge - shifts[:, j : j + 1]) - null)
     boundary = _mixture_loss(edge, weights, shifts)
     with np.errstate(divide="ignore", invalid="ignore"):
         average = np.log1p(gain / null)
@@ -166,7 +166,7 @@ def _mixture_cells(weights: Array, shifts: Array, edge: Array) -> Cells:
         total, loss_of_digits = np.zeros_like(null), relative
         for j in range(shifts.shape[1]):
             moved_edge = edge - shifts[:, j : j + 1]
-            mass = _normal_mass(moved_edge)
+            mass = normal_mass(moved_edge)
             total = total + weights[:, j : j + 1] * mass
             with np.errstate(divide="ignore", invalid="ignore"):
                 loss_of_digits = np.maximum(loss_of_digits, _relative_error(moved_edge, mass))
@@ -193,10 +193,10 @@ def _moved_cells(weights: Array, shifts: Array, edge: Array) -> Cells:
     Most of P has moved, so its own masses are summed: nothing cancels. The weights may sum to
     less than 1.
     """
-    null = _normal_mass(edge)
+    null = normal_mass(edge)
     total, wrong = np.zeros_like(null), np.zeros_like(null)
     for weight, shift in zip(weights[0], shifts[0], strict=True):
-        mass = _normal_mass(edge - shift)
+        mass = normal_mass(edge - shift)
         total += weight * mass
         # Errors of the distribution function are relative to it, and they add up.
         inner = np.minimum(np.abs(edge[:, 1:] - shift), np.abs(edge[:, :-1] - shift))
@@ -307,7 +307,7 @@ def replaced_cells(shift: float, rate: float, resolution: Resolution) -> Cells:
     masses, errors = [], []
     for centre in (0.0, shift, -shift):
         moved = edge - centre
-        mass = _normal_mass(moved)
+        mass = normal_mass(moved)
         inner = np.minimum(np.abs(moved[:, 1:]), np.abs(moved[:, :-1]))
         masses.append(mass)
         errors.append(1e-15 * (mass + 2.0 * special.ndtr(-inner)))
@@ -353,7 +353,7 @@ def _replaced_loss(x: Array, shift: float, rate: float) -> Array:
     return np.asarray(up - down)
 
 
-def _normal_mass(edge: Array) -> Array:
+def normal_mass(edge: Array) -> Array:
     """Masses of N(0, 1) between edges, each from the side where it is a small number."""
     left = special.ndtr(-np.abs(edge))
     inside = np.where(edge[:, 1:] <= 0, left[:, 1:] - left[:, :-1], left[:, :-1] - left[:, 1:])

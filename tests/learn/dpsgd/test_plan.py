@@ -43,12 +43,46 @@ def test_full_batch_has_no_amplification(relation):
     assert made.expected_batch_size == 60_000
 
 
-@pytest.mark.parametrize("relation", ["add_remove", "replace"])
-def test_shuffled_epochs_cost_one_participation_each(relation):
+def test_shuffled_epochs_cost_one_participation_each_under_replace():
     per_epoch = math.ceil(60_000 / 256)
     for steps, epochs in [(1, 1), (per_epoch, 1), (per_epoch + 1, 2), (5 * per_epoch, 5)]:
-        made = plan(sampler="shuffled", steps=steps, relation=relation)
-        assert made.loss == epochs * Gaussian(1.1, relation)
+        made = plan(sampler="shuffled", steps=steps, relation="replace")
+        assert made.loss == epochs * Gaussian(1.1, "replace")
+
+
+def test_shuffled_epochs_are_random_allocations_under_add_remove():
+    batches = math.ceil(60_000 / 256)
+    epoch = Gaussian(1.1).allocate(batches=batches)
+    cut = Gaussian(1.1).allocate(batches=batches, steps=3)
+    for steps, loss in [
+        (3, cut),
+        (batches, epoch),
+        (batches + 3, epoch + cut),
+        (5 * batches, 5 * epoch),
+    ]:
+        assert plan(sampler="shuffled", steps=steps).loss == loss
+    # A broken-off epoch counts as it was planned.
+    made = plan(sampler="shuffled", steps=2 * batches + 3)
+    assert made.loss_of(0) is None
+    assert made.loss_of(1) == epoch
+    assert made.loss_of(batches + 1) == 2 * epoch
+    assert made.loss_of(2 * batches + 1) == made.loss == 2 * epoch + cut
+    phases = [Phase(batches + 3, 256), Phase(4, 30_000, noise_factor=2.0)]
+    made = plan(sampler="shuffled", expected_batch_size=None, steps=None, phases=phases)
+    assert made.loss == epoch + cut + 2 * Gaussian(2.2).allocate(batches=2)
+
+
+def test_a_plan_of_version_1_keeps_its_charge():
+    made = plan(sampler="shuffled", steps=470)
+    body = made.to_json()
+    assert body["version"] == 2
+    old = Plan.from_json({**body, "version": 1})
+    assert old.loss == 2 * Gaussian(1.1)
+    assert old != made
+    assert old.content_hash != made.content_hash
+    assert Plan.from_json(json.dumps(old.to_json())) == old
+    assert made.epsilon() < 0.25 * old.epsilon()
+    assert plan().to_json()["version"] == 1
 
 
 def test_phases_add_up():

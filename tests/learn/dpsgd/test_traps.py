@@ -99,8 +99,8 @@ def test_there_is_no_flag_that_turns_the_sampling_off_and_keeps_the_epsilon():
     with pytest.raises(TypeError):
         plan(poisson_sampling=False)
     poisson = plan(noise_multiplier=1.0, steps=5)
-    shuffled = plan(noise_multiplier=1.0, steps=5, batch=8, sampler="shuffled")
-    full = plan(noise_multiplier=1.0, steps=1, batch=EXAMPLES, sampler="full")
+    shuffled = plan(noise_multiplier=1.0, steps=5, batch=8, sampler="shuffled", relation="replace")
+    full = plan(noise_multiplier=1.0, steps=1, batch=EXAMPLES, sampler="full", relation="replace")
     assert shuffled.epsilon() == full.epsilon(), "an epoch is one full participation"
     assert shuffled.epsilon() > 1.3 * poisson.epsilon()
 

@@ -21,7 +21,7 @@ _ASSUMPTIONS = (
     "sampling positions, batch sizes and training losses were not published",
     "the loss is that of ideal real-valued noise; arithmetic was in floating point",
 )
-# The plan has a schema of its own where it is kept by itself; the certificate has one version.
+# The plan has a schema of its own where it is kept by itself; a certificate names another version.
 _HEAD = {"schema": "discreet.dpsgd.plan", "version": 1}
 
 
@@ -69,7 +69,7 @@ def certify_run(
 
 
 def _without_head(plan: Plan) -> dict[str, Any]:
-    return {key: value for key, value in plan.to_json().items() if key not in _HEAD}
+    return {key: value for key, value in plan.to_json().items() if _HEAD.get(key) != value}
 
 
 def plan_of(certificate: Certificate) -> Plan:

@@ -21,11 +21,11 @@ depends on how B was drawn (S6):
 ``full`` (either)
     All records in every step (DP-GD).
 ``shuffled`` (either)
-    Epochs in which every record takes part once. No amplification is proved for them, so an
-    epoch costs one full participation, no matter how small its batches are: given the assignment
-    of records to batches, one record changes one step of the epoch. Under ``replace`` the
-    batches are cut from a uniform permutation; under ``add_remove``, where one more record would
-    shift every later cut, every record chooses its batch independently of all others.
+    Epochs in which every record takes part once. Under ``add_remove`` every record chooses its
+    batch independently of all others, anew in each epoch of each phase: random allocation, whose
+    amplification is proved. Under ``replace`` the batches are cut from a uniform permutation, so
+    the places of other records depend on this one's, and an epoch costs one full participation:
+    given the assignment of records to batches, one record changes one step of the epoch.
 """
 
 from __future__ import annotations
@@ -43,12 +43,21 @@ from discreet._json import digest_of, read_json
 from discreet.certificate._findings import delta_warning
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.learn.dpsgd._clipping import Clipping, Quantile, read_clipping
-from discreet.privacy import Gaussian, Loss, Relation, calibrate, least_noise_multiplier
+from discreet.privacy import (
+    Gaussian,
+    Loss,
+    Relation,
+    calibrate,
+    compose,
+    least_noise_multiplier,
+)
 from discreet.privacy.theorems import gaussian_mu
 
 SAMPLERS = ("poisson", "without_replacement", "full", "shuffled")
 _SCHEMA = "discreet.dpsgd.plan"
-_VERSION = 1
+# Version 1 charged a shuffled epoch one full participation. A plan is written in version 2 only
+# where that matters, so that all others keep their hash.
+_VERSIONS = (1, 2)
 
 
 @lru_cache(maxsize=256)
@@ -106,7 +115,8 @@ class Plan:
     the length of the data set is public; then, and always under ``replace``, a data set of
     another length is refused. ``augmentations`` is the number of rows that each drawn
     example contributes; their mean gradient is clipped as one. ``unit`` is whose privacy is
-    bounded, for the certificate: the caller asserts that one unit owns one example.
+    bounded, for the certificate: the caller asserts that one unit owns one example. ``version`` is
+    that of the rules by which the plan is charged; old plans keep theirs.
     """
 
     examples: int
@@ -121,6 +131,7 @@ class Plan:
     public_examples: bool
     augmentations: int
     unit: str
+    version: int
 
     def __init__(
         self,
@@ -160,6 +171,7 @@ class Plan:
             public_examples=public_examples,
             augmentations=augmentations,
             unit=unit,
+            version=None,
         )
         if epsilon is not None:
             object.__setattr__(self, "noise_multiplier", self._calibrated(epsilon))
@@ -201,7 +213,11 @@ class Plan:
                 "augmentations", values["augmentations"], at_least=1
             ),
             "unit": unit,
+            "version": values["version"],
         }
+        if checked["version"] is None:
+            allocated = sampler == "shuffled" and relation is Relation.ADD_REMOVE
+            checked["version"] = 2 if allocated else 1
         _check_batches(checked["phases"], checked["examples"], sampler)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -282,7 +298,16 @@ class Plan:
             return steps * atom.sample_without_replacement(sample=size, population=self.examples)
         if self.sampler == "full":
             return steps * atom
-        return math.ceil(steps / self.batches_per_epoch(phase)) * atom
+        batches = self.batches_per_epoch(phase)
+        if self.version == 1:
+            return math.ceil(steps / batches) * atom
+        # An epoch that was broken off counts as it was planned: how far it came may have
+        # depended on what was seen.
+        whole, planned = divmod(phase.steps, batches)
+        epochs = [(atom.allocate(batches=batches), min(math.ceil(steps / batches), whole))]
+        if steps > whole * batches:
+            epochs.append((atom.allocate(batches=batches, steps=planned), 1))
+        return compose((epoch, count) for epoch, count in epochs if count)
 
     def _calibrated(self, epsilon: float) -> float:
         only = self.phases[0]
@@ -313,7 +338,7 @@ class Plan:
         """The plan as a JSON object; see :meth:`from_json`."""
         return {
             "schema": _SCHEMA,
-            "version": _VERSION,
+            "version": self.version,
             "examples": self.examples,
             "phases": [asdict(phase) for phase in self.phases],
             "clip_norm": self.clip_norm,
@@ -340,9 +365,9 @@ class Plan:
             raise SchemaError("plan: expected an object")
         body = dict(body)
         schema, version = body.pop("schema", None), body.pop("version", None)
-        if schema != _SCHEMA or version != _VERSION or type(version) is not int:
-            raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSION}")
-        expected = set(cls.__dataclass_fields__)
+        if schema != _SCHEMA or version not in _VERSIONS or type(version) is not int:
+            raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSIONS}")
+        expected = set(cls.__dataclass_fields__) - {"version"}
         if set(body) != expected:
             raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
         if not isinstance(body["phases"], list | tuple) or not body["phases"]:
@@ -352,7 +377,9 @@ class Plan:
         except TypeError as error:
             raise SchemaError(f"plan: phases: {error}") from None
         plan = cls.__new__(cls)
-        plan._fill(**body)
+        plan._fill(**body, version=version)
+        if version == 2 and (plan.sampler, plan.relation) != ("shuffled", Relation.ADD_REMOVE):
+            raise SchemaError("plan: version 2 is for shuffled epochs under add_remove only")
         if plan.target_epsilon is not None and plan.epsilon() > plan.target_epsilon:
             raise SchemaError(
                 f"plan: noise_multiplier {plan.noise_multiplier} misses its target epsilon "

@@ -46,6 +46,17 @@ def test_json_of_the_mnist_run_agrees_with_the_calculus_and_with_the_peers(run: 
     assert set(document["accountants"]) >= set(ACCOUNTANTS) - {"best"}
 
 
+def test_local_reports_behind_a_shuffler(run: Any) -> None:
+    document = answer(run, "--local-epsilon", "1", "--shuffled", "6", "--delta", "1e-2")
+    assert document["relation"] == "replace"
+    loss = PureDP(1, relation="replace").shuffled(population=6)
+    assert document["epsilon_upper"] == loss.epsilon_bounds(delta=1e-2).upper < 1
+    assert from_json(document["loss"]) == loss
+    for wrong in (["--rate", "0.1"], ["--noise-multiplier", "1"], ["--relation", "add_remove"]):
+        result = run("account", "--local-epsilon", "1", "--shuffled", "9", "--delta", "0", *wrong)
+        assert result.exit_code != 0
+
+
 def test_every_accountant_is_a_number_or_a_reason(run: Any) -> None:
     accountants = answer(run, *MNIST)["accountants"]
     lower = answer(run, *MNIST)["epsilon_lower"]

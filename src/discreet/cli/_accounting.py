@@ -62,6 +62,8 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
           --relation replace --steps 14062 --delta 1e-5
       twenty noisy counts
         discreet account --laplace-scale 10 --steps 20 --delta 1e-6
+      local reports of ten thousand people behind a trusted shuffler
+        discreet account --local-epsilon 1 --shuffled 10000 --delta 1e-6
       any loss that was written with discreet.privacy.to_json
         discreet account --loss plan.json --delta 1e-6 --json
     """

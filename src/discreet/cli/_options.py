@@ -256,6 +256,16 @@ def mechanism_options(function: F) -> F:
         click.option("--laplace-scale", metavar="NUMBER", help="Laplace noise: its scale."),
         sensitivity_option,
         click.option(
+            "--local-epsilon",
+            metavar="NUMBER",
+            help="A local report: its epsilon, under replace.",
+        ),
+        click.option(
+            "--shuffled",
+            metavar="INTEGER",
+            help="How many honest reports a trusted shuffler mixes (under replace).",
+        ),
+        click.option(
             "--loss",
             "loss_file",
             metavar="FILE",
@@ -284,6 +294,8 @@ class Mechanism:
     noise_multiplier: str | None = None
     laplace_scale: str | None = None
     sensitivity: str | None = None
+    local_epsilon: str | None = None
+    shuffled: str | None = None
     loss_file: str | None = None
     rate: str | None = None
     sample: str | None = None
@@ -300,7 +312,8 @@ class Mechanism:
             run = self._from_file(self.loss_file)
             relation = relation or run.relation
         else:
-            relation = relation or Relation.ADD_REMOVE
+            usual = Relation.ADD_REMOVE if self.local_epsilon is None else Relation.REPLACE
+            relation = relation or usual
             steps = count("steps", self.steps or "1", at_least=1)
             step = self._sampled(self._base(relation), relation)
             run = step if steps == 1 else steps * step
@@ -308,13 +321,17 @@ class Mechanism:
         return run if run.relation is relation else run.group(2, relation=relation)
 
     def _base(self, relation: Relation) -> Loss:
-        from discreet.privacy import Gaussian, Laplace, Relation
+        from discreet.privacy import Gaussian, Laplace, PureDP, Relation
 
-        if (self.noise_multiplier is None) == (self.laplace_scale is None):
-            given = "none" if self.laplace_scale is None else "--noise-multiplier, --laplace-scale"
-            raise InvalidValue(
-                "mechanism", given, "one of --noise-multiplier, --laplace-scale, --loss"
-            )
+        kinds = ("noise_multiplier", "laplace_scale", "local_epsilon")
+        options = {name: f"--{name.replace('_', '-')}" for name in kinds}
+        given = [options[name] for name in kinds if getattr(self, name) is not None]
+        if len(given) != 1:
+            expected = f"one of {', '.join(options.values())}, --loss"
+            raise InvalidValue("mechanism", ", ".join(given) or "none", expected)
+        if self.local_epsilon is not None:
+            self._refuse("sensitivity", "only with --laplace-scale")
+            return PureDP(self.local_epsilon, Relation.REPLACE)
         # Amplification by Poisson sampling is proved for one added or removed record.
         start = relation if self.rate is None else Relation.ADD_REMOVE
         if self.noise_multiplier is not None:
@@ -327,6 +344,10 @@ class Mechanism:
         return Laplace(scale, real("sensitivity", self.sensitivity or "1", above=0), start)
 
     def _sampled(self, base: Loss, relation: Relation) -> Loss:
+        if self.shuffled is not None:
+            self._refuse("rate", "only without --shuffled")
+            self._refuse("sample", "only without --shuffled")
+            base = base.shuffled(population=count("shuffled", self.shuffled, at_least=1))
         if self.rate is not None:
             self._refuse("sample", "only without --rate")
             self._refuse("population", "only without --rate")

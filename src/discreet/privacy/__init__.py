@@ -14,6 +14,7 @@ from discreet.privacy._loss import ACCOUNTANTS, Atom, Bounds, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
 from discreet.privacy._sampling import PoissonSampled, SampledWithoutReplacement
 from discreet.privacy._selection import Exponential
+from discreet.privacy._shuffling import Shuffled
 
 if TYPE_CHECKING:
     from discreet.privacy import theorems
@@ -66,6 +67,7 @@ __all__ = [
     "RenyiDP",
     "Resolution",
     "SampledWithoutReplacement",
+    "Shuffled",
     "calibrate",
     "compose",
     "every_accountant",

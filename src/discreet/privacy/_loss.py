@@ -235,6 +235,41 @@ class Loss(metaclass=_Checked):
         total = _validate.integer("population", population, at_least=size, at_most=MOST)
         return self if size == total else SampledWithoutReplacement(self, size, total)
 
+    def shuffled(self, *, population: int) -> Loss:
+        """Return what one report costs when reports of ``population`` people are shuffled.
+
+        The loss must be that of one local report: a finite epsilon at delta 0, under replace.
+        Everybody uses a randomizer of this epsilon, and a trusted shuffler hides who sent which
+        report, and when.
+
+        Parameters
+        ----------
+        population
+            How many honest reports are certainly in the batch; 1 gives the loss itself.
+
+        Returns
+        -------
+        Loss
+            The loss of the shuffled batch, under replace.
+
+        Raises
+        ------
+        RelationMismatch
+            If the loss is not under replace.
+        NotApplicable
+            If the loss has no finite epsilon at delta 0.
+
+        Examples
+        --------
+        >>> from discreet.privacy import RandomizedResponse
+        >>> round(RandomizedResponse(1.0).shuffled(population=10_000).epsilon(delta=1e-6), 4)
+        0.0433
+        """
+        from discreet.privacy._shuffling import Shuffled
+
+        total = _validate.integer("population", population, at_least=1, at_most=MOST)
+        return self if total == 1 else Shuffled(self, total)
+
     def group(self, size: int, *, relation: Relation | str | None = None) -> Loss:
         """Return the loss for ``size`` records that belong to one unit.
 

@@ -89,7 +89,7 @@ def mark_averages(model: nn.Module, plans: Mapping[str, Plan]) -> None:
             mark(one, None, {**_marks_on(one), **plans})
 
 
-def _with_subclasses(kind: type) -> Iterator[type]:
+def _with_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     yield kind
     for below in kind.__subclasses__():
         yield from _with_subclasses(below)

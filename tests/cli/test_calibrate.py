@@ -36,6 +36,16 @@ def test_noise_multiplier_under_replace_is_twice_as_large(run: Any) -> None:
     assert two == pytest.approx(2 * one, rel=5e-3)
 
 
+def test_a_rate_under_replace_uses_the_exact_loss(run: Any) -> None:
+    common = ["--relation", "replace", "--steps", "1000"]
+    noise = answer(run, *TARGET, *common, "--rate", "0.01")["value"]
+    step = Gaussian(noise, "replace").poisson(rate=0.01)
+    assert 1.99 <= (1000 * step).epsilon(delta=1e-5) <= 2.0
+    arguments = ["--noise-multiplier", repr(noise), "--solve-for", "rate"]
+    rate = answer(run, *TARGET, *common, *arguments)["value"]
+    assert rate == pytest.approx(0.01, rel=5e-3)
+
+
 def test_steps(run: Any) -> None:
     arguments = ["--noise-multiplier", "2", "--rate", "0.01", "--solve-for", "steps"]
     value = answer(run, *TARGET, *arguments)["value"]

@@ -112,11 +112,6 @@ RUN = ["--noise-multiplier", "1", "--delta", "1e-5"]
             "--noise-multiplier = 1: expected no value when solving for noise-multiplier",
         ),
         (
-            ["calibrate", "--epsilon", "1", "--delta", "1e-5", "--rate", "0.1"]
-            + ["--relation", "replace"],
-            "--relation = replace: expected add_remove with a sampling rate",
-        ),
-        (
             ["compare", "--points", "0"],
             "--points = 0: expected an integer with 1 <= points <= 1000",
         ),

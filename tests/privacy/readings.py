@@ -132,6 +132,9 @@ EXPRESSIONS = [
     "ApproxDP(0.2, 1e-7).group(3).group(2)",
     "Gaussian(1.0).allocate(batches=20)",
     "3 * Gaussian(2.0).allocate(batches=10, steps=4) + Laplace(10.0)",
+    "Gaussian(1.0).poisson(rate=0.05, at_most=55, population=1000)",
+    "50 * Gaussian(2.0).poisson(rate=0.01, at_most=140, population=10000)",
+    "10 * Gaussian(2.0, 'zero_out').poisson(rate=0.1)",
 ]
 
 

@@ -177,9 +177,6 @@ def _solve(
     target: dict[str, Any] = {"epsilon": epsilon, "delta": delta}
     rate = real("rate", typed["rate"] or "1", above=0, at_most=1)
     steps = count("steps", typed["steps"] or "1", at_least=1)
-    if relation.value != "add_remove" and (rate < 1.0 or unknown == "rate"):
-        # Poisson amplification is proved from add_remove to add_remove.
-        raise InvalidValue("relation", relation, "add_remove with a sampling rate")
     if unknown == "noise-multiplier":
         return privacy.least_noise_multiplier(**target, rate=rate, steps=steps, relation=relation)
     if unknown == "laplace-scale":
@@ -190,7 +187,7 @@ def _solve(
     noise = real("noise_multiplier", typed["noise_multiplier"] or "", above=0)
     if unknown == "steps":
         return privacy.most_steps(**target, noise_multiplier=noise, rate=rate, relation=relation)
-    return privacy.largest_rate(**target, noise_multiplier=noise, steps=steps)
+    return privacy.largest_rate(**target, noise_multiplier=noise, steps=steps, relation=relation)
 
 
 @dataclass(frozen=True)

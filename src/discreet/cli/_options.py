@@ -332,11 +332,11 @@ class Mechanism:
         if self.local_epsilon is not None:
             self._refuse("sensitivity", "only with --laplace-scale")
             return PureDP(self.local_epsilon, Relation.REPLACE)
-        # Amplification by Poisson sampling is proved for one added or removed record.
-        start = relation if self.rate is None else Relation.ADD_REMOVE
         if self.noise_multiplier is not None:
             self._refuse("sensitivity", "only with --laplace-scale")
-            return Gaussian(real("noise_multiplier", self.noise_multiplier, above=0), start)
+            return Gaussian(real("noise_multiplier", self.noise_multiplier, above=0), relation)
+        # For other noise amplification is proved for one added or removed record.
+        start = relation if self.rate is None else Relation.ADD_REMOVE
         if start is not relation:
             # A sensitivity is stated for one relation; here it would be needed for two.
             raise InvalidValue("relation", relation, "add_remove with --laplace-scale and --rate")

@@ -12,7 +12,7 @@ from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian
 from discreet.privacy._laplace import DiscreteLaplace, Laplace
 from discreet.privacy._loss import ACCOUNTANTS, Atom, Bounds, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
-from discreet.privacy._sampling import PoissonSampled, SampledWithoutReplacement
+from discreet.privacy._sampling import CappedPoisson, PoissonSampled, SampledWithoutReplacement
 from discreet.privacy._selection import Exponential
 from discreet.privacy._shuffling import Shuffled
 
@@ -46,6 +46,7 @@ __all__ = [
     "ApproxDP",
     "Atom",
     "Bounds",
+    "CappedPoisson",
     "Cells",
     "Composition",
     "DiscreteGaussian",

@@ -115,16 +115,19 @@ class Allocated(Loss):
 
     @property
     def tight(self) -> bool:
-        return self.participations == self.records == 1 and self.relation is Relation.ADD_REMOVE
+        return self.participations == self.records == 1 and self.relation is not Relation.REPLACE
 
     def sampling_refusal(self, records: int) -> str | None:
         return f"{self!r} is a whole epoch, and a Poisson sample of whole epochs has no known pair"
 
     def exact_group(self, size: int, relation: Relation) -> Loss:
-        if relation is self.relation:
-            return replace(self, records=self.records * size)
-        base = Gaussian(self._base.noise_multiplier, relation)
-        return replace(self, base=base, records=self.records * (size // 2))
+        changed = 1 if relation is not Relation.REPLACE or relation is self.relation else 2
+        base = replace(self._base, relation=relation)
+        return replace(self, base=base, records=self.records * (size // changed))
+
+    @property
+    def is_gaussian_noise(self) -> bool:
+        return True
 
     @property
     def _base(self) -> Gaussian:
@@ -137,7 +140,8 @@ class Allocated(Loss):
         if self.records > 1 or self.relation is Relation.REPLACE or base.mu > _LARGEST_MU:
             return taken * base.group(self.records)
         if base.mu < _SMALLEST_MU:
-            return replace(self, base=Gaussian(1.0 / _SMALLEST_MU)).within_float_range()
+            less = replace(base, noise_multiplier=1.0 / _SMALLEST_MU)
+            return replace(self, base=less).within_float_range()
         if taken == 1 and self.batches <= _MOST_BATCHES:
             return self
         if taken == 1:

@@ -111,7 +111,7 @@ def least_noise_multiplier(
     steps
         The number of releases.
     relation
-        The neighbouring relation; only add_remove below rate 1.
+        The neighbouring relation.
     tolerance
         How far below the target the epsilon may end, relatively.
     accountant
@@ -173,7 +173,7 @@ def most_steps(
     rate
         The Poisson sampling rate; 1 takes every record.
     relation
-        The neighbouring relation; only add_remove below rate 1.
+        The neighbouring relation.
     at_most
         No more steps than this are considered.
     accountant
@@ -215,10 +215,11 @@ def largest_rate(
     delta: float,
     noise_multiplier: float,
     steps: int = 1,
+    relation: Relation | str = Relation.ADD_REMOVE,
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """Find the largest Poisson sampling rate, at most 1, under add_remove.
+    """Find the largest Poisson sampling rate, at most 1.
 
     Parameters
     ----------
@@ -228,6 +229,8 @@ def largest_rate(
         The noise of each Gaussian release.
     steps
         The number of releases.
+    relation
+        The neighbouring relation.
     tolerance
         How far below the target the epsilon may end, relatively.
     accountant
@@ -245,13 +248,14 @@ def largest_rate(
     """
     _validate.real("delta", delta, above=0, below=1)
     count = _validate.integer("steps", steps, at_least=1, at_most=MOST)
+    kind = Relation.parse(relation)
     noise = Gaussian(noise_multiplier).noise_multiplier
 
     def make_loss(share: float) -> Loss:
-        return count * _step(noise, share, Relation.ADD_REMOVE)
+        return count * _step(noise, share, kind)
 
     search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
-    most = _step_mu(noise, 1.0 - 1e-9, Relation.ADD_REMOVE) * math.sqrt(count)
+    most = _step_mu(noise, 1.0 - 1e-9, kind) * math.sqrt(count)
     return search.run(search.aimed_mu() / most, (_LEAST_RATE, 1.0), increasing=True)
 
 

@@ -73,11 +73,12 @@ class Composition(Loss):
     def sampled(self, rate: float) -> Loss:
         mus = [(part.gaussian_mu(), n) for part, n in self.parts]
         known = [(mu, n) for mu, n in mus if mu is not None]
-        if self.relation is not Relation.ADD_REMOVE or len(known) < len(mus):
+        if self.relation is Relation.REPLACE or len(known) < len(mus):
             return super().sampled(rate)
         # Gaussian releases on one common sample are one Gaussian release.
         square = math.fsum(n * mu**2 for mu, n in known)
-        return PoissonSampled(Gaussian(1.0 / (math.sqrt(square) * (1.0 + 1e-15))), rate)
+        joint = Gaussian(1.0 / (math.sqrt(square) * (1.0 + 1e-15)), self.relation)
+        return PoissonSampled(joint, rate)
 
     def pair(self, resolution: Resolution) -> Pair:
         raise NotApplicable(
@@ -102,6 +103,10 @@ class Composition(Loss):
 
     def zcdp(self) -> float:
         return math.fsum(count * part.zcdp() for part, count in self.parts)
+
+    @property
+    def is_gaussian_noise(self) -> bool:
+        return all(part.is_gaussian_noise for part, _ in self.parts)
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
         grouped = [(loss.exact_group(size, relation), n) for loss, n in self.parts]

@@ -229,7 +229,7 @@ class Filter(_Budget):
     ) -> None:
         self._epsilon = _validate.fraction("epsilon", epsilon, at_least=0, at_most=10**9)
         self._delta = _validate.fraction("delta", delta, at_least=0, below=1)
-        self._relation = Relation.parse(relation)
+        self._relation = Relation.parse(relation, zero_out=True)
         if kind is None:
             kind = "basic" if self._epsilon == 0 or self._delta == 0 else "auto"
         self._auto = type(kind) is str and kind == "auto"
@@ -512,7 +512,7 @@ class Odometer(_Budget):
         growth: object = "3/2",
     ) -> None:
         self._delta = _validate.fraction("delta", delta, at_least=0, below=1)
-        self._relation = Relation.parse(relation)
+        self._relation = Relation.parse(relation, zero_out=True)
         kinds = parse_kinds(kind, self._delta, FILTER_KINDS[:3])
         self._reserved = parse_reserved(reserved, kinds, self._delta)
         self._start = _validate.fraction("start", start, above=0, at_most=1)

@@ -123,8 +123,13 @@ class Gaussian(_Normal):
         changes = 2.0 if self.relation is Relation.REPLACE else 1.0
         return changes / self.noise_multiplier
 
+    @property
+    def is_gaussian_noise(self) -> bool:
+        return True
+
     def exact_group(self, size: int, relation: Relation) -> Loss:
-        changed = 1 if relation is self.relation else 2
+        replaced = relation is Relation.REPLACE and self.relation is not Relation.REPLACE
+        changed = 2 if replaced else 1
         return Gaussian(self.noise_multiplier * changed / size, relation)
 
     def gaussian_mu(self) -> float:

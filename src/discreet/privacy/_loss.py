@@ -60,12 +60,18 @@ class Relation(StrEnum):
         units is itself private.
     ``replace``
         One unit is changed; the number of units is public.
+    ``zero_out``
+        One unit is exchanged for one that contributes nothing; the number of units is public.
+        For noise that a curator adds this is the pair of ``add_remove``. Noise that the units
+        bring along, and that a removed unit takes with it, has a guarantee under ``zero_out`` only.
 
     The *unit* is whatever the caller counts as one: a record, or a person whose records are
     capped. ``loss.group(k)`` speaks of a unit that owns ``k`` records. The two relations are never
     mixed silently. A loss under ``add_remove`` becomes one under ``replace`` by
     ``loss.group(2, relation="replace")``, because a replacement is one removal and one addition.
-    There is no way back.
+    Gaussian noise of a curator under ``add_remove`` is declared ``zero_out`` by
+    ``loss.group(1, relation="zero_out")``. There is no way back. Only losses and filters know
+    ``zero_out``; mechanisms, plans and ledgers refuse it.
 
     >>> Relation.parse("replace")
     <Relation.REPLACE: 'replace'>
@@ -73,11 +79,31 @@ class Relation(StrEnum):
 
     ADD_REMOVE = "add_remove"
     REPLACE = "replace"
+    ZERO_OUT = "zero_out"
 
     @classmethod
-    def parse(cls, value: object) -> Relation:
-        """Return the relation named by ``value``, or raise ``InvalidValue``."""
-        return cls(_validate.one_of("relation", value, tuple(member.value for member in cls)))
+    def parse(cls, value: object, *, zero_out: bool = False) -> Relation:
+        """Return the relation named by ``value``, or raise ``InvalidValue``.
+
+        Parameters
+        ----------
+        value
+            A relation or its name.
+        zero_out
+            Whether the caller knows ``zero_out``.
+
+        Returns
+        -------
+        Relation
+            The relation.
+
+        Raises
+        ------
+        InvalidValue
+            If it names none, or one that the caller does not know.
+        """
+        known = tuple(member.value for member in cls if zero_out or member is not cls.ZERO_OUT)
+        return cls(_validate.one_of("relation", value, known))
 
 
 def require_same(first: Relation, second: Relation) -> Relation:
@@ -182,7 +208,9 @@ class Loss(metaclass=_Checked):
 
     __rmul__ = __mul__
 
-    def poisson(self, *, rate: float) -> Loss:
+    def poisson(
+        self, *, rate: float, at_most: int | None = None, population: int | None = None
+    ) -> Loss:
         """Return the loss when each record enters with probability ``rate``, independently.
 
         The number of records drawn must not be used as a public normaliser.
@@ -191,6 +219,11 @@ class Loss(metaclass=_Checked):
         ----------
         rate
             The probability, above 0 and at most 1; 1 gives the loss itself.
+        at_most
+            How many records a sample may have; of a larger one a uniform subset is used.
+        population
+            With ``at_most``: how many records there are, the larger of two neighbours. It must
+            be public.
 
         Returns
         -------
@@ -204,7 +237,13 @@ class Loss(metaclass=_Checked):
         NotApplicable
             If no theorem says what sampling does to this loss.
         """
+        from discreet.privacy._sampling import CappedPoisson
+
         probability = _validate.real("rate", rate, above=0, at_most=1)
+        if (at_most is None) != (population is None):
+            raise InvalidValue("at_most", at_most, "together with the population that it caps")
+        if at_most is not None and population is not None:
+            return CappedPoisson(self, probability, at_most, population)
         return self if probability == 1.0 else self.sampled(probability)
 
     def sample_without_replacement(self, *, sample: int, population: int) -> Loss:
@@ -283,7 +322,8 @@ class Loss(metaclass=_Checked):
             The number of records.
         relation
             ``"replace"`` with an even size turns an add_remove loss into a replace one:
-            k removals and k additions replace k records. By default the relation stays.
+            k removals and k additions replace k records. ``"zero_out"`` declares Gaussian noise
+            under add_remove as zero_out. By default the relation stays.
 
         Returns
         -------
@@ -298,7 +338,7 @@ class Loss(metaclass=_Checked):
         from discreet.privacy._composition import Grouped
 
         count, target = check_group(self, size, self.relation if relation is None else relation)
-        if count == 1:
+        if count == 1 and target is self.relation:
             return self
         exact = self.exact_group(count, target)
         return Grouped(self, count, target) if exact is None else exact
@@ -400,6 +440,11 @@ class Loss(metaclass=_Checked):
     def gaussian_mu(self) -> float | None:
         """Return mu if the release is exactly mu-GDP, as Gaussian noise is, else ``None``."""
         return None
+
+    @property
+    def is_gaussian_noise(self) -> bool:
+        """Whether all of it is Gaussian noise on a sum, to which an absent record adds nothing."""
+        return False
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
         """Return the exact loss for a group, or ``None`` where only the generic bound is known."""
@@ -642,7 +687,7 @@ class Atom(Loss, abstract=True):
     argument_names: ClassVar[dict[str, str]] = {}
 
     def parse_relation(self) -> None:
-        self._set(relation=Relation.parse(self.relation))
+        self._set(relation=Relation.parse(self.relation, zero_out=True))
 
     def __repr__(self) -> str:
         shown = []
@@ -673,14 +718,21 @@ def _plain(value: object) -> str:
 def check_group(base: Loss, size: object, relation: object) -> tuple[int, Relation]:
     """Return the size and the relation of a group of records, or raise if there is none."""
     count = _validate.integer("size", size, at_least=1, at_most=MOST)
-    target = Relation.parse(relation)
+    target = Relation.parse(relation, zero_out=True)
     if target is not base.relation:
         if target is Relation.ADD_REMOVE:
             raise RelationMismatch(
-                "there is no way from a loss under 'replace' to one under 'add_remove': "
-                "a guarantee for changed records says nothing about their number"
+                f"there is no way from a loss under {base.relation.value!r} to one under "
+                "'add_remove': a guarantee for changed records says nothing about their number"
             )
-        if count % 2:
+        if target is Relation.ZERO_OUT and not (
+            base.relation is Relation.ADD_REMOVE and base.is_gaussian_noise
+        ):
+            raise RelationMismatch(
+                "only Gaussian noise that a curator adds, under 'add_remove', can be declared "
+                f"'zero_out', not {base!r}"
+            )
+        if target is Relation.REPLACE and count % 2:
             raise InvalidValue("size", size, "an even number when add_remove becomes replace")
     return count, target
 

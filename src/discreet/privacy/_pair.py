@@ -209,6 +209,52 @@ class Cells:
             hull=False,
         )
 
+    def joined(self, other: Cells, weight: float, error: float) -> Cells:
+        """Return the union of two pairs, the other one with ``weight`` known up to ``error``.
+
+        Which of the two it is, is seen and does not depend on the unit. What lies beyond the cells
+        counts as infinite in both directions.
+        """
+        shares, both = (1.0 - weight, weight), (self, other)
+
+        def join(part: str) -> Array:
+            shapes = [np.broadcast_to(getattr(one, part), one.p.shape) for one in both]
+            return np.concatenate(shapes, axis=1)
+
+        def side(name: str, *, high: bool) -> Side:
+            found = [getattr(one, name) for one in both]
+            beyond = sum(
+                share * (one.low_tail + one.high_tail)
+                for share, one in zip(shares, found, strict=True)
+            )
+            only = sum(share * one.only for share, one in zip(shares, found, strict=True))
+            slack = np.concatenate(
+                [
+                    np.broadcast_to(one.slack, cells.p.shape)
+                    for one, cells in zip(found, both, strict=True)
+                ],
+                axis=1,
+            )
+            low, top = (0.0, beyond) if high else (beyond, 0.0)
+            return Side(np.asarray(only), low, top, slack + error)
+
+        return Cells(
+            np.concatenate(
+                [share * one.p for share, one in zip(shares, both, strict=True)], axis=1
+            ),
+            np.concatenate(
+                [share * one.q for share, one in zip(shares, both, strict=True)], axis=1
+            ),
+            join("average"),
+            join("low"),
+            join("high"),
+            side("with_unit", high=True),
+            side("without", high=False),
+            join("slack"),
+            max(one.error for one in both),
+            max(one.mass_error for one in both),
+        )
+
     def reversed(self) -> Cells:
         """Return the cells of (Q, P): the unit was added, not removed."""
         if self.hull:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import final
 
 import numpy as np
+from scipy import special
 
 from discreet import _validate
 from discreet.errors import NotApplicable, RelationMismatch
@@ -35,6 +36,9 @@ _CLOSED_FORM_ERROR = 1e-9
 _PAD = 1e-12
 # Least charge, so that underflow is never free.
 _LEAST = 1e-300
+# A capped sample of more records is refused: the tails of its size would not be known.
+_MOST_RECORDS = 10**9
+_BINOMIAL_ERROR = 1e-9
 
 
 class _Sampled(Loss, abstract=True):
@@ -45,6 +49,10 @@ class _Sampled(Loss, abstract=True):
     @property
     def tight(self) -> bool:
         return self.base.tight
+
+    @property
+    def is_gaussian_noise(self) -> bool:
+        return self.base.is_gaussian_noise
 
     def zcdp(self) -> float:
         raise NotApplicable(
@@ -59,10 +67,10 @@ class PoissonSampled(_Sampled):
     """A loss on a Poisson sample; build it with ``.poisson(rate=)``.
 
     The pair is ((1 - rate) Q + rate P, Q), from add_remove to add_remove (Balle, Barthe and
-    Gaboardi 2018; Zhu, Dong and Wang 2022). ``records`` is the number of records of one unit, each
-    sampled on its own: the pair is then the binomial mixture of shifts (only for a Gaussian base;
-    Ganesh 2024). Under replace only a Gaussian has a pair, that of
-    :func:`discreet.privacy.theorems.poisson_replace_delta`.
+    Gaboardi 2018; Zhu, Dong and Wang 2022), and the same for zero_out. ``records`` is the number
+    of records of one unit, each sampled on its own: the pair is then the binomial mixture of
+    shifts (only for a Gaussian base; Ganesh 2024). Under replace only a Gaussian has a pair,
+    that of :func:`discreet.privacy.theorems.poisson_replace_delta`.
     """
 
     base: Loss
@@ -73,7 +81,7 @@ class PoissonSampled(_Sampled):
         rate = _validate.real("rate", self.rate, above=0, below=1)
         records = _validate.integer("records", self.records, at_least=1, at_most=MOST)
         base = check_loss("base", self.base)
-        if base.relation is Relation.ADD_REMOVE:
+        if base.relation is not Relation.REPLACE:
             base = base.as_gaussian() if isinstance(base, GDP) else base
         elif not isinstance(base, Gaussian) or records > 1:
             raise RelationMismatch(
@@ -109,7 +117,7 @@ class PoissonSampled(_Sampled):
     def _replaced_shift(self) -> float | None:
         """How far a replaced record moves the mean to either side; None under add_remove."""
         mu = self.base.gaussian_mu()
-        return None if self.relation is Relation.ADD_REMOVE or mu is None else 0.5 * mu
+        return None if self.relation is not Relation.REPLACE or mu is None else 0.5 * mu
 
     def pair(self, resolution: Resolution) -> Pair:
         shift = self._replaced_shift
@@ -138,8 +146,9 @@ class PoissonSampled(_Sampled):
         return None if claim is None else _amplified(claim, as_written(self.rate))
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
-        if relation is Relation.ADD_REMOVE and isinstance(self.base, Gaussian):
-            return PoissonSampled(self.base, self.rate, self.records * size)
+        if relation is not Relation.REPLACE and isinstance(self.base, Gaussian):
+            base = replace(self.base, relation=relation)
+            return PoissonSampled(base, self.rate, self.records * size)
         return None
 
     def touched_mass(self) -> float:
@@ -150,7 +159,7 @@ class PoissonSampled(_Sampled):
 
     def sampled_gaussian(self) -> tuple[float, float] | None:
         mu = self.base.gaussian_mu()
-        one = self.records == 1 and self.relation is Relation.ADD_REMOVE
+        one = self.records == 1 and self.relation is not Relation.REPLACE
         return (self.rate, mu) if mu is not None and one else None
 
     def within_float_range(self) -> Loss:
@@ -183,6 +192,118 @@ class PoissonSampled(_Sampled):
         upper = amplified_epsilon(gaussian_epsilon(mu, share * (1.0 - 1e-15)), rate)
         error = _CLOSED_FORM_ERROR * upper + 1e-12 * rate
         return Bounds(max(0.0, upper - error), upper * (1.0 + 1e-14))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class CappedPoisson(_Sampled):
+    """Gaussian noise on a Poisson sample of at most ``at_most`` of ``population`` records.
+
+    Build it with ``.poisson(rate=, at_most=, population=)``; of a larger sample a uniform subset
+    is used. Let A be the event that the other records alone fill the sample, p its probability.
+    It does not depend on this record, so it may as well be shown. Without A the pair is that of a
+    Poisson sample. Given A the record is among those used with the probability
+    r = (at_most / population) P(Bin(population, rate) > at_most) / p, and then takes the place of
+    another: the shift is 2 at most. So the pair is the union of both cases, with the weights 1 - p
+    and p; upper bounds only. ``population`` is the larger neighbour's and must be public.
+    """
+
+    base: Loss
+    rate: float
+    at_most: int
+    population: int
+
+    def check(self) -> None:
+        rate = _validate.real("rate", self.rate, above=0, below=1)
+        total = _validate.integer("population", self.population, at_least=1, at_most=_MOST_RECORDS)
+        most = _validate.integer("at_most", self.at_most, at_least=1, at_most=total)
+        base = check_loss("base", self.base)
+        base = base.as_gaussian() if isinstance(base, GDP) else base
+        if not isinstance(base, Gaussian):
+            raise NotApplicable(
+                f"a capped sample has a known pair for a Gaussian only, not {base!r}"
+            )
+        if base.relation is not Relation.ADD_REMOVE:
+            raise RelationMismatch(
+                "the pair of a capped sample is known for a record that is added or removed, not "
+                f"under {base.relation.value!r}: another one would keep or take its place"
+            )
+        self._set(base=base, rate=rate, at_most=most, population=total)
+
+    @property
+    def relation(self) -> Relation:
+        return self.base.relation
+
+    @property
+    def is_gaussian_noise(self) -> bool:
+        return False  # an absent record makes room for another
+
+    def __repr__(self) -> str:
+        caps = f"at_most={self.at_most}, population={self.population}"
+        return f"{self.base!r}.poisson(rate={self.rate!r}, {caps})"
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return refuse_common_sample(self)
+
+    def _full(self) -> tuple[float, float]:
+        """Return how often the others fill the sample, and how often this record is used then."""
+        n, most = self.population, self.at_most
+        if most == n:
+            return 0.0, 1.0
+        full = float(special.bdtrc(most - 1, n - 1, self.rate)) * (1.0 + _BINOMIAL_ERROR)
+        used = most / n * float(special.bdtrc(most, n, self.rate)) * (1.0 + _BINOMIAL_ERROR)
+        # Where both underflow, one is as good as the other.
+        return min(full, 1.0), min(1.0, used / full) if full > 1e-290 else 1.0
+
+    def pair(self, resolution: Resolution) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        mu = _mu_of(self.base)
+        full, used = self._full()
+        plain = mixtures.shifted_cells(mu, resolution, rate=self.rate)
+        if full == 0.0:
+            return Pair(plain)
+        crowded = mixtures.shifted_cells(2.0 * mu, resolution, rate=min(used, 1.0 - 1e-12))
+        return Pair(plain.joined(crowded, full, _BINOMIAL_ERROR))
+
+    @property
+    def tight(self) -> bool:
+        return False  # no data set shows A and has it move the sum by 2
+
+    def renyi(self, orders: Array) -> Array:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        mu = _mu_of(self.base)
+        full, used = self._full()
+        plain = mixtures.poisson_gaussian_divergence(orders, mu, self.rate)
+        if full == 0.0:
+            return plain
+        crowded = mixtures.poisson_gaussian_divergence(orders, 2.0 * mu, min(used, 1.0 - 1e-12))
+        powers = orders - 1.0
+        alone = math.log1p(-full) if full < 1.0 else -math.inf
+        either = np.logaddexp(alone + powers * plain, math.log(full) + powers * crowded) / powers
+        bound: Array = np.minimum(either, curve(self.base, orders) * 4.0) * (1.0 + 1e-12)
+        return bound
+
+    def claim(self) -> tuple[Fraction, Fraction] | None:
+        return None
+
+    def touched_mass(self) -> float:
+        return min(1.0, self.rate * (1.0 + 1e-12))
+
+    def within_float_range(self) -> Loss:
+        mu = _mu_of(self.base)
+        if 2.0 * mu > LARGEST_SAMPLED_MU:
+            return self.base.group(2)
+        if mu < SMALLEST_MU:
+            return replace(self, base=Gaussian(1.0 / SMALLEST_MU, self.relation))
+        return self
+
+
+def _mu_of(base: Loss) -> float:
+    mu = base.gaussian_mu()
+    assert mu is not None  # the constructor takes a Gaussian only
+    return mu
 
 
 @final

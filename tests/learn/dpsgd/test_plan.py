@@ -189,10 +189,45 @@ def test_bad_values_are_named(changes, argument):
 
 
 def test_relations_that_are_not_proved_are_refused():
-    with pytest.raises(RelationMismatch, match="Poisson"):
-        plan(relation="replace")
     with pytest.raises(RelationMismatch, match="without replacement"):
         plan(sampler="without_replacement", relation="add_remove")
+    with pytest.raises(InvalidValue, match="relation"):
+        plan(relation="zero_out")
+
+
+def test_poisson_under_replace_has_its_own_exact_loss():
+    made = plan(relation="replace")
+    assert made.loss == 1_000 * Gaussian(1.1, "replace").poisson(rate=256 / 60_000)
+    assert made.public_examples
+    assert made.epsilon() < 2 * plan().epsilon()
+    aimed = plan(relation="replace", noise_multiplier=None, epsilon=2.0)
+    assert 1.98 <= aimed.epsilon() <= 2.0
+    assert aimed.noise_multiplier > plan(noise_multiplier=None, epsilon=2.0).noise_multiplier
+
+
+def test_a_capped_batch_is_charged_and_needs_a_public_number_of_examples():
+    # FRONTIER: at most 320 of 60,000 at 256 expected cost 2.4077, uncapped 2.3817.
+    made = plan(at_most=320, public_examples=True, steps=14_062)
+    step = Gaussian(1.1).poisson(rate=256 / 60_000, at_most=320, population=60_000)
+    assert made.loss == 14_062 * step
+    assert 2.4070 < made.epsilon() < 2.4080
+    assert made.to_json()["version"] == 2
+    assert Plan.from_json(json.dumps(made.to_json())) == made
+    assert made.content_hash != plan(public_examples=True, steps=14_062).content_hash
+    with pytest.raises(InvalidValue, match="public_examples=True"):
+        plan(at_most=320)
+    for changes in (
+        {"at_most": 0},
+        {"at_most": 60_001},
+        {"at_most": 2.5},
+        {"at_most": 320, "relation": "replace"},
+        {"at_most": 320, "sampler": "shuffled"},
+    ):
+        with pytest.raises(InvalidValue):
+            plan(**{"public_examples": True, **changes})
+    body = {**made.to_json(), "version": 1}
+    with pytest.raises(SchemaError, match="at_most"):
+        Plan.from_json(body)
 
 
 def test_a_plan_is_frozen():

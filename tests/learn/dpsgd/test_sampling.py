@@ -227,3 +227,11 @@ def test_bad_arguments_are_named():
         PoissonSampler(population=3, rate=0.0)
     with pytest.raises(InvalidValue, match="size"):
         subset(4, population=3)
+
+
+def test_a_capped_batch_is_never_larger_and_otherwise_a_poisson_sample():
+    made = plan(examples=100, expected_batch_size=10, steps=2_000, at_most=12, public_examples=True)
+    sizes = [len(batch) for batch in draws(made, population=100, source=seeded(31))]
+    assert max(sizes) == 12
+    smaller = sum(size < 12 for size in sizes)
+    assert stats.binomtest(smaller, len(sizes), stats.binom.cdf(11, 100, 0.1)).pvalue > ALARM

@@ -11,10 +11,12 @@ One step on the batch B is
 divided by the *expected* batch size, never by the realised one, which is private. What it costs
 depends on how B was drawn (S6):
 
-``poisson`` (add_remove)
-    Every record enters every step with probability expected_batch_size / examples. The number
-    of examples is private and merely plans: a data set of another length is sampled at the same
-    rate and normalised alike. Under ``replace`` nothing as tight is proved, so it is refused.
+``poisson`` (either)
+    Every record enters every step with probability expected_batch_size / examples. Under
+    ``add_remove`` the number of examples is private and merely plans: a data set of another length
+    is sampled at the same rate and normalised alike. Under ``replace`` it is public. With
+    ``at_most`` a larger batch is cut to a uniform subset, so that batches have a largest shape;
+    how often that happens depends on the number of examples, which must be public then.
 ``without_replacement`` (replace)
     A uniform subset of exactly expected_batch_size records; the number of examples is public. One
     replaced record moves the sum by 2 C, which ``Gaussian(..., relation="replace")`` states.
@@ -55,8 +57,8 @@ from discreet.privacy.theorems import gaussian_mu
 
 SAMPLERS = ("poisson", "without_replacement", "full", "shuffled")
 _SCHEMA = "discreet.dpsgd.plan"
-# Version 1 charged a shuffled epoch one full participation. A plan is written in version 2 only
-# where that matters, so that all others keep their hash.
+# Version 1 charged a shuffled epoch one full participation and knew no ``at_most``. A plan is
+# written in version 2 only where that matters, so that all others keep their hash.
 _VERSIONS = (1, 2)
 
 
@@ -113,10 +115,11 @@ class Plan:
 
     ``examples`` is a planning number under ``add_remove`` unless ``public_examples`` says that
     the length of the data set is public; then, and always under ``replace``, a data set of
-    another length is refused. ``augmentations`` is the number of rows that each drawn
-    example contributes; their mean gradient is clipped as one. ``unit`` is whose privacy is
-    bounded, for the certificate: the caller asserts that one unit owns one example. ``version`` is
-    that of the rules by which the plan is charged; old plans keep theirs.
+    another length is refused. ``at_most`` caps the batches of Poisson samples, for a little more
+    epsilon, where the number of examples is public. ``augmentations`` is the number of rows that
+    each drawn example contributes; their mean gradient is clipped as one. ``unit`` is whose
+    privacy is bounded, for the certificate: the caller asserts that one unit owns one example.
+    ``version`` is that of the rules by which the plan is charged; old plans keep theirs.
     """
 
     examples: int
@@ -131,6 +134,7 @@ class Plan:
     public_examples: bool
     augmentations: int
     unit: str
+    at_most: int | None
     version: int
 
     def __init__(
@@ -151,6 +155,7 @@ class Plan:
         public_examples: bool = False,
         augmentations: int = 1,
         unit: str = "record",
+        at_most: int | None = None,
     ) -> None:
         if (noise_multiplier is None) == (epsilon is None):
             raise InvalidValue(
@@ -171,6 +176,7 @@ class Plan:
             public_examples=public_examples,
             augmentations=augmentations,
             unit=unit,
+            at_most=at_most,
             version=None,
         )
         if epsilon is not None:
@@ -213,11 +219,14 @@ class Plan:
                 "augmentations", values["augmentations"], at_least=1
             ),
             "unit": unit,
+            "at_most": values["at_most"],
             "version": values["version"],
         }
+        if checked["at_most"] is not None:
+            _check_cap(checked)
         if checked["version"] is None:
             allocated = sampler == "shuffled" and relation is Relation.ADD_REMOVE
-            checked["version"] = 2 if allocated else 1
+            checked["version"] = 2 if allocated or checked["at_most"] is not None else 1
         _check_batches(checked["phases"], checked["examples"], sampler)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
@@ -292,7 +301,9 @@ class Plan:
         noise = self.clipping.noise_for_atom(noise_multiplier * phase.noise_factor)
         atom = Gaussian(noise, self.relation)
         if self.sampler == "poisson":
-            return steps * atom.poisson(rate=self.rate_of(phase))
+            caps = {} if self.at_most is None else {"population": self.examples}
+            rate = self.rate_of(phase)
+            return steps * atom.poisson(rate=rate, at_most=self.at_most, **caps)
         if self.sampler == "without_replacement":
             size = int(phase.expected_batch_size)
             return steps * atom.sample_without_replacement(sample=size, population=self.examples)
@@ -312,12 +323,17 @@ class Plan:
     def _calibrated(self, epsilon: float) -> float:
         only = self.phases[0]
         plain = len(self.phases) == 1 and only.noise_factor == 1.0 and not self._is_adaptive()
-        if self.sampler == "poisson" and plain:
+        if self.sampler == "poisson" and plain and self.at_most is None:
             return least_noise_multiplier(
-                epsilon=epsilon, delta=self.delta, rate=self.rate_of(only), steps=only.steps
+                epsilon=epsilon,
+                delta=self.delta,
+                rate=self.rate_of(only),
+                steps=only.steps,
+                relation=self.relation,
             )
         # Sampling only helps, so what suffices without it bounds the noise from above.
-        changes = 2.0 if self.relation is Relation.REPLACE else 1.0
+        twice = self.relation is Relation.REPLACE or self.at_most is not None
+        changes = 2.0 if twice else 1.0
         least_factor = min(phase.noise_factor for phase in self.phases)
         most = 1.1 * changes * math.sqrt(self.steps) / gaussian_mu(epsilon, self.delta)
         most *= 1e3 if self._is_adaptive() else 1.0
@@ -351,6 +367,7 @@ class Plan:
             "public_examples": self.public_examples,
             "augmentations": self.augmentations,
             "unit": self.unit,
+            **({} if self.at_most is None else {"at_most": self.at_most}),
         }
 
     @classmethod
@@ -367,7 +384,8 @@ class Plan:
         schema, version = body.pop("schema", None), body.pop("version", None)
         if schema != _SCHEMA or version not in _VERSIONS or type(version) is not int:
             raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSIONS}")
-        expected = set(cls.__dataclass_fields__) - {"version"}
+        caps = {"at_most": body.pop("at_most")} if version == 2 and "at_most" in body else {}
+        expected = set(cls.__dataclass_fields__) - {"version", "at_most"}
         if set(body) != expected:
             raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
         if not isinstance(body["phases"], list | tuple) or not body["phases"]:
@@ -377,9 +395,12 @@ class Plan:
         except TypeError as error:
             raise SchemaError(f"plan: phases: {error}") from None
         plan = cls.__new__(cls)
-        plan._fill(**body, version=version)
-        if version == 2 and (plan.sampler, plan.relation) != ("shuffled", Relation.ADD_REMOVE):
-            raise SchemaError("plan: version 2 is for shuffled epochs under add_remove only")
+        plan._fill(**body, at_most=caps.get("at_most"), version=version)
+        allocated = (plan.sampler, plan.relation) == ("shuffled", Relation.ADD_REMOVE)
+        if version == 2 and plan.at_most is None and not allocated:
+            raise SchemaError(
+                "plan: version 2 is for shuffled epochs under add_remove and for at_most only"
+            )
         if plan.target_epsilon is not None and plan.epsilon() > plan.target_epsilon:
             raise SchemaError(
                 f"plan: noise_multiplier {plan.noise_multiplier} misses its target epsilon "
@@ -428,16 +449,25 @@ def _phases_of(
 
 
 def _check_relation(sampler: str, relation: Relation) -> None:
-    if sampler == "poisson" and relation is Relation.REPLACE:
-        raise RelationMismatch(
-            "Poisson sampling is accounted under 'add_remove' (S6): use "
-            "sampler='without_replacement' for 'replace', or plan under 'add_remove' and read "
-            "plan.loss.group(2, relation='replace')"
-        )
     if sampler == "without_replacement" and relation is Relation.ADD_REMOVE:
         raise RelationMismatch(
             "a batch of fixed size drawn without replacement is accounted under 'replace' (S6); "
             "use sampler='poisson' for 'add_remove'"
+        )
+
+
+def _check_cap(fields: Mapping[str, Any]) -> None:
+    """Refuse a cap on batches where its cost is not known."""
+    most = fields["at_most"]
+    _validate.integer("at_most", most, at_least=1, at_most=fields["examples"])
+    if fields["sampler"] != "poisson" or fields["relation"] is not Relation.ADD_REMOVE:
+        raise InvalidValue("at_most", most, "no cap, unless the sampler is poisson, add_remove")
+    if not fields["public_examples"]:
+        raise InvalidValue(
+            "at_most",
+            most,
+            "public_examples=True with it: how often a batch is cut depends on the number of "
+            "examples, so a private number would cost more than the plan says",
         )
 
 

@@ -76,8 +76,10 @@ def first_step_after(plan: Plan, steps: int) -> int:
 def _endless(plan: Plan, phase: Phase, population: int, source: Source) -> Iterator[Indices]:
     if plan.sampler == "poisson":
         sampler = PoissonSampler(population=population, rate=plan.rate_of(phase), source=source)
+        most = population if plan.at_most is None else plan.at_most
         while True:
-            yield sampler.draw()
+            # A uniform subset of a uniform subset is one.
+            yield subset(min(sampler.count(), most), population=population, source=source)
     if plan.sampler == "without_replacement":
         while True:
             yield subset(int(phase.expected_batch_size), population=population, source=source)

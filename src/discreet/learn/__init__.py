@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from discreet.learn._linear_plan import default_delta
     from discreet.learn._model_file import (
         LEARNERS,
+        digest_model,
         learner_name,
         load_model,
+        read_model,
         read_plan,
         saved_certificate,
         saved_digest,
+        write_model,
         write_model_files,
     )
     from discreet.learn._naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
@@ -79,11 +82,13 @@ __all__ = [
     "compare_learners",
     "default_delta",
     "default_stop",
+    "digest_model",
     "learner_name",
     "load_model",
     "make_learner",
     "plan_training",
     "predict_file",
+    "read_model",
     "read_plan",
     "run_mu",
     "saved_certificate",
@@ -92,6 +97,7 @@ __all__ = [
     "selection_loss",
     "stated_unit",
     "train_table",
+    "write_model",
     "write_model_files",
 ]
 
@@ -110,8 +116,8 @@ _HOMES = {
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
     "_linear_plan": ("default_delta",),
     "_model_file": (
-        *("LEARNERS", "learner_name", "load_model", "read_plan"),
-        *("saved_certificate", "saved_digest", "write_model_files"),
+        *("LEARNERS", "digest_model", "learner_name", "load_model", "read_model", "read_plan"),
+        *("saved_certificate", "saved_digest", "write_model", "write_model_files"),
     ),
     "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),

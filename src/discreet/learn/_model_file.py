@@ -48,6 +48,7 @@ BINS = 8
 
 _HOMES = {
     "PATEClassifier": "discreet.pate",
+    "SyntheticModel": "discreet.synth",
     "PrivateProjectedSGDClassifier": "discreet.learn.projected_sgd",
     "PrivateProjectedSGDRegressor": "discreet.learn.projected_sgd",
     **{name: "discreet.learn" for names in LEARNERS.values() for name in names},
@@ -182,7 +183,7 @@ def _restored(place: Path, head: dict[str, Any], arrays: Any, schema: Schema | N
         raise SchemaError(f"{place} holds {kind!r}, not a model of format {_FORMAT}")
     try:
         model = _find_kind(kind)._from_file(head, arrays, schema)
-        if model.schema is not None:
+        if model.schema is not None and hasattr(model, "predict"):
             model.predict({name: [None] for name in model.schema.features})
     except (SchemaError, NotApplicable):
         raise
@@ -337,12 +338,14 @@ def saved_digest(path: str | Path) -> str:
     except _DAMAGES as error:
         raise SchemaError(f"{path} is not a saved model: {error}") from None
     head.pop("format", None)
-    return _digest(str(head.pop("kind", "")), head, arrays)
+    return digest_model(str(head.pop("kind", "")), head, arrays)
 
 
-def _digest(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+def digest_model(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the digest of a model of a kind, from the head and the arrays of its file."""
     told = {name: value for name, value in head.items() if name != "certificate"}
-    text = json.dumps({"kind": kind, **told}, sort_keys=True, default=_plain)
+    told.pop("format", None)
+    text = json.dumps({**told, "kind": kind}, sort_keys=True, default=_plain)
     digest = hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode())
     for name in sorted(arrays):
         held = np.asarray(arrays[name])
@@ -358,7 +361,7 @@ def conclude(model: Any, certificate: Certificate, charge: Charge | None) -> Non
     """
     model.certificate_ = certificate
     try:
-        digest = _digest(type(model).__name__, *model._contents())
+        digest = digest_model(type(model).__name__, *model._contents())
     except (InvalidValue, NotApplicable, TypeError, ValueError):
         digest = None  # it has parts that no file holds: save refuses it
     model.certificate_ = replace(certificate, model_digest=digest).paid_by(charge)

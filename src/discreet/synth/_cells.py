@@ -1,0 +1,290 @@
+"""The cells of each column: fine ones from public facts, groups of them from noisy counts.
+
+Fine cells are fixed by the schema alone: each label, each whole number of a short interval, and for
+longer intervals a grid that is finer near both ends, on which the bounds and zero stand alone
+(many columns are mostly zero). The first noisy histogram of a column joins its fine cells into
+groups: rare labels into one, neighbouring numbers until they are more than noise, and a number that
+stands out stays alone. Groups are post-processing; a value is drawn from its group by the same
+noisy histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet.data import Boolean, Date, Integer, Schema, import_arrow
+from discreet.engines import stored_columns
+from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.randomness import Source
+
+MOST_CELLS = 1 << 20
+"""The most fine cells of one column."""
+
+_UNIFORM = 128
+_NEAR_ENDS = range(2, 12)
+_SPIKE_SHARE = 16
+_SPIKE_NOISE = 6.0
+_BELIEVED = 3.0
+
+
+@final
+@dataclass(frozen=True)
+class FineCells:
+    """The fine cells of one column: cell i holds the stored integers from starts[i] on.
+
+    ``kind`` is that of the values: ``"label"``, ``"boolean"``, ``"integer"``, ``"date"`` or
+    ``"real"``. A stored integer times ``step`` is the value.
+    """
+
+    name: str
+    kind: str
+    starts: tuple[int, ...]
+    high: int
+    step: Fraction = Fraction(1)
+    labels: tuple[str, ...] | None = None
+
+    @property
+    def size(self) -> int:
+        """How many cells there are."""
+        return len(self.starts)
+
+    @property
+    def single(self) -> bool:
+        """Whether every cell is one stored integer."""
+        return self.high - self.starts[0] + 1 == self.size
+
+    def encode(self, stored: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the cell of each stored integer; what lies outside goes to the nearest."""
+        if self.single:
+            return np.clip(stored - self.starts[0], 0, self.size - 1)
+        found = np.searchsorted(np.array(self.starts), stored, side="right") - 1
+        return np.clip(found, 0, self.size - 1)
+
+    def bounds(self, cell: int) -> tuple[float, float]:
+        """Return the smallest and the largest value of a cell, as numbers."""
+        last = self.starts[cell + 1] - 1 if cell + 1 < self.size else self.high
+        return float(self.starts[cell] * self.step), float(last * self.step)
+
+    def describe(self, first: int, last: int) -> str:
+        """Return the values of neighbouring cells as text."""
+        if self.labels is not None:
+            return ", ".join(self.labels[first : last + 1])
+        low, high = self.bounds(first)[0], self.bounds(last)[1]
+        if self.kind == "date":
+            days = [np.datetime64(int(end), "D") for end in (low, high)]
+            return str(days[0]) if low == high else f"{days[0]} to {days[1]}"
+        return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+    def decode(self, cells: NDArray[np.int64], source: Source) -> Any:
+        """Return an Arrow column of values, uniform inside their cells."""
+        pa = import_arrow("pyarrow")
+        if self.labels is not None:
+            taken = pa.array(self.labels, pa.string()).take(pa.array(cells))
+            return taken if self.kind == "label" else pa.array(cells == 1)
+        starts = np.array(self.starts, dtype=np.int64)
+        ends = np.append(starts[1:], self.high + 1)
+        width = (ends - starts)[cells]
+        stored = starts[cells]
+        if not self.single:
+            stored = stored + np.minimum((uniforms(cells.size, source) * width), width - 1).astype(
+                np.int64
+            )
+        if self.kind == "real":
+            return pa.array(stored * float(self.step))
+        return pa.array(stored.astype("datetime64[D]") if self.kind == "date" else stored)
+
+
+def uniforms(count: int, source: Source) -> NDArray[np.float64]:
+    """Return numbers in [0, 1) for drawing from what is public already."""
+    return np.asarray((source.words64(count) >> np.uint64(11)) * 2.0**-53)
+
+
+def fine_cells(schema: Schema, bins: Mapping[str, object] | None = None) -> tuple[FineCells, ...]:
+    """Return the fine cells of all columns, from public facts.
+
+    Parameters
+    ----------
+    schema
+        A complete schema.
+    bins
+        For some columns of numbers, how many cells of equal width, or the increasing values at
+        which cells begin.
+
+    Raises
+    ------
+    InvalidValue
+        A column has too many cells, or bins do not fit their column.
+
+    """
+    given = dict(bins or {})
+    found = []
+    for name, stored in stored_columns(schema).items():
+        column = schema.columns[name]
+        wanted = given.pop(name, None)
+        if stored.labels is not None:
+            if wanted is not None:
+                raise InvalidValue(f"bins[{name!r}]", wanted, "columns of numbers only")
+            kind = "boolean" if isinstance(column, Boolean) else "label"
+            starts = tuple(range(len(stored.labels)))
+            found.append(
+                FineCells(
+                    name, kind, starts, len(starts) - 1, labels=tuple(map(str, stored.labels))
+                )
+            )
+            if len(starts) > MOST_CELLS:
+                raise InvalidValue(f"columns.{name}", len(starts), f"at most {MOST_CELLS} labels")
+            continue
+        grid = stored.grid
+        assert grid is not None
+        kind = (
+            "integer"
+            if isinstance(column, Integer)
+            else "date"
+            if isinstance(column, Date)
+            else "real"
+        )
+        cuts = _cuts(f"bins[{name!r}]", grid.low, grid.high, grid.step, wanted)
+        found.append(FineCells(name, kind, cuts, grid.high, grid.step))
+    if given:
+        raise InvalidValue("bins", sorted(given), "names of columns of the schema")
+    return tuple(found)
+
+
+def _cuts(argument: str, low: int, high: int, step: Fraction, wanted: object) -> tuple[int, ...]:
+    """Return where the cells of an interval of integers begin."""
+    width = high - low
+    if isinstance(wanted, list | tuple):
+        ends = [math.ceil(Fraction(_validate.real(argument, one)) / step) for one in wanted]
+        if any(not low <= one <= high for one in ends) or ends != sorted(set(ends)):
+            raise InvalidValue(argument, wanted, "increasing values inside the bounds")
+        return tuple(sorted({low, *ends}))
+    if wanted is not None:
+        count = _validate.integer(argument, wanted, at_least=1, at_most=MOST_CELLS)
+        return tuple(sorted({low + (width + 1) * at // count for at in range(count)}))
+    if width < _UNIFORM:
+        return tuple(range(low, high + 1))
+    starts = {low, low + 1, high}
+    starts |= {low + width * at // _UNIFORM for at in range(1, _UNIFORM)}
+    for power in _NEAR_ENDS:
+        starts |= {low + (width >> power), high - (width >> power)}
+    if low < 0 < high:
+        starts |= {0, 1}
+    return tuple(sorted(one for one in starts if low <= one <= high))
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Fine cells joined into groups: the group of each cell, and its share inside the group."""
+
+    group_of: NDArray[np.int64]
+    share: NDArray[np.float64]
+
+    @property
+    def size(self) -> int:
+        """How many groups there are."""
+        return int(self.group_of.max()) + 1
+
+    def join(self, fine: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums of fine cells by group."""
+        return np.bincount(self.group_of, weights=fine, minlength=self.size)
+
+    def draw(self, groups: NDArray[np.int64], source: Source) -> NDArray[np.int64]:
+        """Return a fine cell for each group in a column, in the groups' proportions."""
+        order = np.argsort(self.group_of, kind="stable")
+        if order.size == self.size:
+            return np.asarray(order[groups])
+        owners = self.group_of[order]
+        # The shares of each group add up to 1, so group g ends at g + 1 exactly.
+        ends = np.cumsum(self.share[order])
+        firsts = np.searchsorted(owners, np.arange(self.size))
+        before = np.concatenate([[0.0], ends])[firsts]
+        inside = np.minimum(ends - before[owners], 1.0)
+        last = np.append(firsts[1:], order.size) - 1
+        inside[last] = 1.0
+        place = np.searchsorted(owners + inside, groups + uniforms(groups.size, source), "right")
+        return np.asarray(order[np.clip(place, firsts[groups], last[groups])])
+
+
+def group_cells(
+    cells: FineCells, noisy: NDArray[np.float64], stddev: float, total: float, *, most: int
+) -> Groups:
+    """Join the fine cells of a column by its noisy histogram.
+
+    Parameters
+    ----------
+    cells
+        The column.
+    noisy
+        The noisy count of each fine cell.
+    stddev
+        The standard deviation of the noise.
+    total
+        The noisy number of rows.
+    most
+        About how many groups a column of numbers gets, beside those that stand out.
+
+    """
+    projected = project(noisy, total)
+    if cells.labels is not None:
+        rare = noisy < _BELIEVED * stddev
+        group_of = np.cumsum(~rare) - 1
+        if rare.all():
+            group_of = np.zeros(cells.size, dtype=np.int64)
+        elif rare.any():
+            group_of = np.where(rare, (~rare).sum(), group_of)
+        return _with_shares(group_of.astype(np.int64), projected)
+    if cells.size <= 2:
+        return _with_shares(np.arange(cells.size), projected)
+    spike = noisy > max(total / _SPIKE_SHARE, _SPIKE_NOISE * stddev)
+    rest = max(float(noisy[~spike].sum()), 1.0)
+    group_of = np.zeros(cells.size, dtype=np.int64)
+    group, mass, joined = -1, math.inf, 0
+    for at in range(cells.size):
+        enough = mass >= max(rest / most, _BELIEVED * stddev * math.sqrt(joined))
+        if spike[at] or (at and spike[at - 1]) or enough:
+            group, mass, joined = group + 1, 0.0, 0
+        mass += float(noisy[at])
+        joined += 1
+        group_of[at] = group
+    return _with_shares(group_of, projected)
+
+
+def _with_shares(group_of: NDArray[np.int64], weights: NDArray[np.float64]) -> Groups:
+    sums = np.bincount(group_of, weights=weights)
+    counts = np.bincount(group_of)
+    nothing = sums[group_of] <= 0.0
+    safe = np.where(nothing, 1.0, sums[group_of])
+    return Groups(group_of, np.where(nothing, 1.0 / counts[group_of], weights / safe))
+
+
+def project(values: NDArray[np.float64], total: float) -> NDArray[np.float64]:
+    """Return the point of {x >= 0, sum x = total} nearest to a table (Held and others 1974)."""
+    flat = np.asarray(values, dtype=np.float64).ravel()
+    ranked = np.sort(flat)[::-1]
+    excess = (np.cumsum(ranked) - total) / np.arange(1, flat.size + 1)
+    last = int(np.nonzero(ranked - excess > 0.0)[0][-1])
+    return np.asarray(np.maximum(flat - excess[last], 0.0).reshape(np.shape(values)))
+
+
+def group_names(cells: FineCells, groups: Groups) -> list[str]:
+    """Return what each group holds, as text."""
+    found = []
+    for group in range(groups.size):
+        members: Sequence[int] = np.flatnonzero(groups.group_of == group).tolist()
+        if cells.labels is None or len(members) == 1:
+            found.append(cells.describe(members[0], members[-1]))
+        else:
+            found.append(", ".join(cells.labels[one] for one in members))
+    return found

@@ -1,0 +1,393 @@
+"""The released model: rows, tables with error bars, files. All of it is public and free to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from discreet import _validate
+from discreet._files import new_directory
+from discreet.certificate import Certificate
+from discreet.data import Schema, import_arrow
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
+from discreet.learn import digest_model, read_model, write_model, write_model_files
+from discreet.privacy import Relation
+from discreet.randomness import source as random_source
+from discreet.synth._budget import GaussianBudget
+from discreet.synth._cells import FineCells, Groups, group_names
+from discreet.synth._fitting import Measurement
+from discreet.synth._sampling import sample_rows
+from discreet.synth._tree import Columns, JunctionTree, count_cells
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.ledger import Charge
+    from discreet.synth._plan import SynthesisPlan
+
+_MOST_ASKED = 1 << 24
+_MOST_ROWS = 1 << 32
+_TAIL = 3.0  # for a bound that fails with probability e^-3, about 5 %
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Marginal:
+    """A table of the model over some columns.
+
+    ``counts`` is the model's table. Where the columns lie inside measured tables, ``noisy`` is
+    their mean weighted by inverse variances and ``stddev`` the noise of each of its cells;
+    otherwise both are None, because nothing but the model speaks of the columns. ``bound`` is an
+    upper bound, right with probability 95 %, of the L1 distance between ``counts`` and the true
+    table, by theorem 3 of AIM (McKenna and others 2022).
+    """
+
+    columns: tuple[str, ...]
+    labels: tuple[tuple[str, ...], ...]
+    counts: NDArray[np.float64]
+    noisy: NDArray[np.float64] | None = None
+    stddev: NDArray[np.float64] | None = None
+    bound: float | None = None
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class SyntheticModel:
+    """A distribution over rows of a schema, learned privately; made by ``SynthesisPlan.run``.
+
+    ``total`` is the noisy number of rows. ``certificate_`` is the guarantee.
+    """
+
+    plan: SynthesisPlan
+    total: float
+    groups: tuple[Groups, ...]
+    histograms: tuple[NDArray[np.float64], ...]
+    tree: JunctionTree
+    conditionals: tuple[NDArray[np.float64], ...]
+    measured: tuple[Measurement, ...]
+    certificate: Certificate | None = None
+
+    @property
+    def certificate_(self) -> Certificate:
+        """The guarantee."""
+        if self.certificate is None:
+            raise NotApplicable("this model has no certificate")
+        return self.certificate
+
+    @property
+    def schema(self) -> Schema:
+        """What is public about the table."""
+        return self.plan.schema
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(one.name for one in self.plan.cells)
+
+    # --- rows ---------------------------------------------------------------------------
+
+    def sample(
+        self,
+        n: int | None = None,
+        *,
+        given: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> Any:
+        """Return synthetic rows as an Arrow table; it costs nothing, however often.
+
+        Parameters
+        ----------
+        n
+            How many rows; by default the noisy number of rows.
+        given
+            Values of some columns that all rows have: one value or a list of possible ones.
+        seed
+            Makes the rows repeatable. The model is public, so this hides nothing.
+
+        Returns
+        -------
+        pyarrow.Table
+            One column for each of the schema, and numbers for the persons where it has some.
+
+        Raises
+        ------
+        InvalidValue
+            If a column or a value is not in the domain, or the values exclude one another.
+
+        """
+        rows = round(self.total) if n is None else n
+        _validate.integer("n", rows, at_least=0, at_most=_MOST_ROWS)
+        bits = random_source(insecure_seed=seed)
+        conditionals, shares = self._given(given or {})
+        codes = sample_rows(self.tree, conditionals, rows, bits)
+        found: dict[str, Any] = {}
+        for at, cells in enumerate(self.plan.cells):
+            held = replace(self.groups[at], share=shares[at]) if at in shares else self.groups[at]
+            found[cells.name] = cells.decode(held.draw(codes[at], bits), bits)
+        pa = import_arrow("pyarrow")
+        if self.schema.person is not None:
+            found[self.schema.person] = pa.array(np.arange(rows, dtype=np.int64))
+        return pa.table(found)
+
+    def _given(
+        self, given: Mapping[str, Any]
+    ) -> tuple[Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
+        """Return the conditionals given some values, and the shares of fine cells given them."""
+        if not given:
+            return self.conditionals, {}
+        with np.errstate(divide="ignore"):
+            potentials = [
+                np.log(table).reshape(node.shape)
+                for table, node in zip(self.conditionals, self.tree.nodes, strict=True)
+            ]
+        shares: dict[int, NDArray[np.float64]] = {}
+        for name, value in given.items():
+            at = self._position(name)
+            cells, held = self.plan.cells[at], self.groups[at]
+            wanted = np.zeros(cells.size, dtype=bool)
+            values = value if isinstance(value, list | tuple | set | frozenset) else [value]
+            for one in values:
+                wanted[_cell_of(cells, self.schema, one)] = True
+            inside = np.where(wanted, held.share, 0.0)
+            mass = held.join(inside)
+            if not mass.any():  # the noise left nothing of what is asked for
+                inside = wanted.astype(np.float64)
+                mass = held.join(inside)
+            whole = np.where(mass > 0.0, mass, 1.0)[held.group_of]
+            shares[at] = np.where(mass[held.group_of] > 0.0, inside / whole, held.share)
+            home = self.tree.home((at,))
+            assert home is not None
+            _, shape = self.tree.axes_in(home, (at,))
+            with np.errstate(divide="ignore"):
+                potentials[home] = potentials[home] + np.log(mass).reshape(shape)
+        log_z, conditionals = self.tree.infer(potentials, overwrite=True)
+        if math.isinf(log_z):
+            raise InvalidValue(
+                "given", dict(given), "values that the model holds possible together"
+            )
+        return conditionals, shares
+
+    # --- tables -------------------------------------------------------------------------
+
+    def marginal(self, *columns: str) -> Marginal:
+        """Return the table of some columns, with error bars from the noise where it was measured.
+
+        Parameters
+        ----------
+        columns
+            The names of the columns.
+
+        Returns
+        -------
+        Marginal
+            Counts of the groups of values that the model knows.
+
+        Raises
+        ------
+        InvalidValue
+            If a column is not there or named twice, or the table has too many cells.
+
+        """
+        asked = tuple(self._position(name) for name in columns)
+        if not asked or len(set(asked)) != len(asked):
+            raise InvalidValue("columns", columns, "different columns, at least one")
+        sizes = self.tree.sizes
+        if count_cells(sizes, asked) > _MOST_ASKED:
+            raise InvalidValue("columns", columns, f"a table of at most {_MOST_ASKED} cells")
+        counts = self.tree.marginal(self.conditionals, asked) * self.total
+        labels = tuple(tuple(group_names(self.plan.cells[at], self.groups[at])) for at in asked)
+        noisy = stddev = bound = None
+        covering = [one for one in self._tables() if set(asked) <= set(one.columns)]
+        if covering:
+            weight = np.zeros(counts.shape)
+            mixed = np.zeros(counts.shape)
+            for one in covering:
+                outside = tuple(at for at, name in enumerate(one.columns) if name not in asked)
+                inner = [name for name in one.columns if name in asked]
+                turn = [inner.index(name) for name in asked]
+                values = one.values.sum(axis=outside).transpose(turn)
+                variance = one.variance.sum(axis=outside).transpose(turn)
+                weight += 1.0 / variance
+                mixed += values / variance
+            noisy, stddev = mixed / weight, np.sqrt(1.0 / weight)
+            spread = float(np.sqrt((stddev**2).mean()))
+            cells = counts.size
+            bound = (
+                float(np.abs(counts - noisy).sum())
+                + math.sqrt(2.0 * math.log(2.0)) * spread * cells
+                + math.sqrt(_TAIL) * spread * math.sqrt(2.0 * cells)
+            )
+        return Marginal(tuple(columns), labels, counts, noisy, stddev, bound)
+
+    def _tables(self) -> list[Measurement]:
+        """Return all measured tables, those of single columns first."""
+        singles = measured_columns(self.groups, self.histograms, self.plan.budget.column_stddev)
+        return [*singles, *self.measured]
+
+    def _position(self, name: object) -> int:
+        if name not in self.columns:
+            raise InvalidValue("columns", name, f"one of {', '.join(self.columns)}")
+        return self.columns.index(str(name))
+
+    # --- files --------------------------------------------------------------------------
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the head and the arrays of the file."""
+        head = {
+            "schema": self.schema.to_toml(),
+            "plan": self.plan.to_json(),
+            "delta": self.plan.delta,
+            "relation": self.plan.loss.relation.value,
+            "total": self.total,
+            "cliques": [sorted(node.columns) for node in self.tree.nodes],
+            "measured": [
+                {"columns": list(one.columns), "variance": float(one.variance.flat[0])}
+                for one in self.measured
+            ],
+        }
+        arrays: dict[str, NDArray[Any]] = {}
+        for at, held in enumerate(self.groups):
+            arrays[f"group_{at}"], arrays[f"share_{at}"] = held.group_of, held.share
+            arrays[f"histogram_{at}"] = self.histograms[at]
+        for at, table in enumerate(self.conditionals):
+            arrays[f"node_{at}"] = table
+        for at, one in enumerate(self.measured):
+            arrays[f"table_{at}"] = one.values
+        return head, arrays
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to one file of arrays and JSON, atomically and without pickle."""
+        head, arrays = self._contents()
+        head["certificate"] = self.certificate_.to_json()
+        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
+
+    def save_directory(self, path: str | Path) -> None:
+        """Write model, schema and certificate to a new directory, or nothing.
+
+        Raises
+        ------
+        FileUnusable
+            If there is something of that name, or it cannot be written.
+
+        """
+        with new_directory(path) as draft:
+            write_model_files(draft, self)
+
+    @classmethod
+    def load(cls, path: str | Path) -> SyntheticModel:
+        """Read a model that :meth:`save` wrote.
+
+        Raises
+        ------
+        SchemaError
+            If the file is damaged, of another version, or not what its certificate is of.
+
+        """
+        return cls._from_file(*read_model(path, kind=cls.__name__))
+
+    @classmethod
+    def _from_file(
+        cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], schema: Any = None
+    ) -> SyntheticModel:
+        from discreet.synth._plan import SynthesisPlan
+
+        del schema  # the file has its own; whoever reads a directory compares the two
+        certificate = Certificate.from_json(head["certificate"])
+        try:
+            declared = Schema.from_toml(head["schema"])
+            relation = Relation.parse(head["relation"])
+            plan = SynthesisPlan.from_json(head["plan"], declared, float(head["delta"]), relation)
+            groups = tuple(
+                Groups(arrays[f"group_{at}"], arrays[f"share_{at}"])
+                for at in range(len(plan.cells))
+            )
+            tree = JunctionTree(
+                [one.size for one in groups], [tuple(one) for one in head["cliques"]]
+            )
+            model = cls(
+                plan=plan,
+                total=float(head["total"]),
+                groups=groups,
+                histograms=tuple(arrays[f"histogram_{at}"] for at in range(len(groups))),
+                tree=tree,
+                conditionals=tuple(arrays[f"node_{at}"] for at in range(len(tree.nodes))),
+                measured=tuple(
+                    _read_measured(one, arrays[f"table_{at}"])
+                    for at, one in enumerate(head["measured"])
+                ),
+                certificate=certificate,
+            )
+            model._check()
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise SchemaError(f"a saved model is damaged: {error}") from None
+        if certificate.plan.get("schema_hash") != declared.content_hash:
+            raise SchemaError("a saved model and its certificate disagree about the schema")
+        if certificate.model_digest != digest_model(cls.__name__, head, arrays):
+            raise SchemaError("a saved model is not the one that its certificate was written for")
+        certificate.check_covers(plan.whole_loss())
+        return model
+
+    def _check(self) -> None:
+        """Raise ValueError unless all parts fit together."""
+        for cells, held, histogram in zip(
+            self.plan.cells, self.groups, self.histograms, strict=True
+        ):
+            if not held.group_of.shape == held.share.shape == histogram.shape == (cells.size,):
+                raise ValueError("groups that are not those of the schema")
+        for node, table in zip(self.tree.nodes, self.conditionals, strict=True):
+            if table.shape != node.flat:
+                raise ValueError("a table that is not that of its columns")
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> GaussianBudget:
+        """Return what has the loss that a certificate's plan states, computed again."""
+        try:
+            return GaussianBudget.from_json(certificate.plan, certificate.loss.relation)
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"the plan of a synthesis cannot be read: {error}") from None
+
+
+def _read_measured(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
+    columns: Columns = tuple(int(at) for at in one["columns"])
+    return Measurement(columns, values, np.full(values.shape, float(one["variance"])))
+
+
+def _cell_of(cells: FineCells, schema: Schema, value: Any) -> int:
+    """Return the fine cell of a public value; one that is not in the domain raises."""
+    column = schema.columns[cells.name]
+    read = column.read_object(value)
+    if math.isnan(read) or (cells.kind == "label" and str(value) not in (cells.labels or ())):
+        raise InvalidValue(f"given[{cells.name!r}]", value, "a value of the column's domain")
+    stored = float(column.to_domain(np.array([read]))[0])
+    if cells.labels is None and stored != read:
+        raise InvalidValue(f"given[{cells.name!r}]", value, "a value of the column's domain")
+    if cells.kind == "real":
+        stored = round(stored / float(cells.step))
+    return int(cells.encode(np.array([stored], dtype=np.int64))[0])
+
+
+def measured_columns(
+    groups: Sequence[Groups], histograms: Sequence[NDArray[np.float64]], stddev: float
+) -> list[Measurement]:
+    """Return the noisy histograms of all columns by groups."""
+    return [
+        Measurement(
+            (at,),
+            held.join(histogram),
+            np.asarray(np.bincount(held.group_of, minlength=held.size) * stddev**2, np.float64),
+        )
+        for at, (held, histogram) in enumerate(zip(groups, histograms, strict=True))
+    ]
+
+
+def finish(
+    model: SyntheticModel, certificate: Certificate, charge: Charge | None
+) -> SyntheticModel:
+    """Return the model with its certificate, and have the ledger record both."""
+    digest = digest_model(type(model).__name__, *model._contents())
+    return replace(model, certificate=replace(certificate, model_digest=digest).paid_by(charge))

@@ -3,8 +3,11 @@
 - :class:`FrequencyOracle` is a public plan for counting values: it picks a method
   (GRR, SUE, OUE, OLH, SS, HR or PGR), and makes a client for each person and a server for the
   collector. Reports are bytes.
-- :class:`Rappor` is one for many reports of a value that seldom changes.
-- :class:`MeanOracle` is one for the mean of numbers in a public range.
+- :class:`Rappor` is one for many reports of a value that seldom changes, and
+  :class:`CountMeanSketch` one for values that nobody has listed.
+- :class:`Marginals` counts combinations of several attributes, :class:`Hierarchy` ranges and
+  quantiles, :class:`HeavyHitters` finds frequent strings.
+- :class:`MeanOracle` and :class:`VectorOracle` are for means of numbers and of unit vectors.
 - :class:`FrequencyEstimate` has unbiased shares, their variances and joint intervals.
 
 Every coin of a client is exact and comes from the operating system. ``channel`` plays all outcomes
@@ -13,26 +16,45 @@ of a client's coins, which gives its whole matrix and exact epsilon.
 
 from discreet.local._domain import ELSE
 from discreet.local._estimates import FrequencyEstimate
-from discreet.local._frequency import (
-    METHODS,
-    FrequencyClient,
-    FrequencyOracle,
-    FrequencyServer,
+from discreet.local._frequency import METHODS, FrequencyOracle, FrequencyServer
+from discreet.local._groups import (
+    Hierarchy,
+    HierarchyServer,
+    Marginals,
+    MarginalServer,
+    RangeEstimate,
 )
 from discreet.local._means import MEAN_METHODS, MeanEstimate, MeanOracle, MeanServer
+from discreet.local._plans import LocalClient, LocalPlan, LocalServer
 from discreet.local._rappor import Rappor, RapporClient
+from discreet.local._strings import CountMeanSketch, HeavyHitters, SketchEstimate, SketchServer
+from discreet.local._vectors import VectorEstimate, VectorOracle, VectorServer
 
 __all__ = [
     "ELSE",
     "MEAN_METHODS",
     "METHODS",
-    "FrequencyClient",
+    "CountMeanSketch",
     "FrequencyEstimate",
     "FrequencyOracle",
     "FrequencyServer",
+    "HeavyHitters",
+    "Hierarchy",
+    "HierarchyServer",
+    "LocalClient",
+    "LocalPlan",
+    "LocalServer",
+    "MarginalServer",
+    "Marginals",
     "MeanEstimate",
     "MeanOracle",
     "MeanServer",
+    "RangeEstimate",
     "Rappor",
     "RapporClient",
+    "SketchEstimate",
+    "SketchServer",
+    "VectorEstimate",
+    "VectorOracle",
+    "VectorServer",
 ]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
+from scipy import special
 
 from discreet import _validate
 from discreet._confidence import lower_bounds, upper_bounds
@@ -44,6 +45,8 @@ class FrequencyEstimate:
     loss: Loss
     rejected: Mapping[str, int]
     _support: tuple[NDArray[np.int64], float, float] = field(repr=False, compare=False)
+    # How many such tables hold together; the people of one are a random part of all.
+    _parts: int = field(default=1, repr=False)
 
     def interval(self, *, confidence: float = 0.95) -> Interval:
         """Return where the true shares of the people lie, all of them together.
@@ -65,9 +68,12 @@ class FrequencyEstimate:
         """
         level = _validate.real("confidence", confidence, at_least=0.5, below=1)
         counts, p, q = self._support
-        error = (1.0 - level) / 2.0 / counts.size
-        low = lower_bounds(np.maximum(counts - 1, 0), self.people, error=error)
-        high = upper_bounds(np.minimum(counts + 1, self.people), self.people, error=error)
+        error = (1.0 - level) / 2.0 / counts.size / self._parts
+        if self._parts == 1:
+            low = lower_bounds(np.maximum(counts - 1, 0), self.people, error=error)
+            high = upper_bounds(np.minimum(counts + 1, self.people), self.people, error=error)
+        else:
+            low, high = chernoff_bounds(counts / self.people, self.people, error)
         ends = ((end - q) / (p - q) for end in (low, high))
         return Interval(*(np.clip(end, 0.0, 1.0) for end in ends))
 
@@ -84,6 +90,26 @@ class FrequencyEstimate:
         return np.asarray(np.maximum(self.shares - excess[last], 0.0))
 
 
+def chernoff_bounds(
+    seen: NDArray[np.float64], people: int, error: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return bounds on means whose exponential moments are at most those of a binomial.
+
+    That holds for a random part of the people as well (Hoeffding 1963, theorem 4), for which the
+    tails of the binomial are not enough. Each bound fails with probability at most ``error``.
+    """
+    limit = np.log(1.0 / error) / people
+    ends = []
+    for start in (0.0, 1.0):
+        inside, outside = seen.astype(np.float64), np.full(seen.shape, start)
+        for _ in range(60):
+            middle = 0.5 * (inside + outside)
+            far = special.rel_entr(seen, middle) + special.rel_entr(1 - seen, 1 - middle) > limit
+            outside, inside = np.where(far, middle, outside), np.where(far, inside, middle)
+        ends.append(outside)
+    return ends[0], ends[1]
+
+
 def estimate_shares(
     values: Sequence[Any],
     counts: NDArray[np.int64],
@@ -91,6 +117,7 @@ def estimate_shares(
     chances: tuple[float, float],
     loss: Loss,
     rejected: Mapping[str, int],
+    parts: int = 1,
 ) -> FrequencyEstimate:
     """Turn counts of supporting reports into an estimate, or raise if there are no reports."""
     if people == 0:
@@ -100,4 +127,6 @@ def estimate_shares(
     at_zero = q * (1.0 - q) / (p - q) ** 2
     slope = (1.0 - p - q) / (p - q)
     variances = (at_zero + np.clip(shares, 0.0, 1.0) * slope) / people
-    return FrequencyEstimate(values, shares, variances, people, loss, rejected, (counts, p, q))
+    return FrequencyEstimate(
+        values, shares, variances, people, loss, rejected, (counts, p, q), parts
+    )

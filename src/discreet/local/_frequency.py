@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
-from discreet.errors import InvalidValue, MechanismHalted
-from discreet.local._channel import play_all, tabulate
-from discreet.local._coins import SystemCoins
+from discreet.errors import InvalidValue
+from discreet.local._coins import Coins
 from discreet.local._domain import Domain
 from discreet.local._estimates import FrequencyEstimate, estimate_shares
 from discreet.local._linear import HadamardResponse, LocalHashing, ProjectiveGeometry
@@ -25,12 +23,14 @@ from discreet.local._methods import (
     SymmetricUnary,
     variance_at_zero,
 )
-from discreet.local._reports import ReportFormat, reject
-from discreet.privacy import Loss, PureDP, RandomizedResponse
-from discreet.randomness import Source, choose_source
+from discreet.local._plans import LocalPlan, LocalServer
+from discreet.local._reports import ReportFormat
+from discreet.privacy import Loss, RandomizedResponse
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from discreet.local._rappor import Rappor
 
 _METHODS: tuple[Any, ...] = (
     DirectResponse,
@@ -46,29 +46,13 @@ _MOST_EPSILON = 100
 _TOLERATED = 1.05
 
 
-class Plan(Protocol):
-    """What a server needs to know of a plan."""
-
-    domain: Domain
-
-    @property
-    def loss(self) -> Loss:
-        """What the reports of a person cost her."""
-
-    def chances(self) -> tuple[float, float]:
-        """Return how often a report supports its own value, and any given other one."""
-
-
 @final
-class FrequencyOracle:
+class FrequencyOracle(LocalPlan):
     """A public plan: which values there are, epsilon, and how a value is randomized.
 
-    The plan makes the two sides, which share nothing else: :meth:`client` for one person, or
-    :meth:`randomize_each` for one report of each of many people, and :meth:`server` for the
-    collector. Every report is epsilon-locally private: changing the person's value in any way,
-    also to one outside the domain, changes the probability of no set of reports by
-    more than e^epsilon. What is outside the domain becomes a reserved value before anything is
-    drawn, so that a report never shows that a value was unknown.
+    It makes :meth:`client` for one person, or :meth:`randomize_each` for one report of each of many
+    people, and :meth:`server` for the collector. What is outside the domain becomes a reserved
+    value before anything is drawn, so that a report never shows that a value was unknown.
 
     Parameters
     ----------
@@ -140,11 +124,6 @@ class FrequencyOracle:
         return best, why
 
     @property
-    def epsilon(self) -> Fraction:
-        """The epsilon of one report, exactly."""
-        return self._epsilon
-
-    @property
     def method(self) -> str:
         """The short name of the method in use."""
         return self._method.name
@@ -153,16 +132,11 @@ class FrequencyOracle:
     def loss(self) -> Loss:
         """What one report costs its person, under the relation ``replace``."""
         if not isinstance(self._method, DirectResponse):
-            return PureDP(self._epsilon, relation="replace")
+            return super().loss
         stated = float(self._epsilon)
         if min(Fraction(stated), Fraction(repr(stated))) < self._epsilon:
             stated = math.nextafter(stated, math.inf)
         return RandomizedResponse(stated, self.domain.size)
-
-    @property
-    def report_bytes(self) -> int:
-        """The length of every report."""
-        return self._format.size
 
     def chances(self) -> tuple[float, float]:
         """Return p and q: how often a report supports its own value, and any given other one."""
@@ -194,63 +168,15 @@ class FrequencyOracle:
         p, q = self.chances()
         return (q * (1 - q) / (p - q) ** 2 + part * (1 - p - q) / (p - q)) / count
 
-    def client(
-        self, *, reports: int = 1, source: Source | None = None, insecure_seed: int | None = None
-    ) -> FrequencyClient:
-        """Return the side of one person, who may send this many reports.
+    def _read(self, values: Any) -> NDArray[np.int64]:
+        return self.domain.places(values)
 
-        Parameters
-        ----------
-        reports : int
-            How many reports she agreed to; together they cost her ``reports * loss``.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        FrequencyClient
-            Her client.
-
-        Raises
-        ------
-        InvalidValue
-            If an argument is outside its range.
-        """
-        allowed = _validate.integer("reports", reports, at_least=1)
-        return FrequencyClient(self, allowed, choose_source(source, insecure_seed))
-
-    def randomize_each(
-        self, values: Any, *, source: Source | None = None, insecure_seed: int | None = None
-    ) -> NDArray[np.uint8]:
-        """Return one report of each of many people, one a row.
-
-        Parameters
-        ----------
-        values : array or sequence
-            One value of each person; what is outside the domain becomes the reserved value.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        array of uint8
-            A row of ``report_bytes`` bytes a person.
-
-        Raises
-        ------
-        InvalidValue
-            If ``values`` is not a flat row of values.
-        """
-        coins = SystemCoins(self._epsilon, choose_source(source, insecure_seed))
-        return self._format.write(self._method.randomize(self.domain.places(values), coins))
+    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
+        return self._method.randomize(values, coins)
 
     def server(self) -> FrequencyServer:
         """Return an empty collector of this plan."""
-        return FrequencyServer(self, self._method, self._format)
+        return FrequencyServer(self, self._method)
 
     def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
         """Return the exact matrix of the randomizer, by playing every outcome of its coins.
@@ -278,14 +204,7 @@ class FrequencyOracle:
         >>> channel_epsilon(rows) <= 2 * math.log(1.25) * (1 + 1e-12)
         True
         """
-        odds = _validate.fraction("root", root, at_least=1)
-        rows = []
-        for place in range(self.domain.size):
-            own = np.array([place])
-            rows.append(
-                play_all(lambda c, own=own: self._method.randomize(own, c).tobytes(), odds)  # type: ignore[misc]
-            )
-        return tabulate(rows)
+        return self._play(root, np.arange(self.domain.size))
 
     def __repr__(self) -> str:
         return (
@@ -295,119 +214,19 @@ class FrequencyOracle:
 
 
 @final
-class FrequencyClient:
-    """One person's side: it randomizes her value before anything leaves, and counts her reports."""
+class FrequencyServer(LocalServer):
+    """Counts reports of one plan and estimates shares."""
 
-    def __init__(self, oracle: FrequencyOracle, allowed: int, source: Source) -> None:
-        self._oracle = oracle
-        self._allowed = allowed
-        self._source = source
-        self._sent = 0
-
-    @property
-    def sent(self) -> int:
-        """How many reports she has sent."""
-        return self._sent
-
-    @property
-    def loss(self) -> Loss:
-        """What all reports that she agreed to cost her together."""
-        return self._allowed * self._oracle.loss
-
-    def randomize(self, value: Any) -> bytes:
-        """Return a report of this value.
-
-        Parameters
-        ----------
-        value : object
-            Her value; outside the domain it becomes the reserved value.
-
-        Returns
-        -------
-        bytes
-            The report, always of the same length.
-
-        Raises
-        ------
-        MechanismHalted
-            If all reports that she agreed to are sent, whatever the value.
-        """
-        if self._sent >= self._allowed:
-            raise MechanismHalted(f"all {self._allowed} reports of this client are sent")
-        self._sent += 1
-        return self._oracle.randomize_each([value], source=self._source).tobytes()
-
-
-@final
-class FrequencyServer:
-    """The collector's side: counts reports of one plan and estimates shares.
-
-    It holds counts only. What is not a report of its plan is counted in ``rejected`` by reason:
-    ``wrong length``, ``not a report``, ``another version``, ``another plan`` (another
-    epsilon, domain or method) and ``impossible``. A report that is made up but well formed cannot
-    be told from a true one.
-    """
-
-    def __init__(self, oracle: Plan, method: Method, form: ReportFormat) -> None:
-        self._oracle = oracle
+    def __init__(self, plan: FrequencyOracle | Rappor, method: Method) -> None:
+        super().__init__(plan, method.new_tally())
         self._method = method
-        self._format = form
-        self._tally = method.new_tally()
-        self._people = 0
-        self.rejected: Counter[str] = Counter()
+        self._frequencies = plan
 
-    @property
-    def accepted(self) -> int:
-        """How many reports were counted."""
-        return self._people
+    def _valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        return self._method.valid(payloads)
 
-    def aggregate(self, reports: Any) -> int:
-        """Count reports.
-
-        Parameters
-        ----------
-        reports : iterable of bytes, bytes, or array of uint8
-            Reports one by one, a single one, or one a row as from ``randomize_each``.
-
-        Returns
-        -------
-        int
-            How many of them were accepted.
-
-        Raises
-        ------
-        InvalidValue
-            If ``reports`` is no such thing as a whole; single bad reports are counted instead.
-        """
-        before = self._people
-        for payloads in self._format.read(reports, self.rejected):
-            good = self._method.valid(payloads)
-            reject(self.rejected, "impossible", int((~good).sum()))
-            kept = payloads if good.all() else payloads[good]
-            self._method.add(self._tally, kept)
-            self._people += len(kept)
-        return self._people - before
-
-    def merge(self, other: FrequencyServer) -> None:
-        """Add what another server of the same plan has counted.
-
-        Parameters
-        ----------
-        other : FrequencyServer
-            A collector of an equal plan; it is left as it is.
-
-        Raises
-        ------
-        InvalidValue
-            If the other plan is not the same.
-        """
-        if other is self:
-            raise InvalidValue("other", other, "another FrequencyServer")
-        if other._format.plan_id != self._format.plan_id:
-            raise InvalidValue("other", other._oracle, f"a server of the plan {self._oracle}")
-        self._tally += other._tally
-        self._people += other._people
-        self.rejected.update(other.rejected)
+    def _add(self, payloads: NDArray[np.uint8]) -> None:
+        self._method.add(self._tally, payloads)
 
     def estimate(self) -> FrequencyEstimate:
         """Return the unbiased shares of all values, with variances and intervals.
@@ -422,11 +241,12 @@ class FrequencyServer:
         NotApplicable
             If no report was accepted.
         """
+        plan = self._frequencies
         return estimate_shares(
-            self._oracle.domain.labels,
+            plan.domain.labels,
             self._method.supports(self._tally),
-            self._people,
-            self._oracle.chances(),
-            self._oracle.loss,
+            self._count_people(),
+            plan.chances(),
+            plan.loss,
             dict(self.rejected),
         )

@@ -15,7 +15,6 @@ estimate.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
@@ -24,17 +23,17 @@ import numpy as np
 
 from discreet import _validate
 from discreet._validate import withheld
-from discreet.errors import InvalidValue, NotApplicable
-from discreet.local._channel import play_all, tabulate
-from discreet.local._coins import Coins, SystemCoins
+from discreet.errors import InvalidValue
+from discreet.local._coins import Coins
 from discreet.local._methods import read_integers, write_integers
-from discreet.local._reports import ReportFormat, reject
+from discreet.local._plans import LocalPlan, LocalServer
+from discreet.local._reports import ReportFormat
 from discreet.mechanisms import Interval
-from discreet.privacy import PureDP
-from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from discreet.privacy import Loss
 
 MEAN_METHODS = ("Duchi", "piecewise", "hybrid")
 _POINTS = 1 << 12
@@ -103,7 +102,7 @@ class MeanEstimate:
 
     mean: float
     people: int
-    loss: PureDP
+    loss: Loss
     rejected: dict[str, int]
     _spread: float
 
@@ -126,7 +125,7 @@ class MeanEstimate:
 
 
 @final
-class MeanOracle:
+class MeanOracle(LocalPlan):
     """A public plan for the mean of one number of each person, when no collector is trusted.
 
     A number outside the range is moved to its nearer end, and what is no number becomes the middle
@@ -203,16 +202,6 @@ class MeanOracle:
     def _variance(self, mixture: list[tuple[Fraction, _Window]], place: float) -> float:
         return sum(float(c) * w.variance(self._root, place) for c, w in mixture if c)
 
-    @property
-    def loss(self) -> PureDP:
-        """What one report costs its person, under the relation ``replace``."""
-        return PureDP(self._epsilon, relation="replace")
-
-    @property
-    def report_bytes(self) -> int:
-        """The length of every report."""
-        return self._format.size
-
     def variance(self, people: int, *, number: float) -> float:
         """Return the variance of the estimated mean if everybody has this number.
 
@@ -238,52 +227,26 @@ class MeanOracle:
         value = _validate.real("number", number, at_least=self._low, at_most=self._high)
         return self._variance(self._mixture, (value - self._low) / size) * size**2 / count
 
-    def randomize_each(
-        self, numbers: Any, *, source: Source | None = None, insecure_seed: int | None = None
-    ) -> NDArray[np.uint8]:
-        """Return one report of each of many people, one a row.
-
-        Parameters
-        ----------
-        numbers : array or sequence
-            One number of each person.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        array of uint8
-            A row of ``report_bytes`` bytes a person.
-
-        Raises
-        ------
-        InvalidValue
-            If ``numbers`` is not a flat row of numbers.
-        """
-        coins = SystemCoins(self._epsilon, choose_source(source, insecure_seed))
-        return self._format.write(self._randomize(self._read(numbers), coins))
-
-    def _read(self, numbers: Any) -> NDArray[np.int64]:
+    def _read(self, values: Any) -> NDArray[np.int64]:
         try:
-            row = np.asarray(numbers, dtype=np.float64)
+            row = np.asarray(values, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
-            raise withheld("numbers", "a row with one number for each person") from None
+            raise withheld("values", "a row with one number for each person") from None
         if row.ndim != 1:
-            raise withheld("numbers", "a row with one number for each person")
+            raise withheld("values", "a row with one number for each person")
         middle = self._low + (self._high - self._low) / 2
         row = np.clip(np.where(np.isnan(row), middle, row), self._low, self._high)
         steps = np.rint((row - self._low) / (self._high - self._low) * self._steps)
         return np.clip(steps.astype(np.int64), 0, self._steps)
 
-    def _randomize(self, steps: NDArray[np.int64], coins: Coins) -> NDArray[np.uint8]:
+    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
         # The coin that picks the window does not look at the number.
+        steps: NDArray[np.int64] = values
         first = coins.rational(self._mixture[0][0], steps.size)
         code = np.empty(steps.size, dtype=np.int64)
         offset = 0
-        for (_, window), mine in zip(self._mixture, (first, ~first), strict=False):
-            code[mine] = offset + window.draw(steps[mine], self._steps, coins)
+        for (_, window), chosen in zip(self._mixture, (first, ~first), strict=False):
+            code[chosen] = offset + window.draw(steps[chosen], self._steps, coins)
             offset += window.points
         return write_integers(code, self._payload)
 
@@ -309,10 +272,7 @@ class MeanOracle:
         NotApplicable
             If there are too many outcomes to play; take few ``steps``.
         """
-        odds = _validate.fraction("root", root, at_least=1)
-        numbers = [np.array([step]) for step in range(self._steps + 1)]
-        runs = [lambda c, x=x: self._randomize(x, c).tobytes() for x in numbers]
-        return tabulate([play_all(run, odds) for run in runs])
+        return self._play(root, np.arange(self._steps + 1))
 
     def estimates(self) -> NDArray[np.float64]:
         """Return what each possible report says about its person's number, without bias."""
@@ -321,39 +281,18 @@ class MeanOracle:
 
 
 @final
-class MeanServer:
-    """The collector's side: counts reports of one plan; ``rejected`` counts bad ones by reason."""
+class MeanServer(LocalServer):
+    """Counts reports of one plan and estimates the mean."""
 
     def __init__(self, oracle: MeanOracle) -> None:
+        super().__init__(oracle, np.zeros(oracle._points, dtype=np.int64))
         self._oracle = oracle
-        self._tally = np.zeros(oracle._points, dtype=np.int64)
-        self.rejected: Counter[str] = Counter()
 
-    @property
-    def accepted(self) -> int:
-        """How many reports were counted."""
-        return int(self._tally.sum())
+    def _valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        return read_integers(payloads) < self._tally.size
 
-    def aggregate(self, reports: Any) -> int:
-        """Count reports, as :meth:`FrequencyServer.aggregate` does.
-
-        Parameters
-        ----------
-        reports : iterable of bytes, bytes, or array of uint8
-            Reports one by one, a single one, or one a row.
-
-        Returns
-        -------
-        int
-            How many of them were accepted.
-        """
-        before = self.accepted
-        for payloads in self._oracle._format.read(reports, self.rejected):
-            codes = read_integers(payloads)
-            good = codes < self._tally.size
-            reject(self.rejected, "impossible", int((~good).sum()))
-            np.add.at(self._tally, codes[good], 1)
-        return self.accepted - before
+    def _add(self, payloads: NDArray[np.uint8]) -> None:
+        np.add.at(self._tally, read_integers(payloads), 1)
 
     def estimate(self) -> MeanEstimate:
         """Return the unbiased estimate of the mean.
@@ -368,9 +307,7 @@ class MeanServer:
         NotApplicable
             If no report was accepted.
         """
-        people = self.accepted
-        if people == 0:
-            raise NotApplicable("no report was accepted, so there is nothing to estimate")
+        people = self._count_people()
         says = self._oracle.estimates()
         mean = math.fsum(self._tally * says) / people
         spread = float(says.max() - says.min())

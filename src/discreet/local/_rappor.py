@@ -21,11 +21,11 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, MechanismHalted
-from discreet.local._channel import play_all, tabulate
 from discreet.local._coins import Coins, SystemCoins
 from discreet.local._domain import Domain
 from discreet.local._frequency import FrequencyServer
 from discreet.local._methods import BitReport
+from discreet.local._plans import LocalPlan
 from discreet.local._reports import ReportFormat
 from discreet.privacy import PureDP
 from discreet.randomness import Source, choose_source
@@ -73,7 +73,7 @@ class _NoisyMemory(BitReport):
 
 
 @final
-class Rappor:
+class Rappor(LocalPlan):
     """A public plan for repeated reports of a value that changes seldom or never.
 
     Parameters
@@ -145,11 +145,6 @@ class Rappor:
             "not covered"
         )
 
-    @property
-    def report_bytes(self) -> int:
-        """The length of every report."""
-        return self._format.size
-
     def chances(self) -> tuple[float, float]:
         """Return how often one report supports its own value, and any given other one."""
         p, q = self._method.chances(math.exp(float(self._epsilon) / 2))
@@ -163,7 +158,7 @@ class Rappor:
         p, q = self.chances()
         return math.log(p * (1.0 - q) / (q * (1.0 - p)))
 
-    def client(
+    def client(  # type: ignore[override] # any number of reports is paid for
         self, *, source: Source | None = None, insecure_seed: int | None = None
     ) -> RapporClient:
         """Return the side of one person.
@@ -185,7 +180,7 @@ class Rappor:
 
     def server(self) -> FrequencyServer:
         """Return an empty collector for one round, in which each person sends one report."""
-        return FrequencyServer(self, self._method, self._format)
+        return FrequencyServer(self, self._method)
 
     def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
         """Return the exact matrix of one report; see :meth:`FrequencyOracle.channel`.
@@ -200,10 +195,13 @@ class Rappor:
         tuple
             All payloads, and a row of their probabilities for every value.
         """
-        odds = _validate.fraction("root", root, at_least=1)
-        owns = [np.array([place]) for place in range(self.domain.size)]
-        runs = [lambda c, own=own: self._method.randomize(own, c).tobytes() for own in owns]
-        return tabulate([play_all(run, odds) for run in runs])
+        return self._play(root, np.arange(self.domain.size))
+
+    def _read(self, values: Any) -> NDArray[np.int64]:
+        return self.domain.places(values)
+
+    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
+        return self._method.randomize(values, coins)
 
 
 @final

@@ -46,6 +46,10 @@ KINDS = {
     "Duchi": 9,
     "piecewise": 10,
     "hybrid": 11,
+    "sketch": 12,
+    "PrivUnitG": 13,
+    "marginals": 14,
+    "hierarchy": 15,
 }
 _CHUNK = 1 << 16
 
@@ -56,7 +60,9 @@ class ReportFormat:
 
     def __init__(self, kind: str, plan: dict[str, Any], payload_bytes: int) -> None:
         text = json.dumps(plan, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        self.plan = plan
         self.plan_id = hashlib.sha256(text.encode("ascii")).digest()[:8]
+        self.payload_bytes = payload_bytes
         self.size = HEADER_BYTES + payload_bytes
         header = b"DL" + bytes([VERSION, KINDS[kind]]) + self.plan_id
         self._header = np.frombuffer(header, dtype=np.uint8)

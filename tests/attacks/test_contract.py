@@ -14,16 +14,21 @@ from sklearn.tree import DecisionTreeClassifier
 from discreet.attacks import (
     ATTACKS,
     INPUTS,
+    Attribute,
     Finding,
     LinkageResult,
     MembershipResult,
     Observation,
     PropertyResult,
     Proportion,
+    RecognitionResult,
+    Result,
     applicable,
     as_target,
     attack,
+    attribute_inference,
     compare_defences,
+    invert,
     link_tables,
     measure_anonymity,
     read_inputs,
@@ -363,3 +368,80 @@ def test_the_best_advantage_has_an_interval_that_holds() -> None:
     narrow = result.best_advantage_interval(confidence=0.1)
     assert narrow[1] - narrow[0] < high - low
     assert result.to_json()["best_advantage_interval"] == list(result.best_advantage_interval())
+
+
+# --- every published figure has an interval, or says why it has none -----------------------------
+
+# Settings and levels that somebody chose, or that are known exactly.
+CHOSEN = {"confidence", "chance", "baseline", "smoothing", "total_variation", "asked_fpr", "fpr"}
+CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score"}
+
+
+def bare_figures(found: Any, name: str = "") -> Iterator[str]:
+    """The names of fractions in JSON that have no interval beside them."""
+    if isinstance(found, dict):
+        if {"low", "high"} <= found.keys():
+            return
+        for key, value in found.items():
+            if (
+                f"{key.removesuffix('_in_hindsight')}_interval" in found
+                or key.endswith("interval")
+                or key == "metadata"
+            ):
+                continue
+            yield from bare_figures(value, key)
+    elif isinstance(found, list):
+        for value in found:
+            yield from bare_figures(value, name)
+    elif isinstance(found, float):
+        yield name
+
+
+def examples_of_results() -> list[Any]:
+    rng = np.random.default_rng(0)
+    members = np.arange(200) < 100
+    scores, codes = rng.normal(size=200) + members, np.zeros(200, dtype=np.int64)
+    share = Proportion(9, 10, 0.55, 0.99, 0.95)
+    table = {"zip": ["1", "1", "2", "3"], "ill": ["a", "b", "a", "a"], "who": list("abcd")}
+
+    def model(rows: Any) -> Any:
+        one = 1 / (1 + np.exp(-rows.sum(axis=1)))
+        return np.stack([1 - one, one], axis=1)
+
+    target = as_target(model, output="probabilities")
+    rows = rng.normal(size=(60, 2))
+    inverted = invert(target, shape=(2,), steps=2, seed=1)
+    return [
+        MembershipResult("made up", scores, members, codes, np.arange(200), scores > 1, 1.0),
+        PropertyResult("outputs", 1, 1, share, share, share, 0.9, 0.5, "made up", 0.7),
+        measure_anonymity(table, quasi_identifiers=["zip"], sensitive=["ill"]),
+        link_tables(table, table, on=["zip"], truth=("who", "who")),
+        reconstruction(*counts(40, 160, 1.0, 5)),
+        inverted,
+        RecognitionResult(share, share, 0.5, (0, 1), (0, 1)),
+        attribute_inference(
+            target,
+            attribute=Attribute("side", columns=[0], candidates=[[-1.0], [1.0]]),
+            members=(np.sign(rows[:20]), np.arange(20) % 2),
+            nonmembers=(np.sign(rows[20:40]), np.arange(20) % 2),
+            auxiliary=(np.sign(rows[40:]), np.arange(20) % 2),
+            allow_duplicates=True,
+        ),
+    ]
+
+
+def test_every_published_figure_has_an_interval_or_says_why_not() -> None:
+    kinds = set()
+    for result in examples_of_results():
+        body = result.to_json()
+        kinds.add(type(result))
+        bare = set(bare_figures(body)) - CHOSEN
+        measured = {"tpr"} if isinstance(result, MembershipResult) else set()  # the curve itself
+        assert bare - measured == set(result.without_interval), type(result).__name__
+        assert body.get("without_interval", {}) == dict(result.without_interval)
+    assert kinds == {
+        one for one in Result.__subclasses__() if one.__module__.startswith("discreet")
+    }
+    # A figure without either is seen.
+    assert list(bare_figures({"auc": 0.7, "rows": 3})) == ["auc"]
+    assert list(bare_figures({"auc": 0.7, "auc_interval": [0.6, 0.8]})) == []

@@ -12,6 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from cli import attacked_models
 from cli.conftest import Run
+from discreet.attacks import ATTACKS
+from oracles.browser import assert_self_contained
 
 
 @pytest.fixture
@@ -269,3 +271,60 @@ def test_names_that_float_would_read_alike_are_different_columns(place: Path, ru
     expected = figures(run, *MEMBERSHIP, *MODEL)
     save("out.csv", renamed(people(2, order="edcba")))
     assert figures(run, *MEMBERSHIP, *MODEL) == expected
+
+
+# --- any attack of the registry, by its name -----------------------------------------------------
+
+
+OWN_ATTACK = """
+from dataclasses import dataclass
+from discreet.attacks import Finding, Result, attack
+
+@dataclass(frozen=True)
+class Repeated(Result):
+    rows: int
+    twice: int
+    note: str = "<b>&"
+
+    @property
+    def finding(self):
+        return Finding.of_count("repeated_answers", "answers given twice", self.twice, self.rows)
+
+@attack(family="reconstruction", access="answers")
+def repeated_answers(answers, *, least=2):
+    "Count the answers that were given more than once."
+    listed = list(answers)
+    return Repeated(len(listed), sum(listed.count(one) >= least for one in listed))
+"""
+
+
+def test_an_attack_from_a_file_of_ones_own_gets_a_page(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("own_registry_attack.py").write_text(OWN_ATTACK, encoding="utf-8")
+    Path("answers.csv").write_text("3\n4\n3\n5\n", encoding="utf-8")
+    words = ["attack", "run", "repeated_answers", "--module", "own_registry_attack"]
+    words += ["--input", "answers=answers.csv"]
+    try:
+        done = run(*words, "--set", "least=2", "--output", "page.html", "--json")
+        assert done.exit_code == 0, done.stderr
+        assert json.loads(done.stdout)["finding"]["value"] == 0.5
+        page = Path("page.html").read_text(encoding="utf-8")
+        assert "answers given twice" in page
+        assert "counted: no chance is part of it" in page
+        assert "INTERNAL" in page
+        assert "&lt;b&gt;&amp;" in page
+        assert_self_contained(page)
+        known = json.loads(run("attack", "list", "--json").stdout)["attacks"]
+        assert "repeated_answers" in {one["name"] for one in known}
+        wrong = (("answers=nowhere.csv", 4), ("answers", 2), ("target=x", 2), ("x=1", 2))
+        for text, code in wrong:
+            assert run(*words[:-1], text, "--output", "other.html").exit_code == code, text
+        assert run(*words, "--set", "most=2").exit_code == 2
+        assert run(*words[:-2]).exit_code == 2
+        assert not Path("other.html").exists()
+    finally:
+        ATTACKS.pop("repeated_answers", None)
+    assert run("attack", "run", "repeated_answers").exit_code == 2

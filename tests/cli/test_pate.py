@@ -208,6 +208,13 @@ def test_a_student_is_certified_and_attacked(place, cli):
         cli("attack", "membership", "--model", "student", *files, *overlap, "--json")
     )
     assert [one["attack"] for one in found["results"]] == ["yeom"]
+    inputs = ["--input", "members=members.csv", "--input", "nonmembers=others.csv"]
+    run = ["attack", "run", "yeom", "--model", "student", *inputs, *overlap]
+    said = json.loads(cli(*run, "--json", "--output", "yeom.html"))
+    assert said["result"]["auc"] == found["results"][0]["auc"]
+    assert "INTERNAL" in Path("yeom.html").read_text(encoding="utf-8")
+    assert "needs members" in cli(*run[:7], code=2)
+    assert "needs shadows" in cli("attack", "run", "lira", *run[3:], code=2)
     said = json.loads(cli("certify", "student", *files, "--json"))
     assert said["internal"] is True
     assert said["epsilon"] <= 2

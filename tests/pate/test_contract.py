@@ -1,8 +1,11 @@
 """The contract of an aggregator: one plan for all, chances that come true, one of one's own."""
 
+import ast
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +21,15 @@ from discreet.pate import (
     LaplaceMax,
     Outcome,
     PATEClassifier,
+    Prospect,
     SampledVotes,
     SparseVotes,
     StableVotes,
+    VoteProfile,
     compare_aggregators,
     data_dependent_rdp,
+    plan_votes,
+    stated_plan,
 )
 from discreet.privacy import ApproxDP
 from discreet.randomness import Source, uniform_integers
@@ -179,3 +186,58 @@ def test_an_aggregator_without_decisions_says_so() -> None:
     session = Silent(**SHAPE).open(queries=1, insecure_seed=1)
     with pytest.raises(NotImplementedError, match="neither decide nor start"):
         session.answer([60, 0, 0])
+
+
+def test_planning_knows_the_contract_only() -> None:
+    """A kind from outside is planned by its name, read from a certificate, and proposed."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class EagerTeacher(RandomTeacher):
+        share: int = 1
+
+        @classmethod
+        def for_queries(cls, queries: int, *, epsilon: float, delta: float, **common: Any) -> Any:
+            return cls(**common, share=queries)
+
+        @classmethod
+        def propose(cls, profile: VoteProfile) -> Prospect | None:
+            if profile.teachers != 10_007:  # a class may outlive its test
+                return None
+            made = cls(**profile.common)
+            return Prospect(cls.__name__, 1e9, 1.0, 1.0, made, {"queries": 1})
+
+    shape: dict[str, Any] = {"classes": 3, "teachers": 10_007}
+    budget = {"epsilon": 1.0, "delta": 0.1, "public_rows": 50}
+    plan = plan_votes("eagerteacher", **shape, **budget, queries=20)
+    assert plan.aggregator == EagerTeacher(**shape, share=20)
+    assert plan_votes("auto", **shape, **budget).aggregator == EagerTeacher(**shape)
+    stated = {
+        "aggregator": plan.aggregator.parameters,
+        "budget": plan.budget,
+        "queries_planned": 20,
+        "chosen_because": plan.reason,
+    }
+    assert stated_plan(stated) == plan
+    with pytest.raises(NotApplicable, match="SparseVotes does not choose"):
+        plan_votes("sparsevotes", **shape, **budget)
+    with pytest.raises(InvalidValue, match="gnmax"):
+        plan_votes("gnmaxx", **shape, **budget)
+    source = Path(inspect.getsourcefile(plan_votes) or "").read_text(encoding="utf-8")
+    code = ast.parse(source)
+    names = {node.id for node in ast.walk(code) if isinstance(node, ast.Name)}
+    assert not names & {type(one).__name__ for one in ALL}
+
+
+@pytest.mark.parametrize("one", ALL, ids=lambda one: type(one).__name__)
+def test_an_aggregator_is_made_again_from_its_parameters(one: Aggregator) -> None:
+    fields = dict(one.parameters)
+    kind = Aggregator.kinds()[fields.pop("aggregator")]
+    assert kind.from_parameters(fields) == one
+
+
+def test_nobody_takes_the_name_of_an_aggregator_of_the_package() -> None:
+    class GNMax(RandomTeacher):
+        """An impostor: cheaper than the real one."""
+
+    assert Aggregator.kinds()["GNMax"] is type(ALL[1])
+    assert issubclass(GNMax, Aggregator)

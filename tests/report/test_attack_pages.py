@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from discreet._confidence import proportion
 from discreet.attacks import (
+    AttackRun,
     Attribute,
     InversionResult,
     MembershipResult,
@@ -25,12 +26,14 @@ from discreet.attacks import (
     link_tables,
     made_up_tables,
     measure_anonymity,
+    run_attack,
 )
 from discreet.errors import InvalidValue
 from discreet.privacy import PureDP
 from discreet.report import (
     Page,
     anonymity_page,
+    attack_page,
     attribute_page,
     inversion_page,
     linkage_page,
@@ -355,3 +358,53 @@ def test_inversion_page() -> None:
     assert "unsafe to publish" in text
     flat = inversion_page(inverted((3,)))
     assert "data:image" not in flat.html()
+
+
+# --- the page of any attack -----------------------------------------------------------------------
+
+
+def runs() -> list[AttackRun]:
+    rng = np.random.default_rng(3)
+    bits, sets = rng.random(40) < 0.5, rng.random((160, 40)) < 0.5
+    answers = {"answers": sets @ bits.astype(float), "queries": sets, "secrets": bits}
+    table = {"released": {"zip": ["1", "1", "2", "3"]}, "quasi_identifiers": ["zip"]}
+
+    def model(rows: Any) -> Any:
+        one = 1 / (1 + np.exp(-rows.sum(axis=1)))
+        return np.stack([1 - one, one], axis=1)
+
+    inverted = {"target": as_target(model, output="probabilities"), "shape": (2,)}
+    return [
+        run_attack("reconstruction", answers),
+        run_attack("measure_anonymity", table),
+        run_attack("invert", inverted, steps=2, seed=1),
+    ]
+
+
+def test_any_attack_has_a_page_that_says_what_its_finding_says() -> None:
+    found = runs()
+    page = attack_page(found, about={"records": "made up"})
+    text = body(page)
+    first = found[0].finding
+    assert first is not None
+    assert f"A leak is shown by reconstruction: {first.measure} 1 (" in text
+    assert "counted: no chance is part of it" in text
+    assert found[2].note in text
+    assert "accuracy: trials 40" in text
+    assert page.internal
+    assert "INTERNAL" in text
+    assert pictures(page) == 2  # one for each level of chance; an inversion has none
+    assert_self_contained(page.html())
+    assert not attack_page(found[1], public_records=True).internal
+    # An interval that touches chance is no leak, and the page does not call it one.
+    touching = dataclasses.replace(first, low=first.baseline)
+    planted = dataclasses.replace(found[0], finding=touching)
+    assert "No leak is shown by reconstruction" in body(attack_page(planted))
+
+
+def test_a_page_of_nothing_is_refused() -> None:
+    for wrong in ([], "yeom", [result()]):
+        with pytest.raises(InvalidValue, match="runs"):
+            attack_page(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="public_records"):
+        attack_page(runs()[0], public_records="yes")  # type: ignore[arg-type]

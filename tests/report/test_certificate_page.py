@@ -87,7 +87,7 @@ def test_the_public_page_shows_the_figures_rounded_the_safe_way(
     [
         ({}, "Claim not audited", "open"),
         ({"audits": (audit(20, guesses=20),)}, "Audit too weak to tell", "open"),
-        ({"audits": (audit(120),)}, "Claim refuted", "bad"),
+        ({"audits": (audit(120),)}, "Claim violated", "bad"),
         ({"randomness": {"noise": "INSECURE seed 7"}}, "No guarantee", "bad"),
     ],
 )

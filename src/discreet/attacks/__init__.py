@@ -65,6 +65,7 @@ from discreet.attacks._membership_run import (
     MEMBERSHIP,
     RetrainedTwin,
     membership_attacks,
+    membership_inputs,
     needs_shadows,
     read_as,
 )
@@ -158,6 +159,7 @@ __all__ = [
     "mark_strongest",
     "measure_anonymity",
     "membership_attacks",
+    "membership_inputs",
     "needs_shadows",
     "observe",
     "observe_split",

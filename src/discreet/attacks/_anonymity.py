@@ -354,6 +354,10 @@ class AnonymityResult(Result):
     """The profile of a table as it is, by fewer columns, and after each generalisation."""
 
     json_kind = "anonymity"
+    without_interval = dict.fromkeys(
+        ("unique_share", "expected_hits", "entropy_l_diversity", "t_closeness", "mean_gain"),
+        "a count on this table, or computed from counts: no chance is part of it",
+    )
 
     profile: AnonymityProfile
     subsets: tuple[AnonymityProfile, ...]

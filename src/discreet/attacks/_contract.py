@@ -23,7 +23,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet._json import JsonRecord, plain
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -107,11 +107,14 @@ class Finding(JsonRecord):
 class Result(JsonRecord):
     """What an attack returns: a frozen dataclass, which JSON has by its fields.
 
-    ``json_kind``, if there is one, is written as "attack". Mark what points at single people
+    ``json_kind``, if there is one, is written as "attack". A figure has an interval, or
+    ``without_interval`` says why it has none. Mark what points at single people
     by ``field(metadata=HIDDEN)``: it stays out.
     """
 
     json_kind: ClassVar[str] = ""
+    without_interval: ClassVar[Mapping[str, str]] = {}
+    """Figures that JSON has without an interval, each with the reason."""
 
     @property
     @abstractmethod
@@ -126,7 +129,8 @@ class Result(JsonRecord):
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values; what points at single people is left out."""
         head = {"attack": self.json_kind} if self.json_kind else {}
-        return {**head, **super().to_json()}
+        reasons = {"without_interval": dict(self.without_interval)} if self.without_interval else {}
+        return {**head, **super().to_json(), **reasons}
 
 
 @final
@@ -353,7 +357,9 @@ def _read_numbers(name: str, text: str) -> NDArray[Any]:
         else:
             with warnings.catch_warnings(action="error"):  # a file without numbers
                 found = np.loadtxt(text, delimiter=",")
-    except (OSError, ValueError, UserWarning) as error:
+    except OSError as error:
+        raise FileUnusable(name, text, f"a readable file ({error.strerror or error})") from None
+    except (ValueError, UserWarning) as error:
         reason = str(error).partition("\n")[0]
         raise InvalidValue(name, text, f"a .npy or .csv file of numbers ({reason})") from None
     return found

@@ -156,6 +156,9 @@ class InversionResult(Result):
 
     json_kind = "inversion"
     json_properties = ("shape",)
+    without_interval = dict.fromkeys(
+        ("confidences",), "what the model says of the inputs that were found; a judge has a rate"
+    )
 
     classes: tuple[int, ...]
     images: NDArray[np.float64] = field(metadata=HIDDEN)

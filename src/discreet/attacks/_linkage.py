@@ -56,6 +56,10 @@ class LinkageResult(Result):
 
     json_kind = "linkage"
     json_properties = ("unique_share",)
+    without_interval = dict.fromkeys(
+        ("unique_share", "expected_correct_with_guessing"),
+        "a count on these two tables, or computed from counts: no chance is part of it",
+    )
 
     keys: tuple[str, ...]
     tolerance: Mapping[str, float]

@@ -85,27 +85,18 @@ def membership_attacks(
         One for each name. With shadow models one of them is marked as the strongest.
 
     """
-    inputs: dict[str, Any] = {
-        "target": target,
-        "records": np.concatenate([members[0], nonmembers[0]]),
-        "labels": np.concatenate([members[1], nonmembers[1]]),
-        "members": np.arange(len(members[1]) + len(nonmembers[1])) < len(members[1]),
-    }
+    inputs = membership_inputs(
+        target,
+        members=members,
+        nonmembers=nonmembers,
+        public=public,
+        answers_only=answers_only,
+        overlap=overlap,
+        observed=set(names) != {"label-only"},
+    )
     scores: ShadowScores | None = None
-    if set(names) != {"label-only"}:
-        seen = observe_split(
-            target,
-            members=members,
-            nonmembers=nonmembers,
-            overlap="allow" if answers_only else overlap,
-        )
-        known: Observation | None = None
-        if public is not None:
-            known = observe(target, *public, members=[False] * len(public[1]))
-        if answers_only:
-            known = known and known.as_different_records(first=len(seen))
-            seen = seen.as_different_records()
-        inputs |= {"observation": seen, "public": known}
+    if "observation" in inputs:
+        seen: Observation = inputs["observation"]
         if any(map(needs_shadows, names)):
             assert train is not None
             trainer = _ReadAs(on_records(train, seen.records, seen.labels), output)
@@ -140,6 +131,54 @@ def membership_attacks(
     if scores is None or not {"yeom", "lira", "lira-offline", "rmia"} & set(names):
         return results
     return [*mark_strongest(results, inputs["observation"], scores)]
+
+
+def membership_inputs(
+    target: Target,
+    *,
+    members: tuple[Any, Any],
+    nonmembers: tuple[Any, Any],
+    public: tuple[Any, Any] | None = None,
+    answers_only: bool = False,
+    overlap: str = "refuse",
+    observed: bool = True,
+) -> dict[str, Any]:
+    """Return what membership attacks need, by the names of ``INPUTS``; the target is asked once.
+
+    Parameters
+    ----------
+    target, members, nonmembers, public, answers_only, overlap
+        As for :func:`membership_attacks`.
+    observed
+        Whether to ask the target at all; some attacks do so by themselves.
+
+    Returns
+    -------
+    dict
+        ``target``, ``records``, ``labels`` and ``members``, and if observed ``observation`` and
+        ``public``; for :func:`~discreet.attacks.run_attack`.
+    """
+    inputs: dict[str, Any] = {
+        "target": target,
+        "records": np.concatenate([members[0], nonmembers[0]]),
+        "labels": np.concatenate([members[1], nonmembers[1]]),
+        "members": np.arange(len(members[1]) + len(nonmembers[1])) < len(members[1]),
+    }
+    if not observed:
+        return inputs
+    seen = observe_split(
+        target,
+        members=members,
+        nonmembers=nonmembers,
+        overlap="allow" if answers_only else overlap,
+    )
+    known: Observation | None = None
+    if public is not None:
+        known = observe(target, *public, members=[False] * len(public[1]))
+    if answers_only:
+        known = known and known.as_different_records(first=len(seen))
+        seen = seen.as_different_records()
+    return {**inputs, "observation": seen, "public": known}
 
 
 def read_as(model: Any, output: str | None) -> Any:

@@ -275,6 +275,9 @@ class PropertyResult(Result):
 
     json_kind = "property"
     json_properties = ("held_out_shadows", "auc_interval", "leaks", "verdict")
+    without_interval = dict.fromkeys(
+        ("target_score",), "what the meta-classifier says of one model; the accuracy judges it"
+    )
 
     access: str
     features: int

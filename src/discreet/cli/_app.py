@@ -313,7 +313,7 @@ def app() -> None:
 
     Exit codes:
       0  done
-      1  the answer is no: a check failed or a claim was refuted
+      1  the answer is no: a check failed or a claim is violated
       2  not understood: an option or a value cannot be accepted
       3  the budget is too small
       4  a file, ledger or service is missing, damaged, taken, busy, full or not writable

@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet._rounding import at_most
-from discreet.attacks import Records, align_columns, read_answers, read_records
+from discreet.attacks import (
+    Records,
+    align_columns,
+    membership_inputs,
+    read_answers,
+    read_records,
+)
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
@@ -72,6 +78,22 @@ class AttackTarget:
                 found = align_columns(columns, argument, path, found, of=files[first])
             sets[argument] = found
         return sets
+
+
+def read_model_inputs(
+    asked: AttackTarget, needs: tuple[str, ...], texts: dict[str, str], overlap: str
+) -> dict[str, Any]:
+    """Return what an attack needs of a model; texts of files of records leave ``texts``."""
+    if "observation" not in needs and "records" not in needs:
+        return {"target": asked.target if asked.model is None else asked.model}
+    names = [name for name in ("members", "nonmembers", "public") if name in texts]
+    if not {"members", "nonmembers"} <= set(names):
+        raise NotApplicable(f"the attack needs members and nonmembers beside {asked.title}")
+    sets = asked.read_all({name: texts.pop(name) for name in names})
+    pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
+    return membership_inputs(
+        asked.target, **pairs, overlap=overlap, observed="observation" in needs
+    )
 
 
 def read_model(model: str | None, *, label: str, output: str | None = None) -> AttackTarget:

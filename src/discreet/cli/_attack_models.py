@@ -70,6 +70,12 @@ public_records_option = click.option(
     help="The records are public or made up. Without it the output is marked INTERNAL, because it "
     "is computed from private records.",
 )
+overlap_option = click.option(
+    "--overlap",
+    metavar="refuse|drop|allow",
+    default="refuse",
+    help="What to do about records that are in both files.",
+)
 member_options = together(
     click.option(
         "--members", metavar="FILE", required=True, help="Records that the model was trained on."
@@ -81,7 +87,7 @@ member_options = together(
         help="Records of the same kind that it was not trained on.",
     ),
 )
-_MODEL = (
+MODEL = (
     "A directory that discreet train wrote, or module:name in Python, which is imported and run."
 )
 
@@ -89,7 +95,7 @@ _MODEL = (
 @attack.command(short_help="Who was in the training data.")
 @member_options
 @click.option(
-    "--model", metavar="MODEL", help=f"{_MODEL} Without it the files hold the model's answers."
+    "--model", metavar="MODEL", help=f"{MODEL} Without it the files hold the model's answers."
 )
 @model_output_option
 @label_option
@@ -121,12 +127,7 @@ _MODEL = (
     help="Keep the answers of shadow models here, and go on from them.",
 )
 @jobs_option
-@click.option(
-    "--overlap",
-    metavar="refuse|drop|allow",
-    default="refuse",
-    help="What to do about records that are in both files.",
-)
+@overlap_option
 @confidence_option
 @exposed_option
 @click.option(
@@ -310,7 +311,7 @@ def _figure(value: float, low: float, high: float, *, sign: str = "") -> tuple[s
 
 
 @attack.command(short_help="A hidden attribute of members.")
-@click.option("--model", metavar="MODEL", required=True, help=_MODEL)
+@click.option("--model", metavar="MODEL", required=True, help=MODEL)
 @member_options
 @click.option(
     "--auxiliary",

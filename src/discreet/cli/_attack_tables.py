@@ -8,9 +8,13 @@ import click
 
 from discreet._validate import one_of
 from discreet.cli._attack_models import (
+    MODEL,
     PUBLIC_RECORDS,
     attack,
     exposed_option,
+    label_option,
+    model_output_option,
+    overlap_option,
     public_records_option,
 )
 from discreet.cli._options import (
@@ -303,10 +307,13 @@ def made_up(out: str, population: int, seed: int | None, as_json: bool) -> None:
     print_lines([f"written: {line} in {out}; nobody in them exists"])
 
 
-@attack.command("list", short_help="The attacks that can be run by name.")
-@click.option(
+_module_option = click.option(
     "--module", metavar="MODULE", help="Import this module first, which registers attacks."
 )
+
+
+@attack.command("list", short_help="The attacks that can be run by name.")
+@_module_option
 def list_attacks(module: str | None, as_json: bool) -> None:
     """List the attacks that can be run by name, with what they need.
 
@@ -341,23 +348,37 @@ def list_attacks(module: str | None, as_json: bool) -> None:
     multiple=True,
     help="A setting of the attack. May be given several times.",
 )
-@click.option(
-    "--module", metavar="MODULE", help="Import this module first, which registers attacks."
-)
+@_module_option
+@click.option("--model", metavar="MODEL", help=f"{MODEL} It reads the files of records.")
+@model_output_option
+@label_option
+@overlap_option
+@public_records_option
+@page_option
 def run_by_name(
     name: str,
     inputs: tuple[str, ...],
     settings: tuple[str, ...],
     module: str | None,
+    model: str | None,
+    model_output: str | None,
+    label: str,
+    overlap: str,
+    public_records: bool,
+    output: str | None,
     as_json: bool,
 ) -> None:
-    r"""Run an attack of the registry, your own ones too. The output is INTERNAL.
+    r"""Run an attack of the registry, your own ones too.
+
+    With --model the inputs members, nonmembers and public are files of records. Attacks that
+    train shadow models are run by discreet attack membership.
 
     Examples:
+      discreet attack run yeom --model student --input members=train.csv --input nonmembers=test.csv
       discreet attack run reconstruction --input answers=answers.csv --input queries=asked.npy \
         --input secrets=secrets.csv
       discreet attack run measure_anonymity --input released=patients.csv \
-        --input quasi_identifiers=zip,birth --set k=[2,5]
+        --input quasi_identifiers=zip,birth --set k=[2,5] --output anonymity.html
     """
     from discreet.attacks import ATTACKS, read_inputs, run_attack
 
@@ -365,12 +386,24 @@ def run_by_name(
     one_of("name", name, tuple(ATTACKS))
     texts = dict(_assignment("input", text) for text in inputs)
     chosen = ATTACKS[name].read_settings(dict(_assignment("set", text) for text in settings))
-    done = run_attack(name, read_inputs(texts), **chosen)
+    with output_file(output, ".html") as draft:
+        given, rest = {}, dict(texts)
+        if model is not None:
+            from discreet.cli._attack_inputs import read_model, read_model_inputs
+
+            asked = read_model(model, label=label, output=model_output)
+            given = read_model_inputs(asked, ATTACKS[name].needs, rest, overlap)
+        done = run_attack(name, {**given, **read_inputs(rest)}, **chosen)
+        if draft is not None:
+            from discreet.report import attack_page
+
+            about = {**({} if model is None else {"model": model}), **texts}
+            attack_page(done, title=name, about=about, public_records=public_records).write(draft)
     if as_json:
-        print_json({"internal": True, **done.to_json()})
+        print_json({"internal": not public_records, **done.to_json()})
         return
     print_lines(done.lines())
-    print_marked(internal=True)
+    print_marked(output, internal=not public_records, unless=PUBLIC_RECORDS)
 
 
 def _import_module(name: str | None) -> None:

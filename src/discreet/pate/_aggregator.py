@@ -13,6 +13,7 @@ from public numbers, never from the votes of the query that is refused.
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 from abc import ABC, abstractmethod
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, final
 
 import numpy as np
 
@@ -355,6 +356,23 @@ class Aggregator(ABC):
         shown = {name: _as_json(value) for name, value in values.items()}
         return {"aggregator": type(self).__name__, **shown}
 
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
+        """Make an aggregator from its public :attr:`parameters`, without the name."""
+        return cls(**parameters)
+
+    @classmethod
+    def kinds(cls) -> dict[str, type[Aggregator]]:
+        """All aggregators that are defined, by name; no other can take the name of one from here.
+
+        One more is a class: from then on it can be planned, compared and verified.
+        """
+        every: list[Any] = [Aggregator]
+        for kind in every:
+            every += kind.__subclasses__()
+        every.sort(key=lambda kind: kind.__module__.startswith(f"{__package__}."))
+        return {kind.__name__: kind for kind in every if not inspect.isabstract(kind)}
+
     # --- what an aggregator says about itself -------------------------------------------
 
     @property
@@ -385,6 +403,17 @@ class Aggregator(ABC):
         """Find parameters that answer most on votes like these; None if it takes no part."""
         del profile
         return None
+
+    @classmethod
+    def for_queries(cls, queries: int, *, epsilon: float, delta: float, **common: Any) -> Self:
+        """Make the one whose noise spends (epsilon, delta) on exactly these queries.
+
+        ``common`` are the fields that all aggregators have.
+        """
+        del queries, epsilon, delta, common
+        raise NotApplicable(
+            f"{cls.__name__} does not choose its own noise: give one with its noise"
+        )
 
     def surface(self, *, resolution: int = RESOLUTION, one_sided: bool = False) -> Surface:
         """The data-dependent divergence of a query over cells of votes, where one is known."""

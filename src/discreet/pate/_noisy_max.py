@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from scipy import special
@@ -90,6 +90,11 @@ class LaplaceMax(Aggregator):
                 raise InvalidValue("epsilon", self.epsilon, expected) from None
         level = read_noise("scale", self.scale)
         self._set(scale=level, epsilon=2 / level)
+
+    @classmethod
+    def from_parameters(cls, parameters: Mapping[str, Any]) -> Self:
+        """Read the scale; epsilon follows from it."""
+        return cls(**{name: value for name, value in parameters.items() if name != "epsilon"})
 
     @property
     def noise(self) -> Fraction:
@@ -195,6 +200,12 @@ class GNMax(Aggregator):
             resolution=resolution,
             one_sided=one_sided,
         )
+
+    @classmethod
+    def for_queries(cls, queries: int, *, epsilon: float, delta: float, **common: Any) -> Self:
+        """Take the noise at which all queries together are GDP of what (epsilon, delta) allows."""
+        noise = math.sqrt(2.0 * queries) / gaussian_mu(epsilon, delta) * (1 + 1e-6)
+        return cls(**common, noise=float(f"{noise:.9g}"))
 
     @classmethod
     def propose(cls, profile: VoteProfile) -> Prospect:

@@ -26,11 +26,8 @@ from scipy.special import betaincinv
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.pate._aggregator import Aggregator, Prospect, SessionPlan, VoteProfile, VotingSession
-from discreet.pate._noisy_max import ConfidentGNMax, GNMax, InteractiveGNMax, LaplaceMax
-from discreet.pate._stable_votes import SampledVotes, SparseVotes, StableVotes
 from discreet.pate._votes import read_histograms, read_prediction
 from discreet.privacy import Loss, Relation
-from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import Source
 
 if TYPE_CHECKING:
@@ -86,7 +83,7 @@ def compare_aggregators(
         delta=_validate.real("delta", delta, above=0, below=1),
         relation=Relation.parse(relation),
     )
-    found = [kind.propose(profile) for kind in AGGREGATORS]
+    found = [kind.propose(profile) for kind in Aggregator.kinds().values()]
     return sorted((one for one in found if one is not None), key=lambda one: -one.labels)
 
 
@@ -142,17 +139,6 @@ def _read_truth(truth: Any, rows: int, classes: int) -> Counts:
 _PROFILE = 200
 _CONCENTRATION = 8.0
 _MOST_QUERIES = 2000
-_NAMES = ("auto", "gnmax")
-# All aggregators, those of a student's objections last: one more is a class and a line here.
-AGGREGATORS: tuple[type[Aggregator], ...] = (
-    LaplaceMax,
-    GNMax,
-    ConfidentGNMax,
-    StableVotes,
-    SampledVotes,
-    SparseVotes,
-    InteractiveGNMax,
-)
 _ACCURACIES = (0.75, 0.85, 0.92, 0.98)
 
 
@@ -220,12 +206,16 @@ def plan_votes(
     }
     if isinstance(aggregator, Aggregator):
         chosen = _given(aggregator, common, target, point, limit)
-    elif _validate.one_of("aggregator", aggregator, _NAMES) == "gnmax":
-        chosen = _gnmax(common, target, point, limit if most is not None else min(limit, 200))
+    elif aggregator == "auto":
+        shape = common["classes"], common["teachers"], neighbours
+        chosen = _chosen(tuple(Aggregator.kinds()), *shape, target, point, limit, share)
     else:
-        chosen = _chosen(
-            common["classes"], common["teachers"], neighbours, target, point, limit, share
-        )
+        asked = limit if most is not None else min(limit, 200)
+        kinds = {name.lower(): kind for name, kind in Aggregator.kinds().items()}
+        name = _validate.one_of("aggregator", aggregator, ("auto", *kinds))
+        made = kinds[name].for_queries(asked, epsilon=target, delta=point, **common)
+        reason = f"noise for {asked} queries was asked for"
+        chosen = LabelPlan(made, {"queries": asked}, asked, reason)
     if chosen.loss.epsilon(delta=point) > target:
         raise InvalidValue(
             "epsilon", epsilon, f"enough for the aggregator: {chosen.loss.epsilon(delta=point):.6g}"
@@ -236,6 +226,7 @@ def plan_votes(
 def stated_plan(plan: Mapping[str, Any]) -> LabelPlan:
     """Return the plan of a certificate of PATE; its loss is computed again.
 
+    >>> from discreet.pate import GNMax
     >>> chosen = GNMax(classes=3, teachers=50, noise=20)
     >>> told = {"aggregator": chosen.parameters, "budget": {"queries": 7}, "queries_planned": 7}
     >>> stated_plan({**told, "chosen_because": "given"}).loss == chosen.loss(queries=7)
@@ -243,13 +234,10 @@ def stated_plan(plan: Mapping[str, Any]) -> LabelPlan:
     """
     fields = dict(plan["aggregator"])
     name = fields.pop("aggregator", None)
-    kinds = {kind.__name__: kind for kind in AGGREGATORS}
-    if name not in kinds:
-        raise InvalidValue("aggregator", name, f"one of {', '.join(kinds)}")
-    if kinds[name] is LaplaceMax:
-        fields.pop("epsilon", None)  # it follows from the scale
+    kinds = Aggregator.kinds()
+    kind = kinds[_validate.one_of("aggregator", name, tuple(kinds))]
     budget, queries = dict(plan["budget"]), int(plan["queries_planned"])
-    return LabelPlan(kinds[name](**fields), budget, queries, str(plan["chosen_because"]))
+    return LabelPlan(kind.from_parameters(fields), budget, queries, str(plan["chosen_because"]))
 
 
 def made_up_votes(*, classes: int, teachers: int, agreement: float) -> NDArray[np.int64]:
@@ -276,6 +264,7 @@ def made_up_votes(*, classes: int, teachers: int, agreement: float) -> NDArray[n
 
 @lru_cache(maxsize=32)
 def _chosen(
+    _kinds: tuple[str, ...],  # for the cache: one more aggregator may be chosen
     classes: int,
     teachers: int,
     relation: Relation,
@@ -322,14 +311,6 @@ def _worth(prospect: Prospect, classes: int) -> float:
     chance = 1.0 / classes
     factor = max(0.0, (prospect.accuracy - chance) / (1.0 - chance))
     return prospect.labels * factor * factor
-
-
-def _gnmax(common: dict[str, Any], epsilon: float, delta: float, queries: int) -> LabelPlan:
-    noise = math.sqrt(2.0 * queries) / gaussian_mu(epsilon, delta) * (1 + 1e-6)
-    aggregator = GNMax(**common, noise=float(f"{noise:.9g}"))
-    return LabelPlan(
-        aggregator, {"queries": queries}, queries, f"noise for {queries} queries was asked for"
-    )
 
 
 def _given(

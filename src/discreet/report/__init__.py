@@ -23,7 +23,12 @@ from discreet.report._annex import (
     within_guarantee,
 )
 from discreet.report._attack_annex import attack_for_annex
-from discreet.report._attack_pages import attribute_page, inversion_page, property_page
+from discreet.report._attack_pages import (
+    attack_page,
+    attribute_page,
+    inversion_page,
+    property_page,
+)
 from discreet.report._certificate_page import certificate_page
 from discreet.report._command_charts import (
     draw_comparison,
@@ -72,6 +77,7 @@ __all__ = [
     "annex_schema",
     "anonymity_page",
     "attack_for_annex",
+    "attack_page",
     "attribute_page",
     "certificate_page",
     "draw_comparison",

@@ -1,14 +1,14 @@
-"""Pages of attacks on a model: attribute inference, inversion and property inference."""
+"""Pages of attacks: one for any attack of the registry, and richer ones of attacks on models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from discreet._rounding import interval
-from discreet.attacks import PropertyResult
+from discreet.attacks import AttackRun, Finding, PropertyResult
 from discreet.errors import InvalidValue
-from discreet.report._charts import Bar, bars
+from discreet.report._charts import Bar, bars, dots
 from discreet.report._drawing import encode_png
 from discreet.report._page import PUBLIC_RECORDS, Page, declared_public
 from discreet.report._wording import (
@@ -27,6 +27,123 @@ if TYPE_CHECKING:
     from discreet.attacks import AttributeResult, InversionResult, RecognitionResult
 
 _SHOWN = 60
+_LONGEST = 8
+
+
+def attack_page(
+    runs: AttackRun | Sequence[AttackRun],
+    *,
+    title: str = "Attacks",
+    about: Mapping[str, str] | None = None,
+    public_records: bool = False,
+) -> Page:
+    """Return a page of any attacks of the registry, from what the contract says about each.
+
+    Parameters
+    ----------
+    runs : AttackRun or sequence of AttackRun
+        What :func:`~discreet.attacks.run_attack` returned.
+    title : str
+        The title of the page.
+    about : mapping, optional
+        Facts about the experiment, for its first table.
+    public_records : bool
+        Whether the records are public or made up; without it the page is internal.
+
+    Returns
+    -------
+    Page
+        Findings beside chance, and what the results say of themselves; no single person.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no run.
+    """
+    declared = declared_public(public_records)
+    every = [runs] if isinstance(runs, AttackRun) else list(runs)
+    if not every or not all(isinstance(run, AttackRun) for run in every):
+        raise InvalidValue("runs", runs, "one or more runs of attacks")
+    page = Page(title, internal=not declared, notice=PUBLIC_RECORDS if declared else None)
+    page.finding(*map(_sentence, every))
+    if about:
+        page.table(("the experiment", ""), list(about.items()))
+    found = [run.finding for run in every if run.finding is not None]
+    if found:
+        page.heading("What was found")
+        for baseline in dict.fromkeys(one.baseline for one in found):
+            alike = [one for one in found if one.baseline == baseline]
+            page.picture(
+                dots(
+                    [Bar(one.attack, one.value, one.low, one.high) for one in alike],
+                    title=", ".join(dict.fromkeys(one.measure for one in alike)),
+                    mark=(baseline, "chance"),
+                ),
+                caption="A leak is shown where the whole interval lies beyond chance.",
+            )
+        page.table(
+            ("attack", "measure", "value", "interval", "chance", "of"),
+            [
+                (
+                    one.attack,
+                    one.measure,
+                    f"{one.value:.4g}",
+                    _interval_of(one),
+                    f"{one.baseline:.4g}",
+                    format_count(one.trials),
+                )
+                for one in found
+            ],
+            numeric=(False, False, True, False, True, True),
+        )
+    for run in every:
+        page.heading(f"{run.attack.name}: all figures")
+        page.text(run.attack.summary)
+        rows = [("family", run.attack.family), ("what the attacker sees", run.attack.access)]
+        page.table(("", ""), [*rows, *_figures_of(run.result.to_json())])
+    page.heading("What these figures do not say")
+    return page.points(
+        "A weak attack is no guarantee: a stronger one may come. Only a certificate of "
+        "differential privacy bounds every attack.",
+        "Each interval holds by itself; among many, some miss.",
+    )
+
+
+def _sentence(run: AttackRun) -> str:
+    one = run.finding
+    if one is None:
+        return f"{run.attack.name}: {run.note}."
+    state = "A leak is shown" if one.leaks else "No leak is shown"
+    return (
+        f"{state} by {one.attack}: {one.measure} {one.value:.3g} ({_interval_of(one)}), "
+        f"{one.baseline:.3g} by chance, of {format_count(one.trials)}."
+    )
+
+
+def _interval_of(one: Finding) -> str:
+    if one.confidence == 1.0:
+        return "counted: no chance is part of it"
+    return f"{interval(one.low, one.high)} at {format_level(one.confidence)}"
+
+
+def _figures_of(found: Any, name: str = "") -> list[tuple[str, str]]:
+    """Return the leaves of a result as rows; long lists by their length."""
+    if isinstance(found, Mapping):
+        inner = ((f"{name}: {key}" if name else str(key), one) for key, one in found.items())
+        return [row for key, one in inner for row in _figures_of(one, key.replace("_", " "))]
+    if isinstance(found, list) and (
+        len(found) > _LONGEST or any(isinstance(one, Mapping | list) for one in found)
+    ):
+        return [(name, f"{format_count(len(found))} entries")]
+    if isinstance(found, list):
+        return [(name, ", ".join(map(_word, found)))]
+    return [(name, _word(found))]
+
+
+def _word(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "", True: "yes", False: "no"}[value]
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def attribute_page(

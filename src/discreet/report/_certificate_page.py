@@ -49,7 +49,7 @@ _STATES = {
     "consistent": "Tested without finding a fault; that is no approval",
     "not audited": "Claim not audited",
     "too weak to tell": "Audit too weak to tell",
-    "violated": "Claim refuted",
+    "violated": "Claim violated",
     "void": "No guarantee",
 }
 _PERSONS = frozenset(("person", "patient", "user", "individual", "client", "customer", "student"))

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
-from discreet.attacks import Prior, invert
+from discreet.attacks import Prior, ShadowPool, invert, lira, pool_results
 from discreet.errors import InvalidValue
 
 # One new attack in one file: are there more equal answers than chance would give? It imports
@@ -128,3 +129,48 @@ def test_a_prior_that_does_not_fit_is_refused() -> None:
         invert(model, shape=(4,), prior="a generator")  # type: ignore[arg-type]
     with pytest.raises(InvalidValue, match="scale"):
         Mixtures((4,), scale=0)
+
+
+def network_on(records: torch.Tensor, labels: torch.Tensor, seed: int) -> torch.nn.Module:
+    """Train a plain network of torch, as anybody would write it."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(40):
+        order = torch.randperm(len(records))
+        for start in range(0, len(records), 128):
+            rows = order[start : start + 128]
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(records[rows]), labels[rows]).backward()
+            optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.slow
+def test_the_settings_of_lira_fit_a_network_from_outside() -> None:
+    """Digits of scikit-learn, one label in ten wrong; seeded.
+
+    At 1 % of false positives LiRA finds 2.8 % of the members with the logits cut at the resolution
+    of a double, and 7.4 % with the settings that it chooses on shadow models.
+    """
+    digits = load_digits()
+    x = torch.tensor(digits.data / 16, dtype=torch.float32)
+    rng = np.random.default_rng(0)
+    wrong = rng.random(len(x)) < 0.1
+    y = torch.tensor(np.where(wrong, rng.integers(0, 10, len(x)), digits.target))
+
+    def train(indices: np.ndarray, seed: int) -> torch.nn.Module:
+        return network_on(x[indices], y[indices], seed)
+
+    pool = ShadowPool(x.numpy(), y.numpy(), train, models=32, seed=1)
+    scores = pool.run()
+    before, now = [], []
+    for trial in range(3):
+        members = np.zeros(len(x), dtype=bool)
+        members[np.random.default_rng(100 + trial).permutation(len(x))[: len(x) // 2]] = True
+        seen = pool.observe(train(np.flatnonzero(members), 900 + trial), members=members)
+        before.append(lira(seen, scores, limit=36.7, variance="per_record"))
+        now.append(lira(seen, scores))
+    old, new = (pool_results(some).tpr_at(0.01).share for some in (before, now))
+    assert new > 0.04
+    assert new > 1.5 * old

@@ -24,6 +24,16 @@ from torch.utils.data import TensorDataset
 
 from discreet.certificate import Certificate, Collection, PaidAnswer, read_certificate
 from discreet.certificate._schema import content_hash
+from discreet.curator import (
+    CuratedDataset,
+    Curator,
+    Mean,
+    Query,
+    Workload,
+    certified_loss,
+)
+from discreet.data import Integer, Schema
+from discreet.engines import Compare, Field, Value
 from discreet.learn import (
     PrivateCategoricalNB,
     PrivateGaussianNB,
@@ -230,6 +240,50 @@ def test_some_leaves_are_held_by_the_ledger(name: str, book: Ledger, tmp_path: P
     check_every_leaf(tmp_path / "model/certificate.json", book, tmp_path / "elsewhere", 1 / 9)
     path = publish(tmp_path / "model", tmp_path / "published", book)
     check_every_leaf(path, book, tmp_path / "elsewhere", 1 / 9)
+
+
+def ask(book: Ledger, query: Query) -> Certificate:
+    """Ask a curator's desk, and have it fill the certificate of its answer."""
+    rows = {"who": [f"p{k % 9}" for k in range(30)], "age": [20 + k for k in range(30)]}
+    schema = Schema({"age": Integer(0, 100)}, person="who", rows_per_person=4, expected_rows=30)
+    with closing(CuratedDataset("people", schema=schema, source=rows)) as held:
+        desk = Curator(book, {"people": held})
+        return desk.certify(desk.ask("people", query, analyst="ann"))
+
+
+@pytest.mark.parametrize("share", [1 / 12, pytest.param(SHARE, marks=pytest.mark.slow)])
+def test_every_leaf_of_an_answer_is_held_by_the_ledger(
+    share: float, book: Ledger, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    certificate = ask(book, Mean(Field("age"), epsilon=1))
+    path = tmp_path / "certificate.json"
+    path.write_text(json.dumps(certificate.to_json()), encoding="utf-8")
+    check_every_leaf(path, book, tmp_path / "elsewhere", share)
+    read = read_certificate(path)
+    assert read == certificate
+    assert certified_loss(read) == read.loss
+    # Neither the answer of another question nor that of another ledger passes for it.
+    other = ask(book, Mean(Field("age"), epsilon=2))
+    forged = replace(other, run=certificate.run)
+    path.write_text(json.dumps(forged.to_json()), encoding="utf-8")
+    assert "the run is not that of the answer that left" in refusals(path, book)
+    forged = replace(certificate, plan={**certificate.plan, "query": other.plan["query"]})
+    path.write_text(json.dumps(forged.to_json()), encoding="utf-8")
+    assert "its plan costs" in refusals(path, book)
+    with closing(Ledger.create(tmp_path / "other.ledger")) as empty:
+        empty.create_dataset("people", epsilon=90, unit="person")
+        path.write_text(json.dumps(certificate.to_json()), encoding="utf-8")
+        assert "holds no answer" in refusals(path, empty)
+
+
+@pytest.mark.slow
+def test_a_published_answer_is_held_by_the_ledger(book: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    query = Workload([Compare(">", Field("age"), Value(k)) for k in (30, 40)], epsilon=1)
+    published = ask(book, query).publish(title="two counts", collection=Collection(source="us"))
+    path = write_certificate(tmp_path / "published", published, ledger=book)[0]
+    check_every_leaf(path, book, tmp_path / "elsewhere", 1 / 4)
 
 
 def refusals(path: Path, ledger: Ledger) -> str:

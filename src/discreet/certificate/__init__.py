@@ -19,6 +19,7 @@ from discreet._dsse import (
     write_key_pair,
 )
 from discreet.certificate._certificate import (
+    CURATOR,
     Certificate,
     Collection,
     PaidAnswer,
@@ -29,6 +30,7 @@ from discreet.certificate._signing import Issuer, SignedCertificate, read_signed
 
 __all__ = [
     "COVERS",
+    "CURATOR",
     "Certificate",
     "Collection",
     "Issuer",

@@ -40,6 +40,9 @@ from discreet.ledger import Charge
 from discreet.mechanisms import Release
 from discreet.privacy import Loss, from_json, to_json
 
+CURATOR = "curator"
+"""The learner of a certificate that a curator's desk filled for one answer."""
+
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _FACTS = (

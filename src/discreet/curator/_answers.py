@@ -105,6 +105,11 @@ class Answers:
             _refuse_other(bound, name)
         return found.again()
 
+    def read(self, dataset: str, name: str) -> Answer | None:
+        """Return the answer that is stored, whoever has it."""
+        with self._store.reading() as session:
+            return _read_answer(session, dataset, name)
+
     def received(self, dataset: str, name: str, *, analyst: str, by: float) -> bool:
         """Say whether this analyst has the answer to a charge that was made ``by`` a moment."""
         with self._store.reading() as session:

@@ -8,18 +8,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import final
 
 from discreet import _validate
 from discreet._forms import checked_text
+from discreet.certificate import CURATOR, Certificate
 from discreet.curator._answers import Answer, Answers, NewAnswer
 from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import Plan, Quote, Released, make_plan, quote
-from discreet.curator._queries import Query
-from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt
+from discreet.curator._queries import Query, query_from_json
+from discreet.data import Schema
+from discreet.errors import AlreadyCharged, InvalidValue, LedgerCorrupt, SchemaError
 from discreet.ledger import Charge, Ledger
+from discreet.privacy import Loss
 from discreet.randomness import SystemSource
 
 _STRIPES = 256
@@ -87,7 +90,7 @@ class Curator:
         if analyst is None:
             return cost
         checked_text("analyst", analyst)
-        name = _name(found, query, self._genesis_for(found))
+        name = _name(found.schema, query, self._genesis_for(found))
         # Without a delay an answer that is dated in this very second counts as well.
         by = self.clock() - self._quote_delay if self._quote_delay else float("inf")
         before = self._answers.received(dataset, name, analyst=analyst, by=by)
@@ -113,7 +116,7 @@ class Curator:
         if project is not None:
             checked_text("project", project)
         plan = make_plan(query, found.schema)
-        name = _name(found, query, self._genesis_for(found))
+        name = _name(found.schema, query, self._genesis_for(found))
         if idempotency_key is not None:
             checked_text("idempotency_key", idempotency_key)
         # One question is computed once even if many ask it at the same time.
@@ -134,6 +137,28 @@ class Curator:
             return self._answer(
                 found, plan, charge, name=name, analyst=analyst, key=idempotency_key
             )
+
+    def certify(self, answer: Answer) -> Certificate:
+        """Return the certificate of an answer: what it says, what it cost, and who paid.
+
+        Parameters
+        ----------
+        answer
+            What :meth:`ask` returned.
+
+        Returns
+        -------
+        Certificate
+            The one that learners fill too: ``publish`` adds what every accountant says, and
+            ``discreet certificate verify`` computes the loss again from schema and query, and
+            looks the answer up in the ledger.
+
+        Raises
+        ------
+        InvalidValue
+            If the desk does not have the dataset.
+        """
+        return _certify(answer, self._dataset(answer.dataset).schema)
 
     def _answer(
         self,
@@ -224,14 +249,106 @@ def _released(plan: Plan, found: CuratedDataset) -> Released | None:
         return None
 
 
-def _name(found: CuratedDataset, query: Query, chain: str) -> str:
+def certified_loss(certificate: Certificate) -> Loss:
+    """Return what the question of a certificate costs, computed again from its plan.
+
+    Parameters
+    ----------
+    certificate
+        One that :meth:`Curator.certify` filled.
+
+    Returns
+    -------
+    Loss
+        That of the query under the schema of the plan.
+
+    Raises
+    ------
+    SchemaError, InvalidValue
+        If the plan is damaged.
+    """
+    schema, query = _stated(certificate)
+    return quote(query, schema).loss
+
+
+def answer_faults(certificate: Certificate, ledger: Ledger) -> list[str]:
+    """Hold a certificate against the answer that is stored with the ledger.
+
+    Parameters
+    ----------
+    certificate
+        One that :meth:`Curator.certify` filled.
+    ledger
+        Where the desk charges.
+
+    Returns
+    -------
+    list of str
+        What differs; nothing if the answer is the one that left.
+
+    Raises
+    ------
+    SchemaError, InvalidValue
+        If the plan is damaged.
+    """
+    schema, query = _stated(certificate)
+    dataset = str(certificate.plan["dataset"])
+    chain = ledger.show(dataset).genesis
+    found = Answers(ledger.store).read(dataset, _name(schema, query, chain))
+    if found is None:
+        return ["the ledger holds no answer to this question under this schema"]
+    right = _certify(found, schema)
+    names = [one.name for one in fields(right) if one.name != "publication"]
+    return [
+        f"the {name.replace('_', ' ')} is not that of the answer that left"
+        for name in names
+        if getattr(certificate, name) != getattr(right, name)
+    ]
+
+
+def _certify(answer: Answer, schema: Schema) -> Certificate:
+    cost = quote(answer.query, schema)
+    plan = {
+        "kind": CURATOR,
+        "unit": schema.unit,
+        "dataset": answer.dataset,
+        "query": answer.query.to_json(),
+        "schema": schema.to_toml(),
+    }
+    if schema.learned is not None:
+        plan["schema_cost"] = {**schema.learned.to_json(), "counted": False}
+    said = answer.to_json()
+    run = {"value": said["value"], "errors": said["errors"], "about": cost.about, "at": answer.at}
+    made = Certificate.of(
+        answer.loss,
+        delta=float(cost.delta),
+        learner=CURATOR,
+        plan=plan,
+        run=run,
+        randomness=SystemSource().provenance,
+        receipt=said["receipt"],
+    )
+    return replace(made, versions={})  # nothing recorded them when the answer left
+
+
+def _stated(certificate: Certificate) -> tuple[Schema, Query]:
+    plan = certificate.plan
+    if certificate.learner != CURATOR or plan.get("kind") != CURATOR:
+        raise SchemaError("this certificate was not filled by a curator's desk")
+    schema = Schema.from_toml(str(plan["schema"]))
+    if schema.unit != certificate.unit:
+        raise SchemaError("a certificate and its schema disagree about the unit")
+    return schema, query_from_json(plan["query"])
+
+
+def _name(schema: Schema, query: Query, chain: str) -> str:
     """Name a question to a dataset of a ledger: the schema decides what it means.
 
     Version 0.1 capped the rows of a person before ``where``, so its answers to such questions mean
     something else and have other names: they are not handed out for the question of today.
     """
-    text = f"{found.schema.content_hash}|{query.digest()}|{chain}"
-    if found.schema.person is not None and query.where is not None:
+    text = f"{schema.content_hash}|{query.digest()}|{chain}"
+    if schema.person is not None and query.where is not None:
         text += "|capped after where"
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -22,7 +22,7 @@ from discreet._dsse import TrustedKeys, is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
 from discreet.audit import audit_faults
-from discreet.certificate import COVERS, Certificate
+from discreet.certificate import COVERS, CURATOR, Certificate
 from discreet.certificate._certificate import facts_digest, publication_digest
 from discreet.certificate._findings import (
     guarantee_of,
@@ -320,7 +320,7 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     cost = document["plan"].get("schema_cost")
     counted = isinstance(cost, Mapping) and cost.get("counted") is True
     try:
-        whole = read_plan(_facts_alone(document)).loss
+        whole = _planned_loss(_facts_alone(document))
         if counted:
             whole = whole + Learned.from_json(cost).loss
     except NotApplicable as error:
@@ -342,6 +342,16 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
             else:
                 checks.append(_run_check(what, partial(_on_chain, ledger, [receipt])))
     return checks
+
+
+def _planned_loss(facts: Certificate) -> Loss:
+    """Return the loss of what a learner, or the curator's desk, says that it did."""
+    if CURATOR in (facts.learner, facts.plan.get("kind")):
+        from discreet.curator import certified_loss
+
+        return certified_loss(facts)
+    loss: Loss = read_plan(facts).loss
+    return loss
 
 
 def _covered(document: Mapping[str, Any], whole: Loss) -> Iterator[str]:
@@ -530,10 +540,23 @@ def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
         return [unit, *(Check(name, False, f"cannot be read: {error}") for name in names)]
     results = [one["content"]["result"] for one in later if one["kind"] == "outcome"]
     checks = [unit, _run_recorded(names[0], document, results)]
+    if _is_answer(document):
+        checks[1] = _run_check(names[0], partial(_answer_faults, document, ledger))
     if len(names) > 1:
         known = {one["content"]["certificate"] for one in later if one["kind"] == "publication"}
         checks.append(_publication_recorded(names[1], document, known))
     return checks
+
+
+def _is_answer(document: Mapping[str, Any]) -> bool:
+    """Whether a curator's desk says that it filled the certificate, in one place at least."""
+    return CURATOR in (document["learner"], document["plan"].get("kind"))
+
+
+def _answer_faults(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
+    from discreet.curator import answer_faults
+
+    yield from answer_faults(_facts_alone(document), ledger)
 
 
 def _unit(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
@@ -605,6 +628,8 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
 def _model(document: Mapping[str, Any], directory: Path, *, old: bool) -> list[Check]:
     """Hold the certificate against the model and, once published, what its learner wrote."""
     what = "the model is the one of the certificate"
+    if _is_answer(document):
+        return []  # the answer itself is in the document
     names = [Path(name) for name in document.get("files", {}) if Path(name).name in _MODELS]
     if "title" not in document:
         names = [Path(name) for name in _MODELS if (directory / name).is_file()]

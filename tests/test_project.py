@@ -446,17 +446,6 @@ def test_the_calculus_imports_only_what_it_needs() -> None:
     assert not loaded & {"torch", "sklearn", "matplotlib", "pandas", "click", "rich"}
 
 
-# The checker of certificates reads their inner form; these are the only doors between packages.
-INNER_DOORS = {
-    ("report", "certificate"),
-    ("cli", "certificate"),
-    ("learn", "certificate"),
-    ("report", "learn"),
-    ("pate", "learn"),
-    ("demo", "learn"),
-}
-
-
 def inner_imports(source: str, package: str) -> list[tuple[str, str]]:
     """Return (package, inner name) for each import of another package's inner name."""
     found = []
@@ -478,7 +467,6 @@ def test_packages_use_only_public_names_of_one_another() -> None:
         offenders += [
             f"{path.name}: {other}.{name}"
             for other, name in inner_imports(path.read_text(encoding="utf-8"), package)
-            if (package, other) not in INNER_DOORS
         ]
     assert offenders == []
     planted = "if True:\n    from discreet.ledger._entry import (\n        Entry,\n    )\n"

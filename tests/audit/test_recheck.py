@@ -23,8 +23,7 @@ from discreet.audit import (
     audit_runs,
     audit_tradeoff,
 )
-from discreet.certificate._findings import guarantee_of, meaning_of, verdict_on, warnings_on
-from discreet.certificate._schema import content_hash
+from discreet.certificate import content_hash, guarantee_of, meaning_of, verdict_on, warnings_on
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd._certificate import certify_run
 from discreet.learn.dpsgd._plan import Plan

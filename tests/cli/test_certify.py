@@ -15,8 +15,7 @@ from torch.utils.data import TensorDataset
 
 from cli import certified_network
 from cli.conftest import Run
-from discreet.certificate._findings import warnings_on
-from discreet.certificate._schema import content_hash
+from discreet.certificate import content_hash, warnings_on
 from discreet.errors import InvalidValue
 from discreet.learn import PrivateGaussianNB
 from discreet.ledger import Ledger
@@ -191,8 +190,7 @@ def logistic() -> nn.Module:
 
 
 def test_a_network_of_ones_own_is_certified(tmp_path: Path, run: Run) -> None:
-    from discreet.learn.dpsgd import Plan
-    from discreet.learn.dpsgd._trained import save
+    from discreet.learn.dpsgd import Plan, save
     from discreet.learn.dpsgd._trainer import Trainer
 
     rng = np.random.default_rng(3)

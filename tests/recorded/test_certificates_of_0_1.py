@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.conftest import Run
-from discreet.certificate import read_certificate
-from discreet.certificate._schema import content_hash
+from discreet.certificate import content_hash, read_certificate
 from discreet.ledger import Ledger
 from discreet.report import Check, model_certificate, verify_certificate
 from recorded.version_0_1 import HERE, open_ledger

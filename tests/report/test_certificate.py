@@ -11,8 +11,14 @@ import jsonschema
 import pytest
 
 from discreet.audit import TrainingAudit
-from discreet.certificate import Collection, PaidAnswer, schema
-from discreet.certificate._schema import content_hash, faults, require_valid
+from discreet.certificate import (
+    Collection,
+    PaidAnswer,
+    content_hash,
+    require_valid,
+    schema,
+    schema_faults,
+)
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.mechanisms import laplace_count
 from discreet.privacy import (
@@ -250,26 +256,26 @@ def test_the_schema_reader_agrees_with_jsonschema(part: str, document: dict[str,
     every = [json.loads(json.dumps(whole)), *mutants(whole)[::5]]
     refused = 0
     for candidate in every:
-        wrong = bool(faults(candidate, rule))
+        wrong = bool(schema_faults(candidate, rule))
         assert wrong == (not judge.is_valid(candidate)), candidate
         refused += wrong
-    assert not faults(whole, rule)
+    assert not schema_faults(whole, rule)
     assert len(every) > 50
     assert refused > len(every) / 3
 
 
 def test_the_schema_reader_knows_what_it_does_not_know() -> None:
     with pytest.raises(SchemaError, match="multipleOf"):
-        faults(3, {"multipleOf": 2})
+        schema_faults(3, {"multipleOf": 2})
     with pytest.raises(SchemaError, match="defs"):
-        faults(3, {"$ref": "https://example.org/schema"})
+        schema_faults(3, {"$ref": "https://example.org/schema"})
     # Stricter than JSON Schema: whoever wrote 2 does not write 2.0.
-    assert faults(1.0, {"type": "integer"}) == ["the document: 1.0 is not of type integer"]
-    assert faults(2.0, {"const": 2}) == ["the document: 2.0 is not 2"]
-    assert faults(2, {"enum": [2.0]}) == ["the document: 2 is none of 2.0"]
-    assert faults(True, {"type": "integer"}) == ["the document: True is not of type integer"]
-    assert faults(1, {"const": True}) == ["the document: 1 is not True"]
-    assert faults("x" * 99, {"enum": ["a"]})[0].endswith("is none of 'a'")
+    assert schema_faults(1.0, {"type": "integer"}) == ["the document: 1.0 is not of type integer"]
+    assert schema_faults(2.0, {"const": 2}) == ["the document: 2.0 is not 2"]
+    assert schema_faults(2, {"enum": [2.0]}) == ["the document: 2 is none of 2.0"]
+    assert schema_faults(True, {"type": "integer"}) == ["the document: True is not of type integer"]
+    assert schema_faults(1, {"const": True}) == ["the document: 1 is not True"]
+    assert schema_faults("x" * 99, {"enum": ["a"]})[0].endswith("is none of 'a'")
 
 
 # --- the annex --------------------------------------------------------------------------

@@ -22,8 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from discreet.certificate import Certificate, Collection, PaidAnswer, read_certificate
-from discreet.certificate._schema import content_hash
+from discreet.certificate import Certificate, Collection, PaidAnswer, content_hash, read_certificate
 from discreet.curator import (
     CuratedDataset,
     Curator,
@@ -42,8 +41,7 @@ from discreet.learn import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
 )
-from discreet.learn.dpsgd import Plan, Trainer, make_private
-from discreet.learn.dpsgd._trained import save
+from discreet.learn.dpsgd import Plan, Trainer, make_private, save
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
 from discreet.ledger import Ledger
 from discreet.mechanisms import laplace_count

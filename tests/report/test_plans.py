@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from discreet.certificate import Certificate
-from discreet.certificate._schema import content_hash
+from discreet.certificate import Certificate, content_hash
 from discreet.data import Boolean, Real, Schema, plan_schema
 from discreet.errors import NotApplicable
 from discreet.learn import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from discreet.certificate._schema import content_hash
+from discreet.certificate import content_hash
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
 from discreet.privacy import GDP, PureDP, to_json

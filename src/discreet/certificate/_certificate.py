@@ -31,9 +31,9 @@ from discreet.certificate._schema import (
     SCHEMA,
     VERSION,
     content_hash,
-    faults,
     require_valid,
     schema,
+    schema_faults,
 )
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.ledger import Charge
@@ -463,7 +463,7 @@ def publication_digest(document: Mapping[str, Any]) -> str:
 
 def _audit_json(audit: _HasJson) -> dict[str, Any]:
     body = audit.to_json() if hasattr(audit, "to_json") else None
-    wrong = faults(body, {"$ref": "#/$defs/audit", "$defs": schema()["$defs"]})
+    wrong = schema_faults(body, {"$ref": "#/$defs/audit", "$defs": schema()["$defs"]})
     if not isinstance(body, dict) or wrong:
         raise InvalidValue("audits", type(audit).__name__, "outcomes of audits of training")
     return body

@@ -51,17 +51,17 @@ def schema() -> dict[str, Any]:
 
 def require_valid(document: object, rule: Mapping[str, Any] | None = None) -> None:
     """Refuse a document that does not follow the schema of certificates, or another."""
-    wrong = faults(document, schema() if rule is None else rule)
+    wrong = schema_faults(document, schema() if rule is None else rule)
     if wrong:
         more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise SchemaError(f"certificate: {wrong[0]}{more}")
 
 
-def faults(document: object, schema: Mapping[str, Any]) -> list[str]:
+def schema_faults(document: object, schema: Mapping[str, Any]) -> list[str]:
     """What in a document does not follow the schema, as sentences; nothing if all does.
 
     >>> closed = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
-    >>> faults({"n": 0}, closed)
+    >>> schema_faults({"n": 0}, closed)
     ['n: 0 is less than 1']
     """
     return list(_faults(document, schema, schema, ""))

@@ -352,7 +352,7 @@ def sign(
       discreet certificate sign public/certificate.dsse.json --key next.key
     """
     from discreet._dsse import key_id
-    from discreet.certificate._signing import ENVELOPE
+    from discreet.certificate import ENVELOPE
     from discreet.report import find_signature, verify_certificate
 
     target = Path(path)
@@ -410,7 +410,7 @@ def _write_with_page(place: Path, text: str) -> Path | None:
 
 def _signed(target: Path, block: dict[str, str | None], own: Ed25519PrivateKey) -> Envelope:
     from discreet._dsse import read_date
-    from discreet.certificate._signing import Issuer, files_of, sign_certificate
+    from discreet.certificate import Issuer, files_of, sign_certificate
     from discreet.report import read_document
 
     last = read_date("valid_until", str(block["valid_until"]))

@@ -118,8 +118,7 @@ class GradientDescent(Method):
         from torch import nn
 
         from discreet.audit import Inclusion, audit_one_run, suggest_guesses
-        from discreet.learn.dpsgd import Trainer
-        from discreet.learn.dpsgd._trained import save
+        from discreet.learn.dpsgd import Trainer, save
         from discreet.learn.dpsgd.canaries import GradientCanaries
 
         plan = self._plan

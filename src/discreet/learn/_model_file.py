@@ -234,6 +234,31 @@ def read_plan(certificate: Certificate) -> Any:
     return _find_kind(certificate.learner)._stated_plan(certificate)
 
 
+def plan_problems(certificate: Certificate) -> list[str]:
+    """Say what does not follow from the plan of a certificate of DP-SGD; of others nothing.
+
+    Parameters
+    ----------
+    certificate
+        That of a run.
+
+    Returns
+    -------
+    list of str
+        What was computed again and differs.
+
+    Raises
+    ------
+    SchemaError, InvalidValue
+        If the plan is damaged.
+    """
+    if certificate.learner != "DP-SGD":
+        return []
+    from discreet.learn.dpsgd._certificate import problems
+
+    return problems(certificate)
+
+
 def learner_name(kind: str) -> str:
     """Return what the command line calls a kind of estimator; its own name if nothing."""
     known = {**LEARNERS, "pate": ("PATEClassifier",)}
@@ -330,7 +355,11 @@ def saved_certificate(path: str | Path) -> object:
 
 
 def saved_digest(path: str | Path) -> str:
-    """Return the digest of a saved model of any kind."""
+    """Return the digest of a saved model of any kind, ``model.npz`` or ``model.safetensors``."""
+    if Path(path).suffix == ".safetensors":
+        from discreet.learn.dpsgd._checkpoint import digest_of, read_tensors
+
+        return digest_of(read_tensors(Path(path))[0])
     try:
         with Path(path).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

@@ -31,9 +31,15 @@ from discreet import _validate
 from discreet._cache import ArrayCache
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
-from discreet.learn import PrivateClassifier, default_delta
-from discreet.learn._intake import rows_to_judge, table_without_cells
-from discreet.learn._model_file import OldFacts, feature_head, same_facts
+from discreet.learn import (
+    OldFacts,
+    PrivateClassifier,
+    default_delta,
+    feature_head,
+    rows_to_judge,
+    same_facts,
+    table_without_cells,
+)
 from discreet.pate._aggregator import VotingSession
 from discreet.pate._partition import draw_key, keep_key, partition_records
 from discreet.pate._planning import LabelPlan, plan_votes, stated_plan

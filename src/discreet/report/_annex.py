@@ -19,7 +19,7 @@ from discreet import _validate
 from discreet._confidence import Proportion
 from discreet._rounding import interval
 from discreet.attacks import REPORTED_FPR, MembershipResult
-from discreet.certificate._schema import SCHEMA, VERSION, content_hash, require_valid
+from discreet.certificate import SCHEMA, VERSION, content_hash, require_valid
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, from_json
 from discreet.report._charts import Bar, bars, roc

@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from discreet._rounding import at_least, at_most, interval
-from discreet.certificate._findings import FPRS
-from discreet.certificate._old_formats import as_version_2
-from discreet.certificate._schema import require_valid
+from discreet.certificate import FPRS, as_version_2, require_valid
 from discreet.errors import InvalidValue
 from discreet.report._charts import accountants_chart, bounds_chart, rates_chart
 from discreet.report._command_charts import flow_chart
@@ -23,7 +21,7 @@ from discreet.report._page import SIGNATURE, Page
 from discreet.report._wording import format_level, format_probability
 
 if TYPE_CHECKING:
-    from discreet.certificate._signing import SignedCertificate
+    from discreet.certificate import SignedCertificate
 
 
 _NOTICE = (

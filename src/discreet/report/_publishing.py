@@ -14,11 +14,16 @@ from typing import Any
 
 from discreet._files import write_file
 from discreet.audit import TrainingAudit, require_sound_audits
-from discreet.certificate import Certificate, read_certificate, schema
-from discreet.certificate._certificate import publication_digest
-from discreet.certificate._old_formats import is_of_0_1
-from discreet.certificate._schema import faults
+from discreet.certificate import (
+    Certificate,
+    is_of_0_1,
+    publication_digest,
+    read_certificate,
+    schema,
+    schema_faults,
+)
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
+from discreet.learn import load_model, plan_problems, saved_certificate, saved_digest
 from discreet.ledger import Ledger
 from discreet.report._annex import InternalFacts, annex_page, internal_annex
 from discreet.report._certificate_page import certificate_page
@@ -60,8 +65,6 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
     elif digest is not None and digest != certificate.model_digest:
         yield "the model is not the one that its certificate was written for"
     if (place / "model.npz").exists():
-        from discreet.learn import saved_certificate
-
         inner = saved_certificate(place / "model.npz")
         if inner is not None:
             yield from _differences(Certificate.from_json(inner), certificate)
@@ -71,29 +74,17 @@ def disagreements(place: Path, certificate: Certificate, *, old: bool) -> Iterat
         text = (place / "schema.toml").read_text(encoding="utf-8")
         if certificate.plan.get("schema_hash") not in (None, Schema.from_toml(text).content_hash):
             yield "schema.toml is not the schema that the model was made with"
-    if certificate.learner == "DP-SGD":
-        from discreet.learn.dpsgd._certificate import problems
-
-        yield from problems(certificate)
+    yield from plan_problems(certificate)
 
 
 def digest_on_disk(place: Path) -> str | None:
     """The digest of the model in a directory, or None if there is none."""
-    if (place / "model.npz").exists():
-        from discreet.learn import saved_digest
-
-        return saved_digest(place / "model.npz")
-    if (place / "model.safetensors").exists():
-        from discreet.learn.dpsgd._checkpoint import digest_of, read_tensors
-
-        return digest_of(read_tensors(place / "model.safetensors")[0])
-    return None
+    names = [name for name in ("model.npz", "model.safetensors") if (place / name).exists()]
+    return saved_digest(place / names[0]) if names else None
 
 
 def _model_of_0_1(place: Path) -> Iterator[str]:
     """A model without a digest is loaded, which compares its parts."""
-    from discreet.learn import load_model
-
     if (place / "model.json").exists():
         load_model(place)
     yield from ()
@@ -125,7 +116,7 @@ def read_audit(path: str | Path) -> TrainingAudit:
     except (ValueError, RecursionError):
         raise FileUnusable("audit", str(path), "the outcome of an audit in JSON") from None
     whole = schema()
-    wrong = faults(body, {"$ref": "#/$defs/audit", "$defs": whole["$defs"]})
+    wrong = schema_faults(body, {"$ref": "#/$defs/audit", "$defs": whole["$defs"]})
     if wrong:
         raise InvalidValue("audit", str(path), f"the outcome of an audit of training ({wrong[0]})")
     fields = {key: value for key, value in body.items() if key not in {"schema", "version"}}

@@ -22,24 +22,29 @@ from discreet._dsse import TrustedKeys, is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
 from discreet.audit import audit_faults
-from discreet.certificate import COVERS, CURATOR, Certificate
-from discreet.certificate._certificate import facts_digest, publication_digest
-from discreet.certificate._findings import (
+from discreet.certificate import (
+    COVERS,
+    CURATOR,
+    ENVELOPE,
+    Certificate,
+    SignedCertificate,
+    as_version_2,
+    content_hash,
+    facts_digest,
+    faults_of_0_1,
+    files_of,
     guarantee_of,
+    is_of_0_1,
     meaning_of,
+    publication_digest,
+    read_signed,
+    require_valid,
     run_warnings,
+    todays_form,
     verdict_on,
+    warning_faults_of_0_1,
     warnings_on,
 )
-from discreet.certificate._old_formats import (
-    as_version_2,
-    faults_of_0_1,
-    is_of_0_1,
-    todays_form,
-    warning_faults_of_0_1,
-)
-from discreet.certificate._schema import content_hash, require_valid
-from discreet.certificate._signing import ENVELOPE, SignedCertificate, files_of, read_signed
 from discreet.data import Learned
 from discreet.errors import (
     DiscreetError,
@@ -48,7 +53,7 @@ from discreet.errors import (
     NotApplicable,
     SchemaError,
 )
-from discreet.learn import ROW_UNITS, check_unit, read_plan
+from discreet.learn import ROW_UNITS, check_unit, plan_problems, read_plan
 from discreet.ledger import check_receipt
 from discreet.privacy import Loss, compose, from_json, read_old, to_json
 from discreet.report._annex import annex_schema
@@ -375,9 +380,7 @@ def _schema_cost(document: Mapping[str, Any], cost: Mapping[str, Any]) -> Iterat
 
 
 def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
-    from discreet.learn.dpsgd._certificate import problems
-
-    yield from problems(_facts_alone(document))
+    yield from plan_problems(_facts_alone(document))
 
 
 def _facts_alone(document: Mapping[str, Any]) -> Certificate:
@@ -491,9 +494,7 @@ def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model with the loss that its own charge is for: earlier plans had charges of theirs."""
     if document["learner"] != "DP-SGD" or not document["run"].get("earlier_plans"):
         return document
-    from discreet.learn.dpsgd._certificate import plan_of
-
-    return {**document, "loss": to_json(plan_of(_facts_alone(document)).loss)}
+    return {**document, "loss": to_json(read_plan(_facts_alone(document)).loss)}
 
 
 def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator[str]:

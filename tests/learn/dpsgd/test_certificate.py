@@ -7,9 +7,9 @@ import torch
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn import dpsgd
+from discreet.learn.dpsgd import save
 from discreet.learn.dpsgd._certificate import certify_run, require_sound
 from discreet.learn.dpsgd._checkpoint import write_tensors
-from discreet.learn.dpsgd._trained import save
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import network, plan
 

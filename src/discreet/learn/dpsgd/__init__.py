@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from discreet.learn.dpsgd._making import make_private
     from discreet.learn.dpsgd._private import Private
     from discreet.learn.dpsgd._team import Team, join
-    from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load
+    from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load, save
     from discreet.learn.dpsgd._trainer import Trainer
     from discreet.learn.dpsgd._trial import verify_attribution
     from discreet.learn.dpsgd.isolation import Culprit, IsolationReport, TensorSpec, check_isolation
@@ -48,6 +48,7 @@ __all__ = [
     "join",
     "load",
     "make_private",
+    "save",
     "verify_attribution",
 ]
 
@@ -68,6 +69,7 @@ _HOME_OF = {
     "fix": "_fix",
     "join": "_team",
     "load": "_trained",
+    "save": "_trained",
     "make_private": "_making",
     "verify_attribution": "_trial",
 }

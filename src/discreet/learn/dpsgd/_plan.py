@@ -42,7 +42,7 @@ from typing import Any, final
 
 from discreet import _validate
 from discreet._json import digest_of, read_json
-from discreet.certificate._findings import delta_warning
+from discreet.certificate import delta_warning
 from discreet.errors import InvalidValue, RelationMismatch, SchemaError
 from discreet.learn.dpsgd._clipping import Clipping, Quantile, read_clipping
 from discreet.privacy import (

@@ -40,7 +40,7 @@ from discreet.learn import (
     PrivateLogisticRegression,
     PrivateMLPClassifier,
 )
-from discreet.learn._linear_plan import default_delta
+from discreet.learn._exact_descent import default_delta
 from harness import ROOT, Run, Suite, found, target
 from learners_tasks import Task, adult_schema, census, tasks
 

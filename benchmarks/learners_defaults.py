@@ -16,7 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from discreet.learn import PrivateLinearRegression, PrivateLogisticRegression
-from discreet.learn._linear_plan import LinearPlan, default_delta
+from discreet.learn._exact_descent import LinearPlan, default_delta
 from harness import Run, Suite, target
 from learners_tasks import Task, tasks
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._output import finite, print_json
+from discreet.cli._app import finite, print_json
 
 REALS = st.floats(0, 1e300, allow_subnormal=False)
 

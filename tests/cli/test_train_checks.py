@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from discreet.certificate import Certificate
-from discreet.cli._output import printable
+from discreet.cli._app import printable
 from discreet.data import Categorical, Integer, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import PrivateEstimator, _train, automatic_learners, choose_learner, load_model

@@ -33,6 +33,7 @@ from discreet.certificate._certificate import (
 )
 from discreet.certificate._findings import (
     FPRS,
+    content_hash,
     delta_warning,
     guarantee_of,
     meaning_of,
@@ -51,7 +52,6 @@ from discreet.certificate._schema import (
     COVERS,
     SCHEMA,
     VERSION,
-    content_hash,
     require_valid,
     schema,
     schema_faults,

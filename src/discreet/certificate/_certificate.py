@@ -17,6 +17,7 @@ from discreet import __version__, _validate
 from discreet._json import canonical, digest_of, read_json
 from discreet._rounding import at_most
 from discreet.certificate._findings import (
+    content_hash,
     guarantee_of,
     is_insecure,
     meaning_of,
@@ -30,7 +31,6 @@ from discreet.certificate._schema import (
     COVERS,
     SCHEMA,
     VERSION,
-    content_hash,
     require_valid,
     schema,
     schema_faults,

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from discreet._json import digest_of
 from discreet.errors import DiscreetError, NotApplicable
 from discreet.privacy import Loss, every_accountant, from_json, read_old, to_json
 
@@ -30,6 +31,11 @@ _Warning = tuple[str, str, str]
 # NIST SP 800-226 and practice: beyond these an epsilon bounds little, whatever the audit says.
 _LARGE, _VERY_LARGE = 5.0, 15.0
 _LARGE_DELTA, _VERY_LARGE_DELTA = 1e-4, 1e-3
+
+
+def content_hash(document: Mapping[str, Any]) -> str:
+    """The SHA-256 of everything but the field ``hash`` itself."""
+    return digest_of({key: value for key, value in document.items() if key != "hash"})
 
 
 def guarantee_of(loss: Loss, delta: float) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from typing import Any
 
 from discreet._json import digest_of
 from discreet.certificate._findings import (
+    content_hash,
     delta_warning,
     is_insecure,
     run_warnings,
     verdict_on,
     warnings_on,
 )
-from discreet.certificate._schema import COVERS, SCHEMA, VERSION, content_hash
+from discreet.certificate._schema import COVERS, SCHEMA, VERSION
 from discreet.errors import DiscreetError, SchemaError
 from discreet.privacy import from_json, read_old, to_json
 

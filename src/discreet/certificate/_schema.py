@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from importlib import resources
 from typing import Any
 
-from discreet._json import digest_of
 from discreet.errors import SchemaError
 
 SCHEMA = "discreet.certificate"
@@ -35,11 +34,6 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "boolean": (bool,),
     "null": (type(None),),
 }
-
-
-def content_hash(document: Mapping[str, Any]) -> str:
-    """The SHA-256 of everything but the field ``hash`` itself."""
-    return digest_of({key: value for key, value in document.items() if key != "hash"})
 
 
 def schema() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from discreet._rounding import at_least, at_most
 from discreet._validate import one_of
-from discreet.cli._app import Command
+from discreet.cli._app import Command, finite, print_json, print_lines, print_table, tracked
 from discreet.cli._options import (
     DELTA,
     Count,
@@ -27,7 +27,6 @@ from discreet.cli._options import (
     sensitivity_option,
     steps_option,
 )
-from discreet.cli._output import finite, print_json, print_lines, print_table, tracked
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import click
 
 from discreet._rounding import at_most
 from discreet._validate import one_of
-from discreet.cli._app import Group
+from discreet.cli._app import Group, print_json, print_lines, print_marked, print_table
 from discreet.cli._options import (
     Count,
     Real,
@@ -23,7 +23,6 @@ from discreet.cli._options import (
     seed_option,
     together,
 )
-from discreet.cli._output import print_json, print_lines, print_marked, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

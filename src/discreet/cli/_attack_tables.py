@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._validate import one_of
+from discreet.cli._app import print_json, print_lines, print_marked, print_table
 from discreet.cli._attack_models import (
     MODEL,
     PUBLIC_RECORDS,
@@ -26,7 +27,6 @@ from discreet.cli._options import (
     seed_option,
     together,
 )
-from discreet.cli._output import print_json, print_lines, print_marked, print_table
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command
+from discreet.cli._app import Command, print_json, print_lines, print_table, tracked
 from discreet.cli._options import Count, Real
-from discreet.cli._output import print_json, print_lines, print_table, tracked
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

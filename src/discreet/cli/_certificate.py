@@ -15,7 +15,7 @@ import click
 
 from discreet._files import new_directory, replace_file
 from discreet._rounding import at_most
-from discreet.cli._app import Command, Group, shown
+from discreet.cli._app import Command, Group, finite, print_json, print_lines, print_table, shown
 from discreet.cli._ledger import open_to_read, trusted_keys
 from discreet.cli._options import (
     Count,
@@ -25,7 +25,6 @@ from discreet.cli._options import (
     together,
     trust_options,
 )
-from discreet.cli._output import finite, print_json, print_lines, print_table
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command, Group
+from discreet.cli._app import Command, Group, print_json, print_lines, print_table
 from discreet.cli._ledger import open_or_create
 from discreet.cli._options import Count, Real, read_text
-from discreet.cli._output import print_json, print_lines, print_table
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 
 if TYPE_CHECKING:

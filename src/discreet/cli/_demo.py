@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command
+from discreet.cli._app import Command, print_json, print_lines, print_table
 from discreet.cli._options import Real
-from discreet.cli._output import print_json, print_lines, print_table
 from discreet.errors import NotApplicable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Group, shown
+from discreet.cli._app import Group, print_json, print_lines, print_table, shown
 from discreet.cli._options import (
     Count,
     F,
@@ -29,7 +29,6 @@ from discreet.cli._options import (
     together,
     trust_options,
 )
-from discreet.cli._output import print_json, print_lines, print_table
 from discreet.errors import DataCorrupt, InvalidValue, LedgerMissing, SchemaError, SignatureInvalid
 
 if TYPE_CHECKING:

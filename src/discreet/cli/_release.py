@@ -13,7 +13,7 @@ import click
 
 from discreet._rounding import at_most
 from discreet._validate import one_of
-from discreet.cli._app import Group
+from discreet.cli._app import Group, finite, print_json, print_lines
 from discreet.cli._options import (
     Real,
     count,
@@ -23,7 +23,6 @@ from discreet.cli._options import (
     relation_option,
     together,
 )
-from discreet.cli._output import finite, print_json, print_lines
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_most
-from discreet.cli._app import Command
+from discreet.cli._app import Command, print_json, print_lines, printable, tracked
 from discreet.cli._options import (
     ChargedLedger,
     Count,
@@ -16,7 +16,6 @@ from discreet.cli._options import (
     output_file,
     training_options,
 )
-from discreet.cli._output import print_json, print_lines, printable, tracked
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

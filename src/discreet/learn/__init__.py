@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from discreet.learn._charging import ROW_UNITS, charged, check_unit, stated_unit
     from discreet.learn._choice import (
         Choice,
         Comparison,
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
         compare_learners,
         make_learner,
     )
-    from discreet.learn._declared import Declared
+    from discreet.learn._declared import ROW_UNITS, Declared, charged, check_unit, stated_unit
     from discreet.learn._estimator import (
         FitPlan,
         PrivateClassifier,
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
         PrivateRegressor,
         Rehearsal,
     )
+    from discreet.learn._exact_descent import default_delta
     from discreet.learn._intake import Batch, Rows, rows_to_judge, table_without_cells
     from discreet.learn._linear import PrivateLinearRegression, PrivateLogisticRegression
-    from discreet.learn._linear_plan import default_delta
     from discreet.learn._model_file import (
         LEARNERS,
         OldFacts,
@@ -112,19 +111,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "_charging": ("ROW_UNITS", "charged", "check_unit", "stated_unit"),
     "_choice": (
         *("Choice", "Comparison", "automatic_learners", "choose_learner"),
         *("compare_learners", "make_learner"),
     ),
-    "_declared": ("Declared",),
+    "_declared": ("ROW_UNITS", "Declared", "charged", "check_unit", "stated_unit"),
     "_estimator": (
         *("FitPlan", "PrivateClassifier", "PrivateEstimator"),
         *("PrivateRegressor", "Rehearsal"),
     ),
     "_intake": ("Batch", "Rows", "rows_to_judge", "table_without_cells"),
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
-    "_linear_plan": ("default_delta",),
+    "_exact_descent": ("default_delta",),
     "_model_file": (
         *("LEARNERS", "OldFacts", "digest_model", "feature_head", "learner_name", "load_model"),
         *("plan_problems", "read_model", "read_plan", "same_facts", "saved_certificate"),

@@ -39,8 +39,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet.certificate import Certificate
 from discreet.data import Encoding, Learned, Schema, Table, possible_mistakes
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
-from discreet.learn._charging import charged, stated_unit
-from discreet.learn._declared import DECLARATIONS, Declared, declare
+from discreet.learn._declared import DECLARATIONS, Declared, charged, declare, stated_unit
 from discreet.learn._intake import (
     OpenedRows,
     Rows,

@@ -22,9 +22,8 @@ from discreet.learn._estimator import (
     PrivateRegressor,
     Track,
 )
-from discreet.learn._exact_descent import descend, raw_rows
+from discreet.learn._exact_descent import RAW_STEPS, LinearPlan, default_delta, descend, raw_rows
 from discreet.learn._intake import Rows
-from discreet.learn._linear_plan import RAW_STEPS, LinearPlan, default_delta
 from discreet.privacy import Relation
 from discreet.randomness import Source
 
@@ -148,7 +147,7 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
 
     **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
     person with at most ``rows_per_person`` rows. Sums over records and noise are exact
-    (:mod:`~discreet.learn._exact_descent`, :mod:`~discreet.learn._linear_plan`).
+    (:mod:`~discreet.learn._exact_descent`, :mod:`~discreet.learn._exact_descent`).
 
     Parameters
     ----------

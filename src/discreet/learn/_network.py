@@ -22,9 +22,9 @@ from discreet.data import MOST_ROWS
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn._declared import Declared
 from discreet.learn._estimator import PrivateClassifier, PrivateRegressor, Track
+from discreet.learn._exact_descent import MOST_STEPS, RAW_STEPS
 from discreet.learn._intake import Rows
 from discreet.learn._linear import ScaledEstimator, scaled_norm
-from discreet.learn._linear_plan import MOST_STEPS, RAW_STEPS
 from discreet.privacy import Loss, Relation
 from discreet.privacy.theorems import gaussian_mu
 from discreet.randomness import NormalStream, Source
@@ -77,7 +77,7 @@ class NetworkPlan:
         step_size: float | None = None,
         unit: str | None = None,
     ) -> NetworkPlan:
-        """Choose what is not given; defaults as in :mod:`discreet.learn._linear_plan`.
+        """Choose what is not given; defaults as in :mod:`discreet.learn._exact_descent`.
 
         With several ``contributions`` a person, an example is a person with all rows. ``unit`` is
         whom the guarantee protects: a row, or a person where there are several contributions.

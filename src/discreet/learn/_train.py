@@ -42,7 +42,6 @@ from discreet.data import (
     table_batches,
 )
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
-from discreet.learn._charging import charged
 from discreet.learn._choice import (
     Comparison,
     automatic_learners,
@@ -50,7 +49,8 @@ from discreet.learn._choice import (
     compare_learners,
     make_learner,
 )
-from discreet.learn._linear_plan import default_delta
+from discreet.learn._declared import charged
+from discreet.learn._exact_descent import default_delta
 from discreet.learn._model_file import LEARNERS, learner_name, write_model_files
 from discreet.privacy import ApproxDP, Loss, Relation
 

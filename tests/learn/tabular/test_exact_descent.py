@@ -15,7 +15,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import beta
 
 from discreet.learn import _exact_descent as descent
-from discreet.learn._linear_plan import GRADIENT_STEPS, LinearPlan
+from discreet.learn._exact_descent import GRADIENT_STEPS, LinearPlan
 from discreet.randomness import source
 
 EXTREME = st.one_of(

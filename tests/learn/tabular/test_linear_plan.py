@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn._linear_plan import WIDEST_WHITENED, LinearPlan, default_delta
+from discreet.learn._exact_descent import WIDEST_WHITENED, LinearPlan, default_delta
 from discreet.privacy import Relation
 
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
-from discreet.learn._charging import check_unit
+from discreet.learn._declared import check_unit
 from discreet.learn.dpsgd import _earlier as earlier
 from discreet.learn.dpsgd._checkpoint import (
     load_model,

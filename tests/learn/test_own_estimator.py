@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from discreet.data import Categorical, Real, Schema
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
-from discreet.learn import PrivateClassifier, load_model
+from discreet.learn import OnePassEstimator, PrivateClassifier, load_model
 from discreet.ledger import Ledger
 from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP
@@ -182,3 +182,46 @@ def test_cloning_pipelines_and_a_routed_ledger(book):
 def test_the_page_shows_this_class():
     page = (Path(__file__).parents[2] / "docs" / "learners.md").read_text(encoding="utf-8")
     assert ">>> class NearestCentres(PrivateClassifier):" in page
+
+
+class CountsOfPersons(OnePassEstimator, NearestCentres):
+    """A one-pass kind from outside that takes persons, with a cap on their rows."""
+
+    _takes_persons = True
+
+    def __init__(self, *, rows_per_person=2, **others):
+        NearestCentres.__init__(self, **others)
+        self.rows_per_person = rows_per_person
+
+    @classmethod
+    def _get_param_names(cls):
+        return sorted([*NearestCentres._get_param_names(), "rows_per_person"])
+
+    def _open(self, plan):
+        return []
+
+    def _add(self, sums, batch):
+        sums.append(len(batch.features))
+
+    def _release(self, plan, sums, source):
+        return {"centres": np.zeros((2, plan.features)), "classes": self.classes_}
+
+
+def test_a_cap_of_persons_is_not_forgotten_between_batches(tmp_path):
+    """Two batches of one person with a cap of 2 would count 4 rows: they are refused unpaid."""
+    schema = Schema(
+        {"age": Real(0, 100), "ill": Categorical(["no", "yes"], other="no")},
+        target="ill",
+        expected_rows=100,
+        person="who",
+        rows_per_person=2,
+    )
+    rows = {"who": ["a"] * 4, "age": [1.0, 2.0, 3.0, 4.0], "ill": ["no", "yes"] * 2}
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("people", epsilon=9, delta="1e-3", unit="person")
+        model = CountsOfPersons(schema=schema, rows_per_person=None)
+        with pytest.raises(NotApplicable, match="several batches"):
+            model.partial_fit(rows, ledger=book, dataset="people")
+        assert book.show("people").budget.charges == 0
+        with pytest.raises(TypeError, match="persons"):
+            model.partial_fit(rows, persons=["a"] * 4)

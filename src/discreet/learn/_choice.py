@@ -4,7 +4,7 @@ The facts are the schema (task, columns, unit), the declared order of magnitude 
 and delta. Linear models are taken wherever a gradient carries more signal than noise; below that
 (s < 3, :mod:`discreet.learn._exact_descent`) naive Bayes, which adds noise once, is no worse and
 does not wander. ``benchmarks/learners.py`` shows both on either side of the line.
-Networks are never taken unasked: on tables of this size they did not beat linear models under privacy.
+Networks are never taken unasked: on such tables they did not beat linear models under privacy.
 """
 
 from __future__ import annotations

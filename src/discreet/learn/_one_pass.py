@@ -75,8 +75,8 @@ class OnePassEstimator(PrivateEstimator):
         """Add a batch of records to the exact sums; nothing is released before :meth:`finish`.
 
         The first batch charges the ledger for the whole model, however many batches follow: a
-        record is in one batch only, and noise is added once. There are no ``persons`` here: the
-        guarantee is for one row.
+        record is in one batch only, and noise is added once. There are no persons here, because
+        their rows may be in several batches: the guarantee is for one row.
 
         Parameters
         ----------
@@ -90,7 +90,8 @@ class OnePassEstimator(PrivateEstimator):
         Raises
         ------
         NotApplicable
-            If the model is finished: to add records would be a second release.
+            If the model is finished: to add records would be a second release. If a person may own
+            several rows.
 
         """
         first: _Collection | None = self.__dict__.get("_collecting")
@@ -105,6 +106,11 @@ class OnePassEstimator(PrivateEstimator):
         if first is None:
             told = self if classes is None else clone(self).set_params(classes=classes)
             ready = self._plan_fit(X, y, None, unit, told._declared())
+            if ready.opened.owned or ready.declared.rows_per_person > 1:
+                raise NotApplicable(
+                    "rows of one person may be in several batches, and a cap in each of them is no "
+                    "cap: call fit with all rows at once"
+                )
             ready.parameters["classes"] = told.get_params(deep=False)["classes"]
             first = self._open_collection(ready, ledger, dataset)
             opened = ready.opened

@@ -44,6 +44,23 @@ def lower_bound(successes: int, trials: int, *, error: float) -> float:
     0.0
     >>> round(lower_bound(10, 10, error=0.05), 6)  # error ** (1 / 10)
     0.741134
+
+    Parameters
+    ----------
+    successes, trials
+        What was counted.
+    error
+        How often the bound may be too high.
+
+    Returns
+    -------
+    float
+        A number that the probability of success is above, but for that error.
+
+    Raises
+    ------
+    InvalidValue
+        If the counts cannot be.
     """
     hits, total, allowed = _checked(successes, trials, error)
     return float(lower_bounds(np.array([hits]), total, error=allowed)[0])
@@ -56,6 +73,23 @@ def upper_bound(successes: int, trials: int, *, error: float) -> float:
     0.258866
     >>> upper_bound(10, 10, error=0.05)
     1.0
+
+    Parameters
+    ----------
+    successes, trials
+        What was counted.
+    error
+        How often the bound may be too low.
+
+    Returns
+    -------
+    float
+        A number that the probability of success is below, but for that error.
+
+    Raises
+    ------
+    InvalidValue
+        If the counts cannot be.
     """
     hits, total, allowed = _checked(successes, trials, error)
     return float(upper_bounds(np.array([hits]), total, error=allowed)[0])

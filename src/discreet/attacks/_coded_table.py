@@ -110,6 +110,27 @@ def read_coded(
     >>> table = read_coded({"zip": ["02139", " 02139 ", None]}, ["zip"])
     >>> table.columns["zip"].codes, table.columns["zip"].texts
     (array([0, 0, 1]), [b'02139', b''])
+
+    Parameters
+    ----------
+    data
+        What :func:`discreet.data.read_table` takes.
+    names
+        The columns to read.
+    delimiter, argument
+        Of CSV files; the name of the table in errors.
+    dictionaries
+        Codes of values that another table has already.
+
+    Returns
+    -------
+    CodedTable
+        Columns of codes, equal where cells are equal.
+
+    Raises
+    ------
+    InvalidValue
+        If a column is missing.
     """
     seen = {name: {} if dictionaries is None else dictionaries[name] for name in names}
     try:

@@ -296,7 +296,18 @@ def run_attack(name: str, inputs: Mapping[str, Any], **settings: Any) -> AttackR
 
 
 def applicable(inputs: Mapping[str, Any]) -> list[Attack]:
-    """Return the attacks of the registry whose inputs are all there."""
+    """Return the attacks of the registry whose inputs are all there.
+
+    Parameters
+    ----------
+    inputs
+        What there is, by the names of ``INPUTS``.
+
+    Returns
+    -------
+    list of Attack
+        Those that need nothing else.
+    """
     there = {name for name, value in inputs.items() if value is not None}
     return [one for one in ATTACKS.values() if there.issuperset(one.needs)]
 

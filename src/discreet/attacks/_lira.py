@@ -162,7 +162,20 @@ def lira_scores(both: AlignedScores, mode: str, variance: str, limit: float) -> 
 
 
 def check_lira_models(inclusion: NDArray[np.bool_], *, mode: str = "online") -> None:
-    """Raise unless models with these training records are enough: to be asked before training."""
+    """Raise unless models with these training records are enough: to be asked before training.
+
+    Parameters
+    ----------
+    inclusion
+        Which records each shadow model was trained on.
+    mode
+        "online" or "offline".
+
+    Raises
+    ------
+    InvalidValue
+        If some record has too few models with it, or without it.
+    """
     _count_models("without", ~inclusion, 1)
     if mode == "online":
         _count_models("with", inclusion, 1)

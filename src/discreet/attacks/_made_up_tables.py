@@ -62,6 +62,23 @@ def made_up_population(rows: int, *, seed: int | None = None) -> Columns:
     >>> people = made_up_population(1000, seed=1)
     >>> list(people), len(people["zip"])
     (['person', 'zip', 'birth', 'sex', 'diagnosis'], 1000)
+
+    Parameters
+    ----------
+    rows
+        How many people.
+    seed
+        Makes them repeatable.
+
+    Returns
+    -------
+    mapping of columns
+        Zip code, birth date, sex and more of people who do not exist.
+
+    Raises
+    ------
+    InvalidValue
+        If there are too few rows.
     """
     count = _validate.integer("rows", rows, at_least=1, at_most=10**8)
     chance = seeded_generator(seed)
@@ -127,6 +144,27 @@ def made_up_tables(
     sex and diagnosis; the register holds each person with probability ``coverage``. In the
     register a share ``moved`` has another zip code by now and a share ``misread`` a birth date
     that is one day off.
+
+    Parameters
+    ----------
+    population
+        How many people there are.
+    released
+        How many of them are in the table without names.
+    coverage, moved, misread
+        Shares: in the register, with another zip code there, with a wrong date.
+    seed
+        Makes them repeatable.
+
+    Returns
+    -------
+    MadeUpTables
+        The two tables.
+
+    Raises
+    ------
+    InvalidValue
+        If a number is out of range.
     """
     size = _validate.integer("population", population, at_least=10)
     many = size // 10 if released is None else released

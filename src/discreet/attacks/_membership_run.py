@@ -35,7 +35,18 @@ MEMBERSHIP: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def needs_shadows(name: str) -> bool:
-    """Return whether an attack of ``MEMBERSHIP`` needs shadow models."""
+    """Return whether an attack of ``MEMBERSHIP`` needs shadow models.
+
+    Parameters
+    ----------
+    name
+        A key of ``MEMBERSHIP``.
+
+    Returns
+    -------
+    bool
+        Whether it needs shadow models.
+    """
     return "shadows" in ATTACKS[MEMBERSHIP[name][0]].needs
 
 
@@ -84,6 +95,10 @@ def membership_attacks(
     list of MembershipResult
         One for each name. With shadow models one of them is marked as the strongest.
 
+    Raises
+    ------
+    InvalidValue
+        If records or settings are wrong, before any shadow model is trained.
     """
     inputs = membership_inputs(
         target,
@@ -157,6 +172,11 @@ def membership_inputs(
     dict
         ``target``, ``records``, ``labels`` and ``members``, and if observed ``observation`` and
         ``public``; for :func:`~discreet.attacks.run_attack`.
+
+    Raises
+    ------
+    InvalidValue
+        If records are on both sides, or do not fit the target.
     """
     inputs: dict[str, Any] = {
         "target": target,
@@ -182,7 +202,20 @@ def membership_inputs(
 
 
 def read_as(model: Any, output: str | None) -> Any:
-    """Return a model whose output is of this kind; estimators and targets say it themselves."""
+    """Return a model whose output is of this kind; estimators and targets say it themselves.
+
+    Parameters
+    ----------
+    model
+        A model.
+    output
+        What it gives, or None.
+
+    Returns
+    -------
+    model or Target
+        One that says what it gives.
+    """
     if output is None or not hasattr(model, "state_dict"):
         return model
     return as_target(model, output=output)

@@ -105,6 +105,29 @@ def property_sets(
     ([2, 6, 2, 6], [False, True, False, True])
     >>> drawn.held_out.tolist()
     [False, False, True, True]
+
+    Parameters
+    ----------
+    has
+        Which records have what the property counts.
+    shares
+        The share of them without and with the property.
+    size, sets
+        Records in a set, and how many sets.
+    held_out
+        The share of sets that judge.
+    seed
+        Makes the sets repeatable.
+
+    Returns
+    -------
+    PropertySets
+        Records of each set, and whether it has the property.
+
+    Raises
+    ------
+    InvalidValue
+        If there are too few records of either kind.
     """
     mask = np.asarray(has)
     if mask.ndim != 1 or mask.dtype != np.bool_:
@@ -520,6 +543,20 @@ def train_shadows(
     or a second one without a default, gets the seed); the seeds are different for
     all models and follow from that of the sets. A trainer with a method ``many``, such as
     :class:`~discreet.attacks.NetworkTrainer`, trains ``group`` models at once.
+
+    Parameters
+    ----------
+    train
+        ``train(indices)`` or ``train(indices, seed)``.
+    sets
+        The training sets.
+    n_jobs, group
+        Processes, and how many models a trainer with ``many`` trains at once.
+
+    Returns
+    -------
+    list
+        A model for each set.
     """
     size = _validate.integer("group", group, at_least=1)
     jobs = [

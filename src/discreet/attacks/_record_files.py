@@ -82,6 +82,25 @@ def align_columns(
 
     ``columns`` are the names that ``of`` has: another file, or the model; ``None`` if its columns
     have no names, as in NPZ files, which are joined with each other only.
+
+    Parameters
+    ----------
+    columns
+        The order to bring them to, or None for files without names.
+    argument, path, of
+        Whose columns these are, and whose the others, for errors.
+    records
+        What was read.
+
+    Returns
+    -------
+    Records
+        The same, in that order.
+
+    Raises
+    ------
+    InvalidValue
+        If a column is missing, further or repeated.
     """
     if records.columns == (None if columns is None else tuple(columns)):
         return records
@@ -108,6 +127,23 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
     """Read ``records`` and ``labels`` of an NPZ file, or the columns of a table.
 
     In a table every column but ``label`` must hold numbers.
+
+    Parameters
+    ----------
+    argument, path
+        The name of an option, for errors, and its file.
+    label
+        The column of the true class.
+
+    Returns
+    -------
+    Records
+        Records and labels.
+
+    Raises
+    ------
+    InvalidValue
+        If the file cannot be read.
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("records", "labels"))
@@ -125,6 +161,23 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     In a table every column but ``label`` is the probability of a class. Labels are the names of
     these columns, with or without the words "probability of", or their numbers from 0; only
     names if any of the names is itself a number. 1 and 1.0 are one name.
+
+    Parameters
+    ----------
+    argument, path
+        The name of an option, for errors, and its file.
+    label
+        The column of the true class.
+
+    Returns
+    -------
+    Records
+        Probabilities and labels.
+
+    Raises
+    ------
+    InvalidValue
+        If the file cannot be read.
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("probabilities", "labels"))

@@ -145,7 +145,20 @@ def _last_rank(count: int, rate: float, *, apart: bool) -> int:
 
 
 def check_rmia_models(inclusion: NDArray[np.bool_], *, mode: str = "offline") -> None:
-    """Raise unless models with these training records are enough: to be asked before training."""
+    """Raise unless models with these training records are enough: to be asked before training.
+
+    Parameters
+    ----------
+    inclusion
+        Which records each shadow model was trained on.
+    mode
+        "online" or "offline".
+
+    Raises
+    ------
+    InvalidValue
+        If some record has too few models with it, or without it.
+    """
     _count_models("without", ~inclusion)
     if mode == "online":
         _count_models("with", inclusion)

@@ -348,6 +348,23 @@ def paired_halves(records: int, models: int, *, seed: int | None = None) -> NDAr
     >>> halves = paired_halves(50, 4, seed=1)
     >>> halves.sum(axis=0).tolist() == [2] * 50
     True
+
+    Parameters
+    ----------
+    records, models
+        How many of each.
+    seed
+        Makes the halves repeatable.
+
+    Returns
+    -------
+    array of bool
+        Which records each model has, two and two complementary.
+
+    Raises
+    ------
+    InvalidValue
+        If the number of models is odd.
     """
     count = _validate.integer("models", models, at_least=2)
     if count % 2:

@@ -39,6 +39,23 @@ def strongest_of_three(observation: Observation, pool: ShadowPool) -> tuple[Memb
 
     One of the results is marked as the strongest, see :func:`mark_strongest`. LiRA is left out if
     the pool has too few models for it; a pool with too few for RMIA is refused before training.
+
+    Parameters
+    ----------
+    observation
+        What the target answers.
+    pool
+        Shadow models to train.
+
+    Returns
+    -------
+    tuple of MembershipResult
+        Of two or three attacks; one is marked.
+
+    Raises
+    ------
+    InvalidValue
+        If the pool has too few models.
     """
     check_rmia_models(pool.inclusion)
     try:
@@ -62,6 +79,25 @@ def mark_strongest(
     Results of :func:`yeom`, :func:`lira` and :func:`rmia` on this observation are compared, with
     their settings, by the members that they find at 1 % of false positives where shadow models
     take the place of the target. Others are left as they are.
+
+    Parameters
+    ----------
+    results
+        Of attacks on one target.
+    observation
+        What they read.
+    shadows
+        The shadow models to try them on.
+
+    Returns
+    -------
+    tuple of MembershipResult
+        The same; one is marked.
+
+    Raises
+    ------
+    InvalidValue
+        If none of them can be tried.
     """
     known = [at for at, one in enumerate(results) if one.attack.split()[0] in _SIGNALS]
     if not known:

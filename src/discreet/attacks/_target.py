@@ -92,6 +92,27 @@ def as_target(
     >>> coin = as_target(lambda x: np.full((len(x), 2), 0.5), output="probabilities")
     >>> coin.probabilities(np.zeros((1, 3)))
     array([[0.5, 0.5]])
+
+    Parameters
+    ----------
+    model
+        A torch module, an estimator, a function, or a target.
+    output
+        "probabilities", "logits" or "labels", where the model does not say.
+    classes
+        How many there are, if the model has not met all of them.
+    batch_size
+        How many records it is asked about at once.
+
+    Returns
+    -------
+    Target
+        What attacks ask.
+
+    Raises
+    ------
+    InvalidValue
+        If the model cannot be asked, or its output is not clear.
     """
     size = _validate.integer("batch_size", batch_size, at_least=1)
     if classes is not None:
@@ -128,6 +149,23 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     >>> class_indices(coin, [0, 1, 2])
     Traceback (most recent call last):
     discreet.errors.InvalidValue: labels = 2: expected classes from 0 to 1
+
+    Parameters
+    ----------
+    target
+        The model, with the names of its classes.
+    labels
+        Names of classes, or their numbers where it knows no names.
+
+    Returns
+    -------
+    array of int
+        The column of each label.
+
+    Raises
+    ------
+    InvalidValue
+        If a label is no class.
     """
     array = np.asarray(labels)
     if array.ndim != 1:

@@ -45,6 +45,18 @@ def seeded_generator(seed: int | Generator | None = None, *path: int) -> Generat
 
     >>> bool(seeded_generator(7, 0).integers(100) == seeded_generator(7, 0).integers(100))
     True
+
+    Parameters
+    ----------
+    seed
+        A number, a generator, or None for chance.
+    *path
+        Numbers that tell generators of one seed apart.
+
+    Returns
+    -------
+    Generator
+        One of numpy.
     """
     make = np.random.default_rng  # noqa: TID251 - attacks repeat experiments, they hide nothing
     if seed is None:
@@ -135,6 +147,18 @@ def on_records(train: Callable[..., Any], records: Any, labels: Any) -> Callable
 
     ``train`` may take a ``seed`` as well. The function can be sent to other processes if
     ``train`` can.
+
+    Parameters
+    ----------
+    train
+        ``train(records, labels)``, with a seed or without.
+    records, labels
+        What indices speak of.
+
+    Returns
+    -------
+    Callable
+        ``train(indices, seed)``, for :class:`ShadowPool`.
     """
     return _OnRecords(train, records, labels)
 

@@ -262,6 +262,27 @@ def audit_runs(
     >>> audit = audit_runs(with_it, without, epsilon=1.0, thresholds=0.5)
     >>> audit.verdict, round(audit.epsilon_lower, 3), round(audit.ceiling, 3)
     ('violated', 4.906, 4.906)
+
+    Parameters
+    ----------
+    included_scores, excluded_scores
+        A score of each run with and without the record; higher says included.
+    loss, epsilon, delta
+        The claim: a loss, or two numbers.
+    thresholds
+        One or several, or how they are chosen.
+    false_alarm_rate
+        How often a right claim may be called violated.
+
+    Returns
+    -------
+    TrainingAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    InvalidValue
+        If scores, thresholds or the claim cannot be used.
     """
     claim = Claim.read(loss, epsilon, delta)
     rate = check_rate(false_alarm_rate)
@@ -302,7 +323,20 @@ def epsilons_from_rates(
 
 
 def epsilon_from_rates(fpr: float, tpr: float, *, delta: float) -> float:
-    """The same for one pair of rates, and at least 0."""
+    """The same for one pair of rates, and at least 0.
+
+    Parameters
+    ----------
+    fpr, tpr
+        Upper bound of the false-positive, lower bound of the true-positive rate.
+    delta
+        Where epsilon is read.
+
+    Returns
+    -------
+    float
+        The least epsilon at which both can be.
+    """
     return max(0.0, float(epsilons_from_rates(np.array([fpr]), np.array([tpr]), delta=delta)[0]))
 
 
@@ -333,6 +367,25 @@ def audit_tradeoff(
     >>> without = [1.0] * 100 + [0.0] * 300
     >>> audit_tradeoff(with_it, without, loss=GDP(mu=0.5), delta=1e-5, thresholds=0.5).verdict
     'violated'
+
+    Parameters
+    ----------
+    included_scores, excluded_scores, thresholds, false_alarm_rate
+        As for :func:`audit_runs`.
+    loss
+        The claim, whose whole trade-off curve is tested.
+    delta
+        Where its epsilon is stated.
+
+    Returns
+    -------
+    TrainingAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    InvalidValue
+        If scores, thresholds or the claim cannot be used.
     """
     if not isinstance(loss, Loss):
         raise InvalidValue("loss", loss, "a loss of discreet.privacy")
@@ -413,6 +466,25 @@ def audit_gaussian(
     Formal guarantee: for a Gaussian mechanism and independent scores, the bound exceeds the
     true epsilon at ``delta`` with probability at most ``false_alarm_rate``. For any other
     mechanism there is none.
+
+    Parameters
+    ----------
+    included_scores, excluded_scores, loss, epsilon, delta, thresholds, false_alarm_rate
+        As for :func:`audit_runs`.
+    mechanism
+        The word "gaussian": whoever calls vouches for it.
+
+    Returns
+    -------
+    TrainingAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    NotApplicable
+        If the mechanism is no Gaussian one.
+    InvalidValue
+        If an argument cannot be used.
     """
     require_gaussian(mechanism, loss)
     claim = require_positive_delta(Claim.read(loss, epsilon, delta))
@@ -439,7 +511,20 @@ def audit_gaussian(
 
 
 def require_gaussian(mechanism: str, loss: Loss | None) -> None:
-    """Refuse whatever is not declared, or is known not, to be Gaussian."""
+    """Refuse whatever is not declared, or is known not, to be Gaussian.
+
+    Parameters
+    ----------
+    mechanism
+        What the caller says that it is.
+    loss
+        The claimed loss, if there is one.
+
+    Raises
+    ------
+    NotApplicable
+        Unless both are Gaussian.
+    """
     if mechanism != "gaussian":
         raise NotApplicable(
             f"this bound is {GAUSSIAN_ONLY}; say mechanism='gaussian' if that is what ran "
@@ -457,7 +542,20 @@ def gaussian_epsilon_lower(mu: float, delta: float) -> float:
 
 
 def gaussian_epsilon_from_rates(fpr: float, tpr: float, *, delta: float) -> float:
-    """At most the epsilon of a Gaussian mechanism with FPR <= ``fpr`` and TPR >= ``tpr``."""
+    """At most the epsilon of a Gaussian mechanism with FPR <= ``fpr`` and TPR >= ``tpr``.
+
+    Parameters
+    ----------
+    fpr, tpr
+        Upper bound of the false-positive, lower bound of the true-positive rate.
+    delta
+        Where epsilon is read.
+
+    Returns
+    -------
+    float
+        The epsilon of the least Gaussian mechanism that allows both.
+    """
     return gaussian_epsilon_lower(_mu_at(fpr, tpr), delta)
 
 

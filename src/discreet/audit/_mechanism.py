@@ -119,6 +119,31 @@ def audit_mechanism(
     ``false_alarm_rate``. "consistent" proves nothing: it says that this attack, which
     could have shown up to ``ceiling``, did not succeed. A ceiling at or below the claim
     gives "too weak to tell".
+
+    Parameters
+    ----------
+    mechanism
+        From an input (and a count, with ``batch``) to an output (or as many).
+    first, second
+        Two neighbouring inputs.
+    loss, epsilon, delta
+        The claim: a loss, or two numbers.
+    samples
+        Outputs for each input.
+    false_alarm_rate
+        How often a right claim may be called violated.
+    batch, n_jobs
+        Whether the mechanism draws many outputs at once; processes that draw.
+
+    Returns
+    -------
+    MechanismAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong, or the outputs cannot be compared.
     """
     claim = Claim.read(loss, epsilon, delta)
     size = _validate.integer("samples", samples, at_least=4)
@@ -258,6 +283,27 @@ def search_neighbours(
 
     Formal guarantee: if the mechanism keeps the claim on every pair, the verdict is
     "violated" with probability at most ``false_alarm_rate``.
+
+    Parameters
+    ----------
+    mechanism, loss, epsilon, delta, samples, batch, n_jobs
+        As for :func:`audit_mechanism`.
+    pairs
+        Pairs of neighbouring inputs.
+    false_alarm_rate
+        For all pairs together.
+    most_pairs, keep
+        How many pairs are looked at, and how many of them are audited.
+
+    Returns
+    -------
+    NeighbourAudit
+        The audits of the pairs that looked worst.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no pair, or an argument is wrong.
     """
     claim = Claim.read(loss, epsilon, delta)
     size = _validate.integer("samples", samples, at_least=4)

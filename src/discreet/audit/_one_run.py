@@ -110,6 +110,27 @@ def audit_one_run(
     >>> audit = audit_one_run(coins, coins.included.astype(float), epsilon=4.0, delta=1e-5)
     >>> audit.verdict, round(audit.epsilon_lower, 3)
     ('violated', 5.088)
+
+    Parameters
+    ----------
+    inclusion
+        Which canaries were included, by fair coins.
+    scores
+        A score of each canary; higher says included.
+    loss, epsilon, delta
+        The claim: a loss, or two numbers.
+    false_alarm_rate
+        How often a right claim may be called violated.
+
+    Returns
+    -------
+    TrainingAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    InvalidValue
+        If scores or the claim cannot be used.
     """
     claim = Claim.read(loss, epsilon, delta)
     rate = check_rate(false_alarm_rate)
@@ -172,7 +193,22 @@ def one_run_p_value(
 def one_run_epsilon(
     *, canaries: int, guesses: int, correct: int, delta: float, rate: float
 ) -> float:
-    """The largest epsilon such that all smaller ones are refuted at the false-alarm rate."""
+    """The largest epsilon such that all smaller ones are refuted at the false-alarm rate.
+
+    Parameters
+    ----------
+    canaries, guesses, correct
+        Counts of the run.
+    delta
+        Where epsilon is read.
+    rate
+        The false-alarm rate.
+
+    Returns
+    -------
+    float
+        A lower bound of epsilon.
+    """
     size = _validate.integer("canaries", canaries, at_least=1)
     r = _validate.integer("guesses", guesses, at_least=1, at_most=size)
     v = _validate.integer("correct", correct, at_least=0, at_most=r)
@@ -212,6 +248,27 @@ def suggest_guesses(
     >>> from discreet.privacy import GDP
     >>> suggest_guesses(GDP(mu=0.925), canaries=100, delta=1e-5)
     (16, 16)
+
+    Parameters
+    ----------
+    loss
+        The claim.
+    canaries
+        How many there are.
+    delta
+        Where its epsilon is stated.
+    false_alarm_rate
+        Of the audit to come.
+
+    Returns
+    -------
+    tuple of two int
+        How many canaries to call included, and how many excluded.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     if not isinstance(loss, Loss):
         raise InvalidValue("loss", loss, "a loss of discreet.privacy")
@@ -341,7 +398,22 @@ def read_curve(loss: Loss, delta: float) -> LossCurve:
 def contradicts_curve(
     curve: Curve, *, canaries: int, guesses: int, correct: int, rate: float
 ) -> bool:
-    """Whether ``correct`` right guesses or more have a probability below ``rate`` (see above)."""
+    """Whether ``correct`` right guesses or more have a probability below ``rate`` (see above).
+
+    Parameters
+    ----------
+    curve
+        What the claim allows.
+    canaries, guesses, correct
+        Counts of the run.
+    rate
+        The false-alarm rate.
+
+    Returns
+    -------
+    bool
+        Whether so many right guesses are less likely than that.
+    """
     size = _validate.integer("canaries", canaries, at_least=1)
     r = _validate.integer("guesses", guesses, at_least=1, at_most=size)
     v = _validate.integer("correct", correct, at_least=0, at_most=r)
@@ -375,6 +447,27 @@ def audit_one_run_curve(
 
     Formal guarantee: a run that keeps ``loss`` is called "violated" with probability at most
     ``false_alarm_rate``, and the bound exceeds the true epsilon no more often.
+
+    Parameters
+    ----------
+    inclusion, scores, false_alarm_rate
+        As for :func:`audit_one_run`.
+    loss
+        The claim, whose whole trade-off curve is tested.
+    delta
+        Where its epsilon is stated.
+    mechanism
+        "gaussian" if the run is one Gaussian mechanism, for a stronger bound.
+
+    Returns
+    -------
+    TrainingAudit
+        Lower bound, ceiling and verdict.
+
+    Raises
+    ------
+    InvalidValue
+        If scores or the claim cannot be used.
     """
     if mechanism is not None:
         require_gaussian(mechanism, loss)
@@ -437,6 +530,22 @@ def curve_epsilon(
     """The largest epsilon such that all smaller ones are refuted, at the false-alarm rate.
 
     Of (epsilon, delta)-DP, or of Gaussian mechanisms at ``delta``.
+
+    Parameters
+    ----------
+    canaries, guesses, correct
+        Counts of the run.
+    delta
+        Where epsilon is read.
+    rate
+        The false-alarm rate.
+    gaussian
+        Whether the curves are those of Gaussian mechanisms.
+
+    Returns
+    -------
+    float
+        A lower bound of epsilon.
     """
 
     def against(curve: Curve) -> bool:

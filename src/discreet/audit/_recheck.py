@@ -54,7 +54,18 @@ _EVIDENCE: dict[str, set[str]] = {
 
 
 def audit_faults(body: Mapping[str, Any]) -> Iterator[str]:
-    """What the audits of a public document say that their counts or its guarantee do not."""
+    """What the audits of a public document say that their counts or its guarantee do not.
+
+    Parameters
+    ----------
+    body
+        A published certificate as JSON.
+
+    Returns
+    -------
+    Iterator of str
+        What the audits say that their counts do not.
+    """
     whole, model = from_json(body["guarantee"]["loss"]), from_json(body["loss"])
     for at, audit in enumerate(body["audits"], 1):
         for fault in _faults(audit, whole, model, body["guarantee"]["delta"]):
@@ -62,7 +73,18 @@ def audit_faults(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def require_sound_audits(body: Mapping[str, Any]) -> None:
-    """Refuse a document whose audits do not say what their counts say."""
+    """Refuse a document whose audits do not say what their counts say.
+
+    Parameters
+    ----------
+    body
+        A published certificate as JSON.
+
+    Raises
+    ------
+    InvalidValue
+        If an audit says what its counts do not.
+    """
     for fault in audit_faults(body):
         raise InvalidValue("audit", fault, "audits of this release, as the package makes them")
 

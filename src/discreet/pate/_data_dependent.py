@@ -164,6 +164,31 @@ def data_dependent_rdp(
     <DataDependentRDP of 2 queries: private, not for publication>
     >>> figure.private_epsilon(delta=1e-5) < figure.data_independent_epsilon(delta=1e-5)
     True
+
+    Parameters
+    ----------
+    aggregator
+        One that has a surface.
+    votes, predictions
+        Private histograms, and what a student said before.
+    orders
+        At which the divergence is bounded.
+    one_sided
+        Whether to bound the papers' direction only.
+    resolution
+        Cells for each vote.
+
+    Returns
+    -------
+    DataDependentRDP
+        The figure, which is private itself.
+
+    Raises
+    ------
+    NotApplicable
+        If no such bound is known for the aggregator.
+    InvalidValue
+        If votes are no histograms.
     """
     known = read_orders(orders)
     surface = aggregator.surface(resolution=resolution, one_sided=one_sided)
@@ -386,6 +411,29 @@ def sanitise(
     ... )
     >>> published.total < published.data_independent
     True
+
+    Parameters
+    ----------
+    aggregator, votes, predictions, resolution
+        As for :func:`data_dependent_rdp`.
+    noise
+        The noise of the release, and its order.
+    source, insecure_seed
+        Where noise is drawn from.
+    charge
+        Called with the loss of the release before it is drawn.
+
+    Returns
+    -------
+    SanitisedRDP
+        An upper bound to publish, with its own cost.
+
+    Raises
+    ------
+    NotApplicable
+        If no such bound is known for the aggregator.
+    InvalidValue
+        If an argument is wrong.
     """
     if not isinstance(noise, ReleaseNoise):
         raise InvalidValue("noise", noise, "a ReleaseNoise, such as ReleaseNoise.costing(...)")

@@ -113,6 +113,31 @@ def partition_records(
     >>> after = [sorted(others[fewer.members(t)].tolist()) for t in range(2)]
     >>> sum(a != b for a, b in zip(before, after))
     1
+
+    Parameters
+    ----------
+    *columns
+        Arrays of records, by which equal ones are told.
+    teachers
+        How many parts.
+    persons
+        Whose row each one is, if persons are protected.
+    relation
+        What the guarantee compares.
+    key
+        The secret key, drawn if it is not given.
+    source, insecure_seed
+        Where the key is drawn from.
+
+    Returns
+    -------
+    Partition
+        Which rows each teacher has.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     count = _validate.integer("teachers", teachers, at_least=1, at_most=_MOST_TEACHERS)
     neighbours = Relation.parse(relation)
@@ -164,6 +189,18 @@ def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int) -> None:
     >>> check_disjoint([np.array([0, 2]), np.array([1, 2])], rows=3)
     Traceback (most recent call last):
     discreet.errors.InvalidValue: partition = 'withheld': expected every record in at most one part
+
+    Parameters
+    ----------
+    members
+        The rows of each teacher.
+    rows
+        How many rows there are.
+
+    Raises
+    ------
+    InvalidValue
+        If a row is handed out twice, or does not exist.
     """
     together = np.concatenate([np.asarray(part, dtype=np.int64) for part in members])
     inside = bool(np.all((together >= 0) & (together < rows)))
@@ -180,6 +217,16 @@ def shared_records(private: Any, public: Any) -> NDArray[np.bool_]:
 
     >>> shared_records([[1.0, 2.0], [3.0, 4.0]], [[3.0, 4.0], [5.0, 6.0]]).tolist()
     [True, False]
+
+    Parameters
+    ----------
+    private, public
+        Rows with the same columns.
+
+    Returns
+    -------
+    array of bool
+        Which public rows are private ones too. Private: keep it in the house.
     """
     key = bytes(_KEY_BYTES)
     ours, theirs = (

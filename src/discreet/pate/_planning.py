@@ -70,6 +70,27 @@ def compare_aggregators(
     ['ConfidentGNMax', 'GNMax', 'LaplaceMax', 'SampledVotes', 'SparseVotes', 'StableVotes']
     >>> ranked[0].labels > 100
     True
+
+    Parameters
+    ----------
+    public_votes, truth, predictions
+        Histograms that are not private, their labels, a student's probabilities.
+    epsilon, delta
+        The budget.
+    classes, teachers, relation
+        Of the aggregators.
+    queries, accuracy
+        How many queries there are, and what answers must reach.
+
+    Returns
+    -------
+    list of Prospect
+        One of each aggregator that takes part, most labels first.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     profile = _read_profile(
         public_votes,
@@ -191,6 +212,31 @@ def plan_votes(
     ... )
     >>> found.queries, found.loss.epsilon(delta=1e-5) <= 2.0
     (150, True)
+
+    Parameters
+    ----------
+    aggregator
+        "auto", the name of a kind, or an aggregator.
+    epsilon, delta
+        The budget.
+    classes, teachers, relation
+        Of the aggregator.
+    public_rows, queries
+        How many rows can be asked about, and how many are to be.
+    agreement
+        The share of teachers that is expected to agree.
+
+    Returns
+    -------
+    LabelPlan
+        The aggregator and the budget of its session.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong, or the budget too small.
+    NotApplicable
+        If no aggregator answers.
     """
     target = _validate.real("epsilon", epsilon, above=0)
     point = _validate.real("delta", delta, above=0, below=1)
@@ -231,6 +277,21 @@ def stated_plan(plan: Mapping[str, Any]) -> LabelPlan:
     >>> told = {"aggregator": chosen.parameters, "budget": {"queries": 7}, "queries_planned": 7}
     >>> stated_plan({**told, "chosen_because": "given"}).loss == chosen.loss(queries=7)
     True
+
+    Parameters
+    ----------
+    plan
+        The plan of a certificate.
+
+    Returns
+    -------
+    LabelPlan
+        The same, with its loss computed again.
+
+    Raises
+    ------
+    InvalidValue
+        If the aggregator is not known, or its parameters are wrong.
     """
     fields = dict(plan["aggregator"])
     name = fields.pop("aggregator", None)

@@ -156,6 +156,18 @@ def central_examples(features: NDArray[np.floating], count: int) -> NDArray[np.i
     >>> rows = np.array([[0.0], [0.1], [0.2], [5.0], [5.1]])
     >>> central_examples(rows, 2).tolist()
     [1, 3]
+
+    Parameters
+    ----------
+    features
+        Public rows.
+    count
+        How many of them to choose.
+
+    Returns
+    -------
+    array of int
+        Their numbers, the most central ones first.
     """
     from sklearn.cluster import KMeans  # type: ignore[import-untyped]
 
@@ -191,6 +203,22 @@ def uncertain_examples(
     >>> chances = np.array([[0.9, 0.1], [0.5, 0.5], [0.6, 0.4], [0.99, 0.01]])
     >>> uncertain_examples(chances, np.arange(4.0)[:, None], 1, asked=np.array([1])).tolist()
     [2]
+
+    Parameters
+    ----------
+    probabilities
+        What the student says of public rows.
+    features
+        The rows.
+    count
+        How many of them to choose.
+    asked
+        Rows that were chosen before.
+
+    Returns
+    -------
+    array of int
+        Their numbers.
     """
     table = _table(features)
     chances = np.asarray(probabilities)

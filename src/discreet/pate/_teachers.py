@@ -73,6 +73,29 @@ def teacher_votes(
     than estimators of scikit-learn then need a ``cache_key``, a text to keep the votes under, as
     an argument or as an attribute of theirs: change it whenever they change. Teachers are tried on
     ``public`` rows first, by default the queries.
+
+    Parameters
+    ----------
+    partition
+        Which rows each teacher has.
+    X, y
+        Private rows and class codes.
+    queries
+        Public rows to vote on.
+    teacher, classes, columns, prepare, public
+        The teachers, and what they see.
+    n_jobs, cache, cache_key
+        Processes; where votes are kept, under which text.
+
+    Returns
+    -------
+    array of int
+        A histogram of votes for each query. Private.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong, before anything is trained.
     """
     ensemble = TeacherEnsemble.prepare_for(
         teacher,

@@ -78,6 +78,23 @@ def count_votes(predictions: Any, *, classes: int) -> NDArray[np.int64]:
 
     >>> count_votes([[0, 1], [0, 2], [1, 2]], classes=3).tolist()
     [[2, 1, 0], [0, 1, 2]]
+
+    Parameters
+    ----------
+    predictions
+        Class codes, one row for each teacher.
+    classes
+        How many classes there are.
+
+    Returns
+    -------
+    array of int
+        A histogram for each query.
+
+    Raises
+    ------
+    InvalidValue
+        If a prediction is no class.
     """
     table = np.asarray(predictions)
     if table.ndim != 2 or table.size == 0 or table.dtype.kind not in "iu":

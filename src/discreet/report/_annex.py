@@ -90,7 +90,25 @@ class InternalFacts:
 
 
 def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the annex to a public certificate, complete with its hash."""
+    """Return the annex to a public certificate, complete with its hash.
+
+    Parameters
+    ----------
+    facts
+        What stays in the house.
+    certificate
+        The public document.
+
+    Returns
+    -------
+    dict
+        The annex as JSON.
+
+    Raises
+    ------
+    SchemaError
+        If the certificate is not one.
+    """
     if type(facts) is not InternalFacts:
         raise InvalidValue("facts", type(facts).__name__, "InternalFacts")
     require_valid(certificate)
@@ -135,6 +153,18 @@ def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
     alarms: the exact bounds hold at all thresholds at once but with probability 1e-6 for
     independent records. Here the records share one run, so that a guarantee for each of them does
     not bound how many are found together. Audits have a rate of false alarms.
+
+    Parameters
+    ----------
+    result
+        An attack on the model.
+    loss
+        What it was trained with.
+
+    Returns
+    -------
+    bool
+        Whether no point of the curve lies outside by more than chance explains.
     """
     return not result.roc.exceeds(loss)
 
@@ -143,7 +173,25 @@ def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
 
 
 def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
-    """Return the page of what was computed from private records, beside a public certificate."""
+    """Return the page of what was computed from private records, beside a public certificate.
+
+    Parameters
+    ----------
+    facts
+        What stays in the house.
+    certificate
+        The public document.
+
+    Returns
+    -------
+    Page
+        An internal page.
+
+    Raises
+    ------
+    SchemaError
+        If the certificate is not one.
+    """
     require_valid(certificate)
     loss = from_json(certificate["guarantee"]["loss"])
     notice = NOTICE.removeprefix("INTERNAL, ")

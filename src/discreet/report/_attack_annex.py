@@ -44,6 +44,10 @@ def attack_for_annex(
     InternalFacts
         How well the attacks work, and how often the model is right on both sets.
 
+    Raises
+    ------
+    InvalidValue
+        If records do not fit the target, or there are too few shadow models.
     """
     # In a table many people share a row; the same row on both sides is no mistake.
     seen = attacks.observe_split(target, members=members, nonmembers=nonmembers, overlap="allow")

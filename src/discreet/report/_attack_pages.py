@@ -152,7 +152,20 @@ def attribute_page(
     title: str = "Attribute inference",
     about: Mapping[str, str] | None = None,
 ) -> Page:
-    """Return a page about one attribute; it points at no single record."""
+    """Return a page about one attribute; it points at no single record.
+
+    Parameters
+    ----------
+    result
+        Of one attribute.
+    title, about
+        The title, and facts for its first table.
+
+    Returns
+    -------
+    Page
+        An internal page.
+    """
     page = Page(title, internal=True)
     page.finding(
         f"{result.verdict[0].upper()}{result.verdict[1:]}.",
@@ -243,7 +256,24 @@ def inversion_page(
     about: Mapping[str, str] | None = None,
     class_names: Sequence[str] | None = None,
 ) -> Page:
-    """Return a page about inverted classes; it is internal, because a class may be a person."""
+    """Return a page about inverted classes; it is internal, because a class may be a person.
+
+    Parameters
+    ----------
+    result
+        The inverted inputs.
+    recognised
+        What a judge says of them.
+    title, about
+        The title, and facts for its first table.
+    class_names
+        What the classes are called.
+
+    Returns
+    -------
+    Page
+        An internal page.
+    """
     page = Page(title, internal=True)
     if recognised is None:
         page.finding(
@@ -361,6 +391,25 @@ def property_page(
 
     It is internal, because shadow models and target were trained on records; ``public_records``
     says that these are public or made up.
+
+    Parameters
+    ----------
+    results
+        Of one property, by one or several kinds of access.
+    title, about
+        The title, and facts for its first table.
+    public_records
+        Whether the records are public or made up.
+
+    Returns
+    -------
+    Page
+        Internal, unless they are.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no result.
     """
     declared = declared_public(public_records)
     every = [results] if isinstance(results, PropertyResult) else list(results)

@@ -68,6 +68,23 @@ def certificate_page(document: Mapping[str, Any], signed: SignedCertificate | No
     A document of 0.1 is shown as it reads today, and stays as it is inside the page.
     ``signed`` is the signed form of the same document. The page names its keys; whether they are to
     be trusted is for its reader to check.
+
+    Parameters
+    ----------
+    document
+        A published certificate as JSON.
+    signed
+        Its signed form, if there is one.
+
+    Returns
+    -------
+    Page
+        The public page.
+
+    Raises
+    ------
+    SchemaError
+        If the document does not follow the schema.
     """
     inside, document = document, as_version_2(document)
     require_valid(document)

@@ -105,7 +105,15 @@ class Comparison(Protocol):
 
 @in_house_style
 def draw_comparison(comparison: Comparison, place: Path) -> None:
-    """Draw the comparison on logarithmic axes and write it to ``place``."""
+    """Draw the comparison on logarithmic axes and write it to ``place``.
+
+    Parameters
+    ----------
+    comparison
+        What to draw.
+    place
+        A file, whose name says its kind.
+    """
     figure = new_figure(8.4, 4.8)
     axes = figure.subplots()
     axes.set_xscale("log")
@@ -177,7 +185,15 @@ def _label_ends(axes: Axes, ends: list[_End]) -> None:
 
 @in_house_style
 def draw_explanation(explanation: Explanation, place: Path) -> None:
-    """Draw both panels and write them to ``place``."""
+    """Draw both panels and write them to ``place``.
+
+    Parameters
+    ----------
+    explanation
+        What to draw.
+    place
+        A file, whose name says its kind.
+    """
     figure = new_figure(9.6, 4.9)
     figure.suptitle(
         f"What epsilon {explanation.epsilon:g} and delta {explanation.delta:g} mean for one person",
@@ -325,7 +341,15 @@ def _draw_tests(axes: Axes, explanation: Explanation) -> None:
 
 @in_house_style
 def draw_history(view: DatasetView, rows: Sequence[HistoryRow], place: Path) -> None:
-    """Draw one line of steps for each budget (the dataset and up to six others)."""
+    """Draw one line of steps for each budget (the dataset and up to six others).
+
+    Parameters
+    ----------
+    view, rows
+        A dataset of a ledger, and its charges.
+    place
+        A file, whose name says its kind.
+    """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.ticker import PercentFormatter
 
@@ -404,6 +428,18 @@ def write_summary(place: Path, done: TrainedTable) -> list[str]:
     """Write text and picture beside a model; return what to say of those that failed.
 
     The model was paid for, and no picture of it is worth an error.
+
+    Parameters
+    ----------
+    place
+        The directory of the model.
+    done
+        What was trained.
+
+    Returns
+    -------
+    list of str
+        The names of the files.
     """
 
     def text(target: Path) -> None:
@@ -425,7 +461,18 @@ def write_summary(place: Path, done: TrainedTable) -> list[str]:
 
 
 def summary_lines(done: TrainedTable) -> list[str]:
-    """Say what was learned, what it costs and for whom; nothing that was not released."""
+    """Say what was learned, what it costs and for whom; nothing that was not released.
+
+    Parameters
+    ----------
+    done
+        What was trained.
+
+    Returns
+    -------
+    list of str
+        Sentences to print.
+    """
     schema, certificate = done.model.schema, done.certificate
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
     cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"

@@ -82,7 +82,18 @@ def in_house_style(draw: Callable[P, R]) -> Callable[P, R]:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return a figure of the given size in inches that belongs to no window."""
+    """Return a figure of the given size in inches that belongs to no window.
+
+    Parameters
+    ----------
+    width, height
+        In inches.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, in the style of the house.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -92,7 +103,13 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def tidy_axes(axes: Axes) -> None:
-    """Leave out what carries no information."""
+    """Leave out what carries no information.
+
+    Parameters
+    ----------
+    axes
+        Those of matplotlib.
+    """
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, which="major", color="#E4E4E4", linewidth=0.7)
     axes.set_axisbelow(True)
@@ -203,6 +220,18 @@ def spread_labels(heights: list[float], *, gap: float) -> list[float]:
 
     >>> spread_labels([0.5, 0.5, 0.9], gap=0.2)
     [0.4, 0.6, 0.9]
+
+    Parameters
+    ----------
+    heights
+        Where labels should stand.
+    gap
+        How far apart they must be.
+
+    Returns
+    -------
+    list of float
+        Where they do stand.
     """
     pools: list[list[float]] = []
     for i, height in enumerate(heights):

@@ -69,6 +69,33 @@ def membership_page(
     ``exposed`` is how many of the most exposed records to list for the strongest attack.
     ``loss`` is the guarantee that the model was trained with; the curve that it allows is
     drawn and compared.
+
+    Parameters
+    ----------
+    results
+        Of one or several attacks on one model.
+    title, about
+        The title, and facts for its first table.
+    class_names
+        What the classes are called.
+    exposed
+        How many of the most exposed records to list.
+    public_members
+        Whether the members are canaries or public.
+    loss
+        What the model was trained with.
+    confidence
+        Of the intervals.
+
+    Returns
+    -------
+    Page
+        Internal, unless members are public and none is listed.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     every = [results] if isinstance(results, MembershipResult) else list(results)
     if not every or not all(isinstance(result, MembershipResult) for result in every):
@@ -109,6 +136,16 @@ def strongest_attack(results: Sequence[MembershipResult]) -> MembershipResult:
     """Return the attack that was strongest on shadow models, or else on the target, in hindsight.
 
     In hindsight it is the one that finds most members at the smallest supported reported rate.
+
+    Parameters
+    ----------
+    results
+        Of attacks on one target.
+
+    Returns
+    -------
+    MembershipResult
+        The one to quote.
     """
     marked = _marked(results)
     if marked is not None:

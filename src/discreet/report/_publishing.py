@@ -41,7 +41,25 @@ _RELEASED = (
 
 
 def model_certificate(directory: str | Path) -> Certificate:
-    """Read the certificate that a learner saved with its model, and compare the two."""
+    """Read the certificate that a learner saved with its model, and compare the two.
+
+    Parameters
+    ----------
+    directory
+        Where a learner saved its model.
+
+    Returns
+    -------
+    Certificate
+        The one that belongs to it.
+
+    Raises
+    ------
+    FileUnusable
+        If there is no model with a certificate.
+    SchemaError
+        If the two do not belong together.
+    """
     place = Path(directory)
     try:
         known = json.loads((place / "certificate.json").read_text(encoding="utf-8"))
@@ -102,13 +120,39 @@ def model_files(directory: str | Path) -> list[str]:
 
     A directory in which a run was checkpointed, or in which somebody keeps records, holds files
     that nobody has paid for.
+
+    Parameters
+    ----------
+    directory
+        Where a learner saved its model.
+
+    Returns
+    -------
+    list of str
+        Names.
     """
     place = Path(directory)
     return [name for name in _RELEASED if (place / name).is_file()]
 
 
 def read_audit(path: str | Path) -> TrainingAudit:
-    """Read the outcome of an audit that was written with ``json.dumps(audit.to_json())``."""
+    """Read the outcome of an audit that was written with ``json.dumps(audit.to_json())``.
+
+    Parameters
+    ----------
+    path
+        A file.
+
+    Returns
+    -------
+    TrainingAudit
+        What it says.
+
+    Raises
+    ------
+    InvalidValue
+        If it is not the outcome of an audit.
+    """
     try:
         body = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -134,6 +178,25 @@ def write_certificate(
 
     With the ledger that was charged, the publication is recorded there: a certificate that is
     changed later, however little, is then found out.
+
+    Parameters
+    ----------
+    directory
+        Where ``public/`` is made.
+    certificate
+        A published one.
+    ledger
+        The one that was charged.
+
+    Returns
+    -------
+    tuple of two Path
+        The document and its page.
+
+    Raises
+    ------
+    InvalidValue
+        If audits are unsound, or no ledger was charged and one is given.
     """
     document = certificate.to_json()
     page = certificate_page(document)
@@ -151,7 +214,27 @@ def write_certificate(
 def write_annex(
     directory: str | Path, facts: InternalFacts, certificate: Mapping[str, Any]
 ) -> tuple[Path, Path]:
-    """Write what must not be published into ``internal/``, which its owner alone may read."""
+    """Write what must not be published into ``internal/``, which its owner alone may read.
+
+    Parameters
+    ----------
+    directory
+        Where ``internal/`` is made.
+    facts
+        What stays in the house.
+    certificate
+        The public document.
+
+    Returns
+    -------
+    tuple of two Path
+        The document and its page.
+
+    Raises
+    ------
+    SchemaError
+        If the certificate is not one.
+    """
     place = _made(Path(directory) / "internal", mode=0o700)
     document = internal_annex(facts, certificate)
     page = annex_page(facts, certificate)
@@ -164,7 +247,23 @@ def _made(place: Path, *, mode: int = 0o777) -> Path:
 
 
 def file_hashes(directory: str | Path, names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of files, by names relative to the directory of the certificate."""
+    """The SHA-256 of files, by names relative to the directory of the certificate.
+
+    Parameters
+    ----------
+    directory, names
+        Files, by their names in a directory.
+
+    Returns
+    -------
+    dict
+        Their SHA-256.
+
+    Raises
+    ------
+    InvalidValue
+        If one cannot be read.
+    """
     place = Path(directory)
     found = {}
     for name in names:

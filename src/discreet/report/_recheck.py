@@ -48,6 +48,21 @@ def recheck(directory: str | Path) -> list[Rechecked]:
     """Look at every certificate, model and ledger of version 0.1 below ``directory``.
 
     Nothing is written. Files of later versions, and files of other programs, are not listed.
+
+    Parameters
+    ----------
+    directory
+        Where version 0.1 left ledgers and certificates.
+
+    Returns
+    -------
+    list of Rechecked
+        What was found, file by file.
+
+    Raises
+    ------
+    SchemaError
+        If there is no such directory.
     """
     top = Path(directory)
     if not top.is_dir():

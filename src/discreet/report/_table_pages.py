@@ -26,6 +26,27 @@ def anonymity_page(
 
     It is internal, because it is computed from records. ``public_records`` says that these are
     public or made up; with ``exposed`` rows listed the page is internal in any case.
+
+    Parameters
+    ----------
+    result
+        The profile of a table.
+    title, about
+        The title, and facts for its first table.
+    exposed
+        How many rows in small groups to list.
+    public_records
+        Whether the rows are public or made up.
+
+    Returns
+    -------
+    Page
+        Internal, unless they are and none is listed.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     declared = declared_public(public_records)
     count = _validate.integer("exposed", exposed, at_least=0)
@@ -199,6 +220,27 @@ def linkage_page(
 
     It is internal, because it is computed from records. ``public_records`` says that these are
     public or made up; with ``exposed`` matches listed the page is internal in any case.
+
+    Parameters
+    ----------
+    result
+        What was linked.
+    title, about
+        The title, and facts for its first table.
+    exposed
+        How many matches to list.
+    public_records
+        Whether the rows are public or made up.
+
+    Returns
+    -------
+    Page
+        Internal, unless they are and none is listed.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is wrong.
     """
     declared = declared_public(public_records)
     count = _validate.integer("exposed", exposed, at_least=0)

@@ -91,6 +91,23 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     The file is the JSON that a learner wrote or that was published, an annex, or the page. With
     ``ledger`` the entries that the certificate names must be on its chains, and what it recorded
     of the run and of the publication must be what the certificate says.
+
+    Parameters
+    ----------
+    path
+        The JSON, the page, the envelope or the annex of a certificate.
+    ledger
+        The one that was charged, if it is at hand.
+
+    Returns
+    -------
+    list of Check
+        Every question that was asked; ``None`` where it could not be.
+
+    Raises
+    ------
+    InvalidValue
+        If the file cannot be read.
     """
     place = Path(path)
     text = _text(place)
@@ -125,7 +142,23 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
 
 
 def read_document(path: str | Path) -> dict[str, Any]:
-    """Read the JSON of a certificate from its own file or from inside its page."""
+    """Read the JSON of a certificate from its own file or from inside its page.
+
+    Parameters
+    ----------
+    path
+        As for :func:`verify_certificate`.
+
+    Returns
+    -------
+    dict
+        The document.
+
+    Raises
+    ------
+    InvalidValue
+        If there is none.
+    """
     place = Path(path)
     text = _text(place)
     if _is_page(place):
@@ -714,6 +747,21 @@ def find_signature(path: str | Path) -> SignedCertificate | None:
     """Return what was signed of a certificate: inside its page or envelope, or in the one beside.
 
     An envelope that is there and cannot be read is an error.
+
+    Parameters
+    ----------
+    path
+        As for :func:`verify_certificate`.
+
+    Returns
+    -------
+    SignedCertificate or None
+        What was signed.
+
+    Raises
+    ------
+    FileUnusable
+        If an envelope is damaged.
     """
     place = Path(path)
     try:
@@ -731,7 +779,25 @@ def find_signature(path: str | Path) -> SignedCertificate | None:
 
 
 def verify_signature(path: str | Path, keys: TrustedKeys | None) -> list[Check]:
-    """Ask who signed a certificate; nothing is asked if it is not signed and no key was given."""
+    """Ask who signed a certificate; nothing is asked if it is not signed and no key was given.
+
+    Parameters
+    ----------
+    path
+        As for :func:`verify_certificate`.
+    keys
+        Whom to trust.
+
+    Returns
+    -------
+    list of Check
+        Nothing if it is not signed and no key was given.
+
+    Raises
+    ------
+    FileUnusable
+        If an envelope is damaged.
+    """
     signed = find_signature(path)
     if signed is None:
         return [] if keys is None else [Check(_SIGNED, False, "it is not signed")]

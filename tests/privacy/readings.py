@@ -135,6 +135,9 @@ EXPRESSIONS = [
     "Gaussian(1.0).poisson(rate=0.05, at_most=55, population=1000)",
     "50 * Gaussian(2.0).poisson(rate=0.01, at_most=140, population=10000)",
     "10 * Gaussian(2.0, 'zero_out').poisson(rate=0.1)",
+    "GaussianMixture(2.0, (0, 0.5, 1.7), (0.2, 0.5, 0.3))",
+    "PureDP(0.5).best_of(10)",
+    "Gaussian(10.0).best_of(10, 0.5)",
 ]
 
 

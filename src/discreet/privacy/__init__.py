@@ -8,12 +8,12 @@ from discreet.privacy._allocation import Allocated
 from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
 from discreet.privacy._composition import Composition, Grouped, compose
 from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
-from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian
+from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian, GaussianMixture
 from discreet.privacy._laplace import DiscreteLaplace, Laplace
 from discreet.privacy._loss import ACCOUNTANTS, Atom, Bounds, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
 from discreet.privacy._sampling import CappedPoisson, PoissonSampled, SampledWithoutReplacement
-from discreet.privacy._selection import Exponential
+from discreet.privacy._selection import BestOf, Exponential
 from discreet.privacy._shuffling import Shuffled
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ __all__ = [
     "Allocated",
     "ApproxDP",
     "Atom",
+    "BestOf",
     "Bounds",
     "CappedPoisson",
     "Cells",
@@ -55,6 +56,7 @@ __all__ = [
     "Filter",
     "FinitePair",
     "Gaussian",
+    "GaussianMixture",
     "Grouped",
     "Laplace",
     "Loss",

@@ -40,14 +40,20 @@ _LEAST_RATE = 1e-12
 def calibrate(
     make_loss: Callable[[float], Loss],
     *,
-    epsilon: float,
-    delta: float,
+    epsilon: float | None = None,
+    delta: float | None = None,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    fpr: float | None = None,
     bracket: tuple[float, float],
     increasing: bool | None = None,
     tolerance: float = _TOLERANCE,
     accountant: str = "best",
 ) -> float:
-    """Find the riskiest parameter in ``bracket`` whose loss is (epsilon, delta)-DP.
+    """Find the riskiest parameter in ``bracket`` whose loss meets a target.
+
+    The target is (epsilon, delta), or what a membership attacker can reach: an ``advantage``, or
+    a true-positive rate at a false-positive rate.
 
     Parameters
     ----------
@@ -55,7 +61,11 @@ def calibrate(
         Makes the loss of a parameter; it must cost more and more, or less and less, as the
         parameter grows.
     epsilon, delta
-        The target.
+        The target, if it is a guarantee.
+    advantage
+        The target, if it is the most that TPR - FPR of an attacker may be.
+    tpr, fpr
+        The target, if it is the most true positives of an attacker with so many false ones.
     bracket
         The least and the largest parameter to consider, both positive.
     increasing
@@ -81,13 +91,50 @@ def calibrate(
     ends = _validate.several("bracket", bracket, "two numbers, the lower one first", count=2)
     low = _validate.real("bracket", ends[0], above=0)
     high = _validate.real("bracket", ends[1], above=low)
-    search = _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    search = _aimed_search(epsilon, delta, advantage, (tpr, fpr), make_loss, tolerance, accountant)
     if increasing is None:
         costs = search.read(low), search.read(high)
         increasing = costs[1] >= costs[0]
         if max(costs) <= search.target:
             return high if increasing else low
     return search.run(math.sqrt(low) * math.sqrt(high), (low, high), increasing=increasing)
+
+
+def _aimed_search(
+    epsilon: float | None,
+    delta: float | None,
+    advantage: float | None,
+    rates: tuple[float | None, float | None],
+    make_loss: Callable[[float], Loss],
+    tolerance: float,
+    accountant: str,
+) -> _Search:
+    """Return the search for the one target that is given."""
+    guarantee = epsilon is not None and delta is not None
+    given = [guarantee, advantage is not None, None not in rates]
+    stray = [(epsilon is None) != (delta is None), (rates[0] is None) != (rates[1] is None)]
+    if sum(given) != 1 or any(stray):
+        raise InvalidValue(
+            "target",
+            (epsilon, delta, advantage, *rates),
+            "epsilon and delta, advantage, or tpr and fpr",
+        )
+    if epsilon is not None and delta is not None:
+        return _Search.toward(epsilon, delta, make_loss, tolerance, accountant)
+    if accountant != "best":
+        raise InvalidValue("accountant", accountant, "best for a target that is a risk")
+    if advantage is not None:
+        most = _validate.real("advantage", advantage, above=0, below=1)
+        search = _Search.toward(
+            2.0 * ndtri(0.5 + 0.5 * most), 0.0, make_loss, tolerance, accountant
+        )
+        search.risk = _Risk("advantage", most, None)
+        return search
+    level = _validate.real("fpr", rates[1], above=0, below=1)
+    most = _validate.real("tpr", rates[0], above=level, below=1)
+    search = _Search.toward(ndtri(most) - ndtri(level), 0.0, make_loss, tolerance, accountant)
+    search.risk = _Risk("tpr", most, level)
+    return search
 
 
 def least_noise_multiplier(
@@ -343,6 +390,24 @@ class _Point:
     y: float
 
 
+@dataclass(frozen=True)
+class _Risk:
+    """What an attacker may reach: an advantage, or true positives at a rate of false ones."""
+
+    name: str
+    most: float
+    fpr: float | None
+
+    def read(self, loss: Loss, target: float) -> float:
+        """Return mu of the Gaussian with the risk of the loss, beyond the target if the risk is."""
+        reached = loss.advantage() if self.fpr is None else float(loss.tradeoff(self.fpr))
+        if reached >= 1.0:
+            return math.inf
+        level = 0.5 - 0.5 * reached if self.fpr is None else self.fpr
+        mu = float(ndtri(level + reached if self.fpr is None else reached) - ndtri(level))
+        return max(mu, target * (1.0 + 1e-12)) if reached > self.most else min(mu, target)
+
+
 @dataclass
 class _Search:
     """A bracketed secant search on log(parameter) for one target."""
@@ -359,6 +424,7 @@ class _Search:
     risky: _Point | None = None
     best: float | None = None
     gaps: list[float] = field(default_factory=list)
+    risk: _Risk | None = None
 
     @classmethod
     def toward(
@@ -393,6 +459,8 @@ class _Search:
         return gaussian_mu(self.aim, self.delta)
 
     def read(self, parameter: float) -> float:
+        if self.risk is not None:
+            return self.risk.read(self.make_loss(parameter), self.target)
         return self.make_loss(parameter).epsilon(delta=self.delta, accountant=self.accountant)
 
     def nudge(self, parameter: float) -> float:
@@ -404,6 +472,10 @@ class _Search:
         raise self._unreachable(parameter)
 
     def _unreachable(self, safest: float) -> InvalidValue:
+        if self.risk is not None:
+            return InvalidValue(
+                self.risk.name, self.risk.most, f"more: the safest parameter {safest:g} exceeds it"
+            )
         reached = self.read(safest)
         least = f"at least {reached:g}" if math.isfinite(reached) else "a reachable target"
         return InvalidValue(

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
+from discreet.errors import InvalidValue, RelationMismatch
 from discreet.privacy._claims import ZCDP
 from discreet.privacy._loss import Atom, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
@@ -195,6 +196,98 @@ class GDP(_Normal):
 
     def subset_renyi(self, orders: Array, rate: float) -> Array:
         return self.as_gaussian().subset_renyi(orders, rate)
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class GaussianMixture(Atom):
+    """Gaussian noise on a contribution of random size: N(0, s^2) against a mixture of N(c_j, s^2).
+
+    For a person with capped, unequal contributions: ``shifts`` are the sizes that what the person
+    adds in one release may have, in clip norms, and ``weights`` how likely each is, by sampling
+    that does not depend on the data. Vectors of these lengths are covered by numbers on one line:
+    that moves them together, and equal signs together raise every hockey stick. Larger shifts
+    dominate smaller ones.
+
+    Parameters
+    ----------
+    noise_multiplier : float
+        Standard deviation over clip norm.
+    shifts : tuple of float
+        At least 0 and distinct, in any order.
+    weights : tuple of float
+        Their probabilities.
+    relation : Relation or str
+        Only add_remove or zero_out.
+    """
+
+    noise_multiplier: float
+    shifts: tuple[float, ...]
+    weights: tuple[float, ...]
+    relation: Relation = Relation.ADD_REMOVE
+
+    def check(self) -> None:
+        noise = _validate.real("noise_multiplier", self.noise_multiplier, above=0, at_most=1e150)
+        given = _validate.several("shifts", self.shifts, "the sizes of a contribution")
+        shifts = [_validate.real("shifts", value, at_least=0, at_most=1e150) for value in given]
+        weighed = _validate.several(
+            "weights", self.weights, "a probability for each shift", count=len(shifts)
+        )
+        weights = [_validate.real("weights", value, at_least=0, at_most=1) for value in weighed]
+        if not shifts or abs(math.fsum(weights) - 1.0) > 1e-12:
+            raise InvalidValue("weights", self.weights, "probabilities that sum to 1 within 1e-12")
+        known = sorted((c, w) for c, w in zip(shifts, weights, strict=True) if w > 0)
+        if len({c for c, _ in known}) < len(known) or known[-1][0] == 0.0:
+            raise InvalidValue("shifts", self.shifts, "distinct numbers, the largest above 0")
+        if known[-1][0] / noise > LARGEST_SAMPLED_MU or known[-1][0] / noise < SMALLEST_MU:
+            raise InvalidValue(
+                "shifts",
+                self.shifts,
+                f"at most {LARGEST_SAMPLED_MU:g} times the noise, and more than none",
+            )
+        if self.relation is Relation.REPLACE:
+            raise RelationMismatch("a mixture of shifts speaks of a unit that comes or goes")
+        self._set(
+            noise_multiplier=noise,
+            shifts=tuple(c for c, _ in known),
+            weights=tuple(w for _, w in known),
+        )
+
+    def _scaled(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.array(self.weights), np.array(self.shifts) / self.noise_multiplier
+
+    def pair(self, resolution: Resolution) -> Pair:
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        weights, shifts = self._scaled()
+        only = len(shifts) == 1
+        return Pair.exact(mixtures.group_cells(weights, shifts, resolution), reflected=only)
+
+    def renyi(self, orders: Array) -> Array:
+        """Return Minkowski's bound, at most that of the largest shift, in both directions."""
+        from discreet.privacy import _normal_mixtures as mixtures
+
+        weights, shifts = self._scaled()
+        largest: Array = orders * (float(shifts[-1]) ** 2 / 2.0)
+        away = np.minimum(mixtures.minkowski(orders, shifts**2, np.log(weights)), largest)
+        stays = -math.log(weights[0]) if shifts[0] == 0.0 else math.inf
+        return np.asarray(np.maximum(away, np.minimum(largest, stays)))
+
+    def claim(self) -> None:
+        return None
+
+    def zcdp(self) -> float:
+        return (self.shifts[-1] / self.noise_multiplier) ** 2 / 2.0
+
+    def exact_group(self, size: int, relation: Relation) -> Loss | None:
+        return None
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return f"{self!r} has its sampling in its weights already"
+
+    def touched_mass(self) -> float:
+        missed = self.weights[0] if self.shifts[0] == 0.0 else 0.0
+        return min(1.0, (1.0 - missed) * (1.0 + 1e-15))
 
 
 @final

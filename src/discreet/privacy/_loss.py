@@ -343,6 +343,37 @@ class Loss(metaclass=_Checked):
         exact = self.exact_group(count, target)
         return Grouped(self, count, target) if exact is None else exact
 
+    def best_of(self, mean: float, shape: float | str = 1.0) -> Loss:
+        """Return the loss of publishing the best of a random number of runs of this loss.
+
+        This loss must cover all that one run computes, its result and its score. The number of
+        runs is drawn before the first one and stays secret. A fixed number K is not covered:
+        publishing the best of K runs costs ``K * loss``.
+
+        Parameters
+        ----------
+        mean
+            How many runs are expected, at least 1; 1 gives the loss itself.
+        shape
+            Of the truncated negative binomial law: 1 is geometric, 0 logarithmic; at least -1.
+            ``math.inf`` or ``"poisson"`` is the Poisson law, with which there may be no run.
+
+        Returns
+        -------
+        Loss
+            The loss of the choice; upper bounds only.
+
+        Raises
+        ------
+        InvalidValue
+            If there is no such law.
+        """
+        from discreet.privacy._selection import BestOf
+
+        expected = _validate.real("mean", mean, at_least=1)
+        law = "poisson" if shape == math.inf else shape
+        return self if expected == 1.0 and law != "poisson" else BestOf(self, expected, law)
+
     # --- the contract ----------------------------------------------------------------
     # One of pair and renyi is enough; whatever else is overridden must not be above its default.
 

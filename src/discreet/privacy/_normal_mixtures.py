@@ -119,9 +119,9 @@ def sampled_group_pair(mu: float, rate: float, records: int, resolution: Resolut
         3.0 * float(special.gammaln(n + 1)) + 100.0 + float(np.abs(left[first:]).max())
     )
     # A sum of gains has the mass that went to infinity at 0 too, where P weighs at least 0.1.
-    upper = replace(_group_cells(raised, high_shifts, resolution), error=error + 10.0 * above)
+    upper = replace(group_cells(raised, high_shifts, resolution), error=error + 10.0 * above)
     tails = replace(upper.with_unit, high_tail=upper.with_unit.high_tail + above)
-    lower = replace(_group_cells(lowered, low_shifts, resolution), error=error)
+    lower = replace(group_cells(lowered, low_shifts, resolution), error=error)
     return Pair(replace(upper, with_unit=tails), (lower,))
 
 
@@ -132,7 +132,8 @@ def _fewer_shifts(weights: Array, shifts: Array, *, upwards: bool) -> tuple[Arra
     return np.add.reduceat(weights, starts), shifts[ends if upwards else starts]
 
 
-def _group_cells(weights: Array, shifts: Array, resolution: Resolution) -> Cells:
+def group_cells(weights: Array, shifts: Array, resolution: Resolution) -> Cells:
+    """Return cells for one mixture of any non-negative shifts, in increasing order."""
     if shifts[0] == 0.0 and weights[0] > 0.1:
         return normal_cells(weights[None, :], shifts[None, :], resolution)
     edge = _edges(weights[None, :], shifts[None, :], resolution)
@@ -467,7 +468,7 @@ def _ratio(x: Array, mu: float, rate: float) -> tuple[Array, Array]:
     return gain, sampled_log_ratio(gain, loss, rate)
 
 
-def _minkowski(orders: Array, squares: Array, log_shares: Array) -> Array:
+def minkowski(orders: Array, squares: Array, log_shares: Array) -> Array:
     """a/(a-1) log sum_k c_k exp((a-1) s_k / 2): the triangle inequality of the a-norm."""
     exponents = log_shares + (orders[:, None] - 1.0) * squares / 2.0
     return orders / (orders - 1.0) * special.logsumexp(exponents, axis=1)
@@ -491,7 +492,7 @@ def _sampled_divergence(
     The norms in that bound are those of the continuous Gaussian, which are the larger ones.
     """
     shares = np.array([math.log1p(-rate), math.log(rate)])
-    result = _minkowski(orders, np.array([0.0, mu * mu]), shares)
+    result = minkowski(orders, np.array([0.0, mu * mu]), shares)
     near = (orders * mu < _RESOLVED) & usable
     if bool(np.any(near)):
         result[near] = _lattice_divergence(orders[near], mu, rate, step)
@@ -538,7 +539,7 @@ def binomial_gaussian_divergence(orders: Array, mu: float, rate: float, records:
     """
     k, log_shares = np.arange(records + 1.0), log_binomial(records, rate)
     reach = records * mu
-    result = _minkowski(orders, (k * mu) ** 2, log_shares)
+    result = minkowski(orders, (k * mu) ** 2, log_shares)
     ceiling = -records * math.log1p(-rate)
     if records > _MOST_RECORDS:
         # Too many to integrate; a mixture never has more than its largest shift alone.

@@ -1,4 +1,4 @@
-"""Selections of bounded range, such as the exponential mechanism."""
+"""Selections: of bounded range, such as the exponential mechanism, and the best of several runs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import ClassVar, final
 import numpy as np
 
 from discreet import _validate
-from discreet.privacy._loss import Loss, Relation, as_written
+from discreet.privacy._loss import Loss, Relation, as_written, check_loss, largest_loss, wrap
 from discreet.privacy._pair import Pair, Resolution, hull_of_profile
 from discreet.privacy._renyi import (
     Array,
     Listed,
     Spectrum,
+    curve,
     log_moments,
     response_spectrum,
     sampled_ratio,
@@ -23,6 +24,8 @@ from discreet.privacy._renyi import (
 )
 
 _RANGE_CELLS = 256
+# Orders from 1.02 to about a million at which the second divergence of a choice is tried.
+_TRIED_ORDERS = 1.0 + np.geomspace(0.02, 1e6, 160)
 
 
 @final
@@ -92,6 +95,94 @@ class Exponential(Listed):
         if self.pure_epsilon < 1.0:
             return quadratic
         return min(quadratic, scanned_rho(self, self.pure_epsilon))
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class BestOf(Loss):
+    """The best of a random number of runs of one loss; build it with ``.best_of(mean, shape)``.
+
+    Papernot and Steinke 2022, theorems 2 and 6. The number K of runs is drawn before the first one,
+    independently of the data, and stays secret, as does everything but the best run. Let e(a)
+    be the Renyi curve of one run. If K is truncated negative binomial with the parameters
+    ``shape`` = eta > -1 and gamma, then for every order b the best run has at order a
+
+        e(a) + (1 + eta) ((1 - 1/b) e(b) + log(1 / gamma) / b) + log(mean) / (a - 1).
+
+    Shape 1 is the geometric law, shape 0 the logarithmic one. If K is Poisson, the middle term is
+    ``mean`` times delta of one run at epsilon log(1 + 1 / (a - 1)).
+    """
+
+    base: Loss
+    mean: float
+    shape: float | str = 1.0
+
+    def check(self) -> None:
+        check_loss("base", self.base)
+        mean = _validate.real("mean", self.mean, above=1, at_most=1e12)
+        shape = self.shape
+        if shape != "poisson":
+            shape = _validate.real("shape", shape, above=-1, at_most=1e3)
+        self._set(mean=mean, shape=shape)
+
+    @property
+    def relation(self) -> Relation:
+        return self.base.relation
+
+    def __repr__(self) -> str:
+        return f"{wrap(self.base)}.best_of(mean={self.mean!r}, shape={self.shape!r})"
+
+    def renyi(self, orders: Array) -> Array:
+        once = curve(self.base, orders)
+        several = math.log(self.mean) / (orders - 1.0)
+        if isinstance(self.shape, str):
+            from discreet.privacy._accountants import delta_curve
+
+            at = np.log1p(1.0 / (orders - 1.0))
+            order = np.argsort(at)
+            deltas = np.empty_like(at)
+            deltas[order] = delta_curve(self.base, at[order])
+            bound: Array = (once + self.mean * deltas + several) * (1.0 + 1e-12)
+            return bound
+        tried = curve(self.base, _TRIED_ORDERS)
+        log_gamma = -math.log(stopping_parameter(self.mean, self.shape))
+        second = (1.0 - 1.0 / _TRIED_ORDERS) * tried + log_gamma / _TRIED_ORDERS
+        least = min(float(np.min(second)), log_gamma, largest_loss(self.base))
+        total: Array = (once + (1.0 + self.shape) * least + several) * (1.0 + 1e-12)
+        return total
+
+    def claim(self) -> tuple[Fraction, Fraction] | None:
+        """Return (2 + eta) epsilon where one run is pure: the limit of large orders."""
+        claim = self.base.claim()
+        if claim is None or claim[1] > 0 or isinstance(self.shape, str):
+            return None
+        return claim[0] * (2 + Fraction(self.shape)), Fraction(0)
+
+    def sampling_refusal(self, records: int) -> str | None:
+        return f"{self!r} is a choice among whole runs; sample inside a run instead"
+
+
+def stopping_parameter(mean: float, shape: float) -> float:
+    """Return gamma of the truncated negative binomial law with this mean, rounded down.
+
+    The mean is 1 / gamma for shape 1, (1/gamma - 1) / log(1/gamma) for shape 0 and otherwise
+    eta (1 - gamma) / (gamma (1 - gamma^eta)); it falls as gamma grows.
+    """
+
+    def mean_of(gamma: float) -> float:
+        log = -math.log(gamma)
+        if abs(shape * log) < 1e-9:
+            return (1.0 / gamma - 1.0) / log
+        return shape * (1.0 - gamma) / (gamma * -math.expm1(-shape * log))
+
+    low, high = 1e-300, 1.0 - 1e-12
+    for _ in range(200):
+        middle = math.sqrt(low * high)
+        if mean_of(middle) >= mean:
+            low = middle
+        else:
+            high = middle
+    return low * (1.0 - 1e-12)
 
 
 def _bounded_range_divergence(orders: Array, epsilon: float) -> Array:

@@ -146,3 +146,17 @@ def test_the_table_never_shows_less_than_was_computed(run: Any) -> None:
     low, _, _, _, high = bracket.removeprefix("certified: ").split()
     assert float(low) <= numbers["epsilon_lower"] <= numbers["epsilon_upper"] <= float(high)
     assert math.isclose(float(low), float(high), rel_tol=3e-3)
+
+
+def test_the_history_of_an_opacus_accountant(run: Any, tmp_path: Any) -> None:
+    file = tmp_path / "opacus.json"
+    file.write_text('{"history": [[1.1, 0.01, 100]], "mechanism": "rdp"}')
+    document = json.loads(run("account", "--from", str(file), "--delta", "1e-5", "--json").stdout)
+    assert from_json(document["loss"]) == 100 * Gaussian(1.1).poisson(rate=0.01)
+    assert "Poisson sample" in document["assumption"]
+    text = run("account", "--from", str(file), "--delta", "1e-5").stdout
+    assert "warning: only if every batch was a Poisson sample" in text
+    file.write_text("[[0.0, 0.01, 100]]")
+    refused = run("account", "--from", str(file), "--delta", "1e-5")
+    assert refused.exit_code == 4
+    assert "the history of an Opacus accountant" in refused.stderr

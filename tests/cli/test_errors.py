@@ -51,14 +51,16 @@ RUN = ["--noise-multiplier", "1", "--delta", "1e-5"]
             ["account", *RUN, "--laplace-scale", "1"],
             (
                 "mechanism = --noise-multiplier, --laplace-scale: "
-                "expected one of --noise-multiplier, --laplace-scale, --local-epsilon, --loss"
+                "expected one of --noise-multiplier, --laplace-scale, --local-epsilon, --loss, "
+                "--from"
             ),
         ),
         (
             ["account", "--delta", "1e-5"],
             (
                 "mechanism = none: "
-                "expected one of --noise-multiplier, --laplace-scale, --local-epsilon, --loss"
+                "expected one of --noise-multiplier, --laplace-scale, --local-epsilon, --loss, "
+                "--from"
             ),
         ),
         (

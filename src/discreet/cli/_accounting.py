@@ -32,6 +32,7 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from discreet.privacy import Relation
 
+_ASSUMED = "warning: only if every batch was a Poisson sample, which the history does not say"
 NO_FINITE_EPSILON = "no finite epsilon holds at this delta"
 
 # The options that describe the run, for each parameter that can be found.
@@ -50,8 +51,8 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
     r"""What a release costs: epsilon by every accountant, and a certified bracket.
 
     The bracket holds the exact epsilon of the dominating pair. Where an accountant does
-    not apply, its reason is printed. With --rate and --relation replace, the run under
-    add_remove is converted by the group bound (one removal and one addition).
+    not apply, its reason is printed. An Opacus history does not say whether its batches
+    were Poisson samples; the numbers hold only if they were.
 
     Examples:
       DP-SGD with clipping and Poisson batches
@@ -63,6 +64,8 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
         discreet account --laplace-scale 10 --steps 20 --delta 1e-6
       local reports of ten thousand people behind a trusted shuffler
         discreet account --local-epsilon 1 --shuffled 10000 --delta 1e-6
+      what an Opacus accountant recorded (json.dump(accountant.state_dict(), file))
+        discreet account --from opacus.json --delta 1e-5
       any loss that was written with discreet.privacy.to_json
         discreet account --loss plan.json --delta 1e-6 --json
     """
@@ -72,6 +75,7 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
 
     bounds = loss.epsilon_bounds(delta=delta)
     accountants = every_accountant(loss, delta=delta)
+    assumed = [] if mechanism.history_file is None else [_ASSUMED]
     if as_json:
         print_json(
             {
@@ -83,6 +87,7 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
                 "epsilon_upper": finite(bounds.upper),
                 "tolerance_met": bounds.tolerance_met,
                 "note": bounds.note,
+                **({"assumption": _ASSUMED} if assumed else {}),
                 "accountants": {
                     name: NO_FINITE_EPSILON if value == math.inf else value
                     for name, value in accountants.items()
@@ -99,7 +104,7 @@ def account(delta: float, mechanism: Mechanism, as_json: bool) -> None:
     reasons = [f"{name}: {why}" for name, why in accountants.items() if isinstance(why, str)]
     bracket = f"certified: {at_least(bounds.lower)} <= epsilon <= {at_most(bounds.upper)}"
     note = [f"note: {bounds.note}"] if bounds.note else []
-    print_lines([*(["", *reasons] if reasons else []), "", bracket, *note])
+    print_lines([*(["", *reasons] if reasons else []), "", bracket, *note, *assumed])
 
 
 @click.command(cls=Command)

@@ -271,6 +271,12 @@ def mechanism_options(function: F) -> F:
             metavar="FILE",
             help="Any loss, as written by discreet.privacy.to_json; - is stdin.",
         ),
+        click.option(
+            "--from",
+            "history_file",
+            metavar="FILE",
+            help="The history of an Opacus accountant as JSON; - is stdin.",
+        ),
         rate_option,
         click.option(
             "--sample",
@@ -297,6 +303,7 @@ class Mechanism:
     local_epsilon: str | None = None
     shuffled: str | None = None
     loss_file: str | None = None
+    history_file: str | None = None
     rate: str | None = None
     sample: str | None = None
     population: str | None = None
@@ -310,6 +317,9 @@ class Mechanism:
         relation = None if self.relation is None else Relation.parse(self.relation)
         if self.loss_file is not None:
             run = self._from_file(self.loss_file)
+            relation = relation or run.relation
+        elif self.history_file is not None:
+            run = self._from_history(self.history_file)
             relation = relation or run.relation
         else:
             usual = Relation.ADD_REMOVE if self.local_epsilon is None else Relation.REPLACE
@@ -327,7 +337,7 @@ class Mechanism:
         options = {name: f"--{name.replace('_', '-')}" for name in kinds}
         given = [options[name] for name in kinds if getattr(self, name) is not None]
         if len(given) != 1:
-            expected = f"one of {', '.join(options.values())}, --loss"
+            expected = f"one of {', '.join(options.values())}, --loss, --from"
             raise InvalidValue("mechanism", ", ".join(given) or "none", expected)
         if self.local_epsilon is not None:
             self._refuse("sensitivity", "only with --laplace-scale")
@@ -375,10 +385,25 @@ class Mechanism:
         except (DiscreetError, ValueError) as error:
             raise FileUnusable("loss", name, f"a loss in JSON ({error})") from None
 
+    def _from_history(self, name: str) -> Loss:
+        from discreet._json import read_json
+        from discreet.privacy import from_opacus
+
+        for field in fields(self):
+            if field.name not in ("history_file", "relation"):
+                self._refuse(field.name, "only without --from")
+        text = read_text("from", name)
+        try:
+            return from_opacus(read_json(text, "the history")).loss
+        except (DiscreetError, ValueError) as error:
+            expected = f"the history of an Opacus accountant in JSON ({error})"
+            raise FileUnusable("from", name, expected) from None
+
     def _refuse(self, argument: str, condition: str) -> None:
         value = getattr(self, argument)
         if value is not None:
-            raise InvalidValue(argument, value, condition)
+            name = "from" if argument == "history_file" else argument
+            raise InvalidValue(name, value, condition)
 
 
 def read_text(argument: str, name: str) -> str:

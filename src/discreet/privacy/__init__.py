@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from discreet.privacy._charges import plan_claim
     from discreet.privacy._filters import FILTER_KINDS, Filter, Odometer
+    from discreet.privacy._imports import Imported, from_event, from_opacus
     from discreet.privacy._json import (
         OldLoss,
         from_json,
@@ -58,6 +59,7 @@ __all__ = [
     "Gaussian",
     "GaussianMixture",
     "Grouped",
+    "Imported",
     "Laplace",
     "Loss",
     "Odometer",
@@ -74,7 +76,9 @@ __all__ = [
     "calibrate",
     "compose",
     "every_accountant",
+    "from_event",
     "from_json",
+    "from_opacus",
     "from_pair",
     "largest_rate",
     "least_laplace_scale",
@@ -93,10 +97,13 @@ _LATER = {
     "FILTER_KINDS": "_filters",
     "Filter": "_filters",
     "Odometer": "_filters",
+    "Imported": "_imports",
     "OldLoss": "_json",
     "calibrate": "_calibration",
     "every_accountant": "_accountants",
+    "from_event": "_imports",
     "from_json": "_json",
+    "from_opacus": "_imports",
     "largest_rate": "_calibration",
     "least_laplace_scale": "_calibration",
     "least_noise_multiplier": "_calibration",

@@ -1,4 +1,4 @@
-"""What is kept on disk between runs, and under which name: fingerprints and arrays.
+"""Store arrays on disk between runs, under names made of fingerprints.
 
 An entry is named by everything that its content follows from: the data, the seed, the versions of
 the libraries, and a description of the objects that computed it. Code is not read. Estimators of
@@ -86,7 +86,7 @@ def check_cache_key(cache_key: object) -> None:
 
 
 def own_cache_key(value: object) -> str | None:
-    """Return the text under which an object's results are kept, if it has one of its own."""
+    """Return the text under which an object's results are stored, if it has one of its own."""
     found = getattr(value, "cache_key", None)
     return found if isinstance(found, str) and found else None
 
@@ -209,7 +209,7 @@ class ArrayCache:
 
 
 def _read_array(path: Path, *, mapped: bool) -> NDArray[Any]:
-    """Read one array and nothing else that numpy could read; whatever is wrong raises."""
+    """Read one array and nothing else that numpy could read; raise on any fault."""
     if mapped:
         return np.lib.format.open_memmap(path, mode="r")
     with path.open("rb") as stream:

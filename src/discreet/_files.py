@@ -1,4 +1,4 @@
-"""Write files and directories so that they are complete or absent, whatever happens meanwhile."""
+"""Write files and directories so that a crash leaves them complete or absent."""
 
 from __future__ import annotations
 

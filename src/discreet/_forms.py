@@ -297,7 +297,7 @@ def _at(place: str, name: str) -> str:
 
 
 def _brief(value: object) -> object:
-    """A value as an error shows it: short, whatever was sent."""
+    """Return a value as an error shows it: always short."""
     if isinstance(value, str):
         return value if len(value) <= 60 else value[:57] + "..."
     if value is None or isinstance(value, bool | float):

@@ -68,7 +68,7 @@ class DiscreetError(Exception):
     """Base of everything this package raises on purpose."""
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """``repr``, which Python refuses for integers of very many digits."""
     try:
         return repr(value)
@@ -84,7 +84,7 @@ class InvalidValue(DiscreetError, ValueError):
     """
 
     def __init__(self, argument: str, value: object, expected: str) -> None:
-        super().__init__(f"{argument} = {_shown(value)}: expected {expected}")
+        super().__init__(f"{argument} = {_show(value)}: expected {expected}")
         self.argument = argument
         self.value = value
         self.expected = expected

@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -52,6 +51,7 @@ from discreet.errors import (
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
 from discreet.randomness import source
+from support.calls import at_most_calls
 
 ROWS = [(f"p{at}", at % 90, 1.0 * at, "Oslo", True, "2020-05-01", "x") for at in range(60)]
 QUERY = Sum(of=INCOME, epsilon="1/1000")  # two draws of its noise are equal once in 1e12
@@ -249,18 +249,15 @@ def nested(form: Any, depth: int) -> Any:
     ],
 )
 def test_texts_that_multiply_are_refused_at_once(query: Any) -> None:
-    start = time.perf_counter()
-    with pytest.raises(NotApplicable, match="too large"):
+    with pytest.raises(NotApplicable, match="too large"), at_most_calls(200_000):
         make_plan(query, PERSONS)
-    assert time.perf_counter() - start < 2
 
 
 def test_large_workloads_are_planned_quickly() -> None:
     schema = Schema({"n": Integer(0, 4095)})
     questions = [Compare("<", Field("n"), Value(at)) for at in range(1500)]
-    start = time.perf_counter()
-    plan = make_plan(Workload(questions=questions, epsilon=1), schema)
-    assert time.perf_counter() - start < 5  # cell by cell it took half a minute
+    with at_most_calls(1_000_000):  # cell by cell there are six million
+        plan = make_plan(Workload(questions=questions, epsilon=1), schema)
     assert plan.method == "weights"  # type: ignore[attr-defined]
 
 

@@ -340,7 +340,7 @@ def test_who_comes_while_the_last_one_closes_gets_in(book: Ledger, file: Path, s
         assert last.stdout is not None
         while last.stdout.readline() != f"{step}\n":
             assert last.poll() is None
-        with Ledger.open(file, timeout=5) as ledger:
+        with Ledger.open(file, timeout=60) as ledger:
             ledger.charge("census", TENTH)
             assert ledger.show("census").budget.charges == 2
         last.stdout.read()

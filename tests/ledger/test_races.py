@@ -265,7 +265,7 @@ if child == 0:
         time.sleep(1)
         os.kill(os.getpid(), signal.SIGKILL)
 assert os.waitpid(child, 0)[1] == signal.SIGKILL
-with Ledger.open(path, timeout=5) as other:
+with Ledger.open(path, timeout=60) as other:
     other.charge("census", PureDP("0.1"))
     say(other.verify().ok)
 """

@@ -235,7 +235,7 @@ class SqliteStore:
 
     @classmethod
     def create(cls, path: Path, *, timeout: float, ledger: str) -> SqliteStore:
-        """Make a new directory; whatever is there already is refused."""
+        """Make a new directory; refuse a path where something is already."""
         with new_directory(path) as database, _translated(path):
             fill_database(database, ledger)
         return cls.open(path, timeout=timeout)

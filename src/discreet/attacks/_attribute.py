@@ -87,7 +87,7 @@ class Attribute:
             raise InvalidValue("candidates", candidates, "finite numbers")
         if len(np.unique(rows, axis=0)) != len(rows) or len(rows) < 2:
             raise InvalidValue("candidates", candidates, "at least two values, all different")
-        names = [_shown(row) for row in rows] if values is None else [str(v) for v in values]
+        names = [_show_row(row) for row in rows] if values is None else [str(v) for v in values]
         if len(names) != len(rows) or len(set(names)) != len(names):
             raise InvalidValue("values", values, f"{len(rows)} names, all different")
         rows.setflags(write=False)
@@ -187,7 +187,7 @@ class Attribute:
             raise InvalidValue(argument, f"an array of shape {records.shape}", expected)
 
 
-def _shown(row: NDArray[np.float64]) -> str:
+def _show_row(row: NDArray[np.float64]) -> str:
     return ", ".join(f"{number:.12g}" for number in row)
 
 

@@ -207,7 +207,7 @@ def link_tables(
     unique = counts == 1
     hits = np.bincount(match[unique], minlength=right.rows)
     mutual = unique & (hits[np.maximum(match, 0)] == 1)
-    known = None if who is None else _known(left, right, comparison)
+    known = None if who is None else _match_known(left, right, comparison)
     return LinkageResult(
         keys=tuple(keys),
         tolerance=MappingProxyType(ranges),
@@ -228,7 +228,7 @@ _DAY = re.compile(rb"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _refuse_times_beside_days(key: str, one: CodedColumn, other: CodedColumn) -> None:
-    """A time of the day equals no day: nobody would be found, whatever both say."""
+    """Refuse to compare times with days: they are never equal, so no person would be found."""
     kinds = []
     for column in (one, other):
         texts = [column.texts[code] for code in np.unique(column.codes)]
@@ -374,7 +374,7 @@ class _Comparison:
         return counts, match
 
 
-def _known(
+def _match_known(
     left: CodedTable, right: CodedTable, comparison: _Comparison
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the register's row of each released person, or -1, and whether it is a candidate."""

@@ -1,4 +1,4 @@
-"""A made-up population for trying linkage: nobody in it exists.
+"""Make up a population for trying linkage; none of its people exist.
 
 Sweeney (2000) found that zip code, birth date and sex single out most people of a country (87 %
 by her estimate; Golle (2006) computed 63 % from a later census). This module draws a population of

@@ -95,7 +95,7 @@ class Observation:
         )
 
     def as_different_records(self, *, first: int = 0) -> Observation:
-        """Return the same with every record a record of its own, whatever its values are.
+        """Return a copy in which equal records count as different ones.
 
         For answers without records: equal answers do not make equal records. ``first`` is the
         number of the first one; observations that are used together need different numbers.

@@ -1,4 +1,4 @@
-"""Targets: what an attacker may ask of a model, whatever the model is made of.
+"""Targets: what an attacker may ask of a model of any kind.
 
 A :class:`Target` answers with log-probabilities of the classes, or only with labels. Models
 are wrapped by :func:`as_target`; the wrapped model is never changed and never trained.

@@ -511,7 +511,7 @@ def audit_gaussian(
 
 
 def require_gaussian(mechanism: str, loss: Loss | None) -> None:
-    """Refuse whatever is not declared, or is known not, to be Gaussian.
+    """Refuse a loss that is not declared to be Gaussian or is known not to be.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ def is_insecure(*tables: Mapping[str, str]) -> bool:
 
 
 def delta_warning(delta: float, examples: int) -> str | None:
-    """What a reader must know about a delta that is too large for so many examples."""
+    """Return the warning about a delta that is too large for the number of examples."""
     if delta * examples < 1.0:
         return None
     return (

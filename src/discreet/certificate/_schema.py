@@ -77,16 +77,16 @@ def _faults(
         elif word == "type":
             kinds = [said] if isinstance(said, str) else said
             if not any(_is(value, kind) for kind in kinds):
-                yield f"{place}: {_shown(value)} is not of type {' or '.join(kinds)}"
+                yield f"{place}: {_show(value)} is not of type {' or '.join(kinds)}"
         elif word == "const":
             if not _same(value, said):
-                yield f"{place}: {_shown(value)} is not {said!r}"
+                yield f"{place}: {_show(value)} is not {said!r}"
         elif word == "enum":
             if not any(_same(value, one) for one in said):
-                yield f"{place}: {_shown(value)} is none of {', '.join(map(repr, said))}"
+                yield f"{place}: {_show(value)} is none of {', '.join(map(repr, said))}"
         elif word == "anyOf":
             if not any(next(_faults(value, one, root, at), None) is None for one in said):
-                yield f"{place}: {_shown(value)} fits none of the forms that are allowed"
+                yield f"{place}: {_show(value)} fits none of the forms that are allowed"
         elif word == "if":
             holds = next(_faults(value, said, root, at), None) is None
             yield from _faults(value, rule.get("then" if holds else "else", True), root, at)
@@ -139,7 +139,7 @@ def _text(value: str, word: str, said: Any, place: str) -> Iterator[str]:
     if word == "minLength" and len(value) < said:
         yield f"{place}: the text is too short"
     elif word == "pattern" and re.search(said, value) is None:
-        yield f"{place}: {_shown(value)} does not match {said}"
+        yield f"{place}: {_show(value)} does not match {said}"
 
 
 def _is(value: object, kind: str) -> bool:
@@ -159,6 +159,6 @@ def _referred(name: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -177,7 +177,7 @@ def membership(
         one_of("attack", name, tuple(MEMBERSHIP))
     with output_file(output, ".html") as draft:
         asked = read_model(model, label=label, output=model_output)
-        chosen = _chosen(names, asked, public, train)
+        chosen = _choose_attacks(names, asked, public, train)
         maker = asked.retrain if train is None else _trainer(train)
         given = {"members": members, "nonmembers": nonmembers}
         sets = asked.read_all(given if public is None else {**given, "public": public})
@@ -232,7 +232,7 @@ def _trainer(train: str) -> Callable[..., Any]:
     return made
 
 
-def _chosen(
+def _choose_attacks(
     names: tuple[str, ...], asked: AttackTarget, public: str | None, train: str | None
 ) -> tuple[str, ...]:
     from discreet.attacks import needs_shadows

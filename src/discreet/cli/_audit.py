@@ -63,7 +63,7 @@ def audit_mechanism(
     from discreet.audit.zoo import SPECIMENS, bundled
 
     known = {**bundled(), **SPECIMENS}
-    chosen = _chosen(names or ("bundled",), known, set(bundled()))
+    chosen = _choose_specimens(names or ("bundled",), known, set(bundled()))
     if list_names:
         _print_names(chosen if names else list(known.values()), as_json=as_json)
         return 0
@@ -84,7 +84,9 @@ def audit_mechanism(
     return 6 if any(audit.verdict == "too weak to tell" for _, audit in audits) else 0
 
 
-def _chosen(names: tuple[str, ...], known: dict[str, Specimen], own: set[str]) -> list[Specimen]:
+def _choose_specimens(
+    names: tuple[str, ...], known: dict[str, Specimen], own: set[str]
+) -> list[Specimen]:
     groups = {
         "bundled": [name for name in known if name in own],
         "right": [n for n, one in known.items() if not one.broken and n not in own],

@@ -32,7 +32,7 @@ _NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 
 
 class Readable(Protocol):
-    """Whatever gives bytes in turn, as an open file does."""
+    """An object that gives bytes in turn, as an open file does."""
 
     def read(self, count: int, /) -> bytes:
         """Return the next bytes, at most ``count``; none at the end."""
@@ -228,7 +228,7 @@ def _within(
     return places[inside], line[inside]
 
 
-def _joined(block: RecordBlock, rows: NDArray[np.int64]) -> bytes:
+def _join(block: RecordBlock, rows: NDArray[np.int64]) -> bytes:
     """Return records on lines of their own."""
     starts, ends = block.starts[rows], block.ends[rows]
     if rows.size == block.starts.size and np.all(starts[1:] == ends[:-1] + 1):
@@ -249,7 +249,7 @@ def _cut_by_arrow(
     # The first line is ours and is dropped again: Arrow would take a byte-order mark off it, and
     # has no opinion on an empty input.
     first = b"x" + delimiter * (width - 1)
-    text = b"\n".join([first, _joined(block, rows), b""]) if rows.size else first + b"\n"
+    text = b"\n".join([first, _join(block, rows), b""]) if rows.size else first + b"\n"
     table = csv.read_csv(
         pa.py_buffer(text),
         read_options=csv.ReadOptions(

@@ -103,7 +103,7 @@ class Found:
 
 
 def cache_directory() -> Path:
-    r"""Where downloads are kept: the user's cache directory by the habit of the platform.
+    r"""Return the directory of downloads: the user's cache directory on this platform.
 
     ``$XDG_CACHE_HOME/discreet`` (if that is an absolute path, as its specification demands) or
     ``~/.cache/discreet``, on macOS ``~/Library/Caches/discreet``, on Windows
@@ -166,11 +166,11 @@ def _places(
                 yield file, Path(configured) / file.folder / name, verify
     for file in files:
         for kept in file.urls if revision is None else (revision,):
-            yield file, _kept(file, kept), True
+            yield file, _path_of(file, kept), True
 
 
-def _kept(file: SourceFile, revision: str) -> Path:
-    """Where a download is kept: revisions lie side by side."""
+def _path_of(file: SourceFile, revision: str) -> Path:
+    """Return where a download is stored: revisions lie side by side."""
     packed = file.urls.get(revision, "").endswith(".gz")
     name = next((each for each in file.names if each.endswith(".gz") == packed), file.names[0])
     return cache_directory() / file.folder / revision / name
@@ -203,7 +203,7 @@ def _digest(path: Path, *, unpack: bool) -> str:
 def _downloaded(file: SourceFile, revision: str, looked: list[str]) -> Found:
     """Fetch into a temporary file beside the goal; it gets its name only when it is right."""
     url = file.urls[revision]
-    goal = _kept(file, revision)
+    goal = _path_of(file, revision)
     directory = goal.parent
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -518,7 +518,7 @@ def made_up_purchases(
 
 
 def _clusters(x: NDArray[np.float32], first: NDArray[np.intp]) -> NDArray[np.int64]:
-    """Lloyd's k-means from the records ``first``; a centre that nobody is near stays."""
+    """Run Lloyd's k-means from the records ``first``; a centre without records stays."""
     kinds = len(first)
     centres = x[first].copy()
     nearest = np.full(len(x), -1)

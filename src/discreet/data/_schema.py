@@ -480,7 +480,7 @@ def schema_from_toml(text: str) -> Schema:
         raise SchemaError("the key columns is missing: a schema declares at least one column")
     columns = _table("columns", content["columns"])
     declared = {name: _column(_path("columns", name), item) for name, item in columns.items()}
-    form = _named("csv", lambda: CsvFormat(**written))
+    form = _build_named("csv", lambda: CsvFormat(**written))
 
     def build() -> Schema:
         return Schema(
@@ -492,7 +492,9 @@ def schema_from_toml(text: str) -> Schema:
             **unit,
         )
 
-    return _named("", build, {"person": "unit.person", "rows_per_person": "unit.rows_per_person"})
+    return _build_named(
+        "", build, {"person": "unit.person", "rows_per_person": "unit.rows_per_person"}
+    )
 
 
 def write_toml(content: Mapping[str, Any]) -> str:
@@ -517,10 +519,12 @@ def _column(path: str, content: object) -> Column:
     _known_keys(path, declared, ("type", *_COLUMN_KEYS[kind]))
     missing = {key: declared[key] for key in ("missing",) if key in declared}
     if kind == "boolean":
-        return _named(path, lambda: Boolean(**missing))
+        return _build_named(path, lambda: Boolean(**missing))
     if kind == "categorical":
         other = {key: declared[key] for key in ("other",) if key in declared}
-        return _named(path, lambda: Categorical(declared.get("categories"), **other, **missing))
+        return _build_named(
+            path, lambda: Categorical(declared.get("categories"), **other, **missing)
+        )
     lower, upper = (
         _bounds(f"{path}.bounds", declared["bounds"])
         if "bounds" in declared
@@ -529,7 +533,7 @@ def _column(path: str, content: object) -> Column:
             None,
         )
     )
-    return _named(path, lambda: _BOUNDED[kind](lower, upper, **missing))
+    return _build_named(path, lambda: _BOUNDED[kind](lower, upper, **missing))
 
 
 def _learned(content: object) -> Learned:
@@ -566,7 +570,7 @@ def _known_keys(path: str, content: Mapping[str, Any], known: tuple[str, ...]) -
             raise SchemaError(f"{where} is not a key of a schema; known: " + ", ".join(known))
 
 
-def _named(
+def _build_named(
     path: str, build: Callable[[], Built], renamed: Mapping[str, str] | None = None
 ) -> Built:
     """Build an object; an error about an argument names the key that carried it."""

@@ -115,7 +115,7 @@ class StableCategories:
 
     @property
     def loss(self) -> Loss:
-        """What the histogram costs, whatever comes out."""
+        """What the histogram costs, for every outcome."""
         return _changed(self.relation) * ApproxDP(self.test.epsilon, self.test.delta, self.relation)
 
     def choose(self, counts: Mapping[str, int], source: Source) -> Release[dict[str, int]]:

@@ -154,7 +154,7 @@ class StoredColumn:
 
 
 def fits(low: int, high: int, bits: int) -> bool:
-    """Whether a range fits signed integers of so many bits."""
+    """Whether a range fits signed integers of this many bits."""
     return -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)
 
 

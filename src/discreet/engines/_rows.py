@@ -51,7 +51,7 @@ def read_rows(batch: RawBatch, schema: Schema, columns: Mapping[str, StoredColum
         if isinstance(column, Categorical) and stored.is_text:
             codes, texts = batch.texts(name)
             kept = [_stored_text(text, column) for text in texts]
-            arrays[stored.stored_name] = _taken(pa.array(kept, pa.string()), codes)
+            arrays[stored.stored_name] = _take(pa.array(kept, pa.string()), codes)
             continue
         values = column.to_domain(batch.numbers(name, column))
         if stored.labels is None:
@@ -62,12 +62,12 @@ def read_rows(batch: RawBatch, schema: Schema, columns: Mapping[str, StoredColum
     if schema.person is None:
         return pa.table(arrays)
     codes, names = batch.texts(schema.person)
-    arrays[_NAME] = _taken(pa.array(names, pa.binary()), codes)
+    arrays[_NAME] = _take(pa.array(names, pa.binary()), codes)
     named = np.array([bool(name) for name in names] or [False], dtype=bool)
     return pa.table(arrays).filter(named[codes])
 
 
-def _taken(values: Any, codes: NDArray[np.int64]) -> Any:
+def _take(values: Any, codes: NDArray[np.int64]) -> Any:
     return values.take(import_arrow("pyarrow").array(codes))
 
 

@@ -64,12 +64,14 @@ def open_source(source: Any, schema: Schema, *, table: str | None = None) -> Sou
         return Source(_in_memory(source, schema))
     place = os.fspath(source)
     if place.startswith(_POSTGRES):
-        return Source(lambda: _from_postgres(place, _named(table), schema))
+        return Source(lambda: _from_postgres(place, _require_table(table), schema))
     _check_place(place)
     if table is not None or place.lower().endswith(DATABASES):
         log = Path(place + ".wal")  # rows that are not in the file yet
         files = [place, *([str(log)] if log.exists() else [])]
-        return Source(lambda: _from_duckdb(place, _named(table), schema), _identity(files, table))
+        return Source(
+            lambda: _from_duckdb(place, _require_table(table), schema), _identity(files, table)
+        )
     if "://" in place:
         return Source(lambda: _from_address(place, schema), parquet=place)
     if Path(place).is_dir():
@@ -79,7 +81,7 @@ def open_source(source: Any, schema: Schema, *, table: str | None = None) -> Sou
     return Source(_in_memory(place, schema), _identity([place]), parquet)
 
 
-def _named(table: str | None) -> str:
+def _require_table(table: str | None) -> str:
     if table is None:
         raise InvalidValue("table", None, "the table of a database")
     return table
@@ -185,7 +187,7 @@ def _from_duckdb(place: str, table: str, schema: Schema) -> Iterator[RawBatch]:
 
     with duckdb.connect(place, read_only=True) as connection:
         names = ", ".join(_quoted(name) for name in schema.file_columns)
-        yield from _asked(connection, f"SELECT {names} FROM {_quoted(table)}", schema)
+        yield from _read_query(connection, f"SELECT {names} FROM {_quoted(table)}", schema)
 
 
 def _from_address(place: str, schema: Schema) -> Iterator[RawBatch]:
@@ -194,10 +196,10 @@ def _from_address(place: str, schema: Schema) -> Iterator[RawBatch]:
     with duckdb.connect(":memory:") as connection:
         names = ", ".join(_quoted(name) for name in schema.file_columns)
         address = place.replace("'", "''")
-        yield from _asked(connection, f"SELECT {names} FROM read_parquet('{address}')", schema)
+        yield from _read_query(connection, f"SELECT {names} FROM read_parquet('{address}')", schema)
 
 
-def _asked(connection: Any, query: str, schema: Schema) -> Iterator[RawBatch]:
+def _read_query(connection: Any, query: str, schema: Schema) -> Iterator[RawBatch]:
     reader = connection.sql(query).to_arrow_reader(_BATCH_ROWS)
     check_types(reader.schema, schema)
     for batch in reader:

@@ -127,7 +127,7 @@ class Declared:
 
 
 def declare(estimator: Any) -> Declared:
-    """Return what an estimator was told, by its schema or by its parameters, never by both.
+    """Return what was declared to an estimator, by its schema or by its parameters, never by both.
 
     Raises
     ------

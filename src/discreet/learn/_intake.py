@@ -69,7 +69,7 @@ class OwnedRows:
     ranks: NDArray[np.int64]
 
     def side_by_side(self, values: NDArray[Any], cap: int, *, empty: Any) -> NDArray[Any]:
-        """Return persons x cap (x whatever a row is), with ``empty`` where a person has no row.
+        """Return persons x cap (x the shape of a row), with ``empty`` where a person has no row.
 
         ``values`` are those of the rows that count, in their order.
         """
@@ -185,7 +185,7 @@ def open_rows(
 
 
 def rows_to_judge(estimator: Any, declared: Declared, X: Any) -> NDArray[Any]:
-    """Return the encoded rows of whatever is to be predicted for."""
+    """Return the encoded rows of the data to predict for."""
     schema = declared.schema
     if schema is None:
         table = _table(estimator, X, reset=False, declared=declared)

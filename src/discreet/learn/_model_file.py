@@ -111,7 +111,7 @@ def _read_file(path: str | Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]
 
 
 def load_model(path: str | Path) -> Any:
-    """Return the fitted estimator of a file or a directory, whatever kind it is.
+    """Return the fitted estimator of a file or a directory, of any kind.
 
     Parameters
     ----------

@@ -750,7 +750,7 @@ class Ledger:
             corrected.append(fault)
 
     def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
-        """Replay every chain with fresh budgets and report whatever does not fit.
+        """Replay every chain with fresh budgets and report every fault.
 
         Finds entries that were changed, removed, moved or added, sums that were tampered with,
         datasets that were removed, tables, indexes and guards that are not those of a ledger,

@@ -100,7 +100,7 @@ class SingleRun:
     @property
     @final
     def loss(self) -> Loss:
-        """What the whole run costs, whatever is asked and however early it is left."""
+        """What the whole run costs, for all questions and even if it ends early."""
         return self._loss
 
     @property

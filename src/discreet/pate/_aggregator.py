@@ -100,7 +100,7 @@ class SessionPlan:
         return spent + self.query_mu_squared + self.answer_mu_squared <= self.mu_squared
 
     def queries_covered(self, *, queries: int, answers: int, at_most: int) -> int:
-        """How many more queries are covered, whatever becomes of them."""
+        """How many more queries are covered, answered or not."""
         limits = [at_most]
         if self.queries is not None:
             limits.append(self.queries - queries)

@@ -119,7 +119,7 @@ class DataDependentRDP:
         return min(by_votes, self.data_independent_epsilon(delta=point))
 
     def data_independent_epsilon(self, *, delta: float) -> float:
-        """What all queries cost whatever the votes are, all answered; both directions."""
+        """What all queries cost if all are answered, for all votes; both directions."""
         point = _validate.real("delta", delta, above=0, below=1)
         return float(self._loss.epsilon(delta=point))
 
@@ -315,7 +315,7 @@ class ReleaseNoise:
         return max(above, below) * (1.0 + 1e-12)
 
     def loss(self, relation: Relation | str = Relation.ADD_REMOVE) -> Loss:
-        """What the release of a figure costs by itself, whatever the votes are.
+        """What the release of a figure costs by itself, for all votes.
 
         It comes on top of the loss of the labels: a ledger that is charged for both covers both.
 

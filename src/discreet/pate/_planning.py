@@ -251,10 +251,10 @@ def plan_votes(
         "relation": neighbours,
     }
     if isinstance(aggregator, Aggregator):
-        chosen = _given(aggregator, common, target, point, limit)
+        chosen = _plan_given(aggregator, common, target, point, limit)
     elif aggregator == "auto":
         shape = common["classes"], common["teachers"], neighbours
-        chosen = _chosen(tuple(Aggregator.kinds()), *shape, target, point, limit, share)
+        chosen = _choose(tuple(Aggregator.kinds()), *shape, target, point, limit, share)
     else:
         asked = limit if most is not None else min(limit, 200)
         kinds = {name.lower(): kind for name, kind in Aggregator.kinds().items()}
@@ -324,7 +324,7 @@ def made_up_votes(*, classes: int, teachers: int, agreement: float) -> NDArray[n
 
 
 @lru_cache(maxsize=32)
-def _chosen(
+def _choose(
     _kinds: tuple[str, ...],  # for the cache: one more aggregator may be chosen
     classes: int,
     teachers: int,
@@ -374,7 +374,7 @@ def _worth(prospect: Prospect, classes: int) -> float:
     return prospect.labels * factor * factor
 
 
-def _given(
+def _plan_given(
     aggregator: Aggregator, common: dict[str, Any], epsilon: float, delta: float, limit: int
 ) -> LabelPlan:
     same = (aggregator.classes, aggregator.teachers, aggregator.neighbours) == (

@@ -235,7 +235,7 @@ class SparseVotes(Aggregator):
         )
 
     def loss(self, *, queries: int, answers: int | None = None) -> Loss:
-        """The loss of a session, whatever is asked in it."""
+        """The loss of a session, for all questions."""
         return self.plan(queries=queries, answers=answers).loss
 
     def plan(

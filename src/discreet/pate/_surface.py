@@ -364,7 +364,7 @@ def gaussian_label(
     forward = _gaussian_moment(log_q, log_q_near, rho, orders)
     if not one_sided:
         forward = np.maximum(forward, _gaussian_moment(log_q_near, log_q, rho, orders))
-    return _cut(forward, orders, np.broadcast_to(rho * orders, forward.shape))
+    return _cap_bound(forward, orders, np.broadcast_to(rho * orders, forward.shape))
 
 
 def laplace_label(
@@ -381,7 +381,7 @@ def laplace_label(
     if not one_sided:
         backward = _laplace_moment(log_q_near, log_q, pure_epsilon, orders)
         forward = np.maximum(forward, backward)
-    return _cut(forward, orders, np.broadcast_to(independent, forward.shape))
+    return _cap_bound(forward, orders, np.broadcast_to(independent, forward.shape))
 
 
 def threshold_chances(distances: Array, *, noise: float, step: float) -> tuple[Array, ...]:
@@ -421,7 +421,7 @@ def selection_and_label(
         if not one_sided:
             moments.append(_test_moment(other, here, label, orders))
     worst: Array = np.max(np.stack(moments), axis=0)
-    return _cut(worst, orders, np.broadcast_to(independent, worst.shape))
+    return _cap_bound(worst, orders, np.broadcast_to(independent, worst.shape))
 
 
 def _test_moment(p: tuple[Array, ...], r: tuple[Array, ...], label: Array, orders: Array) -> Array:
@@ -483,7 +483,7 @@ def _parts(log_p: Array, log_r: Array) -> tuple[Array, Array, Array]:
     return low, stay, near
 
 
-def _cut(moment: Array, orders: Array, independent: Array) -> Array:
+def _cap_bound(moment: Array, orders: Array, independent: Array) -> Array:
     with np.errstate(invalid="ignore"):
         bound = (np.maximum(moment, 0.0) * (1.0 + _RELATIVE) + _ABSOLUTE) / (orders - 1.0)
     bound = np.where(np.isnan(bound), np.inf, bound)

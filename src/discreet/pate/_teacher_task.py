@@ -136,7 +136,7 @@ class TeacherTask:
 
 
 def train_and_vote(kind: Any, tasks: Sequence[TeacherTask]) -> list[NDArray[np.int64]]:
-    """Train some teachers of one kind and return their votes, whatever happens inside."""
+    """Train some teachers and return their votes; one that fails casts a fixed vote."""
     results = [task.votes_without_training for task in tasks]
     left = [at for at, vote in enumerate(results) if vote is None]
     # Filters of warnings belong to the process: a thread that ends would show those of another.
@@ -170,7 +170,7 @@ def _answers(kind: Any, tasks: Sequence[TeacherTask], learning: list[int]) -> di
 
 
 def collect_answers(kind: Any, tasks: Sequence[TeacherTask]) -> list[Any]:
-    """Train teachers and return their answers; whatever goes wrong raises."""
+    """Train teachers and return their answers; raise on any fault."""
     if isinstance(kind, GroupTrainer):
         with own_generators(tasks[0].seed):
             return copy.deepcopy(kind).vote_together(

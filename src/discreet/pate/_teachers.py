@@ -211,7 +211,7 @@ class TeacherEnsemble:
         return f"votes-{fingerprint(*texts, task.features, task.labels, task.queries)[:40]}"
 
     def _kept(self, files: ArrayCache, name: str) -> NDArray[np.int64] | None:
-        """Votes that an earlier run has kept, or None: the teacher is then trained."""
+        """Return the votes that an earlier run stored, or None: the teacher is then trained."""
         votes = files.get(name, (len(self.asked),), np.int64)
         if votes is not None and votes.size and not 0 <= votes.min() <= votes.max() < self.classes:
             return None

@@ -270,13 +270,13 @@ def _utility(page: Page, facts: InternalFacts) -> None:
     page.table(("model", "records", "accuracy"), rows)
 
 
-def _named(attacked: Attacked) -> list[MembershipResult]:
+def _name_results(attacked: Attacked) -> list[MembershipResult]:
     return [replace(one, attack=f"{attacked.model}, {one.attack}") for one in attacked.results]
 
 
 def _curves(page: Page, facts: InternalFacts, loss: Loss) -> None:
     page.heading("Who was in the training data")
-    results = [strongest_attack(_named(attacked)) for attacked in facts.attacked]
+    results = [strongest_attack(_name_results(attacked)) for attacked in facts.attacked]
     smallest = min(result.roc.smallest_fpr for result in results)
     rates = np.geomspace(smallest, 1.0, 60)
     most = np.asarray(loss.tradeoff(rates)).tolist()

@@ -59,7 +59,7 @@ _LONGEST = 44
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw in the same way whatever the settings of the caller's matplotlib are."""
+    """Draw in the same way under all settings of the caller's matplotlib."""
     import matplotlib as mpl
 
     with warnings.catch_warnings(), mpl.rc_context(_SETTINGS):

@@ -116,7 +116,7 @@ def _differences(inside: Certificate, beside: Certificate) -> Iterator[str]:
 
 
 def model_files(directory: str | Path) -> list[str]:
-    """The files that learners write to be released; whatever else lies there is nobody's business.
+    """Return the files that learners write to be released, and no others.
 
     A directory in which a run was checkpointed, or in which somebody keeps records, holds files
     that nobody has paid for.
@@ -203,7 +203,7 @@ def write_certificate(
     require_sound_audits(document)
     if ledger is not None and certificate.receipt is None:
         raise InvalidValue("ledger", repr(ledger), "None: no ledger was charged for this release")
-    place = _made(Path(directory) / "public")
+    place = _make_directory(Path(directory) / "public")
     written = write_json(place / "certificate.json", document)
     drawn = page.write(place / "certificate.html")
     if ledger is not None and certificate.receipt is not None:
@@ -235,13 +235,13 @@ def write_annex(
     SchemaError
         If the certificate is not one.
     """
-    place = _made(Path(directory) / "internal", mode=0o700)
+    place = _make_directory(Path(directory) / "internal", mode=0o700)
     document = internal_annex(facts, certificate)
     page = annex_page(facts, certificate)
     return write_json(place / "annex.json", document), page.write(place / "annex.html")
 
 
-def _made(place: Path, *, mode: int = 0o777) -> Path:
+def _make_directory(place: Path, *, mode: int = 0o777) -> Path:
     place.mkdir(mode=mode, parents=True, exist_ok=True)
     return place
 

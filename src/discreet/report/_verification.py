@@ -515,7 +515,7 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
 
 
 def _restored(ledger: Ledger, datasets: set[str]) -> Iterator[Check]:
-    """Say of which datasets the ledger is a restored backup: it knows what it was told."""
+    """Say of which datasets the ledger states that it is a restored backup."""
     for name in sorted(datasets & set(ledger.datasets())):
         entries = ", ".join(map(str, ledger.show(name).restored))
         if entries:

@@ -71,7 +71,7 @@ def test_a_body_that_does_not_arrive_is_given_up(client: Local, study: Study) ->
     began = time.monotonic()
     answer = raw(client, study, "Content-Length: 100\r\n", b"{")
     assert answer.startswith(b"HTTP/1.1 408")
-    assert 0.9 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.9
 
 
 def test_bodies_up_to_the_limit_are_read(client: Local, study: Study) -> None:

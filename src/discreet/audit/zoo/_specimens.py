@@ -471,7 +471,7 @@ def response_wrong_k(value: int, count: int, source: Source) -> Any:
     return _response(value, count, source, categories_assumed=2)
 
 
-def _chosen(
+def _draw_index(
     scores: tuple[int, ...], count: int, source: Source, *, rate: float
 ) -> NDArray[np.int64]:
     """The index i with probability proportional to exp(rate * score), to within 2**-53."""
@@ -490,7 +490,7 @@ def _chosen(
 )
 def exponential_right(scores: tuple[int, ...], count: int, source: Source) -> Any:
     """The exponential mechanism on scores of sensitivity 3: exp(score / (2 * 3))."""
-    return _chosen(scores, count, source, rate=1 / 6)
+    return _draw_index(scores, count, source, rate=1 / 6)
 
 
 @_specimen(
@@ -501,7 +501,7 @@ def exponential_right(scores: tuple[int, ...], count: int, source: Source) -> An
 )
 def exponential_unnormalised(scores: tuple[int, ...], count: int, source: Source) -> Any:
     """The same with exp(score / 2), as if the scores had sensitivity 1."""
-    return _chosen(scores, count, source, rate=1 / 2)
+    return _draw_index(scores, count, source, rate=1 / 2)
 
 
 def _noisy_max(

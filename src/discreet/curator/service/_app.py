@@ -112,7 +112,7 @@ _KINDS = {
 
 @lru_cache(maxsize=1)
 def page_files() -> dict[str, bytes]:
-    """Every file of the page; nothing else can be had, whatever a path says."""
+    """Read every file of the page; no path leads to any other file."""
     folder = files("discreet.curator") / "web"
     return {
         entry.name: entry.read_bytes()

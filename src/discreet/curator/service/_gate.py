@@ -276,7 +276,7 @@ def _header(scope: MutableMapping[str, Any], name: bytes) -> str:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """The body that was read already, then whatever comes."""
+    """Return the body that was read already, then what arrives later."""
     waiting = [body]
 
     async def again() -> Message:

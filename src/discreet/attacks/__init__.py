@@ -64,10 +64,12 @@ from discreet.attacks._membership import (
 from discreet.attacks._membership_run import (
     MEMBERSHIP,
     RetrainedTwin,
+    mark_strongest,
     membership_attacks,
     membership_inputs,
     needs_shadows,
     read_as,
+    strongest_of_three,
 )
 from discreet.attacks._observation import Observation, observe, observe_split
 from discreet.attacks._picture_prior import Prior
@@ -86,7 +88,6 @@ from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
 from discreet.attacks._shadow_pool import ShadowPool, paired_halves
 from discreet.attacks._shadow_scores import ShadowScores
 from discreet.attacks._shokri import shokri
-from discreet.attacks._strongest import mark_strongest, strongest_of_three
 from discreet.attacks._target import OUTPUTS, Target, as_target, class_indices
 from discreet.attacks._training import on_records, seeded_generator
 from discreet.attacks._yeom import yeom

@@ -16,8 +16,8 @@ it is the paper's common variance.
 A model that answers 0 or 1, as forests do, has an infinite logit. Wherever it is cut off, all of
 the record's variance comes from there, and nothing else counts: cut at the resolution of a double,
 LiRA finds a tenth of what it finds when cut at 4. Which limit and which variance are best differs
-by model. They are chosen on the shadow models (:mod:`discreet.attacks._trials`), never on the
-target.
+by model. They are chosen on the shadow models (:mod:`discreet.attacks._shadow_scores`), never on
+the target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from discreet import _validate
 from discreet.attacks import _signals as signals
 from discreet.attacks._contract import attack
 from discreet.attacks._membership import MembershipResult
-from discreet.attacks._trials import strength, trials
+from discreet.attacks._shadow_scores import strength, trials
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -53,11 +53,6 @@ class Records:
             raise InvalidValue(argument, given, "numbers of columns of records, from 0")
         return found
 
-    def followed_by(self, other: Records) -> Records:
-        """Return these records and then those of ``other``."""
-        values = np.concatenate([self.values, other.values])
-        return Records(values, np.concatenate([self.labels, other.labels]), self.columns)
-
     def moved(self, places: Sequence[int]) -> Records:
         """Return the same with the columns at these places, in this order."""
         names = None if self.columns is None else tuple(self.columns[place] for place in places)

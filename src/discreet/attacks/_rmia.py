@@ -20,7 +20,7 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks._contract import attack
 from discreet.attacks._membership import MembershipResult
-from discreet.attacks._trials import strength, trials
+from discreet.attacks._shadow_scores import strength, trials
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from discreet.report._annex import (
     Utility,
     annex_page,
     annex_schema,
+    attack_for_annex,
     internal_annex,
     within_guarantee,
 )
-from discreet.report._attack_annex import attack_for_annex
 from discreet.report._attack_pages import (
     attack_page,
     attribute_page,
@@ -56,14 +56,9 @@ from discreet.report._publishing import (
     write_certificate,
 )
 from discreet.report._recheck import Rechecked, recheck
+from discreet.report._signatures import find_signature, verify_signature
 from discreet.report._table_pages import anonymity_page, linkage_page
-from discreet.report._verification import (
-    Check,
-    find_signature,
-    read_document,
-    verify_certificate,
-    verify_signature,
-)
+from discreet.report._verification import Check, read_document, verify_certificate
 
 __all__ = [
     "COLOURS",

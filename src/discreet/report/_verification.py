@@ -18,21 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
-from discreet._dsse import TrustedKeys, is_envelope
+from discreet._dsse import is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
 from discreet.audit import audit_faults
 from discreet.certificate import (
     COVERS,
     CURATOR,
-    ENVELOPE,
     Certificate,
-    SignedCertificate,
     as_version_2,
     content_hash,
     facts_digest,
     faults_of_0_1,
-    files_of,
     guarantee_of,
     is_of_0_1,
     meaning_of,
@@ -71,8 +68,6 @@ _HERE = f"discreet {__version__}"
 _UNREADABLE = (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError)
 _MODELS = ("model.npz", "model.safetensors")
 _NO_LEDGER = "no ledger was given"
-_SIGNED = "a trusted key signed it"
-_CONTENT = "the signature is of this document and its files"
 
 
 @final
@@ -114,29 +109,29 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     found = read_document(place)
     if found.get("part") == "internal":
         return _annex(found, place.parent)
-    checks = [_run_check("it follows the schema", lambda: _schema(found))]
+    checks = [run_check("it follows the schema", lambda: _schema(found))]
     if checks[0].ok is False:
         return checks
     document, old = as_version_2(found), is_of_0_1(found)
     checks.append(_hash(found))
-    checks.append(_run_check("epsilon is that of the loss", lambda: _epsilon(document)))
+    checks.append(run_check("epsilon is that of the loss", lambda: _epsilon(document)))
     if "title" in document:
         checks += [
-            _run_check("the losses add up to the guarantee", lambda: _losses(document)),
-            _run_check("every accountant says so", lambda: _guarantee(document, old=old)),
-            _run_check("the meaning follows from the loss", lambda: _meaning(document, old=old)),
-            _run_check("the audits say what their counts say", lambda: audit_faults(document)),
+            run_check("the losses add up to the guarantee", lambda: _losses(document)),
+            run_check("every accountant says so", lambda: _guarantee(document, old=old)),
+            run_check("the meaning follows from the loss", lambda: _meaning(document, old=old)),
+            run_check("the audits say what their counts say", lambda: audit_faults(document)),
         ]
     if old:
         checks += _written_by_0_1(found, document, checks)
     else:
-        checks.append(_run_check("no warning was left out", lambda: _warnings(document)))
+        checks.append(run_check("no warning was left out", lambda: _warnings(document)))
     checks += _plan(document, ledger)
     checks += _receipts(document, ledger)
     checks += _recorded(document, ledger)
     checks += _files(document, place.parent)
     checks += _model(document, place.parent, old=old)
-    if _is_page(place):
+    if is_page(place):
         checks.append(_page(found, text))
     return checks
 
@@ -161,7 +156,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
     """
     place = Path(path)
     text = _text(place)
-    if _is_page(place):
+    if is_page(place):
         found = embedded_texts(text)
         if len(found) != 1:
             raise FileUnusable("path", str(path), "a page with one certificate inside")
@@ -175,7 +170,7 @@ def read_document(path: str | Path) -> dict[str, Any]:
     return read_signed(text).document if is_envelope(document) else document
 
 
-def _is_page(place: Path) -> bool:
+def is_page(place: Path) -> bool:
     return place.suffix.lower() in {".html", ".htm"}
 
 
@@ -188,7 +183,7 @@ def _text(place: Path) -> str:
         raise InvalidValue("path", str(place), "a text file in UTF-8") from None
 
 
-def _run_check(what: str, faults: Callable[[], Iterator[str]]) -> Check:
+def run_check(what: str, faults: Callable[[], Iterator[str]]) -> Check:
     """Ask one question; what cannot even be read is a fault as well."""
     try:
         found = list(faults())
@@ -354,7 +349,7 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     """Compute the loss again from the plan, and from what it cost to learn the schema."""
     what = "the loss is that of the plan"
     if document["learner"] == "DP-SGD":
-        return [_run_check(what, partial(_plan_of_dpsgd, document))]
+        return [run_check(what, partial(_plan_of_dpsgd, document))]
     cost = document["plan"].get("schema_cost")
     counted = isinstance(cost, Mapping) and cost.get("counted") is True
     try:
@@ -368,17 +363,17 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     except _UNREADABLE as error:
         checks = [Check(what, False, f"cannot be computed: {error}")]
     else:
-        checks = [_run_check(what, partial(_covered, document, whole))]
+        checks = [run_check(what, partial(_covered, document, whole))]
     if cost is not None:
         asked = partial(_schema_cost, document, cost)
-        checks.append(_run_check("what the schema cost was paid", asked))
+        checks.append(run_check("what the schema cost was paid", asked))
         receipt = cost.get("receipt") if isinstance(cost, Mapping) else None
         if receipt is not None and checks[-1].ok:
             what = "the entry that paid for the schema is on the chain"
             if ledger is None:
                 checks.append(Check(what, None, _NO_LEDGER))
             else:
-                checks.append(_run_check(what, partial(_on_chain, ledger, [receipt])))
+                checks.append(run_check(what, partial(_on_chain, ledger, [receipt])))
     return checks
 
 
@@ -432,12 +427,12 @@ def _written_by_0_1(
     found: Mapping[str, Any], document: Mapping[str, Any], earlier: Sequence[Check]
 ) -> list[Check]:
     """What 0.1 wrote and may have got wrong; docs/pitfalls.md tells what to compute again."""
-    checks = [_run_check("the other fields are as 0.1 wrote them", partial(faults_of_0_1, found))]
+    checks = [run_check("the other fields are as 0.1 wrote them", partial(faults_of_0_1, found))]
     if "warnings" not in found:
         checks.append(Check("no warning was left out", None, "learners of 0.1 wrote none"))
     else:
         asked = partial(warning_faults_of_0_1, found, document)
-        checks.append(_run_check("no warning was left out", asked))
+        checks.append(run_check("no warning was left out", asked))
     parts = [found.get("guarantee", found), *found.get("answers", ())]
     if "guarantee" in found:
         parts.append(found["released"])
@@ -501,7 +496,7 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
         else:
             # Charged once and released twice is charged too little.
             asked = partial(_covers, part["receipt"], by_entry[part["receipt"]["hash"]])
-            checks.append(_run_check(f"{what}: the entry covers it", asked))
+            checks.append(run_check(f"{what}: the entry covers it", asked))
     if document["run"].get("earlier_plans"):
         text = "their receipts are not in this certificate"
         checks.append(Check("the earlier plans: charged to a ledger", None, text))
@@ -509,7 +504,7 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     if paid and ledger is None:
         checks.append(Check("the entries are on the chain", None, _NO_LEDGER))
     elif paid and ledger is not None:
-        checks.append(_run_check("the entries are on the chain", partial(_on_chain, ledger, paid)))
+        checks.append(run_check("the entries are on the chain", partial(_on_chain, ledger, paid)))
         checks += _restored(ledger, {str(receipt["entry"]["dataset"]) for receipt in paid})
     return checks
 
@@ -565,7 +560,7 @@ def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
         names.append("the ledger recorded this publication")
     if ledger is None:
         return [Check(name, None, _NO_LEDGER) for name in names]
-    unit = _run_check("the ledger speaks of the same unit", partial(_unit, document, ledger))
+    unit = run_check("the ledger speaks of the same unit", partial(_unit, document, ledger))
     entry = receipt["entry"]
     try:
         links = [link["entry"] for link in ledger.export(str(entry["dataset"]))["chain"]]
@@ -575,7 +570,7 @@ def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     results = [one["content"]["result"] for one in later if one["kind"] == "outcome"]
     checks = [unit, _run_recorded(names[0], document, results)]
     if _is_answer(document):
-        checks[1] = _run_check(names[0], partial(_answer_faults, document, ledger))
+        checks[1] = run_check(names[0], partial(_answer_faults, document, ledger))
     if len(names) > 1:
         known = {one["content"]["certificate"] for one in later if one["kind"] == "publication"}
         checks.append(_publication_recorded(names[1], document, known))
@@ -674,10 +669,10 @@ def _model(document: Mapping[str, Any], directory: Path, *, old: bool) -> list[C
     place = directory / names[0].parent
     if names[0].is_absolute() or ".." in names[0].parts or not (directory / names[0]).is_file():
         return [Check(what, None, "is not here")]
-    checks = [_run_check(what, partial(_same_model, document, place, old=old))]
+    checks = [run_check(what, partial(_same_model, document, place, old=old))]
     if "title" in document and (place / "certificate.json").is_file():
         what = "the learner's own certificate says the same"
-        checks.append(_run_check(what, partial(_same_as_learner, document, place, old=old)))
+        checks.append(run_check(what, partial(_same_as_learner, document, place, old=old)))
     return checks
 
 
@@ -696,7 +691,7 @@ def _same_as_learner(document: Mapping[str, Any], place: Path, *, old: bool) -> 
 
 def _annex(annex: Mapping[str, Any], directory: Path) -> list[Check]:
     checks = [
-        _run_check("it follows the schema", lambda: _annex_schema(annex)),
+        run_check("it follows the schema", lambda: _annex_schema(annex)),
         _hash(annex),
     ]
     return checks if checks[0].ok is False else [*checks, _belongs_to_public_part(annex, directory)]
@@ -738,79 +733,3 @@ def _page(document: Mapping[str, Any], text: str) -> Check:
 def _drawn_by(page: str) -> str:
     found = re.search(r", pictures by ([^<]*)\.</footer>", page)
     return "nothing" if found is None else found[1]
-
-
-# --- who signed it ---------------------------------------------------------------------------
-
-
-def find_signature(path: str | Path) -> SignedCertificate | None:
-    """Return what was signed of a certificate: inside its page or envelope, or in the one beside.
-
-    An envelope that is there and cannot be read is an error.
-
-    Parameters
-    ----------
-    path
-        As for :func:`verify_certificate`.
-
-    Returns
-    -------
-    SignedCertificate or None
-        What was signed.
-
-    Raises
-    ------
-    FileUnusable
-        If an envelope is damaged.
-    """
-    place = Path(path)
-    try:
-        content = place.read_bytes()
-        if _is_page(place):
-            found = embedded_texts(content.decode("utf-8", "replace"), SIGNATURE)
-            return read_signed(found[0]) if len(found) == 1 else None
-        if place.name.endswith(".dsse.json"):
-            return read_signed(content)
-        beside = place.with_name(ENVELOPE)
-        return read_signed(beside.read_bytes()) if beside.is_file() else None
-    except OSError as error:
-        expected = f"a readable file ({error.strerror})"
-        raise FileUnusable("path", str(error.filename or place), expected) from None
-
-
-def verify_signature(path: str | Path, keys: TrustedKeys | None) -> list[Check]:
-    """Ask who signed a certificate; nothing is asked if it is not signed and no key was given.
-
-    Parameters
-    ----------
-    path
-        As for :func:`verify_certificate`.
-    keys
-        Whom to trust.
-
-    Returns
-    -------
-    list of Check
-        Nothing if it is not signed and no key was given.
-
-    Raises
-    ------
-    FileUnusable
-        If an envelope is damaged.
-    """
-    signed = find_signature(path)
-    if signed is None:
-        return [] if keys is None else [Check(_SIGNED, False, "it is not signed")]
-    checks = [_run_check(_CONTENT, partial(_content_faults, signed, Path(path)))]
-    by = " and ".join(hint or "an unnamed key" for hint, _ in signed.envelope.signatures)
-    if keys is None:
-        return [Check(_SIGNED, None, f"no key was given; it names {by}"), *checks]
-    return [_run_check(_SIGNED, partial(signed.signature_faults, keys)), *checks]
-
-
-def _content_faults(signed: SignedCertificate, place: Path) -> Iterator[str]:
-    document = read_document(place)
-    # An envelope and a page hold the document itself, so there is no file to compare.
-    own = not _is_page(place) and not place.name.endswith(".dsse.json")
-    content = place.read_bytes() if own else None
-    yield from signed.content_faults(document, files_of(document), content=content)

@@ -24,8 +24,8 @@ from discreet.attacks import (
     strongest_of_three,
     yeom,
 )
+from discreet.attacks._shadow_scores import strength, trials
 from discreet.attacks._signals import RESOLUTION
-from discreet.attacks._trials import strength, trials
 from discreet.errors import InvalidValue
 from discreet.report import membership_page, strongest_attack
 from discreet.report._membership_page import quoted_confidence

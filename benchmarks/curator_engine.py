@@ -29,7 +29,7 @@ mpl.use("Agg")
 import matplotlib.pyplot as plt
 
 from discreet.curator import Count, GroupBy, Query, Sum
-from discreet.curator._dataset import CuratedDataset
+from discreet.curator._curator import CuratedDataset
 from discreet.curator._plan import make_plan
 from discreet.data import Categorical, Integer, Real, Schema
 from discreet.engines import Compare, Field, Value

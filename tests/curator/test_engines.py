@@ -2,16 +2,16 @@
 
 import datetime as dt
 import gc
-import json
 import math
 import os
 import random
 import signal
+import subprocess
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from curator.random_expressions import SCHEMA as SIZES
 from curator.random_expressions import some_number, some_rows
 from curator.worlds import KEY, E, bounded_rows, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
-from discreet.curator._dataset import CuratedDataset
-from discreet.curator._plan import make_plan
+from discreet.curator import Curator
+from discreet.curator._curator import CuratedDataset
+from discreet.curator._plan import Plan, make_plan
 from discreet.curator._queries import (
     Count,
     CountPersons,
@@ -56,8 +57,10 @@ from discreet.engines import (
     open_table,
     stored_columns,
 )
+from discreet.engines._scratch import Storage
 from discreet.engines._table import aggregate_part
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
+from discreet.ledger import Ledger
 from ledger.postgres_server import running_server
 
 
@@ -75,7 +78,7 @@ def spark() -> Iterator[None]:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master("local[1,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.adaptive.enabled", "false")
@@ -276,28 +279,52 @@ def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -
     assert others == [one, one]
 
 
-@RAY
-@pytest.mark.slow
-def test_a_worker_that_is_killed_changes_no_answer(nasty: Path, ray: None) -> None:
-    """Ray runs a lost task again; the part depends on records and key alone."""
-    one = open_table(str(nasty), NASTY, engine="arrow", key=KEY)
-    other = open_table(str(nasty), NASTY, engine="ray", key=KEY, partitions=3)
-    mark = nasty.parent / "killed"
-    kill, add_up, touched = os.kill, aggregate_part, str(mark)
+def check_killed_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> None:
+    """A worker dies while it adds up: the answer comes, exact, and there is one charge."""
+    source, mark = stored_source(folder), str(folder / "killed")
+    schema = replace(STORED, columns={"age": STORED.columns["age"]})
+    people = CuratedDataset("people", schema=schema, source=source, key=KEY, **engine)
+    kill, add_up, here = os.kill, aggregate_part, os.getpid()
 
     def die_once(part: Any, aggregation: Aggregation) -> bytes:  # workers know no test module
-        if not Path(touched).exists():
-            Path(touched).touch()
+        if os.getpid() != here and not Path(mark).exists():
+            Path(mark).touch()
             kill(os.getpid(), signal.SIGKILL)
         return add_up(part, aggregation)
 
-    asked = Aggregation(keys=(one.columns["truth"].term,), cap=2)
-    parts = other.map_parts(partial(die_once, aggregation=asked), asked.names)
-    assert mark.exists()
-    counts: Counter[tuple[Any, ...]] = Counter()
-    for part in parts:
-        counts.update({tuple(group): count for group, (count,) in json.loads(part)})
-    assert counts == {group: count for group, (count,) in one.aggregate(asked).items()}
+    monkeypatch.setattr("discreet.engines._table.aggregate_part", die_once)
+    found: list[Any] = []
+    rows = Plan.rows
+    monkeypatch.setattr(Plan, "rows", lambda *of: found.append(rows(*of)) or found[-1])
+    with Ledger.create(folder / "study.ledger") as ledger:
+        ledger.create_dataset("people", epsilon=3, unit="person")
+        curator = Curator(ledger, {"people": people})
+        query = GroupBy(by=(Bucket(Field("age"), 10),), epsilon=1)
+        answer = curator.ask("people", query, analyst="ann")
+        assert Path(mark).exists()
+        assert ledger.show("people").budget.charges == 1
+        again = curator.ask("people", query, analyst="ann")
+        assert (again.value, again.answered_before) == (answer.value, True)
+        assert ledger.show("people").budget.charges == 1
+    people.close()
+    monkeypatch.undo()
+    plain = CuratedDataset("people", schema=schema, source=source, key=KEY, engine="arrow")
+    assert found == [make_plan(query, schema).rows(plain.engine())]
+
+
+@RAY
+@pytest.mark.slow
+def test_a_killed_worker_of_ray_changes_neither_answer_nor_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: None
+) -> None:
+    check_killed_worker(tmp_path, monkeypatch, engine="ray", partitions=3)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_of_spark_changes_neither_answer_nor_charge(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: None
+) -> None:
+    check_killed_worker(tmp_path, monkeypatch, engine="spark", partitions=3)
 
 
 def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
@@ -612,36 +639,162 @@ def test_one_process_runs_spark_at_one_master(spark: None) -> None:
         engine="spark",
         master="local[2]",
     )
-    with pytest.raises(InvalidValue, match=r"local\[1\], where this process runs Spark"):
+    with pytest.raises(InvalidValue, match=r"local\[1,4\], where this process runs Spark"):
         found.prepare()
 
 
-def test_a_kept_table_is_opened_without_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Any change of source or schema reads it again; only its owner may look."""
-    source, keep = tmp_path / "people.csv", tmp_path / "kept"
-    source.write_text("who,age\n" + "".join(f"p{at % 9},{at}\n" for at in range(60)))
-    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=3)
-    asked = Aggregation(keys=(Lowering(stored_columns(schema)).key(Field("age")).term,), cap=3)
-    first = open_table(source, schema, engine="arrow", keep=keep).aggregate(asked)
-    for place in (keep, *keep.rglob("*")):
+STORED = Schema(
+    {"age": PEOPLE.columns["age"], "text": Categorical()}, person="who", rows_per_person=3
+)
+
+
+def stored_source(folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = range(60)
+    columns = {
+        "who": [f"p{at % 9}" for at in rows],
+        "age": list(rows),
+        "text": [["x", "12"][at % 2] for at in rows],
+    }
+    pq.write_table(pa.table(columns), folder / "people.parquet")
+    return folder / "people.parquet"
+
+
+def by_age(opened: Any) -> Any:
+    lowering = Lowering(stored_columns(STORED))
+    number = lowering.number(ToNumber("text", lower=0, upper=20, default=1))
+    keys = (lowering.key(Field("age")).term,)
+    return opened.aggregate(Aggregation(keys=keys, sums=(number,), cap=3))
+
+
+def check_stored(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> None:
+    """The second opening reads no source; both have the rows of a table that is not stored."""
+    source, keep = stored_source(folder), folder / "stored"
+    plain = open_table(source, STORED, engine="arrow", key=KEY)
+    first = open_table(source, STORED, key=KEY, keep=keep, **engine)
+    assert by_age(first) == by_age(plain)
+    first.close()
+    (home,) = keep.iterdir()
+    for place in (keep, home, *home.iterdir()):
         assert place.stat().st_mode & 0o77 == 0, place
     with monkeypatch.context() as patch:
-        patch.setattr("discreet.engines._arrow.read_rows", None)
-        for engine in ("arrow", "duckdb"):
-            assert open_table(source, schema, engine=engine, keep=keep).aggregate(asked) == first
-        wider = Schema({"age": Integer(0, 99)}, person="who", rows_per_person=3)
-        with pytest.raises(TypeError):  # it reads
-            open_table(source, wider, engine="arrow", keep=keep)
-    source.write_text(source.read_text() + "p0,99\n")
-    assert open_table(source, schema, engine="arrow", keep=keep).aggregate(Aggregation()) == {
-        (): (61,)
-    }
-    assert forget_tables(keep) == 2
+        for module in ("_arrow.read_rows", "_clusters.parquet_table"):
+            patch.setattr(f"discreet.engines.{module}", None)
+        again = open_table(source, STORED, key=KEY, keep=keep, **engine)
+    assert by_age(again) == by_age(plain)
+    again.close()
+    assert forget_tables(keep) == 1
+    assert list(keep.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
+def test_a_stored_table_is_opened_without_reading(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_stored(tmp_path, monkeypatch, engine=engine)
+
+
+@pytest.mark.slow
+def test_postgres_fills_its_server_from_a_stored_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
+) -> None:
+    check_stored(tmp_path, monkeypatch, engine="postgres", address=postgres)
+
+
+@pytest.mark.slow
+def test_spark_opens_a_stored_table_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: None
+) -> None:
+    check_stored(tmp_path, monkeypatch, engine="spark", partitions=3)
+
+
+@RAY
+@pytest.mark.slow
+def test_ray_opens_a_stored_table_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: None
+) -> None:
+    check_stored(tmp_path, monkeypatch, engine="ray", partitions=3)
+
+
+@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
+def test_any_change_builds_another_stored_table(engine: str, tmp_path: Path) -> None:
+    """Source, schema, person column, rules and key: each is in the digest."""
+    source, keep = stored_source(tmp_path), tmp_path / "stored"
+
+    def homes(schema: Schema = STORED, key: bytes | None = KEY) -> set[Path]:
+        opened = open_table(source, schema, engine=engine, key=key, keep=keep)
+        opened.close()
+        return {one for one in keep.iterdir() if one.is_dir()}
+
+    seen = [homes()]
+    assert homes() == seen[0]
+    seen += [
+        homes(replace(STORED, columns={**STORED.columns, "age": Integer(0, 99)})),
+        homes(replace(STORED, person="text", columns={"age": Integer(0, 120)})),
+        homes(key=bytes(32)),
+        homes(key=None),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("discreet.engines._open.RULES", 0)
+        seen.append(homes())
+    content = source.read_bytes()
+    state = source.stat()
+    source.write_bytes(content)  # the same bytes, size and time of change, written again
+    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
+    seen.append(homes())
+    assert [len(one) for one in seen] == [1, 2, 3, 4, 5, 6, 7]
+    assert forget_tables(keep) == 7
+    assert list(keep.iterdir()) == []
+
+
+def test_a_stored_table_needs_a_private_directory_and_a_source_with_a_state(tmp_path: Path) -> None:
+    source, keep = stored_source(tmp_path), tmp_path / "open"
+    keep.mkdir(mode=0o750)
+    with pytest.raises(InvalidValue, match="only its owner may read"):
+        open_table(source, STORED, engine="arrow", keep=keep)
     assert list(keep.iterdir()) == []
     with pytest.raises(InvalidValue, match="not known"):
-        open_table({"who": ["a"], "age": [1]}, schema, engine="arrow", keep=keep)
+        open_table({"who": ["a"], "age": [1], "text": ["x"]}, STORED, keep=tmp_path / "stored")
+    with pytest.raises(FileUnusable, match="a directory with bounded tables"):
+        forget_tables(tmp_path / "nowhere")
+
+
+def test_a_build_that_fails_or_is_killed_leaves_no_table(tmp_path: Path) -> None:
+    source, keep = stored_source(tmp_path), tmp_path / "stored"
+    killed = (
+        "import os, signal, sys\n"
+        "from discreet.engines import _open, open_table\n"
+        "from discreet.data import Integer, Schema\n"
+        "_open.write_part = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "schema = Schema({'age': Integer(0, 120)}, person='who', rows_per_person=3)\n"
+        "open_table(sys.argv[1], schema, engine='arrow', keep=sys.argv[2])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", killed, source, keep], check=False)
+    assert done.returncode == -signal.SIGKILL
+    left = [one.name for one in keep.iterdir() if one.is_dir()]
+    assert [one[:17] for one in left] == ["discreet-curator-"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("discreet.engines._open.write_part", None)
+        with pytest.raises(TypeError):
+            open_table(source, STORED, engine="arrow", keep=keep)
+    assert sorted(one.name for one in keep.iterdir()) == ["key"]
+    opened = open_table(source, STORED, engine="arrow", keep=keep)
+    assert by_age(open_table(source, STORED, engine="arrow", keep=keep)) == by_age(opened)
+    assert len(list(keep.iterdir())) == 2
+
+
+def test_of_two_builders_one_wins(tmp_path: Path) -> None:
+    storage = Storage(tmp_path / "stored", KEY)
+
+    def build(new: Path) -> None:
+        (new / "first").touch()
+        storage.find("t", lambda other: (other / "second").touch())
+
+    home = storage.find("t", build)
+    assert [one.name for one in home.iterdir()] == ["second"]
+    assert list(storage.folder.iterdir()) == [home]
 
 
 def test_fold_and_batches_hand_out_the_capped_rows() -> None:

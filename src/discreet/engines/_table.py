@@ -223,7 +223,7 @@ class Table(ABC):
         """
         schema = self._schema_of(names)
         ipc = import_arrow("pyarrow.ipc")
-        for part in self.map_parts(_part_bytes, self._stored_names(names)):
+        for part in self.map_parts(pack_rows, self._stored_names(names)):
             yield from domain_tables(ipc.open_stream(part).read_all(), schema, rows)
 
     @property
@@ -255,11 +255,12 @@ def _nothing(columns: Mapping[str, StoredColumn], name: str) -> Any:
     return pa.array([], pa.string() if is_text else pa.int64())
 
 
-def _part_bytes(part: Any) -> bytes:
+def pack_rows(part: Any) -> bytes:
+    """Return an Arrow table as bytes, which ``pyarrow.ipc.open_stream`` reads."""
     pa = import_arrow("pyarrow")
     sink = pa.BufferOutputStream()
     with import_arrow("pyarrow.ipc").new_stream(sink, part.schema) as writer:
-        writer.write_table(part)
+        writer.write_table(part.combine_chunks())
     return bytes(sink.getvalue())
 
 

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import signal
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -51,6 +52,7 @@ from discreet.engines import (
     OneOf,
     StartsWith,
     Subtract,
+    Table,
     ToNumber,
     Value,
     forget_tables,
@@ -262,6 +264,40 @@ def test_ray_agrees_to_the_bit(
     agree(*given(what, nasty), asked, engine="ray", partitions=parts)
 
 
+class InSqlite(Table):
+    """An engine from outside: rows as SQLite has them, one table for each part."""
+
+    def __init__(self, schema: Schema, parts: Any, *, place: str) -> None:
+        super().__init__(schema)
+        self._held = sqlite3.connect(place)
+        self._forms: list[Any] = []
+        for at, part in enumerate(parts):
+            self._forms.append(part.schema)
+            self._held.execute(f"CREATE TABLE part{at} ({', '.join(part.column_names)})")
+            marks = ", ".join("?" * part.num_columns)
+            rows = zip(*(column.to_pylist() for column in part.columns), strict=True)
+            self._held.executemany(f"INSERT INTO part{at} VALUES ({marks})", rows)
+
+    def map_parts(self, function: Any, names: Any) -> Any:
+        import pyarrow as pa
+
+        for at, form in enumerate(self._forms):
+            asked = f"SELECT {', '.join(names)} FROM part{at} ORDER BY rowid"
+            columns = list(zip(*self._held.execute(asked), strict=True)) or [()] * len(names)
+            kinds = [form.field(name) for name in names]
+            yield function(pa.table(list(map(list, columns)), schema=pa.schema(kinds)))
+
+    def close(self) -> None:
+        self._held.close()
+
+
+@pytest.mark.parametrize(("what", "asked"), EVERY)
+def test_an_engine_from_outside_agrees_to_the_bit(
+    what: str, asked: list[Query], nasty: Path
+) -> None:
+    agree(*given(what, nasty), asked, engine=InSqlite, place=":memory:")
+
+
 @pytest.mark.slow
 def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -> None:
     draw = random.Random(4)
@@ -299,7 +335,7 @@ def check_killed_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine:
     with Ledger.create(folder / "study.ledger") as ledger:
         ledger.create_dataset("people", epsilon=3, unit="person")
         curator = Curator(ledger, {"people": people})
-        query = GroupBy(by=(Bucket(Field("age"), 10),), epsilon=1)
+        query = Histogram(of=Field("age"), edges=(0, 20, 40, 120), epsilon=1)
         answer = curator.ask("people", query, analyst="ann")
         assert Path(mark).exists()
         assert ledger.show("people").budget.charges == 1
@@ -795,6 +831,44 @@ def test_of_two_builders_one_wins(tmp_path: Path) -> None:
     home = storage.find("t", build)
     assert [one.name for one in home.iterdir()] == ["second"]
     assert list(storage.folder.iterdir()) == [home]
+
+
+LARGE = """
+import resource, sys
+from discreet.data import Real, Schema
+from discreet.engines import Aggregation, _arrow, open_table
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+schema = Schema({f"x{at}": Real(0, 1) for at in range(8)}, person="who", rows_per_person=2)
+few = {name: [0.5] for name in schema.columns} | {"who": ["a"]}
+open_table(few, schema).aggregate(Aggregation())  # everything is imported
+_arrow._IN_MEMORY = 1 << 17
+before = peak()
+table = open_table(sys.argv[1], schema, memory="60MB")
+count = table.aggregate(Aggregation(cap=2))[()][0]
+print(count, peak() - before)
+"""
+
+
+@pytest.mark.slow
+def test_a_table_larger_than_the_memory_that_it_may_use(tmp_path: Path) -> None:
+    """Ten columns of 8 bytes for 4 million rows: the process needs less than half of that."""
+    import duckdb
+
+    source = tmp_path / "large.parquet"
+    columns = ", ".join(f"random() AS x{at}" for at in range(8))
+    duckdb.execute(
+        f"COPY (SELECT range // 4 AS who, {columns} FROM range(4000000)) TO '{source}' "
+        "(FORMAT parquet, ROW_GROUP_SIZE 50000)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE, source], stdout=subprocess.PIPE, text=True, check=True
+    )
+    count, used = map(int, done.stdout.split())
+    assert count == 2_000_000
+    assert used < 160_000_000, used
 
 
 def test_fold_and_batches_hand_out_the_capped_rows() -> None:

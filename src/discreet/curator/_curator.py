@@ -67,7 +67,7 @@ class CuratedDataset:
         *,
         schema: Schema,
         source: Any,
-        engine: str = "duckdb",
+        engine: str | Callable[..., Table] = "duckdb",
         table: str | None = None,
         threads: int = 2,
         key: bytes | None = None,
@@ -79,9 +79,12 @@ class CuratedDataset:
             raise InvalidValue("schema", type(schema).__name__, "a Schema")
         self.schema = schema
         self.columns = stored_columns(schema)
-        self.engine_name = type(source).__name__ if isinstance(source, Table) else engine
-        if engine not in ENGINES:
-            raise InvalidValue("engine", engine, "one of " + ", ".join(ENGINES))
+        if not callable(engine):
+            _validate.one_of("engine", engine, ENGINES)
+        if isinstance(source, Table):
+            self.engine_name = type(source).__name__
+        else:
+            self.engine_name = engine if isinstance(engine, str) else engine.__name__
         _validate.integer("threads", threads, at_least=1, at_most=1024)
         if isinstance(source, Table) and source.schema != schema:
             raise InvalidValue("source", "a table of another schema", "one of this schema")

@@ -33,7 +33,7 @@ class DatabaseTable(Table):
         self._guard = threading.Lock()
 
     def check(self, aggregation: Aggregation) -> None:
-        super().check(aggregation)
+        self.require_persons(aggregation)
         self.compiled(aggregation)
 
     def aggregate(self, aggregation: Aggregation) -> Sums:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def open_table(
     source: Any,
     schema: Schema,
     *,
-    engine: str = "duckdb",
+    engine: str | Callable[..., Table] = "duckdb",
     table: str | None = None,
     key: bytes | None = None,
     keep: str | os.PathLike[str] | None = None,
@@ -40,7 +41,8 @@ def open_table(
     schema
         What the records are; it decides every cell.
     engine
-        ``"arrow"`` (memory and numpy), ``"duckdb"``, ``"postgres"``, ``"spark"`` or ``"ray"``.
+        ``"arrow"`` (memory and numpy), ``"duckdb"``, ``"postgres"``, ``"spark"`` or ``"ray"``; or
+        what makes a :class:`Table` of a schema, an iterator of parts and the options.
     table
         The table of a database that is the source.
     key
@@ -66,7 +68,8 @@ def open_table(
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
-    _validate.one_of("engine", engine, ENGINES)
+    if not callable(engine):
+        _validate.one_of("engine", engine, ENGINES)
     if key is not None and len(key) < 32:
         raise InvalidValue("key", "a key", "at least 32 secret bytes")
     records = open_source(source, schema, table=table)
@@ -86,12 +89,13 @@ def open_table(
             ) from None
         # What an engine says may have a cell in it.
         place = os.fspath(source) if isinstance(source, str | os.PathLike) else "a table"
-        expected = f"records that {engine} can read ({type(error).__name__})"
+        name = engine if isinstance(engine, str) else getattr(engine, "__name__", "the engine")
+        expected = f"records that {name} can read ({type(error).__name__})"
         raise InvalidValue("source", place, expected) from None
 
 
 def _opened(
-    engine: str,
+    engine: str | Callable[..., Table],
     records: Source,
     schema: Schema,
     key: bytes,
@@ -127,6 +131,8 @@ def _opened(
     if storage is not None:
         home = storage.find(_identity(records, schema), write)
         parts = (read_part(place) for place in part_files(home))
+    if callable(engine):
+        return engine(schema, parts, **options)
     return (ArrowTable if engine == "arrow" else PostgresTable)(schema, parts, **options)
 
 

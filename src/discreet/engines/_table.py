@@ -145,12 +145,16 @@ class Table(ABC):
 
     def check(self, aggregation: Aggregation) -> None:
         """Raise ``NotApplicable`` for what the engine cannot compute; no row is read."""
-        if aggregation.names and PERSON in aggregation.names and self.schema.person is None:
-            raise NotApplicable("this table has no persons")
+        self.require_persons(aggregation)
         nothing = import_arrow("pyarrow").table(
             {name: _nothing(self.columns, name) for name in (aggregation.names or self._one_name)}
         )
         aggregate_part(nothing, aggregation)
+
+    def require_persons(self, aggregation: Aggregation) -> None:
+        """Raise ``NotApplicable`` for a cap or a count of persons where the schema names none."""
+        if PERSON in aggregation.names and self.schema.person is None:
+            raise NotApplicable("this table has no persons")
 
     def aggregate(self, aggregation: Aggregation) -> Sums:
         """Return the exact count, and the exact sums in steps, of every group that there is.

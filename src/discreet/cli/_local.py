@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._json import read_json
-from discreet.cli._app import Group
+from discreet.cli._app import Group, print_json, print_lines, print_table, tracked
 from discreet.cli._options import (
     Count,
     Real,
@@ -19,7 +19,6 @@ from discreet.cli._options import (
     picture_option,
     read_text,
 )
-from discreet.cli._output import print_json, print_lines, print_table, tracked
 from discreet.errors import DataCorrupt, FileUnusable, InvalidValue
 
 if TYPE_CHECKING:

@@ -19,16 +19,16 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-BENCHES    := accounting curator-engine curator-service learners learners-defaults noise \
+BENCHES    := accounting curator-engine curator-service learners learners-defaults local noise \
               schema-bounds training walks
-PAPERS     := attacks audit detection dpsgd mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit detection dpsgd local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo test test-slow coverage duplicates judge-calculus judge-certificates lint bench \
-        bench-curator stress-curator mutants-code figures docs clean distclean $(MEASURED) $(RECORDS)
+        bench-curator reproduce-local stress-curator mutants-code figures docs clean distclean $(MEASURED) $(RECORDS)
 
 help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
@@ -41,10 +41,10 @@ help:
 	@echo "make coverage           which branches the tests of make test run through, with a floor"
 	@echo "make lint               the static part of make test"
 	@echo "make bench-NAME         measure, beside targets and peers (QUICK=1: little of all)"
-	@echo "                        accounting curator learners learners-defaults noise"
+	@echo "                        accounting curator learners learners-defaults local noise"
 	@echo "                        schema-bounds training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit detection dpsgd mutants pate pate-labels"
+	@echo "                        attacks audit detection dpsgd local mutants pate pate-labels"
 	@echo "                        theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
@@ -118,6 +118,7 @@ judge-certificates: $(VENV)/installed-test
 
 bench: $(addprefix bench-,$(BENCHES))
 bench-curator: bench-curator-engine bench-curator-service
+reproduce-local: reproduce-local-model
 stress-curator: stress-curator-killing stress-curator-attacks
 mutants-code: stress-mutants-code
 
@@ -145,4 +146,4 @@ clean:
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV) .venv-diffprivlib .venv-art
+	rm -rf $(VENV) .venv-diffprivlib .venv-art .venv-local

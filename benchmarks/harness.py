@@ -48,6 +48,8 @@ SUITES = {
     "learners": "learners",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",
+    "local": "local",
+    "local_model": "local_model",
     "methods": "readme_table",
     "mutants": "learner_mutants",
     "mutants_code": "mutants_code",

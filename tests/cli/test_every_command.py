@@ -137,6 +137,7 @@ NO_FILE = {
     ("curator", "token"),
     ("ledger", "create"),
     ("ledger", "charge"),
+    ("local", "plan"),
     ("attack", "list"),
     ("attack", "run"),
     ("attack", "property"),
@@ -203,7 +204,7 @@ def test_an_answer_is_one_document(
 
 def test_groups_without_a_command_print_their_help(run: Run) -> None:
     groups = [name for name in COMMANDS if isinstance(find((name,)), click.Group)]
-    assert set(groups) == {"release", "certificate", "attack", "ledger", "curator"}
+    assert set(groups) == {"release", "certificate", "attack", "ledger", "curator", "local"}
     for name in groups:
         done = run(name)
         assert (done.exit_code, done.stderr) == (0, "")

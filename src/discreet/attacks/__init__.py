@@ -11,6 +11,7 @@
   :func:`made_up_tables` draws an example in the spirit of zip code, birth date and sex.
 
 - Reconstruction of a private column from answers about it: :func:`reconstruction`.
+- Made-up reports in a local collection: :func:`poison_shares`.
 - ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
   :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
   trained in different ways.
@@ -73,6 +74,7 @@ from discreet.attacks._membership_run import (
 )
 from discreet.attacks._observation import Observation, observe, observe_split
 from discreet.attacks._picture_prior import Prior
+from discreet.attacks._poisoning import PoisoningResult, poison_shares
 from discreet.attacks._property import (
     PropertyResult,
     PropertySets,
@@ -127,6 +129,7 @@ __all__ = [
     "Observation",
     "OperatingPoint",
     "Perceptron",
+    "PoisoningResult",
     "Prior",
     "PropertyResult",
     "PropertySets",
@@ -166,6 +169,7 @@ __all__ = [
     "observe_split",
     "on_records",
     "paired_halves",
+    "poison_shares",
     "pool_results",
     "property_inference",
     "property_sets",

@@ -87,6 +87,7 @@ COMMANDS = {
     "recheck": ("_certificate", "Which files of version 0.1 claim too small an epsilon."),
     "attack": ("_attack_tables", "What an adversary really gets."),
     "ledger": ("_ledger", "Budgets that survive crashes and races."),
+    "local": ("_local", "Collect where nobody is trusted: plan, collect, estimate."),
     "curator": ("_curator", "Datasets, analysts and tokens of a service."),
     "serve": ("_curator", "Answer analysts over HTTP, with a web page."),
     "query": ("_curator", "Ask a service a question."),

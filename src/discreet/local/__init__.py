@@ -8,12 +8,21 @@
 - :class:`Marginals` counts combinations of several attributes, :class:`Hierarchy` ranges and
   quantiles, :class:`HeavyHitters` finds frequent strings.
 - :class:`MeanOracle` and :class:`VectorOracle` are for means of numbers and of unit vectors.
+- :class:`PersonLedger` is a person's own budget, :func:`certify_collection` the certificate of a
+  collection, :func:`compare_deployments` what a shuffler or a curator would have given.
 - :class:`FrequencyEstimate` has unbiased shares, their variances and joint intervals.
 
 Every coin of a client is exact and comes from the operating system. ``channel`` plays all outcomes
 of a client's coins, which gives its whole matrix and exact epsilon.
 """
 
+from discreet.local._collection import (
+    Deployment,
+    certify_collection,
+    compare_deployments,
+    read_plan,
+    write_plan,
+)
 from discreet.local._domain import ELSE
 from discreet.local._estimates import FrequencyEstimate
 from discreet.local._frequency import METHODS, FrequencyOracle, FrequencyServer
@@ -25,6 +34,7 @@ from discreet.local._groups import (
     RangeEstimate,
 )
 from discreet.local._means import MEAN_METHODS, MeanEstimate, MeanOracle, MeanServer
+from discreet.local._person import PersonLedger
 from discreet.local._plans import LocalClient, LocalPlan, LocalServer
 from discreet.local._rappor import Rappor, RapporClient
 from discreet.local._strings import CountMeanSketch, HeavyHitters, SketchEstimate, SketchServer
@@ -35,6 +45,7 @@ __all__ = [
     "MEAN_METHODS",
     "METHODS",
     "CountMeanSketch",
+    "Deployment",
     "FrequencyEstimate",
     "FrequencyOracle",
     "FrequencyServer",
@@ -49,6 +60,7 @@ __all__ = [
     "MeanEstimate",
     "MeanOracle",
     "MeanServer",
+    "PersonLedger",
     "RangeEstimate",
     "Rappor",
     "RapporClient",
@@ -57,4 +69,8 @@ __all__ = [
     "VectorEstimate",
     "VectorOracle",
     "VectorServer",
+    "certify_collection",
+    "compare_deployments",
+    "read_plan",
+    "write_plan",
 ]

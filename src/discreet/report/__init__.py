@@ -45,6 +45,7 @@ from discreet.report._drawing import (
     spread_labels,
     tidy_axes,
 )
+from discreet.report._local_page import deployment_rows, draw_deployments, local_page
 from discreet.report._membership_page import membership_page, strongest_attack
 from discreet.report._page import Page
 from discreet.report._publishing import (
@@ -75,7 +76,9 @@ __all__ = [
     "attack_page",
     "attribute_page",
     "certificate_page",
+    "deployment_rows",
     "draw_comparison",
+    "draw_deployments",
     "draw_explanation",
     "draw_flow",
     "draw_history",
@@ -84,6 +87,7 @@ __all__ = [
     "internal_annex",
     "inversion_page",
     "linkage_page",
+    "local_page",
     "membership_page",
     "model_certificate",
     "model_files",

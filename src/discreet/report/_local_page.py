@@ -1,0 +1,147 @@
+"""The page of a local collection: what came in, what it cost whom, and what trust would buy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from discreet._rounding import at_most
+from discreet.report._drawing import COLOURS, in_house_style, new_figure, save_figure, tidy_axes
+from discreet.report._page import Page
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from discreet.local import Deployment, FrequencyEstimate, FrequencyOracle
+
+_SHOWN = 40
+
+
+@in_house_style
+def _draw(oracle: FrequencyOracle, rows: Sequence[Deployment], people: int) -> Figure:
+    figure = new_figure(6.4, 3.8)
+    axes = figure.subplots()
+    counts = [10.0**power for power in range(2, max(7, math.ceil(math.log10(people)) + 2))]
+    local, central = rows[0], rows[2]
+    for row, slope, colour in ((local, 0.5, COLOURS["orange"]), (central, 1.0, COLOURS["green"])):
+        heights = [row.deviation * (people / count) ** slope for count in counts]
+        name = f"{row.name}, epsilon {row.epsilon:.3g}: 1/n{'' if slope == 1.0 else '^0.5'}"
+        axes.plot(counts, heights, color=colour, label=name)
+        axes.plot([people], [row.deviation], "o", color=colour)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("people")
+    axes.set_ylabel("standard deviation of a share")
+    axes.legend(frameon=False, fontsize=9)
+    axes.set_title(f"{oracle.method}, {oracle.domain.size - 1} values", fontsize=10, loc="left")
+    tidy_axes(axes)
+    return figure
+
+
+def draw_deployments(
+    oracle: FrequencyOracle, rows: Sequence[Deployment], people: int, place: str | Path
+) -> None:
+    """Draw the error of local reports beside that of a trusted curator to a file.
+
+    Parameters
+    ----------
+    oracle
+        The plan.
+    rows
+        What ``discreet.local.compare_deployments`` returned.
+    people
+        How many people report.
+    place
+        A PNG or SVG file.
+
+    """
+    save_figure(_draw(oracle, rows, people), place)
+
+
+def deployment_rows(rows: Sequence[Deployment]) -> list[tuple[str, ...]]:
+    """Return the deployments as texts: name, who is trusted, epsilon, delta, deviation.
+
+    Parameters
+    ----------
+    rows
+        What ``discreet.local.compare_deployments`` returned.
+
+    Returns
+    -------
+    list
+        A row of five texts each.
+
+    """
+    return [
+        (
+            row.name if number == 0 else f"{row.name} (hypothetical)",
+            row.trusted,
+            at_most(row.epsilon),
+            f"{row.delta:g}",
+            f"{row.deviation:.3g}",
+        )
+        for number, row in enumerate(rows)
+    ]
+
+
+def local_page(
+    oracle: FrequencyOracle, estimate: FrequencyEstimate, rows: Sequence[Deployment]
+) -> Page:
+    """Return the collector's page.
+
+    Parameters
+    ----------
+    oracle
+        The plan.
+    estimate
+        What came in.
+    rows
+        What ``discreet.local.compare_deployments`` returned.
+
+    Returns
+    -------
+    Page
+        A public page: everything in it follows from randomized reports.
+
+    """
+    low, high = estimate.interval()
+    order = sorted(range(len(estimate.shares)), key=lambda at: -estimate.shares[at])[:_SHOWN]
+    shares = [
+        (
+            str(estimate.values[at]),
+            f"{estimate.shares[at]:.4f}",
+            f"{low[at]:.4f}",
+            f"{high[at]:.4f}",
+        )
+        for at in order
+    ]
+    turned_away = [(reason, str(count)) for reason, count in estimate.rejected.items()]
+    page = Page("Local collection", internal=False)
+    page.finding(
+        f"{estimate.people} reports were counted, {sum(estimate.rejected.values())} were not.",
+        f"Each report cost its person epsilon {oracle.epsilon} at delta 0, whoever reads it.",
+    )
+    page.heading("What was collected").text(oracle.why)
+    if turned_away:
+        page.table(("not counted because", "reports"), turned_away, numeric=(False, True))
+    caption = f"The {len(shares)} largest shares; intervals hold together with 95 %"
+    page.table(
+        ("value", "share", "from", "to"),
+        shares,
+        numeric=(False, True, True, True),
+        caption=caption,
+    )
+    page.heading("What trust would buy")
+    page.text(
+        "Only the first line describes this collection. The others say what the same people would "
+        "have got from a trusted shuffler or curator; nothing here rests on them."
+    )
+    page.table(
+        ("deployment", "trusted", "epsilon", "delta", "deviation of a share"),
+        deployment_rows(rows),
+        numeric=(False, False, True, True, True),
+    )
+    figure = _draw(oracle, rows, estimate.people)
+    return page.picture(figure, caption="The error of a share against the number of people.")

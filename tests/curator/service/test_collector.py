@@ -1,0 +1,165 @@
+"""The collector of local reports: hostile input, retries, limits, and what survives a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from discreet.certificate import Certificate
+from discreet.curator.service import Collector, create_collector, run_collector
+from discreet.errors import DataCorrupt, InvalidValue
+from discreet.local import FrequencyOracle, read_plan, write_plan
+
+PLAN = write_plan(["tea", "coffee", "milk"], 2)
+ORACLE = read_plan(PLAN)
+
+
+@pytest.fixture
+def collector(tmp_path: Path):
+    made = Collector(tmp_path / "drinks", PLAN)
+    yield made
+    made.close()
+
+
+def post(client: TestClient, token: str, body: bytes, number: int | str = 1):
+    headers = {"authorization": f"Bearer {token}", "report-number": str(number)}
+    return client.post("/v1/reports", content=body, headers=headers)
+
+
+def report(value: str = "tea") -> bytes:
+    return ORACLE.client().randomize(value)
+
+
+def test_a_report_is_counted_once_and_survives(collector: Collector, tmp_path: Path) -> None:
+    token, body = collector.admit(), report()
+    with TestClient(create_collector(collector)) as client:
+        assert post(client, token, body).status_code == 201
+        for _ in range(3):  # the answer was lost, and she sends again
+            assert post(client, token, body).status_code == 200
+        changed = body[:-1] + bytes([body[-1] ^ 1])
+        assert post(client, token, changed).status_code == 409
+        seen = client.get("/v1/estimate").json()
+        assert seen["reports"] == 1
+        assert seen["epsilon"] == "2"
+        assert [row["hypothetical"] for row in seen["deployments"]][:3] == [False, True, True]
+        assert client.get("/v1/plan").json() == PLAN
+        assert Certificate.from_json(client.get("/v1/certificate").json()).epsilon == 2.0
+    again = Collector(tmp_path / "drinks")
+    assert again.summary()["reports"] == 1
+    again.close()
+
+
+def test_hostile_reports_are_refused_counted_and_lose_nothing(collector: Collector) -> None:
+    token, good = collector.admit(), report()
+    version = good[:2] + b"\x09" + good[3:]
+    other = FrequencyOracle(["tea", "coffee", "milk"], 1).client().randomize("tea")
+    domain = FrequencyOracle(["tea", "coffee"], 2).client().randomize("tea")
+    wrong = [
+        (token, good[:-1], 1, 400, "wrong length"),
+        (token, b"", 1, 400, "wrong length"),
+        (token, b"XX" + good[2:], 1, 400, "not a report"),
+        (token, version, 1, 400, "another version"),
+        (token, other, 1, 400, "another plan"),
+        (token, domain, 1, 400, "another plan"),
+        (token, good[:-1] + b"\xff", 1, 400, "impossible"),
+        (token, good, 2, 403, "above her budget"),
+        (token, good, 0, 403, "above her budget"),
+        ("dsc_" + "0" * 16 + "_" + "0" * 64, good, 1, 401, "no such token"),
+        ("nonsense", good, 1, 401, "no such token"),
+        (token[:-1] + ("0" if token[-1] != "0" else "1"), good, 1, 401, "no such token"),
+    ]
+    with TestClient(create_collector(collector, rate=1000, burst=1000)) as client:
+        for secret, body, number, status, reason in wrong:
+            found = post(client, secret, body, number)
+            assert (found.status_code, found.json()) == (status, {"refused": reason})
+        for number in ("-1", "one", "1" * 30, ""):
+            assert post(client, token, good, number).status_code == 400
+        assert post(client, token, good + bytes(10_000)).status_code == 413
+        assert client.get("/v1/reports").status_code == 405
+        assert post(client, token, good).status_code == 201
+    seen = collector.summary()
+    assert seen["reports"] == 1
+    assert sum(seen["refused"].values()) >= len(wrong)
+    assert seen["refused"]["another plan"] == 2
+
+
+def test_one_token_cannot_flood(collector: Collector) -> None:
+    token = collector.admit(5)
+    with TestClient(create_collector(collector, rate=0.001, burst=2)) as client:
+        codes = [post(client, token, report(), number).status_code for number in (1, 2, 3)]
+        assert codes == [201, 201, 429]
+        assert post(client, collector.admit(), report()).status_code == 201  # others go on
+
+
+def test_threads_count_every_report_once(collector: Collector) -> None:
+    tokens = [collector.admit() for _ in range(20)]
+    bodies = [report("coffee") for _ in tokens]
+    jobs = [(token, body) for token, body in zip(tokens, bodies, strict=True) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda job: collector.take(job[0], 1, job[1]), jobs))
+    assert done.count("counted") == 20
+    assert done.count("counted before") == 40
+    assert collector.summary()["reports"] == 20
+
+
+KILLED = """
+import sys
+from discreet.curator.service import Collector
+from discreet.local import read_plan
+collector = Collector(sys.argv[1])
+oracle = read_plan(collector.document)
+while True:
+    token = collector.admit()
+    assert collector.take(token, 1, oracle.client().randomize("tea")) == "counted"
+    print("answered", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
+    Collector(tmp_path / "drinks", PLAN).close()
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "drinks")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        answered = sum(1 for _, line in zip(range(25), process.stdout, strict=False) if line)
+        os.kill(process.pid, signal.SIGKILL)
+        answered += len(process.stdout.read().splitlines())
+    again = Collector(tmp_path / "drinks")
+    # At most one report was stored whose answer was not yet printed.
+    assert answered <= again.summary()["reports"] <= answered + 1
+    again.close()
+
+
+def test_plans_and_damage(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="plan"):
+        Collector(tmp_path / "nothing")
+    Collector(tmp_path / "drinks", PLAN).close()
+    with pytest.raises(InvalidValue, match="the plan of"):
+        Collector(tmp_path / "drinks", write_plan(4, 1))
+    for file in (tmp_path / "drinks").glob("reports.sqlite*"):
+        file.unlink()
+    (tmp_path / "drinks" / "reports.sqlite").write_bytes(b"not a database" * 100)
+    with pytest.raises(DataCorrupt, match="cannot be read"):
+        Collector(tmp_path / "drinks")
+    fresh = Collector(tmp_path / "fresh", PLAN)
+    with pytest.raises(InvalidValue, match="TLS"):
+        run_collector(fresh, host="0.0.0.0")
+    fresh.close()
+
+
+def test_simulated_phones_are_estimated_within_the_intervals(collector: Collector) -> None:
+    values = np.array(["tea"] * 60 + ["coffee"] * 30 + ["water"] * 10)
+    with TestClient(create_collector(collector, rate=1e6, burst=1000)) as client:
+        for value in values:
+            assert post(client, collector.admit(), report(str(value))).status_code == 201
+        seen = client.get("/v1/estimate").json()
+    assert seen["reports"] == len(values)
+    assert [row["value"] for row in seen["shares"]] == ["tea", "coffee", "milk", "ELSE"]

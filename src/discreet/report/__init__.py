@@ -45,6 +45,7 @@ from discreet.report._drawing import (
     spread_labels,
     tidy_axes,
 )
+from discreet.report._fidelity_page import write_fidelity_page
 from discreet.report._membership_page import membership_page, strongest_attack
 from discreet.report._page import Page
 from discreet.report._publishing import (
@@ -107,5 +108,6 @@ __all__ = [
     "within_guarantee",
     "write_annex",
     "write_certificate",
+    "write_fidelity_page",
     "write_summary",
 ]

@@ -10,9 +10,8 @@ import click
 
 from discreet._files import new_directory
 from discreet._rounding import at_most
-from discreet.cli._app import Command
+from discreet.cli._app import Command, print_json, print_lines, printable
 from discreet.cli._options import ChargedLedger, Count, output_file, training_options
-from discreet.cli._output import print_json, print_lines, printable
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -109,15 +108,13 @@ def _run(
 
 
 def _write_rows(model: SyntheticModel, rows: int | None, draft: Path) -> None:
+    from discreet.data import import_arrow
+
     table = model.sample(rows)
     if draft.suffix.lower() == ".csv":
-        import pyarrow.csv as writer
-
-        writer.write_csv(table, draft)
+        import_arrow("pyarrow.csv").write_csv(table, draft)
     else:
-        import pyarrow.parquet as parquet
-
-        parquet.write_table(table, draft)
+        import_arrow("pyarrow.parquet").write_table(table, draft)
 
 
 def _write_certificate(model: SyntheticModel, folder: Path) -> None:

@@ -20,7 +20,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service learners learners-defaults local noise \
-              schema-bounds training walks
+              schema-bounds synth training walks
 PAPERS     := attacks audit detection dpsgd local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \

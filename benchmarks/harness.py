@@ -57,6 +57,7 @@ SUITES = {
     "pate": "reproduce_pate",
     "pate_labels": "pate_labels",
     "schema_bounds": "schema_bounds",
+    "synth": "synth_tables",
     "theory": "theory_practice",
     "theory_shokri": "theory_shokri",
     "training": "training",

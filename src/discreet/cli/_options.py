@@ -178,7 +178,7 @@ class ChargedLedger:
             raise InvalidValue("dataset", self.dataset, "a name if and only if with --ledger")
 
 
-def training_options(out: str) -> Callable[[F], F]:
+def training_options(out: str, *, metavar: str = "DIRECTORY") -> Callable[[F], F]:
     """Return what all commands take that learn from a file; the callee gets ``charged``."""
 
     def add(function: F) -> F:
@@ -196,7 +196,7 @@ def training_options(out: str) -> Callable[[F], F]:
             click.option(
                 "--epsilon", type=Real(above=0), required=True, help="The epsilon to spend."
             ),
-            click.option("--out", metavar="DIRECTORY", required=True, help=out),
+            click.option("--out", metavar=metavar, required=True, help=out),
             click.option(
                 "--target",
                 metavar="NAME",

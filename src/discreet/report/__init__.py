@@ -45,6 +45,7 @@ from discreet.report._drawing import (
     spread_labels,
     tidy_axes,
 )
+from discreet.report._fidelity_page import write_fidelity_page
 from discreet.report._local_page import deployment_rows, draw_deployments, local_page
 from discreet.report._membership_page import membership_page, strongest_attack
 from discreet.report._page import Page
@@ -106,5 +107,6 @@ __all__ = [
     "within_guarantee",
     "write_annex",
     "write_certificate",
+    "write_fidelity_page",
     "write_summary",
 ]

@@ -1,0 +1,103 @@
+"""The page about a synthetic table: what was measured, beside what the model says of it.
+
+Everything on it was paid for with the model: noisy tables, the size of their noise, and tables of
+the model. No private row is looked at again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from discreet._rounding import at_most
+from discreet.report._charts import Bar, bars
+from discreet.report._page import Page
+
+if TYPE_CHECKING:
+    from discreet.synth import SyntheticModel
+
+_MOST_PICTURES = 12
+_MOST_BARS = 14
+_MOST_LINES = 40
+_TWO_SIDED = 1.96
+
+
+def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
+    """Write the public page of a synthetic model: one HTML file with pictures and no script.
+
+    Parameters
+    ----------
+    model
+        The released model.
+    path
+        Where to write the page.
+
+    Returns
+    -------
+    Path
+        The same place.
+
+    """
+    stated = model.certificate_
+    cost = f"epsilon {at_most(stated.epsilon)} at delta {at_most(stated.delta)}"
+    page = Page("Synthetic table", internal=False)
+    page.finding(
+        f"The model costs {cost} for one {stated.unit} ({stated.relation}).",
+        f"It was fitted to {len(model.columns)} noisy histograms and {len(model.measured)} noisy "
+        "tables. Rows drawn from it, and all on this page, cost nothing more.",
+        f"Score of the measured tables: {_score(model):.0f} of 1000 (1000 less 1000 times the "
+        "mean total variation between the noisy tables and the model; noise counts against it).",
+    )
+    for warning in stated.warnings:
+        page.warning(warning)
+    page.heading("Columns")
+    page.text("Bars of the model; the noisy histograms have intervals of 95 % for their noise.")
+    for name in model.columns[:_MOST_PICTURES]:
+        one = model.marginal(name)
+        if one.noisy is None or one.stddev is None:
+            continue
+        order = np.sort(np.argsort(-one.counts, kind="stable")[:_MOST_BARS])
+        labels = [one.labels[0][at] for at in order]
+        spread = _TWO_SIDED * one.stddev / model.total
+        measured = [
+            Bar(label, max(0.0, share), max(0.0, share - half), max(0.0, share + half))
+            for label, share, half in zip(
+                labels, one.noisy[order] / model.total, spread[order], strict=True
+            )
+        ]
+        model_bars = [
+            Bar(label, share)
+            for label, share in zip(labels, one.counts[order] / model.total, strict=True)
+        ]
+        page.picture(
+            bars({"measured": measured, "model": model_bars}, title=f"share of {name}"),
+            caption=f"{name}: {one.counts.size} groups of values, the largest {len(labels)} shown",
+        )
+    page.heading("Measured tables")
+    rows = []
+    for measured_table in model.measured[:_MOST_LINES]:
+        names = [model.columns[at] for at in measured_table.columns]
+        one = model.marginal(*names)
+        if one.bound is None:
+            continue
+        noise = float(np.sqrt(measured_table.variance.flat[0]))
+        bound = min(2.0, one.bound / model.total)
+        rows.append([" x ".join(names), f"{one.counts.size}", f"{noise:.1f}", f"{bound:.3f}"])
+    page.table(
+        ["columns", "cells", "noise of a cell, in rows", "L1 error at most (95 %)"],
+        rows,
+        numeric=[False, True, True, True],
+    )
+    return page.write(path)
+
+
+def _score(model: SyntheticModel) -> float:
+    """Return the k-marginal score of the measured tables, from what was released alone."""
+    found = []
+    for one in model.measured or ():
+        names = [model.columns[at] for at in one.columns]
+        gap = np.abs(model.marginal(*names).counts - one.values).sum() / model.total
+        found.append(min(1.0, 0.5 * float(gap)))
+    return 1000.0 * (1.0 - float(np.mean(found))) if found else 1000.0

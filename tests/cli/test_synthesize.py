@@ -1,0 +1,80 @@
+"""``discreet synthesize``: from a file to rows, a model and a certificate that is accepted."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from cli.conftest import Run
+from synth.worlds import SCHEMA, some_rows
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    import pyarrow as pa
+
+    pyarrow.csv.write_csv(pa.table(some_rows(400)), tmp_path / "rows.csv")
+    (tmp_path / "schema.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
+    return tmp_path
+
+
+def words(place: Path, *more: str) -> list[str]:
+    files = [str(place / "rows.csv"), "--schema", str(place / "schema.toml")]
+    return ["synthesize", *files, "--epsilon", "1", "--out", str(place / "made.parquet"), *more]
+
+
+def test_rows_model_page_and_certificate_are_written(run: Run, place: Path) -> None:
+    book = ["--ledger", str(place / "book"), "--dataset", "rows"]
+    create = ["ledger", "create", str(place / "book"), "rows", "--epsilon", "2.2"]
+    assert run(*create, "--delta", "1e-4", "--unit", "row").exit_code == 0
+    out = place / "out"
+    done = run(*words(place, *book, "--certificate", str(out), "--json"))
+    assert (done.exit_code, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert told["charged"]
+    assert told["epsilon"] <= 1
+    rows = pyarrow.parquet.read_table(place / "made.parquet")
+    assert rows.column_names == list(SCHEMA.columns)
+    assert rows.num_rows == told["noisy_rows"]
+    names = sorted(one.name for one in out.iterdir())
+    assert names == [
+        *("certificate.json", "fidelity.html", "model.json", "model.npz", "schema.toml"),
+    ]
+    page = (out / "fidelity.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)", page)
+    checked = run(
+        "certificate", "verify", str(out / "certificate.json"), "--ledger", str(place / "book")
+    )
+    assert checked.exit_code == 0, checked.stdout
+    dear = words(place, *book)
+    dear[dear.index("--epsilon") + 1] = "3"
+    assert run(*dear).exit_code == 3
+
+
+def test_a_plan_reads_charges_and_writes_nothing(run: Run, place: Path) -> None:
+    done = run(*words(place, "--plan-only"))
+    assert done.exit_code == 0
+    assert "nothing was read or charged" in done.stdout
+    assert "paid: " in done.stdout
+    plan = json.loads(run(*words(place, "--plan-only", "--json")).stdout)
+    assert plan["plan"]["method"] == "oneshot"
+    assert not (place / "made.parquet").exists()
+
+
+def test_csv_rows_and_refusals(run: Run, place: Path) -> None:
+    line = words(place, "--rows", "7", "--insecure-seed", "1")
+    line[line.index("--out") + 1] = str(place / "made.csv")
+    done = run(*line)
+    assert done.exit_code == 0
+    assert "INSECURE" in done.stdout
+    assert len((place / "made.csv").read_text().splitlines()) == 8
+    line[line.index("--out") + 1] = str(place / "made.docx")
+    assert run(*line).exit_code == 2
+    assert run(*words(place, "--target", "weight")).exit_code == 2
+    assert run(*words(place, "--dataset", "rows")).exit_code == 2
+    (place / "out").mkdir()
+    assert run(*words(place, "--certificate", str(place / "out"))).exit_code == 4

@@ -2,17 +2,16 @@
 
 import datetime as dt
 import gc
+import json
 import math
 import os
 import random
 import signal
-import sqlite3
-import subprocess
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,8 @@ from curator.random_expressions import SCHEMA as SIZES
 from curator.random_expressions import some_number, some_rows
 from curator.worlds import KEY, E, bounded_rows, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
-from discreet.curator import Curator
-from discreet.curator._curator import CuratedDataset
-from discreet.curator._plan import Plan, make_plan
+from discreet.curator._dataset import CuratedDataset
+from discreet.curator._plan import make_plan
 from discreet.curator._queries import (
     Count,
     CountPersons,
@@ -52,17 +50,14 @@ from discreet.engines import (
     OneOf,
     StartsWith,
     Subtract,
-    Table,
     ToNumber,
     Value,
     forget_tables,
     open_table,
     stored_columns,
 )
-from discreet.engines._scratch import Storage
 from discreet.engines._table import aggregate_part
-from discreet.errors import FileUnusable, InvalidValue
-from discreet.ledger import Ledger
+from discreet.errors import InvalidValue
 from ledger.postgres_server import running_server
 
 
@@ -80,7 +75,7 @@ def spark() -> Iterator[None]:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
-        SparkSession.builder.master("local[1,4]")
+        SparkSession.builder.master("local[1]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.sql.adaptive.enabled", "false")
@@ -264,40 +259,6 @@ def test_ray_agrees_to_the_bit(
     agree(*given(what, nasty), asked, engine="ray", partitions=parts)
 
 
-class InSqlite(Table):
-    """An engine from outside: rows as SQLite has them, one table for each part."""
-
-    def __init__(self, schema: Schema, parts: Any, *, place: str) -> None:
-        super().__init__(schema)
-        self._held = sqlite3.connect(place)
-        self._forms: list[Any] = []
-        for at, part in enumerate(parts):
-            self._forms.append(part.schema)
-            self._held.execute(f"CREATE TABLE part{at} ({', '.join(part.column_names)})")
-            marks = ", ".join("?" * part.num_columns)
-            rows = zip(*(column.to_pylist() for column in part.columns), strict=True)
-            self._held.executemany(f"INSERT INTO part{at} VALUES ({marks})", rows)
-
-    def map_parts(self, function: Any, names: Any) -> Any:
-        import pyarrow as pa
-
-        for at, form in enumerate(self._forms):
-            asked = f"SELECT {', '.join(names)} FROM part{at} ORDER BY rowid"
-            columns = list(zip(*self._held.execute(asked), strict=True)) or [()] * len(names)
-            kinds = [form.field(name) for name in names]
-            yield function(pa.table(list(map(list, columns)), schema=pa.schema(kinds)))
-
-    def close(self) -> None:
-        self._held.close()
-
-
-@pytest.mark.parametrize(("what", "asked"), EVERY)
-def test_an_engine_from_outside_agrees_to_the_bit(
-    what: str, asked: list[Query], nasty: Path
-) -> None:
-    agree(*given(what, nasty), asked, engine=InSqlite, place=":memory:")
-
-
 @pytest.mark.slow
 def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -> None:
     draw = random.Random(4)
@@ -315,52 +276,28 @@ def test_random_expressions_are_the_same_on_duckdb_and_postgres(postgres: str) -
     assert others == [one, one]
 
 
-def check_killed_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> None:
-    """A worker dies while it adds up: the answer comes, exact, and there is one charge."""
-    source, mark = stored_source(folder), str(folder / "killed")
-    schema = replace(STORED, columns={"age": STORED.columns["age"]})
-    people = CuratedDataset("people", schema=schema, source=source, key=KEY, **engine)
-    kill, add_up, here = os.kill, aggregate_part, os.getpid()
+@RAY
+@pytest.mark.slow
+def test_a_worker_that_is_killed_changes_no_answer(nasty: Path, ray: None) -> None:
+    """Ray runs a lost task again; the part depends on records and key alone."""
+    one = open_table(str(nasty), NASTY, engine="arrow", key=KEY)
+    other = open_table(str(nasty), NASTY, engine="ray", key=KEY, partitions=3)
+    mark = nasty.parent / "killed"
+    kill, add_up, touched = os.kill, aggregate_part, str(mark)
 
     def die_once(part: Any, aggregation: Aggregation) -> bytes:  # workers know no test module
-        if os.getpid() != here and not Path(mark).exists():
-            Path(mark).touch()
+        if not Path(touched).exists():
+            Path(touched).touch()
             kill(os.getpid(), signal.SIGKILL)
         return add_up(part, aggregation)
 
-    monkeypatch.setattr("discreet.engines._table.aggregate_part", die_once)
-    found: list[Any] = []
-    rows = Plan.rows
-    monkeypatch.setattr(Plan, "rows", lambda *of: found.append(rows(*of)) or found[-1])
-    with Ledger.create(folder / "study.ledger") as ledger:
-        ledger.create_dataset("people", epsilon=3, unit="person")
-        curator = Curator(ledger, {"people": people})
-        query = Histogram(of=Field("age"), edges=(0, 20, 40, 120), epsilon=1)
-        answer = curator.ask("people", query, analyst="ann")
-        assert Path(mark).exists()
-        assert ledger.show("people").budget.charges == 1
-        again = curator.ask("people", query, analyst="ann")
-        assert (again.value, again.answered_before) == (answer.value, True)
-        assert ledger.show("people").budget.charges == 1
-    people.close()
-    monkeypatch.undo()
-    plain = CuratedDataset("people", schema=schema, source=source, key=KEY, engine="arrow")
-    assert found == [make_plan(query, schema).rows(plain.engine())]
-
-
-@RAY
-@pytest.mark.slow
-def test_a_killed_worker_of_ray_changes_neither_answer_nor_charge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: None
-) -> None:
-    check_killed_worker(tmp_path, monkeypatch, engine="ray", partitions=3)
-
-
-@pytest.mark.slow
-def test_a_killed_worker_of_spark_changes_neither_answer_nor_charge(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: None
-) -> None:
-    check_killed_worker(tmp_path, monkeypatch, engine="spark", partitions=3)
+    asked = Aggregation(keys=(one.columns["truth"].term,), cap=2)
+    parts = other.map_parts(partial(die_once, aggregation=asked), asked.names)
+    assert mark.exists()
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for part in parts:
+        counts.update({tuple(group): count for group, (count,) in json.loads(part)})
+    assert counts == {group: count for group, (count,) in one.aggregate(asked).items()}
 
 
 def test_texts_of_queries_are_compared_as_they_are(nasty: Path) -> None:
@@ -675,200 +612,36 @@ def test_one_process_runs_spark_at_one_master(spark: None) -> None:
         engine="spark",
         master="local[2]",
     )
-    with pytest.raises(InvalidValue, match=r"local\[1,4\], where this process runs Spark"):
+    with pytest.raises(InvalidValue, match=r"local\[1\], where this process runs Spark"):
         found.prepare()
 
 
-STORED = Schema(
-    {"age": PEOPLE.columns["age"], "text": Categorical()}, person="who", rows_per_person=3
-)
-
-
-def stored_source(folder: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = range(60)
-    columns = {
-        "who": [f"p{at % 9}" for at in rows],
-        "age": list(rows),
-        "text": [["x", "12"][at % 2] for at in rows],
-    }
-    pq.write_table(pa.table(columns), folder / "people.parquet")
-    return folder / "people.parquet"
-
-
-def by_age(opened: Any) -> Any:
-    lowering = Lowering(stored_columns(STORED))
-    number = lowering.number(ToNumber("text", lower=0, upper=20, default=1))
-    keys = (lowering.key(Field("age")).term,)
-    return opened.aggregate(Aggregation(keys=keys, sums=(number,), cap=3))
-
-
-def check_stored(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine: Any) -> None:
-    """The second opening reads no source; both have the rows of a table that is not stored."""
-    source, keep = stored_source(folder), folder / "stored"
-    plain = open_table(source, STORED, engine="arrow", key=KEY)
-    first = open_table(source, STORED, key=KEY, keep=keep, **engine)
-    assert by_age(first) == by_age(plain)
-    first.close()
-    (home,) = keep.iterdir()
-    for place in (keep, home, *home.iterdir()):
+def test_a_kept_table_is_opened_without_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any change of source or schema reads it again; only its owner may look."""
+    source, keep = tmp_path / "people.csv", tmp_path / "kept"
+    source.write_text("who,age\n" + "".join(f"p{at % 9},{at}\n" for at in range(60)))
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=3)
+    asked = Aggregation(keys=(Lowering(stored_columns(schema)).key(Field("age")).term,), cap=3)
+    first = open_table(source, schema, engine="arrow", keep=keep).aggregate(asked)
+    for place in (keep, *keep.rglob("*")):
         assert place.stat().st_mode & 0o77 == 0, place
     with monkeypatch.context() as patch:
-        for module in ("_arrow.read_rows", "_clusters.parquet_table"):
-            patch.setattr(f"discreet.engines.{module}", None)
-        again = open_table(source, STORED, key=KEY, keep=keep, **engine)
-    assert by_age(again) == by_age(plain)
-    again.close()
-    assert forget_tables(keep) == 1
-    assert list(keep.iterdir()) == []
-
-
-@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
-def test_a_stored_table_is_opened_without_reading(
-    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_stored(tmp_path, monkeypatch, engine=engine)
-
-
-@pytest.mark.slow
-def test_postgres_fills_its_server_from_a_stored_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
-) -> None:
-    check_stored(tmp_path, monkeypatch, engine="postgres", address=postgres)
-
-
-@pytest.mark.slow
-def test_spark_opens_a_stored_table_without_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: None
-) -> None:
-    check_stored(tmp_path, monkeypatch, engine="spark", partitions=3)
-
-
-@RAY
-@pytest.mark.slow
-def test_ray_opens_a_stored_table_without_reading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: None
-) -> None:
-    check_stored(tmp_path, monkeypatch, engine="ray", partitions=3)
-
-
-@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
-def test_any_change_builds_another_stored_table(engine: str, tmp_path: Path) -> None:
-    """Source, schema, person column, rules and key: each is in the digest."""
-    source, keep = stored_source(tmp_path), tmp_path / "stored"
-
-    def homes(schema: Schema = STORED, key: bytes | None = KEY) -> set[Path]:
-        opened = open_table(source, schema, engine=engine, key=key, keep=keep)
-        opened.close()
-        return {one for one in keep.iterdir() if one.is_dir()}
-
-    seen = [homes()]
-    assert homes() == seen[0]
-    seen += [
-        homes(replace(STORED, columns={**STORED.columns, "age": Integer(0, 99)})),
-        homes(replace(STORED, person="text", columns={"age": Integer(0, 120)})),
-        homes(key=bytes(32)),
-        homes(key=None),
-    ]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("discreet.engines._open.RULES", 0)
-        seen.append(homes())
-    content = source.read_bytes()
-    state = source.stat()
-    source.write_bytes(content)  # the same bytes, size and time of change, written again
-    os.utime(source, ns=(state.st_atime_ns, state.st_mtime_ns))
-    seen.append(homes())
-    assert [len(one) for one in seen] == [1, 2, 3, 4, 5, 6, 7]
-    assert forget_tables(keep) == 7
-    assert list(keep.iterdir()) == []
-
-
-def test_a_stored_table_needs_a_private_directory_and_a_source_with_a_state(tmp_path: Path) -> None:
-    source, keep = stored_source(tmp_path), tmp_path / "open"
-    keep.mkdir(mode=0o750)
-    with pytest.raises(InvalidValue, match="only its owner may read"):
-        open_table(source, STORED, engine="arrow", keep=keep)
+        patch.setattr("discreet.engines._arrow.read_rows", None)
+        for engine in ("arrow", "duckdb"):
+            assert open_table(source, schema, engine=engine, keep=keep).aggregate(asked) == first
+        wider = Schema({"age": Integer(0, 99)}, person="who", rows_per_person=3)
+        with pytest.raises(TypeError):  # it reads
+            open_table(source, wider, engine="arrow", keep=keep)
+    source.write_text(source.read_text() + "p0,99\n")
+    assert open_table(source, schema, engine="arrow", keep=keep).aggregate(Aggregation()) == {
+        (): (61,)
+    }
+    assert forget_tables(keep) == 2
     assert list(keep.iterdir()) == []
     with pytest.raises(InvalidValue, match="not known"):
-        open_table({"who": ["a"], "age": [1], "text": ["x"]}, STORED, keep=tmp_path / "stored")
-    with pytest.raises(FileUnusable, match="a directory with bounded tables"):
-        forget_tables(tmp_path / "nowhere")
-
-
-def test_a_build_that_fails_or_is_killed_leaves_no_table(tmp_path: Path) -> None:
-    source, keep = stored_source(tmp_path), tmp_path / "stored"
-    killed = (
-        "import os, signal, sys\n"
-        "from discreet.engines import _open, open_table\n"
-        "from discreet.data import Integer, Schema\n"
-        "_open.write_part = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
-        "schema = Schema({'age': Integer(0, 120)}, person='who', rows_per_person=3)\n"
-        "open_table(sys.argv[1], schema, engine='arrow', keep=sys.argv[2])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", killed, source, keep], check=False)
-    assert done.returncode == -signal.SIGKILL
-    left = [one.name for one in keep.iterdir() if one.is_dir()]
-    assert [one[:17] for one in left] == ["discreet-curator-"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("discreet.engines._open.write_part", None)
-        with pytest.raises(TypeError):
-            open_table(source, STORED, engine="arrow", keep=keep)
-    assert sorted(one.name for one in keep.iterdir()) == ["key"]
-    opened = open_table(source, STORED, engine="arrow", keep=keep)
-    assert by_age(open_table(source, STORED, engine="arrow", keep=keep)) == by_age(opened)
-    assert len(list(keep.iterdir())) == 2
-
-
-def test_of_two_builders_one_wins(tmp_path: Path) -> None:
-    storage = Storage(tmp_path / "stored", KEY)
-
-    def build(new: Path) -> None:
-        (new / "first").touch()
-        storage.find("t", lambda other: (other / "second").touch())
-
-    home = storage.find("t", build)
-    assert [one.name for one in home.iterdir()] == ["second"]
-    assert list(storage.folder.iterdir()) == [home]
-
-
-LARGE = """
-import resource, sys
-from discreet.data import Real, Schema
-from discreet.engines import Aggregation, _arrow, open_table
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-
-schema = Schema({f"x{at}": Real(0, 1) for at in range(8)}, person="who", rows_per_person=2)
-few = {name: [0.5] for name in schema.columns} | {"who": ["a"]}
-open_table(few, schema).aggregate(Aggregation())  # everything is imported
-_arrow._IN_MEMORY = 1 << 17
-before = peak()
-table = open_table(sys.argv[1], schema, memory="60MB")
-count = table.aggregate(Aggregation(cap=2))[()][0]
-print(count, peak() - before)
-"""
-
-
-@pytest.mark.slow
-def test_a_table_larger_than_the_memory_that_it_may_use(tmp_path: Path) -> None:
-    """Ten columns of 8 bytes for 4 million rows: the process needs less than half of that."""
-    import duckdb
-
-    source = tmp_path / "large.parquet"
-    columns = ", ".join(f"random() AS x{at}" for at in range(8))
-    duckdb.execute(
-        f"COPY (SELECT range // 4 AS who, {columns} FROM range(4000000)) TO '{source}' "
-        "(FORMAT parquet, ROW_GROUP_SIZE 50000)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", LARGE, source], stdout=subprocess.PIPE, text=True, check=True
-    )
-    count, used = map(int, done.stdout.split())
-    assert count == 2_000_000
-    assert used < 160_000_000, used
+        open_table({"who": ["a"], "age": [1]}, schema, engine="arrow", keep=keep)
 
 
 def test_fold_and_batches_hand_out_the_capped_rows() -> None:

@@ -14,8 +14,9 @@ from curator.row_oracle import evaluate_row
 from curator.worlds import KEY, PERSONS
 from discreet import engines as ex
 from discreet.curator import Count
-from discreet.curator._curator import CuratedDataset
-from discreet.curator._plan import Facts, one_laplace
+from discreet.curator._dataset import CuratedDataset
+from discreet.curator._few_draws import one_laplace
+from discreet.curator._plan import Facts
 from discreet.engines import Grid, Lowering, evaluate, truth_number
 from discreet.engines._lowering import grid_between, grid_holding
 from discreet.engines._sql import _Writer, bounded_table

@@ -30,7 +30,7 @@ from discreet.curator import (
     _numbers,
     _plan,
 )
-from discreet.curator._curator import CuratedDataset
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
 from discreet.data import Categorical, Integer, Schema
 from discreet.engines import Compare, Field, OneOf, Value, _sql

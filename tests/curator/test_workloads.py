@@ -5,7 +5,7 @@ import pytest
 
 from curator.worlds import AGE, PERSONS, bounded_rows
 from discreet.curator import Workload
-from discreet.curator._curator import CuratedDataset
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
 from discreet.data import Categorical, Integer, Schema
 from discreet.engines import AllOf, Compare, Field, OneOf, Value

@@ -21,7 +21,7 @@ from discreet.curator import (
     Variance,
     Workload,
 )
-from discreet.curator._curator import CuratedDataset
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import make_plan
 from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
 from discreet.engines import (
@@ -48,7 +48,7 @@ from discreet.engines import (
     ToNumber,
     Value,
 )
-from discreet.engines._table import pack_rows
+from discreet.engines._table import _part_bytes
 
 KEY = bytes(range(32))
 COLUMNS = {
@@ -163,7 +163,7 @@ def bounded_rows(found: CuratedDataset, *, capped: bool = False) -> list[Any]:
     names = [stored.stored_name for stored in found.columns.values()]
     persons = found.schema.person is not None
     rows = []
-    for part in table.map_parts(pack_rows, [*names, *(["person", "rank"] if persons else [])]):
+    for part in table.map_parts(_part_bytes, [*names, *(["person", "rank"] if persons else [])]):
         read = ipc.open_stream(part).read_all()
         read = read.drop_columns(["person"]) if persons else read
         rows += zip(*(column.to_pylist() for column in read.columns), strict=True)

@@ -229,22 +229,6 @@ def revoke(place: str, token: str, as_json: bool) -> None:
     print_json({"revoked": token}) if as_json else print_lines([f"{token} is revoked"])
 
 
-@curator.command(short_help="Remove stored tables.")
-@click.argument("folder", metavar="DIRECTORY", help="What discreet serve --keep was given.")
-def forget(folder: str, as_json: bool) -> None:
-    """Remove the bounded tables of a directory, and the key under which they were stored.
-
-    A service that still runs goes on with what it has open; the next start reads the records.
-
-    Example:
-      discreet curator forget tables
-    """
-    from discreet.engines import forget_tables
-
-    gone = forget_tables(folder)
-    print_json({"forgotten": gone}) if as_json else print_lines([f"{gone} tables are removed"])
-
-
 @curator.command(short_help="Datasets, analysts and tokens.")
 @place_argument
 def show(place: str, as_json: bool) -> None:
@@ -309,17 +293,8 @@ def _served_options(function: Any) -> Any:
 )
 @click.option("--port", type=Count(at_least=0, at_most=65535), default="8080", help="The port.")
 @click.option("--data", metavar="DIRECTORY", help="Owners may register files of it on the page.")
-@click.option("--keep", metavar="DIRECTORY", help="Store bounded tables there, for restarts.")
 @_served_options
-def serve(
-    place: str,
-    host: str,
-    port: int,
-    data: str | None,
-    keep: str | None,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def serve(place: str, host: str, port: int, data: str | None, as_json: bool, **given: Any) -> None:
     """Answer analysts over HTTP; nothing leaves that was not charged before.
 
     The ledger, the registry beside it (discreet curator) and every dataset are opened before
@@ -336,7 +311,6 @@ def serve(
     settings = Settings(
         ledger=place if "://" in place else str(Path(place).absolute()),
         data=None if data is None else str(Path(data).absolute()),
-        keep=None if keep is None else str(Path(keep).absolute()),
         quote_delay=given.pop("settle"),
         **given,
     )

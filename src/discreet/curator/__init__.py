@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from discreet.curator._answers import Answer
 from discreet.curator._client import Client, ServiceRefused, ServiceUnreachable
-from discreet.curator._curator import CuratedDataset, Curator, answer_faults, certified_loss
+from discreet.curator._curator import Curator, answer_faults, certified_loss
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._plan import Bar, Quote, quote
 from discreet.curator._queries import (
     Count,

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
+from discreet.curator._few_draws import one_laplace
 from discreet.curator._queries import Query
 from discreet.data import Schema
 from discreet.engines import (
@@ -25,7 +26,7 @@ from discreet.engines import (
 from discreet.errors import InvalidValue
 from discreet.mechanisms import LaplaceNoise, each_of, laplace_quantile, round_outward
 from discreet.privacy import Loss, Relation, to_json
-from discreet.randomness import Source, bernoulli_exp, discrete_laplace, exp_negative
+from discreet.randomness import Source, discrete_laplace, exp_negative
 
 Found = Mapping[tuple[Any, ...], tuple[int, ...]]
 
@@ -310,41 +311,3 @@ def _plans() -> Mapping[type[Query], Any]:
     from discreet.curator._workload import PLANS as WORKLOADS
 
     return {**NUMBERS, **GROUPS, **WORKLOADS}
-
-
-def one_laplace(scale: Fraction, source: Source) -> int:
-    """Return one integer with P(x) proportional to exp(-|x| / scale), exactly.
-
-    :func:`discreet.randomness.discrete_laplace` tabulates a scale, which pays for many draws; a
-    curator draws once and has another scale in nearly every query. This is the sampler of Canonne,
-    Kamath and Steinke 2020 (algorithm 2). For a scale t / s in lowest terms: U uniform on 0 .. t-1,
-    accepted with probability exp(-U/t); V the number of heads of coins of probability 1/e before
-    the first tail; X = U + t V is then geometric with P(X) proportional to exp(-X/t), and
-    floor(X/s) is so with s/t in place of 1/t. A fair sign, with "minus zero" refused, makes it
-    two-sided.
-
-    >>> from discreet.randomness import source
-    >>> abs(one_laplace(Fraction(1, 100), source()))  # another value: probability e^-99
-    0
-    """
-    t, s = scale.numerator, scale.denominator
-    while True:
-        offset = _below(t, source)
-        if not bernoulli_exp(Fraction(offset, t), source=source):
-            continue
-        turns = 0
-        while bernoulli_exp(1, source=source):
-            turns += 1
-        magnitude = (offset + t * turns) // s
-        negative = source.bits(1) == 1
-        if not (negative and magnitude == 0):
-            return -magnitude if negative else magnitude
-
-
-def _below(bound: int, source: Source) -> int:
-    """A uniform integer of 0 .. bound - 1."""
-    bits = (bound - 1).bit_length()
-    while True:
-        drawn = source.bits(bits) if bits else 0
-        if drawn < bound:
-            return drawn

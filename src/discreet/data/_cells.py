@@ -235,8 +235,6 @@ class RawBatch:
             return _distinct(_trimmed(array))
         if array.dtype.kind in "biuf":
             values, codes = np.unique(array, return_inverse=True)
-            if array.dtype.kind in "iu":  # as text_of writes them, all at once
-                return codes.astype(np.int64), values.astype(np.bytes_).tolist()
             return codes.astype(np.int64), [text_of(value) for value in values]
         return grouped([text_of(cell) for cell in array])
 

@@ -57,8 +57,8 @@ from discreet.engines._lowering import (
     stored_columns,
     truth_number,
 )
-from discreet.engines._open import ENGINES, open_table
-from discreet.engines._scratch import PrivateFolder, Scratch, forget_tables, remove_stale
+from discreet.engines._open import ENGINES, forget_tables, open_table
+from discreet.engines._scratch import PrivateFolder, Scratch, remove_stale
 from discreet.engines._table import Aggregation, Table
 from discreet.engines._term import Term, evaluate
 

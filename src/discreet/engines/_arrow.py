@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from discreet.data import RawBatch, Schema, import_arrow
+from discreet.data import Schema, import_arrow
 from discreet.engines._lowering import StoredColumn
 from discreet.engines._rows import rank_rows, read_rows
 from discreet.engines._scratch import PrivateFolder
@@ -70,7 +70,7 @@ def build_parts(
                 ):
                     writer.write_table(part)
                 held = []
-        last = pa.concat_tables(held) if held else no_rows(schema, columns)
+        last = pa.concat_tables(held) if held else _nothing(schema, columns)
         if not spilled:
             for at, part in enumerate(split_rows(last, partitions or 1)):
                 yield rank_rows(part, key, bucket=at)
@@ -85,8 +85,9 @@ def build_parts(
             folder.close()
 
 
-def no_rows(schema: Schema, columns: Mapping[str, StoredColumn]) -> Any:
-    """Return what :func:`read_rows` makes of no records."""
+def _nothing(schema: Schema, columns: Mapping[str, StoredColumn]) -> Any:
+    from discreet.data import RawBatch
+
     empty = {name: np.empty(0, dtype=object) for name in schema.file_columns}
     return read_rows(RawBatch(empty, 0), schema, columns)
 

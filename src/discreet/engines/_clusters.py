@@ -14,85 +14,75 @@ from pathlib import Path
 from typing import Any, final
 
 from discreet import _validate
-from discreet.data import RawBatch, Schema, import_arrow
-from discreet.engines._arrow import build_parts, no_rows, split_rows
-from discreet.engines._lowering import stored_columns
-from discreet.engines._rows import rank_rows, read_rows
-from discreet.engines._scratch import part_files, read_part, write_part
-from discreet.engines._source import Source, parquet_table, raw_batch
-from discreet.engines._table import MOST_ROWS, Table, pack_rows
+from discreet.data import Date, Schema, import_arrow
+from discreet.engines._arrow import build_parts, split_rows
+from discreet.engines._lowering import StoredColumn, stored_columns
+from discreet.engines._rows import PERSON, RANK, rank_rows, read_rows
+from discreet.engines._source import Source, raw_batch
+from discreet.engines._table import MOST_ROWS, Table
 from discreet.errors import InvalidValue, NotApplicable
 
-_MASTER = "local[1,4]"  # a task whose worker was killed runs again, as in a cluster
-_FOUND, _PLACE = "found", "place"
-_BLOCK_ROWS = 1 << 18
+_SPARK_KINDS = {"int8": "tinyint", "int16": "smallint", "int32": "int", "int64": "bigint"}
+_FOUND = "found"
 
 
 @final
 class SparkTable(Table):
-    """Spark at a master URL; rows travel between its workers as blocks of Arrow.
-
-    The table is persisted in the cluster, each column by itself, unless it is stored in a
-    directory that all workers share.
-    """
+    """Spark at a master URL, ``local[1]`` or a cluster; the table is persisted there."""
 
     def __init__(
-        self, schema: Schema, *, master: str = _MASTER, partitions: int | None = None
+        self,
+        schema: Schema,
+        source: Source,
+        key: bytes,
+        *,
+        master: str = "local[1]",
+        partitions: int | None = None,
     ) -> None:
         super().__init__(schema)
         self._session = _spark_session(master)
-        cores = int(self._session.sparkContext.defaultParallelism)
-        self._count = _validate.integer("partitions", partitions or cores, at_least=1)
-        self._is_stored = False
-
-    def load(self, source: Source, key: bytes, folder: Path | None = None) -> None:
-        """Read a source and persist its table, or write it into a directory."""
-        context, count = self._session.sparkContext, self._count
+        parts = _validate.integer("partitions", partitions or _cores(self._session), at_least=1)
         if source.parquet is None:
-            given: Iterable[Any] = source.batches()
-            read = context.parallelize(list(_read_blocks(given, schema=self.schema, parts=count)))
+            read = self._read_here(source)
         else:
-            table = parquet_table(source.parquet, self.schema)
-            pieces = context.parallelize(_pieces(table), count)
-            read = pieces.mapPartitions(
-                partial(_read_blocks, schema=self.schema, parts=count, form=table.schema)
-            )
-        stored = [] if folder is not None else self._stored_names(None)
-        place = None if folder is None else str(folder)
-        rank = partial(_rank_blocks, schema=self.schema, key=key, names=stored, folder=place)
-        ranked = read.partitionBy(count, int).mapPartitionsWithIndex(rank)
-        form = ", ".join(["block_rows bigint", *(f"{name} binary" for name in stored)])
-        self._frame = ranked.toDF(form)
-        if folder is None:
-            self._frame = self._frame.persist()
-        _check_rows(sum(row[0] for row in self._frame.select("block_rows").collect()), folder)
+            frame = self._session.read.parquet(source.parquet)
+            _check_frame(frame, schema)
+            names = ["`" + name.replace("`", "``") + "`" for name in schema.file_columns]
+            inner = partial(_read_batches, schema=schema, columns=self.columns)
+            read = frame.select(*names).mapInArrow(inner, self._form(named=True))
+        if schema.person is None:
+            self._frame = read if partitions is None else read.repartition(parts)
+        else:
+            ranked = partial(_rank_batches, key=key)
+            self._frame = read.repartition(parts, "name").mapInArrow(ranked, self._form())
+        self._frame = self._frame.persist()
+        if self._frame.count() > MOST_ROWS:
+            raise NotApplicable(f"a table has at most {MOST_ROWS} rows")
 
-    def use(self, places: Sequence[str]) -> None:
-        """Ask the parts that :meth:`load` wrote into a directory."""
-        self._is_stored = True
-        rows = [(place,) for place in places]
-        self._frame = self._session.createDataFrame(rows, f"{_PLACE} string")
-        self._frame = self._frame.repartition(self._count)
+    def _read_here(self, source: Source) -> Any:
+        pa = import_arrow("pyarrow")
+        read = [read_rows(batch, self.schema, self.columns) for batch in source.batches()]
+        form = self._form(named=True)
+        if not any(one.num_rows for one in read):
+            return self._session.createDataFrame([], form)
+        return self._session.createDataFrame(pa.concat_tables(read), form)
+
+    def _form(self, *, named: bool = False) -> str:
+        kinds = [
+            f"{one.stored_name} {_SPARK_KINDS.get(one.storage or '', 'string')}"
+            for one in self.columns.values()
+        ]
+        if self.schema.person is not None:
+            kinds += ["name binary"] if named else [f"{PERSON} bigint", f"{RANK} int"]
+        return ", ".join(kinds)
 
     def map_parts(self, function: Callable[[Any], bytes], names: Sequence[str]) -> Iterable[bytes]:
-        inner: Any
-        if self._is_stored:
-            frame, inner = self._frame, _ask_files
-        else:
-            frame, inner = self._frame.select(*names), _ask_blocks
-        asked = partial(inner, function=function, names=list(names))
-        return [bytes(row[0]) for row in frame.mapInArrow(asked, f"{_FOUND} binary").collect()]
+        inner = partial(_ask_batches, function=function)
+        found = self._frame.select(*names).mapInArrow(inner, f"{_FOUND} binary")
+        return [bytes(row[0]) for row in found.collect()]
 
     def close(self) -> None:
         self._frame.unpersist()
-
-
-def _check_rows(rows: int, folder: Path | None) -> None:
-    """Raise for too many rows, and where the files of the workers are not found here."""
-    if rows > MOST_ROWS:
-        raise NotApplicable(f"a table has at most {MOST_ROWS} rows")
-    if folder is not None and rows != sum(read_part(one).num_rows for one in part_files(folder)):
-        raise NotApplicable("the workers do not share the directory of keep")
 
 
 def _spark_session(master: str) -> Any:
@@ -111,94 +101,66 @@ def _spark_session(master: str) -> Any:
     if found != master:
         raise InvalidValue("master", master, f"{found}, where this process runs Spark already")
     session = session.newSession()
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_BLOCK_ROWS))
-    session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(1 << 28))
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "65536")
     return session
 
 
-def _pieces(table: Any) -> list[Any]:
-    """Return the row groups of Parquet files, for tasks that read them."""
-    return [piece for one in table.get_fragments() for piece in one.split_by_row_group()]
+def _cores(session: Any) -> int:
+    return int(session.sparkContext.defaultParallelism)
 
 
-def _read_pieces(pieces: Iterable[Any], form: Any, schema: Schema, *, parts: int) -> list[Any]:
-    """Read row groups, or batches of cells, and divide their rows by persons into parts."""
-    pa = import_arrow("pyarrow")
-    columns = stored_columns(schema)
-    held = [no_rows(schema, columns)]
-    for piece in pieces:
-        if isinstance(piece, RawBatch):
-            held.append(read_rows(piece, schema, columns))
-            continue
-        batches = piece.to_batches(schema=form, columns=list(schema.file_columns))
-        held += [read_rows(raw_batch(batch, schema), schema, columns) for batch in batches]
-    return split_rows(pa.concat_tables(held), parts)
+def _check_frame(frame: Any, schema: Schema) -> None:
+    """Raise unless the columns are there, each once, and days have no zone that Spark forgets."""
+    from pyspark.sql.types import TimestampType
+
+    for name in schema.file_columns:
+        if frame.columns.count(name) != 1:
+            raise InvalidValue("source", "a table", f"one column {name!r}")
+        zoned = isinstance(frame.schema[name].dataType, TimestampType)
+        if zoned and isinstance(schema.columns.get(name), Date):
+            expected = "days, times without a zone, or Parquet files read by DuckDB"
+            raise InvalidValue("source", "times of a zone", expected)
 
 
-def _read_blocks(
-    pieces: Iterable[Any], *, schema: Schema, parts: int, form: Any = None
-) -> Iterator[tuple[int, bytes]]:
-    for piece in pieces:
-        for at, part in enumerate(_read_pieces([piece], form, schema, parts=parts)):
-            yield at, pack_rows(part)
-
-
-def _rank_blocks(
-    bucket: int,
-    blocks: Iterable[tuple[int, bytes]],
-    *,
-    schema: Schema,
-    key: bytes,
-    names: Sequence[str],
-    folder: str | None,
-) -> Iterator[tuple[Any, ...]]:
-    pa = import_arrow("pyarrow")
-    held = [_unpacked(block) for _, block in blocks] or [no_rows(schema, stored_columns(schema))]
-    ranked = rank_rows(pa.concat_tables(held), key, bucket=bucket)
-    if folder is not None:
-        write_part(folder, bucket, ranked)
-        yield (ranked.num_rows,)
-        return
-    for start in range(0, max(1, ranked.num_rows), _BLOCK_ROWS):
-        part = ranked.slice(start, _BLOCK_ROWS)
-        yield (part.num_rows, *(pack_rows(part.select([name])) for name in names))
-
-
-def _ask_blocks(
-    batches: Iterator[Any], *, function: Callable[[Any], bytes], names: list[str]
-) -> Iterator[Any]:
-    pa = import_arrow("pyarrow")
-    columns: dict[str, list[Any]] = {name: [] for name in names}
-    for batch in batches:
-        for name, chunks in columns.items():
-            for block in batch.column(name):
-                chunks += _unpacked(block.as_buffer()).column(0).chunks
-    if any(columns.values()):
-        part = pa.table({name: pa.chunked_array(chunks) for name, chunks in columns.items()})
-        yield _record({_FOUND: function(part)})
-
-
-def _ask_files(
-    batches: Iterator[Any], *, function: Callable[[Any], bytes], names: list[str]
+def _read_batches(
+    batches: Iterator[Any], *, schema: Schema, columns: Mapping[str, StoredColumn]
 ) -> Iterator[Any]:
     for batch in batches:
-        for place in batch.column(_PLACE).to_pylist():
-            yield _record({_FOUND: function(read_part(place).select(names))})
+        yield from read_rows(raw_batch(batch, schema), schema, columns).to_batches()
 
 
-def _unpacked(block: Any) -> Any:
-    return import_arrow("pyarrow.ipc").open_stream(block).read_all()
+def _rank_batches(batches: Iterator[Any], *, key: bytes) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    pa = import_arrow("pyarrow")
+    held = list(batches)
+    if held:
+        bucket = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        yield from rank_rows(pa.Table.from_batches(held), key, bucket=bucket).to_batches()
 
 
-def _record(row: Mapping[str, Any]) -> Any:
-    return import_arrow("pyarrow").RecordBatch.from_pylist([dict(row)])
+def _ask_batches(batches: Iterator[Any], *, function: Callable[[Any], bytes]) -> Iterator[Any]:
+    pa = import_arrow("pyarrow")
+    held = list(batches)
+    if held:
+        found = function(pa.Table.from_batches(held))
+        yield pa.record_batch({_FOUND: pa.array([found], pa.binary())})
 
 
 @final
 class RayTable(Table):
     """Ray, here or at an address; the parts lie in its object store."""
 
-    def __init__(self, schema: Schema, *, address: str | None = None, partitions: int = 2) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        source: Source,
+        key: bytes,
+        *,
+        address: str | None = None,
+        partitions: int = 2,
+    ) -> None:
         super().__init__(schema)
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -209,39 +171,28 @@ class RayTable(Table):
         if not ray.is_initialized():
             ray.init(address=address, include_dashboard=False, log_to_driver=False)
         self._ray: Any = ray
-        self._count = _validate.integer("partitions", partitions, at_least=1)
-        self._parts: list[Any] = []
-
-    def load(self, source: Source, key: bytes, folder: Path | None = None) -> None:
-        """Read a source into the object store, or write its table into a directory."""
+        count = _validate.integer("partitions", partitions, at_least=1)
         if source.parquet is None:
-            parts = build_parts(source, self.schema, self.columns, key, partitions=self._count)
-            self._parts = [self._ray.put(part) for part in parts]
+            parts = build_parts(source, schema, self.columns, key, partitions=count)
+            self._parts = [ray.put(part) for part in parts]
         else:
-            self._parts = self._read_there(source.parquet, key, self._count)
-        finish = self._ray.remote(_finish_part)
-        place = None if folder is None else str(folder)
-        counted = [finish.remote(part, at, place) for at, part in enumerate(self._parts)]
-        rows = sum(self._ray.get(counted))
-        if rows > MOST_ROWS:
+            self._parts = self._read_there(source.parquet, key, count)
+        count_rows = self._ray.remote(_count_rows)
+        if sum(ray.get([count_rows.remote(part) for part in self._parts])) > MOST_ROWS:
             raise NotApplicable(f"a table has at most {MOST_ROWS} rows")
-        if folder is not None and rows != sum(
-            read_part(one).num_rows for one in part_files(folder)
-        ):
-            raise NotApplicable("the workers of Ray do not share the directory of keep")
-
-    def use(self, places: Sequence[str]) -> None:
-        """Ask the parts that :meth:`load` wrote into a directory."""
-        self._parts = list(places)
 
     def _read_there(self, place: str, key: bytes, count: int) -> list[Any]:
         """Divide the row groups of Parquet files among tasks, then the rows by persons."""
-        table = parquet_table(place, self.schema)
-        pieces = _pieces(table)
-        read = self._ray.remote(_read_for_ray).options(num_returns=count)
+        ds = import_arrow("pyarrow.dataset")
+        base = place if Path(place).is_dir() else None
+        files = ds.dataset(place, format="parquet", partitioning="hive", partition_base_dir=base)
+        pieces = [piece for one in files.get_fragments() for piece in one.split_by_row_group()]
+        read = self._ray.remote(_read_pieces)
         rank = self._ray.remote(_rank_pieces)
         given = [
-            read.remote(pieces[at::count], table.schema, self.schema, parts=count)
+            read.options(num_returns=count).remote(
+                pieces[at::count], files.schema, self.schema, parts=count
+            )
             for at in range(count)
         ]
         columns = [[one] if count == 1 else one for one in given]
@@ -256,8 +207,14 @@ class RayTable(Table):
         self._parts = []
 
 
-def _read_for_ray(pieces: Sequence[Any], form: Any, schema: Schema, *, parts: int) -> Any:
-    found = _read_pieces(pieces, form, schema, parts=parts)
+def _read_pieces(pieces: Sequence[Any], form: Any, schema: Schema, *, parts: int) -> Any:
+    pa = import_arrow("pyarrow")
+    columns = stored_columns(schema)
+    held = [read_rows(raw_batch(form.empty_table(), schema), schema, columns)]
+    for piece in pieces:
+        batches = piece.to_batches(schema=form, columns=list(schema.file_columns))
+        held += [read_rows(raw_batch(batch, schema), schema, columns) for batch in batches]
+    found = split_rows(pa.concat_tables(held), parts)
     return found if parts > 1 else found[0]
 
 
@@ -266,10 +223,8 @@ def _rank_pieces(key: bytes, bucket: int, *pieces: Any) -> Any:
 
 
 def _ask_part(part: Any, function: Callable[[Any], bytes], names: list[str]) -> bytes:
-    return function((read_part(part) if isinstance(part, str) else part).select(names))
+    return function(part.select(names))
 
 
-def _finish_part(part: Any, at: int, folder: str | None) -> int:
-    if folder is not None:
-        write_part(folder, at, part)
+def _count_rows(part: Any) -> int:
     return int(part.num_rows)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +17,6 @@ from discreet.engines._table import Aggregation, Group, Sums, Table, join_limbs
 from discreet.errors import NotApplicable
 
 _REMEMBERED = 1024
-_STORED = "bounded.duckdb"
 
 
 class DatabaseTable(Table):
@@ -33,7 +30,7 @@ class DatabaseTable(Table):
         self._guard = threading.Lock()
 
     def check(self, aggregation: Aggregation) -> None:
-        self.require_persons(aggregation)
+        super().check(aggregation)
         self.compiled(aggregation)
 
     def aggregate(self, aggregation: Aggregation) -> Sums:
@@ -115,55 +112,38 @@ def with_numbers(part: Any) -> Any:
 
 @final
 class DuckTable(DatabaseTable):
-    """DuckDB in memory, spilling to a private directory; one cursor for each thread.
-
-    Instead of parts it takes the directory where :meth:`store` has written the table, and reads
-    the file there.
-    """
+    """DuckDB in memory, spilling to a private directory; one cursor for each thread."""
 
     dialect = "duckdb"
 
     def __init__(
-        self,
-        schema: Schema,
-        parts: Iterable[Any] | Path,
-        *,
-        threads: int = 2,
-        memory: str | None = None,
+        self, schema: Schema, parts: Iterable[Any], *, threads: int = 2, memory: str | None = None
     ) -> None:
+        import duckdb
+
         super().__init__(schema)
         self._spill = PrivateFolder()
-        self._connection = _duckdb(":memory:", self._spill, threads, memory)
+        settings: dict[str, Any] = {
+            "threads": _validate.integer("threads", threads, at_least=1, at_most=1024),
+            "temp_directory": str(self._spill.path),
+            "preserve_insertion_order": False,
+        }
+        if memory is not None:
+            settings["memory_limit"] = memory
+        self._connection = duckdb.connect(":memory:", config=settings)
         self._local = threading.local()
         try:
-            if isinstance(parts, Path):
-                place = str(parts / _STORED).replace("'", "''")
-                self._connection.execute(f"ATTACH '{place}' AS stored (READ_ONLY)")
-                self._connection.execute("CREATE VIEW bounded AS FROM stored.bounded")
-            else:
-                _insert(self._connection, parts)
+            for at, part in enumerate(parts):
+                self._connection.register("given", with_numbers(part))
+                into = "INSERT INTO bounded" if at else "CREATE TABLE bounded AS"
+                self._connection.execute(f"{into} SELECT * FROM given")
+                self._connection.unregister("given")
         except BaseException:
             self.close()
             raise
         # From here on no query reads a file, whatever it says.
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
-
-    @staticmethod
-    def store(
-        parts: Iterable[Any], folder: Path, *, threads: int = 2, memory: str | None = None
-    ) -> None:
-        """Write the parts of a table into a file of DuckDB, which only its owner may read."""
-        spill = PrivateFolder()
-        place = folder / _STORED
-        try:
-            with _duckdb(str(place), spill, threads, memory) as connection:
-                _insert(connection, parts)
-        finally:
-            spill.close()
-        place.chmod(0o600)
-        with place.open("rb") as file:
-            os.fsync(file.fileno())
 
     def explain(self, text: str) -> None:
         import duckdb
@@ -189,27 +169,6 @@ class DuckTable(DatabaseTable):
     def close(self) -> None:
         self._connection.close()
         self._spill.close()
-
-
-def _duckdb(place: str, spill: PrivateFolder, threads: int, memory: str | None) -> Any:
-    import duckdb
-
-    settings: dict[str, Any] = {
-        "threads": _validate.integer("threads", threads, at_least=1, at_most=1024),
-        "temp_directory": str(spill.path),
-        "preserve_insertion_order": False,
-    }
-    if memory is not None:
-        settings["memory_limit"] = memory
-    return duckdb.connect(place, config=settings)
-
-
-def _insert(connection: Any, parts: Iterable[Any]) -> None:
-    for at, part in enumerate(parts):
-        connection.register("given", with_numbers(part))
-        into = "INSERT INTO bounded" if at else "CREATE TABLE bounded AS"
-        connection.execute(f"{into} SELECT * FROM given")
-        connection.unregister("given")
 
 
 # PostgreSQL has no text with a zero byte. Both characters become two, so that equal texts and

@@ -19,7 +19,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 from typing import Any, final
 
 from discreet.data import Boolean, Bounded, Categorical, Date, Integer, Labelled, Schema
@@ -28,6 +27,7 @@ from discreet.engines._term import COMPARED, Term, constant, truth
 from discreet.errors import InvalidValue, NotApplicable
 
 LARGEST = 2**53
+LONGEST_KEPT_TEXT = 100
 _STEPS = 30
 _EXTREME = 900
 _LARGEST_STEP = Fraction(2) ** 800
@@ -158,26 +158,8 @@ def fits(low: int, high: int, bits: int) -> bool:
     return -(1 << (bits - 1)) <= low and high < 1 << (bits - 1)
 
 
-@lru_cache(maxsize=256)
 def stored_columns(schema: Schema) -> Mapping[str, StoredColumn]:
-    """Return how each column of a schema is stored, by public facts alone.
-
-    Parameters
-    ----------
-    schema
-        What the records are.
-
-    Returns
-    -------
-    Mapping
-        The names of columns to how they are stored.
-
-    Raises
-    ------
-    InvalidValue
-        A column is of a kind that no engine knows.
-
-    """
+    """How each column of a schema is kept, by public facts alone."""
     stored: dict[str, StoredColumn] = {}
     for position, (name, column) in enumerate(schema.columns.items()):
         grid: Grid | None = None

@@ -1,31 +1,34 @@
-"""Open a bounded table on one of the engines."""
+"""Opening a bounded table on one of the engines, and keeping it where its holder says."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from discreet import _validate
-from discreet.data import Schema
+from discreet.data import Schema, import_arrow
 from discreet.engines._arrow import ArrowTable, build_parts
 from discreet.engines._lowering import stored_columns
 from discreet.engines._rows import RULES
-from discreet.engines._scratch import Storage, part_files, read_part, write_part
 from discreet.engines._source import Source, open_source
 from discreet.engines._table import Table
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
 from discreet.randomness import SystemSource
 
 ENGINES = ("arrow", "duckdb", "postgres", "spark", "ray")
+_KEY_FILE = "key"
 
 
 def open_table(
     source: Any,
     schema: Schema,
     *,
-    engine: str | Callable[..., Table] = "duckdb",
+    engine: str = "duckdb",
     table: str | None = None,
     key: bytes | None = None,
     keep: str | os.PathLike[str] | None = None,
@@ -41,16 +44,14 @@ def open_table(
     schema
         What the records are; it decides every cell.
     engine
-        ``"arrow"`` (memory and numpy), ``"duckdb"``, ``"postgres"``, ``"spark"`` or ``"ray"``; or
-        what makes a :class:`Table` of a schema, an iterator of parts and the options.
+        ``"arrow"`` (memory and numpy), ``"duckdb"``, ``"postgres"``, ``"spark"`` or ``"ray"``.
     table
         The table of a database that is the source.
     key
         At least 32 secret bytes that choose which rows of a person are used; drawn afresh without.
     keep
-        A directory in which the bounded table is stored, so that opening it again reads no source
-        (which has to be a file or a directory). It holds rows: only its owner may read it. Workers
-        of Spark and Ray have to share it; PostgreSQL copies the stored rows into its server.
+        A directory for the bounded table, so that opening it again takes no reading (engines
+        ``"arrow"`` and ``"duckdb"``, files only). It holds rows: only its owner may read it.
     options
         Of the engine: ``partitions`` (arrow, spark, ray), ``threads`` and ``memory`` (duckdb),
         ``master`` (spark), ``address`` (postgres, ray).
@@ -68,17 +69,17 @@ def open_table(
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
-    if not callable(engine):
-        _validate.one_of("engine", engine, ENGINES)
+    _validate.one_of("engine", engine, ENGINES)
     if key is not None and len(key) < 32:
         raise InvalidValue("key", "a key", "at least 32 secret bytes")
+    if keep is not None and engine not in ("arrow", "duckdb"):
+        raise InvalidValue("keep", str(keep), "None: only arrow and duckdb tables are kept")
     records = open_source(source, schema, table=table)
-    storage = None if keep is None else Storage(keep, key)
-    if storage is not None and records.identity is None:
-        raise InvalidValue("keep", str(keep), "None: whether this source has changed is not known")
-    secret = storage.key if storage is not None else key or SystemSource().read(32)
+    secret = _kept_key(Path(keep), key) if keep is not None else key or SystemSource().read(32)
     try:
-        return _opened(engine, records, schema, secret, storage, options)
+        return _opened(
+            engine, records, schema, secret, None if keep is None else Path(keep), options
+        )
     except Exception as error:
         if isinstance(error, DiscreetError | TypeError):
             raise
@@ -89,52 +90,99 @@ def open_table(
             ) from None
         # What an engine says may have a cell in it.
         place = os.fspath(source) if isinstance(source, str | os.PathLike) else "a table"
-        name = engine if isinstance(engine, str) else getattr(engine, "__name__", "the engine")
-        expected = f"records that {name} can read ({type(error).__name__})"
+        expected = f"records that {engine} can read ({type(error).__name__})"
         raise InvalidValue("source", place, expected) from None
 
 
 def _opened(
-    engine: str | Callable[..., Table],
+    engine: str,
     records: Source,
     schema: Schema,
     key: bytes,
-    storage: Storage | None,
+    keep: Path | None,
     options: dict[str, Any],
 ) -> Table:
-    from discreet.engines._clusters import RayTable, SparkTable
-    from discreet.engines._databases import DuckTable, PostgresTable
-
     if engine in ("spark", "ray"):
-        cluster = SparkTable if engine == "spark" else RayTable
-        made = cluster(schema, **options)
-        if storage is None:
-            made.load(records, key)
-        else:
-            identity = _identity(records, schema)
-            home = storage.find(identity, lambda new: made.load(records, key, new))
-            made.use(part_files(home))
-        return made
+        from discreet.engines._clusters import RayTable, SparkTable
+
+        kind = SparkTable if engine == "spark" else RayTable
+        return kind(schema, records, key, **options)
     partitions = options.pop("partitions", None) if engine == "arrow" else None
     parts = build_parts(records, schema, stored_columns(schema), key, partitions=partitions)
-    if engine == "duckdb":
-        if storage is None:
-            return DuckTable(schema, parts, **options)
-        identity = _identity(records, schema) + "|duckdb"
-        home = storage.find(identity, lambda new: DuckTable.store(parts, new, **options))
-        return DuckTable(schema, home, **options)
+    if keep is not None:
+        parts = _kept_parts(parts, records, schema, key, keep)
+    if engine == "arrow":
+        return ArrowTable(schema, parts, **options)
+    from discreet.engines._databases import DuckTable, PostgresTable
 
-    def write(new: Path) -> None:
+    return (DuckTable if engine == "duckdb" else PostgresTable)(schema, parts, **options)
+
+
+def _kept_key(folder: Path, key: bytes | None) -> bytes:
+    """Return the key of a directory of kept tables, which is made where there is none."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    if key is not None:
+        return key
+    place = folder / _KEY_FILE
+    if not place.exists():
+        fresh = folder / f"{_KEY_FILE}.{os.getpid()}"
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(SystemSource().read(32))
+        try:
+            os.link(fresh, place)  # whoever was first wins
+        except FileExistsError:
+            pass
+        finally:
+            fresh.unlink()
+    return place.read_bytes()
+
+
+def _kept_parts(
+    parts: Iterator[Any], records: Source, schema: Schema, key: bytes, folder: Path
+) -> Iterator[Any]:
+    """Yield the parts of a kept table, or those that are built and kept now."""
+    parquet = import_arrow("pyarrow.parquet")
+    if records.identity is None:
+        raise InvalidValue(
+            "keep", str(folder), "None: whether this source has changed is not known"
+        )
+    told = f"{schema.content_hash}|{RULES}|{schema.person}|{records.identity}"
+    home = folder / hmac.new(key, told.encode(), hashlib.sha256).hexdigest()
+    if home.is_dir():
+        for place in sorted(home.glob("*.parquet")):
+            yield parquet.read_table(place)
+        return
+    new = folder / f"{home.name}.{os.getpid()}.new"
+    new.mkdir(mode=0o700)
+    try:
         for at, part in enumerate(parts):
-            write_part(new, at, part)
+            place = new / f"{at:06}.parquet"
+            with os.fdopen(
+                os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
+            ) as file:
+                parquet.write_table(part, file)
+                file.flush()
+                os.fsync(file.fileno())
+            yield part
+        new.rename(home)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
 
-    if storage is not None:
-        home = storage.find(_identity(records, schema), write)
-        parts = (read_part(place) for place in part_files(home))
-    if callable(engine):
-        return engine(schema, parts, **options)
-    return (ArrowTable if engine == "arrow" else PostgresTable)(schema, parts, **options)
 
+def forget_tables(folder: str | os.PathLike[str]) -> int:
+    """Remove the bounded tables that were kept in a directory, with their key; return how many.
 
-def _identity(records: Source, schema: Schema) -> str:
-    return f"{schema.content_hash}|{RULES}|{schema.person}|{records.identity}"
+    Parameters
+    ----------
+    folder
+        What was given as ``keep`` to :func:`open_table`.
+
+    """
+    home = Path(folder)
+    gone = [one for one in home.glob("*") if one.is_dir() and len(one.name.split(".")[0]) == 64]
+    for one in gone:
+        shutil.rmtree(one)
+    (home / _KEY_FILE).unlink(missing_ok=True)
+    return len(gone)

@@ -1,43 +1,27 @@
-"""Private directories that hold rows: temporary ones, and tables stored where their holder says.
+"""Private directories for what is written meanwhile, and an end to those of dead processes.
 
-**Temporary.** Sources are staged and large queries spill into temporary directories. Each belongs
+Sources are staged and large queries spill into temporary directories, which hold rows. Each belongs
 to the process that made it and is removed when that closes it, forgets it or ends. A process that
 is killed cannot do so: the next one of the same user that needs a directory removes what it left.
-
-**Stored.** A bounded table is stored only in a directory that its holder names and that only its
-owner may read, as ``<keyed digest>/``: Arrow files, one for each part, or a database of DuckDB.
-It is built as a temporary directory inside, flushed and renamed, so it is complete or absent; of
-two processes that build the same one, one wins. Another digest is another table.
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import os
-import re
 import shutil
 import stat
 import sys
 import tempfile
 import weakref
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, final
-
-from discreet._files import create_file, flush_directory, replace_file
-from discreet.data import import_arrow
-from discreet.errors import FileUnusable, InvalidValue
-from discreet.randomness import SystemSource
+from typing import final
 
 if sys.platform != "win32":
     import fcntl
 
 _PREFIX = "discreet-curator-"
 _PID = "pid"
-_KEY = "key"
-_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 @final
@@ -48,9 +32,9 @@ class PrivateFolder:
     another process meanwhile, or a container that counts its own, deceives nobody.
     """
 
-    def __init__(self, parent: str | None = None) -> None:
-        remove_stale(parent)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+    def __init__(self) -> None:
+        remove_stale()
+        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         # It is locked before it has its name: nobody finds it unlocked while the process lives.
         unnamed = self.path / "pid.new"
         lock = os.open(unnamed, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -122,124 +106,3 @@ def _is_dead(place: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-@final
-class Storage:
-    """A directory of bounded tables, which only its owner may read; it is made if there is none.
-
-    Parameters
-    ----------
-    folder
-        The directory.
-    key
-        The secret of its tables; without it the directory gets one of its own.
-
-    Raises
-    ------
-    InvalidValue
-        Others may read the directory.
-    FileUnusable
-        There is no such directory and none can be made.
-
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], key: bytes | None = None) -> None:
-        self.folder = Path(folder)
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            expected = f"a directory that can be made ({error.strerror})"
-            raise FileUnusable("keep", str(folder), expected) from None
-        if sys.platform != "win32" and self.folder.stat().st_mode & 0o077:
-            raise InvalidValue("keep", str(folder), "a directory that only its owner may read")
-        if key is None:
-            place = self.folder / _KEY
-            if not place.exists():
-                create_file(place, SystemSource().read(32), private=True)
-            key = place.read_bytes()
-        self.key = key
-
-    def find(self, identity: str, build: Callable[[Path], None]) -> Path:
-        """Return the directory of a table, which ``build`` fills if there is none.
-
-        Parameters
-        ----------
-        identity
-            Everything that the table depends on, beside the key.
-        build
-            Writes files into an empty directory, flushed each.
-
-        Returns
-        -------
-        pathlib.Path
-            A directory that does not change any more.
-
-        """
-        home = self.folder / hmac.new(self.key, identity.encode(), hashlib.sha256).hexdigest()
-        if not home.is_dir():
-            draft = PrivateFolder(str(self.folder))
-            try:
-                new = draft.path / "table"
-                new.mkdir(mode=0o700)
-                build(new)
-                flush_directory(new)
-                try:
-                    new.rename(home)
-                except OSError:
-                    if not home.is_dir():  # otherwise another process was first
-                        raise
-                flush_directory(self.folder)
-            finally:
-                draft.close()
-        return home
-
-
-def forget_tables(folder: str | os.PathLike[str]) -> int:
-    """Remove the bounded tables that are stored in a directory, with their key.
-
-    Parameters
-    ----------
-    folder
-        What was given as ``keep`` to :func:`open_table`.
-
-    Returns
-    -------
-    int
-        How many tables there were. What a killed process had begun is removed too.
-
-    Raises
-    ------
-    FileUnusable
-        There is no such directory.
-
-    """
-    home = Path(folder)
-    if not home.is_dir():
-        raise FileUnusable("keep", str(folder), "a directory with bounded tables")
-    gone = [one for one in home.iterdir() if _DIGEST.fullmatch(one.name)]
-    for one in gone:
-        shutil.rmtree(one)
-    remove_stale(str(home))
-    (home / _KEY).unlink(missing_ok=True)
-    return len(gone)
-
-
-def write_part(folder: str | os.PathLike[str], at: int, part: Any) -> None:
-    """Write one part of a table, readable for its owner only; a repeated task writes it again."""
-    with (
-        replace_file(Path(folder) / f"{at:06}.arrow", private=True) as draft,
-        import_arrow("pyarrow.ipc").new_file(str(draft), part.schema) as writer,
-    ):
-        writer.write_table(part)
-
-
-def read_part(place: str | os.PathLike[str]) -> Any:
-    """Return a part that :func:`write_part` wrote, as an Arrow table that maps the file."""
-    source = import_arrow("pyarrow").memory_map(str(place))
-    return import_arrow("pyarrow.ipc").open_file(source).read_all()
-
-
-def part_files(folder: Path) -> list[str]:
-    """Return the parts that were written into a directory."""
-    return sorted(str(one) for one in folder.glob("[0-9]*.arrow"))

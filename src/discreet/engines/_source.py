@@ -67,14 +67,12 @@ def open_source(source: Any, schema: Schema, *, table: str | None = None) -> Sou
         return Source(lambda: _from_postgres(place, _named(table), schema))
     _check_place(place)
     if table is not None or place.lower().endswith(DATABASES):
-        log = Path(place + ".wal")  # rows that are not in the file yet
-        files = [place, *([str(log)] if log.exists() else [])]
-        return Source(lambda: _from_duckdb(place, _named(table), schema), _identity(files, table))
+        return Source(lambda: _from_duckdb(place, _named(table), schema), _identity([place], table))
     if "://" in place:
         return Source(lambda: _from_address(place, schema), parquet=place)
     if Path(place).is_dir():
         files = _files_in(Path(place))
-        return Source(lambda: _from_directory(place, schema), _identity(files), place)
+        return Source(lambda: _from_directory(files, place, schema), _identity(files), place)
     parquet = place if place.lower().endswith(PARQUET_ENDINGS) else None
     return Source(_in_memory(place, schema), _identity([place]), parquet)
 
@@ -91,10 +89,7 @@ def _in_memory(source: Any, schema: Schema) -> Callable[[], Iterator[RawBatch]]:
 
 def _identity(files: Sequence[str], table: str | None = None) -> str:
     states = [(Path(one).resolve(), Path(one).stat()) for one in files]
-    found = [
-        (str(place), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
-        for place, state in states
-    ]
+    found = [(str(place), state.st_size, state.st_mtime_ns) for place, state in states]
     return repr((sorted(found), table))
 
 
@@ -134,39 +129,24 @@ def _files_in(folder: Path) -> list[str]:
     return files
 
 
-def _from_directory(place: str, schema: Schema) -> Iterator[RawBatch]:
-    table = parquet_table(place, schema)
-    try:
-        names = list(schema.file_columns)
-        for batch in table.to_batches(columns=names, batch_size=_BATCH_ROWS):
-            yield raw_batch(batch, schema)
-    except (OSError, import_arrow("pyarrow").ArrowException):
-        raise InvalidValue("source", place, "readable Parquet files") from None
-
-
-def parquet_table(place: str, schema: Schema) -> Any:
-    """Return a Parquet file, a directory or an address of some, as a dataset of Arrow.
-
-    Its files have to have the columns of the schema, of one type each.
-    """
+def _from_directory(files: Sequence[str], folder: str, schema: Schema) -> Iterator[RawBatch]:
     pa, ds = import_arrow("pyarrow"), import_arrow("pyarrow.dataset")
-    local = Path(place)
-    is_folder = local.is_dir()
-    files = _files_in(local) if is_folder else place.replace("s3a://", "s3://")
-    base = place if is_folder else None
     try:
-        table = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=base)
+        table = ds.dataset(
+            list(files), format="parquet", partitioning="hive", partition_base_dir=folder
+        )
         kinds = {name: _type_of(table.schema, name) for name in schema.file_columns}
         for part in table.get_fragments():
             in_path = ds.get_partition_keys(part.partition_expression)
             for name in kinds.keys() - in_path.keys():
                 if _type_of(part.physical_schema, name) != kinds[name]:
                     expected = f"one type of column {name!r} in all its files"
-                    raise InvalidValue("source", place, expected)
+                    raise InvalidValue("source", folder, expected)
+        open_input(table.schema.empty_table(), schema)
+        for batch in table.to_batches(columns=list(kinds), batch_size=_BATCH_ROWS):
+            yield raw_batch(batch, schema)
     except (OSError, pa.ArrowException):
-        raise InvalidValue("source", place, "readable Parquet files") from None
-    open_input(table.schema.empty_table(), schema)
-    return table
+        raise InvalidValue("source", folder, "readable Parquet files") from None
 
 
 def _type_of(form: Any, name: str) -> Any:

@@ -145,16 +145,12 @@ class Table(ABC):
 
     def check(self, aggregation: Aggregation) -> None:
         """Raise ``NotApplicable`` for what the engine cannot compute; no row is read."""
-        self.require_persons(aggregation)
+        if aggregation.names and PERSON in aggregation.names and self.schema.person is None:
+            raise NotApplicable("this table has no persons")
         nothing = import_arrow("pyarrow").table(
             {name: _nothing(self.columns, name) for name in (aggregation.names or self._one_name)}
         )
         aggregate_part(nothing, aggregation)
-
-    def require_persons(self, aggregation: Aggregation) -> None:
-        """Raise ``NotApplicable`` for a cap or a count of persons where the schema names none."""
-        if PERSON in aggregation.names and self.schema.person is None:
-            raise NotApplicable("this table has no persons")
 
     def aggregate(self, aggregation: Aggregation) -> Sums:
         """Return the exact count, and the exact sums in steps, of every group that there is.
@@ -227,7 +223,7 @@ class Table(ABC):
         """
         schema = self._schema_of(names)
         ipc = import_arrow("pyarrow.ipc")
-        for part in self.map_parts(pack_rows, self._stored_names(names)):
+        for part in self.map_parts(_part_bytes, self._stored_names(names)):
             yield from domain_tables(ipc.open_stream(part).read_all(), schema, rows)
 
     @property
@@ -259,12 +255,11 @@ def _nothing(columns: Mapping[str, StoredColumn], name: str) -> Any:
     return pa.array([], pa.string() if is_text else pa.int64())
 
 
-def pack_rows(part: Any) -> bytes:
-    """Return an Arrow table as bytes, which ``pyarrow.ipc.open_stream`` reads."""
+def _part_bytes(part: Any) -> bytes:
     pa = import_arrow("pyarrow")
     sink = pa.BufferOutputStream()
     with import_arrow("pyarrow.ipc").new_stream(sink, part.schema) as writer:
-        writer.write_table(part.combine_chunks())
+        writer.write_table(part)
     return bytes(sink.getvalue())
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from discreet import _validate
 from discreet._json import canonical
@@ -191,20 +191,6 @@ def check_scopes(required: object) -> list[str]:
 # --- what a ledger shows -----------------------------------------------------------------
 
 
-def require_scopes(
-    dataset: str, required: Iterable[str], budgets: Iterable[tuple[str, str]]
-) -> None:
-    """Raise ``BudgetExceeded`` unless a charge touches a budget of every required scope."""
-    touched = {scope for scope, _ in budgets}
-    for scope in required:
-        if scope not in touched:
-            raise BudgetExceeded(
-                f"{dataset!r} asks every charge to name a{'n' * (scope == 'analyst')} {scope} with "
-                "a budget; nothing was charged",
-                budget=scope,
-            )
-
-
 @dataclass(frozen=True)
 class BudgetView:
     """One budget now. ``spent`` and ``remaining`` are exact, for every open sum and delta."""
@@ -363,23 +349,3 @@ _FROM_CONTENT = (
     "purpose",
     "spent",
 )
-
-
-def new_filter(
-    *,
-    epsilon: object,
-    delta: object,
-    kind: object,
-    relation: object,
-    reserved: object,
-    orders: object,
-) -> Filter:
-    """Return the filter of a new budget, every argument checked."""
-    return Filter(
-        epsilon=check_amount("epsilon", epsilon),
-        delta=check_amount("delta", delta),
-        kind=cast("str | None", printable(kind)),
-        relation=cast("str", printable(relation)),
-        reserved=None if reserved is None else check_amount("reserved", reserved),
-        orders=check_orders(orders),
-    )

@@ -183,14 +183,3 @@ class Charge:
 
     def __repr__(self) -> str:
         return f"<Charge {self.seq} of {self.dataset!r}: {self._outcome}>"
-
-
-def refuse_second(outcome: Mapping[str, Any] | None, seq: int) -> None:
-    """Two who attempted one body at the same time: the first to end it is on record."""
-    if outcome is not None:
-        raise AlreadyCharged(
-            f"entry {seq} has the outcome {outcome['outcome']!r} already: somebody else has ended "
-            "its body, and it was paid for once",
-            outcome=str(outcome["outcome"]),
-            result=outcome["result"],
-        )

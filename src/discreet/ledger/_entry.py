@@ -15,9 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -234,29 +233,3 @@ def _subject(document: Mapping[str, Any]) -> dict[str, str]:
             return {f"{dataset}/{seq}": hash_}
         case _:
             raise SchemaError("receipt: expected an entry with its hash, or a chain of them")
-
-
-def check_flag(argument: str, value: object) -> bool:
-    """Return a truth value; nothing else is taken for one."""
-    if not isinstance(value, bool):
-        raise InvalidValue(argument, printable(value), "True or False")
-    return value
-
-
-def check_clock(clock: object) -> Callable[[], object]:
-    """Return what dates the entries."""
-    if clock is None:
-        return lambda: datetime.now(UTC)
-    if not callable(clock):
-        raise InvalidValue("clock", printable(clock), "a function that returns a datetime")
-    return clock
-
-
-def format_date(moment: object) -> str:
-    """Return a moment of the clock as entries note it."""
-    if not isinstance(moment, datetime):
-        raise InvalidValue("clock", printable(moment), "a function that returns a datetime")
-    try:
-        return moment.astimezone(UTC).isoformat(timespec="microseconds")
-    except (OverflowError, ValueError, OSError):
-        raise InvalidValue("clock", moment, "a datetime that exists in UTC") from None

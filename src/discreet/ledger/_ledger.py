@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, final
+from types import TracebackType
+from typing import Any, cast, final
 
 from discreet import _validate
 from discreet._store import (
@@ -17,9 +18,11 @@ from discreet._store import (
     check_timeout,
     create_store,
     is_url,
+    name_answers,
     open_store,
 )
 from discreet.errors import (
+    AlreadyCharged,
     BudgetExceeded,
     InvalidValue,
     KeyConflict,
@@ -39,33 +42,30 @@ from discreet.ledger._budget import (
     Request,
     charge_all,
     check_amount,
+    check_orders,
     check_scopes,
     find_scope,
     format_label,
     list_history,
     make_history_row,
-    new_filter,
+    parse_label,
     read_opening,
-    require_scopes,
     view_budget,
     write_sums,
 )
-from discreet.ledger._charge import Charge, Write, refuse_second
+from discreet.ledger._charge import Charge, Write
 from discreet.ledger._entry import (
     DIGEST,
     NO_HASH,
     Entry,
     Head,
     Roll,
-    check_clock,
-    check_flag,
     check_name,
-    format_date,
     make_export,
     make_receipt,
     printable,
 )
-from discreet.ledger._replay import Fault, Verification, check_receipts, verify_store
+from discreet.ledger._replay import Fault, Replay, Verification, check_receipts, verify_store
 from discreet.privacy import ApproxDP, Filter, Loss, Relation, plan_claim, to_json
 
 LARGEST_SEQ = 2**63 - 1
@@ -113,24 +113,7 @@ class Ledger:
         timeout: float = 60.0,
         clock: Callable[[], datetime] | None = None,
     ) -> Ledger:
-        """Make a new ledger.
-
-        Parameters
-        ----------
-        place, timeout, clock
-            As of :meth:`open`.
-
-        Returns
-        -------
-        Ledger
-            The ledger, open.
-
-        Raises
-        ------
-        LedgerExists
-            There is one already.
-
-        """
+        """Make a new ledger at a path or a ``postgresql://`` URL; an existing one is refused."""
         wait = check_timeout(timeout)
         check_clock(clock)
         ledger = secrets.token_hex(16)
@@ -147,27 +130,8 @@ class Ledger:
     ) -> Ledger:
         """Open an existing ledger; an older one is migrated, a newer one refused.
 
-        Parameters
-        ----------
-        place
-            A path, or a ``postgresql://`` URL.
-        timeout
-            Seconds to wait for others.
-        read_only
-            Whether nothing will be charged.
-        clock
-            What dates the entries.
-
-        Returns
-        -------
-        Ledger
-            The ledger, open.
-
-        Raises
-        ------
-        LedgerMissing
-            There is none: a mistyped name must not be a fresh budget.
-
+        A place where there is none is an error: a mistyped name must not be a fresh budget.
+        ``clock`` only dates the entries.
         """
         wait = check_timeout(timeout)
         check_flag("read_only", read_only)
@@ -180,8 +144,10 @@ class Ledger:
 
         Parameters
         ----------
-        place, timeout
-            As of :meth:`open`; a file that is open nowhere else.
+        place
+            The path of the file. Nobody else may have it open.
+        timeout
+            Seconds to wait for others.
 
         Returns
         -------
@@ -226,8 +192,10 @@ class Ledger:
             the caller to know.
         spent
             For each dataset a loss that bounds what was spent since, charged to every budget.
-        timeout, clock
-            As of :meth:`open`.
+        timeout
+            Seconds to wait for others.
+        clock
+            What dates the entries.
 
         Returns
         -------
@@ -241,33 +209,42 @@ class Ledger:
             receipts do not fit; nothing was changed.
 
         """
-        from discreet.ledger._migration import restore_datasets
+        from discreet.ledger._migration import restore_dataset
 
         documents, losses = check_receipts(receipts), dict(spent or {})
         wait = check_timeout(timeout)
         ledger = cls(open_store(place, timeout=wait, backup=True), clock=clock)
-        with ledger, ledger._store.writing() as session:
-            at, lock = format_date(ledger._clock()), ledger._store.row_lock
-            restore_datasets(session, documents, losses, ledger._entry, at=at, lock=lock)
+        try:
+            with ledger._store.writing() as session:
+                marks = session.rows("SELECT value FROM meta WHERE name = 'backup'")
+                made = str(marks[0][0]) if marks else None
+                names = [row.name for row in _rows.read_datasets(session)]
+                unknown = sorted(set(losses) - set(names))
+                if unknown:
+                    raise InvalidValue("spent", unknown[0], "a dataset of this ledger")
+                for name in names:
+                    found = _rows.read_dataset(session, name, lock=ledger._store.row_lock)
+                    content = restore_dataset(session, found, documents, losses.get(name), made)
+                    entry = ledger._entry(found.head, "restored", content, found.roll)
+                    _rows.append_entry(session, found.number, entry)
+                # A charge of the backup may have got its answer since, and a token its end.
+                name_answers(session)
+                ended = (format_date(ledger._clock()),)
+                session.run("UPDATE tokens SET revoked = ? WHERE revoked IS NULL", ended)
+                if made is not None:
+                    session.run("DELETE FROM meta WHERE name = 'backup'")
+        except BaseException:
+            ledger.close()
+            raise
+        ledger.close()
         return cls.open(place, timeout=timeout, clock=clock)
 
     @staticmethod
     def repair(place: str | Path, *, timeout: float = 60.0) -> bool:
         """Copy a SQLite ledger into a new, flushed file after the disk failed to flush.
 
-        What was charged and not confirmed counts as spent if it is still there. Run ``verify``
-        afterwards.
-
-        Parameters
-        ----------
-        place, timeout
-            As of :meth:`open`; a directory.
-
-        Returns
-        -------
-        bool
-            Whether there was anything to repair.
-
+        Returns whether there was anything to repair. What was charged and not confirmed counts
+        as spent if it is still there. Run ``verify`` afterwards.
         """
         if is_url(place):
             raise LedgerError("repair is for SQLite ledgers; PostgreSQL repairs itself")
@@ -285,7 +262,12 @@ class Ledger:
     def __enter__(self) -> Ledger:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -308,31 +290,14 @@ class Ledger:
     ) -> None:
         """Open the budget of a dataset, once and for all.
 
-        Parameters
-        ----------
-        name
-            What charges call it.
-        epsilon, delta
-            The budget, exact.
-        unit
-            Whose privacy is bounded.
-        relation
-            Which datasets are neighbours.
-        kind, reserved, orders
-            As of :class:`~discreet.privacy.Filter`; the default is the tightest valid one.
-        required
-            Scopes that every charge must name, and that have a budget of their own.
-
-        Raises
-        ------
-        LedgerExists
-            There is a dataset of that name.
-
+        ``unit`` says whose privacy is bounded. ``kind``, ``reserved`` and ``orders`` choose the
+        filter (:class:`~discreet.privacy.Filter`); the default is the tightest valid
+        one. Scopes in ``required`` must be named in every charge and have a budget of their own.
         """
         check_name("name", name)
         check_name("unit", unit)
         scopes = check_scopes(required)
-        budget = new_filter(
+        budget = _new_filter(
             epsilon=epsilon,
             delta=delta,
             kind=kind,
@@ -379,21 +344,6 @@ class Ledger:
         """Open a further budget for one analyst, project or purpose; it counts from now on.
 
         It restricts and never adds: the budget of the dataset holds as before.
-
-        Parameters
-        ----------
-        dataset
-            Whose charges it counts.
-        analyst, project, purpose
-            Whose budget it is; one of them.
-        epsilon, delta, kind, reserved, orders
-            As of :meth:`create_dataset`.
-
-        Raises
-        ------
-        LedgerExists
-            There is such a budget.
-
         """
         check_name("dataset", dataset)
         label = find_scope(analyst=analyst, project=project, purpose=purpose)
@@ -402,7 +352,7 @@ class Ledger:
             existing = self._budgets(session, found, [(DATASET, ""), label])
             if label in existing:
                 raise LedgerExists(f"there is a budget {format_label(*label)!r} already")
-            budget = new_filter(
+            budget = _new_filter(
                 epsilon=epsilon,
                 delta=delta,
                 kind=kind,
@@ -430,33 +380,14 @@ class Ledger:
     ) -> Charge:
         """Spend a loss, so that its release may run in ``with ledger.charge(...) as charge:``.
 
-        Parameters
-        ----------
-        dataset
-            What the release is about.
-        loss
-            What it costs.
-        purpose, analyst, project
-            Further budgets that it counts against, where there are such.
-        delta
-            Makes the loss one plan declared beforehand: sums that can read it as it is do so, and
-            the others read what the accountant certifies for it at that delta.
-        key
-            The same request under the same key is charged once and comes back ``replayed``,
-            with the recorded outcome.
+        When this returns, the charge is on the disk. It raises ``BudgetExceeded`` with what is
+        left, and changes nothing, if any budget that it touches refuses. With ``delta`` the
+        loss is one plan declared beforehand: sums that can read it as it is do so, and the others
+        read what the accountant certifies for it at that delta.
 
-        Returns
-        -------
-        Charge
-            The charge, which is on the disk.
-
-        Raises
-        ------
-        BudgetExceeded
-            A budget that it touches refuses; nothing was changed, and the error says what is left.
-        KeyConflict
-            Another request was charged under the key.
-
+        With ``key`` the request is idempotent: the same request under the same key is charged
+        once and comes back ``replayed``, with the recorded outcome; another request under the
+        key raises ``KeyConflict``.
         """
         check_name("dataset", dataset)
         names = {"analyst": analyst, "project": project, "purpose": purpose}
@@ -490,9 +421,7 @@ class Ledger:
                 budgets = self._charged(session, found, request, claim)
                 content = {
                     **fields,
-                    # What sums read that cannot read a plan as it is; 0.1 charged it to all.
-                    "read_as": None if claim is None else to_json(claim),
-                    **({} if claim is None else {"by_lane": True}),
+                    **({"read_as": None} if claim is None else _as_claim(claim)),
                     "spent": {format_label(*label): write_sums(b) for label, b in budgets.items()},
                 }
                 entry = self._entry(found.head, "charge", content, found.roll)
@@ -579,20 +508,19 @@ class Ledger:
         if genesis not in self._required:  # what an entry says never changes
             opened = read_opening(_rows.read_entry(session, found, 0))
             self._required[genesis] = opened.required
-        require_scopes(found.name, self._required[genesis], budgets)
+        for scope in self._required[genesis]:
+            if scope not in {touched for touched, _ in budgets}:
+                raise BudgetExceeded(
+                    f"{found.name!r} asks every charge to name a{'n' * (scope == 'analyst')} "
+                    f"{scope} with a budget; nothing was charged",
+                    budget=scope,
+                )
 
     def record_publication(self, receipt: Mapping[str, Any], certificate: str) -> None:
         """Append that a certificate of this digest was published for the charge of a receipt.
 
-        Another digest with that receipt was never published. A charge may be published again.
-
-        Parameters
-        ----------
-        receipt
-            The receipt of the charge.
-        certificate
-            The SHA-256 of the certificate, in hexadecimal.
-
+        Whoever later holds a certificate with that receipt and another digest has one that nobody
+        published. One charge may be published several times.
         """
         [receipt] = check_receipts([receipt])
         entry = receipt.get("entry")
@@ -619,7 +547,7 @@ class Ledger:
             with self._store.writing(durable=durable) as session:
                 found = _rows.read_dataset(session, entry.dataset, lock=self._store.row_lock)
                 if entry.content.get("key") is not None:
-                    refuse_second(_rows.find_outcome(session, found, entry.seq), entry.seq)
+                    _refuse_second(_rows.find_outcome(session, found, entry.seq), entry.seq)
                 following = self._entry(found.head, "outcome", content, found.roll)
                 _rows.append_entry(session, number, following)
                 if write is not None:
@@ -634,27 +562,32 @@ class Ledger:
     # --- looking -----------------------------------------------------------------------
 
     def datasets(self) -> list[str]:
-        """Return the names of all datasets, in the order in which they were opened."""
+        """The names of all datasets, in the order in which they were opened."""
         with self._store.reading() as session:
             return [row.name for row in _rows.read_datasets(session)]
 
     def show(self, dataset: str) -> DatasetView:
-        """Return a dataset and its budgets as they stand."""
+        """A dataset and its budgets as they stand."""
         check_name("dataset", dataset)
         with self._store.reading() as session:
             found = _rows.read_dataset(session, dataset)
             opened = read_opening(_rows.read_entry(session, found, 0))
-            asked = "SELECT scope, name FROM budgets WHERE dataset = ?"
-            rows = session.rows(asked, (found.number,))
-            labels = [(str(scope), str(name)) for scope, name in rows]
-            labels.sort(key=lambda label: (label[0] != DATASET, label))  # the dataset first
+            rows = session.rows(
+                "SELECT scope, name FROM budgets WHERE dataset = ?", (found.number,)
+            )
+            # The dataset first, then the others by name.
+            labels = sorted(((str(scope), str(name)) for scope, name in rows), key=_dataset_first)
             budgets = self._budgets(session, found, labels or [(DATASET, "")])
             restored = _rows.read_restored(session, found.number)
-        views = [view_budget(format_label(*label), budget) for label, budget in budgets.items()]
+        views = tuple(
+            view_budget(format_label(*label), budget) for label, budget in budgets.items()
+        )
         return DatasetView(
-            dataset,
-            **opened._asdict(),
-            budgets=tuple(views),
+            name=dataset,
+            unit=opened.unit,
+            relation=opened.relation,
+            required=opened.required,
+            budgets=views,
             entries=found.head.seq + 1,
             head=found.head.hash,
             genesis=found.head.genesis,
@@ -669,7 +602,7 @@ class Ledger:
         project: str | None = None,
         purpose: str | None = None,
     ) -> BudgetView:
-        """Return one budget as it stands: the dataset's, or that of ``analyst="ann"`` and so on."""
+        """One budget as it stands: the dataset's, or that of ``analyst="ann"`` and so on."""
         label = DATASET
         if not (analyst is None and project is None and purpose is None):
             label = format_label(*find_scope(analyst=analyst, project=project, purpose=purpose))
@@ -679,7 +612,7 @@ class Ledger:
         raise InvalidValue("budget", label, f"a budget of {dataset!r}")
 
     def history(self, dataset: str) -> list[HistoryRow]:
-        """Return every charge of a dataset, with its outcome and the sums after it."""
+        """Every charge of a dataset, with its outcome and the sums after it."""
         return list_history(dataset, self._chain(dataset))
 
     def newest(
@@ -690,19 +623,9 @@ class Ledger:
         before: int | None = None,
         analyst: str | None = None,
     ) -> list[HistoryRow]:
-        """Return the last charges, the newest first; the chain is read only as far as needed.
+        """The last charges, the newest first: those below entry ``before``, of one ``analyst``.
 
-        Parameters
-        ----------
-        dataset
-            Whose charges.
-        limit
-            How many at most.
-        before
-            Only those below this entry.
-        analyst
-            Only those of this analyst.
-
+        Reads the chain backwards, a page at a time, and no further than it has to.
         """
         check_name("dataset", dataset)
         if analyst is not None:
@@ -737,17 +660,38 @@ class Ledger:
         raises the sums of every budget that the charge touched. A budget that is exceeded then
         is closed: it refuses every further charge. A chain with any other problem is refused.
         """
-        from discreet.ledger._migration import correct_charge
-
         check_name("dataset", dataset)
         corrected: list[Fault] = []
-        while True:  # every entry is a transaction of its own
-            with self._store.writing() as session:
-                found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
-                fault = correct_charge(session, found, self._entry)
-            if fault is None:
-                return corrected
-            corrected.append(fault)
+        while (problem := self._correct_one(dataset)) is not None:
+            corrected.append(problem)
+        return corrected
+
+    def _correct_one(self, dataset: str) -> Fault | None:
+        """Correct the first undercharged entry; every entry is a transaction of its own."""
+        with self._store.writing() as session:
+            found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
+            replay = Replay(dataset)
+            for row in _rows.read_entries(session, found.number):
+                replay.feed(row.text, row.hash, position=row.seq)
+            others = [problem for problem in replay.problems if not problem.undercharged]
+            if others:
+                raise LedgerCorrupt(f"{others[0]}; nothing was corrected, run verify")
+            if not replay.undercharged:
+                return None
+            wrong = next(iter(replay.undercharged.values()))
+            budgets = self._budgets(session, found, [parse_label(at) for at in wrong.missing])
+            for label, budget in budgets.items():
+                budget.raise_sums(wrong.missing[format_label(*label)])
+            content = {
+                "charge": wrong.seq,
+                "reason": str(wrong),
+                "spent": {format_label(*label): write_sums(b) for label, b in budgets.items()},
+            }
+            entry = self._entry(found.head, "correction", content, found.roll)
+            _rows.append_entry(session, found.number, entry)
+            for label, budget in budgets.items():
+                _rows.save_budget(session, found.number, label, budget)
+        return replay.problems[0]
 
     def verify(self, *, receipts: Iterable[Mapping[str, Any]] = ()) -> Verification:
         """Replay every chain with fresh budgets and report whatever does not fit.
@@ -755,23 +699,12 @@ class Ledger:
         Finds entries that were changed, removed, moved or added, sums that were tampered with,
         datasets that were removed, tables, indexes and guards that are not those of a ledger,
         and any budget that was exceeded. A chain that was cut off at its end together with
-        the ledger's memory of it shows only against receipts.
-
-        Parameters
-        ----------
-        receipts
-            Receipts that were stored elsewhere; each must be on its chain.
-
-        Returns
-        -------
-        Verification
-            What was found.
-
+        the ledger's memory of it shows only against ``receipts`` that were kept elsewhere.
         """
         return verify_store(self._store, receipts=check_receipts(receipts))
 
     def receipt(self, dataset: str, seq: int) -> dict[str, Any]:
-        """Return entry ``seq`` as JSON, to be stored elsewhere; it is on the disk by then."""
+        """One entry as JSON, to be kept elsewhere; it is on the disk when this returns."""
         check_name("dataset", dataset)
         position = _validate.integer("seq", printable(seq), at_least=0, at_most=LARGEST_SEQ)
         with self._store.reading() as session:
@@ -779,21 +712,81 @@ class Ledger:
             return make_receipt(_rows.read_entry(session, found, position))
 
     def export(self, dataset: str) -> dict[str, Any]:
-        """Return the whole chain of a dataset as JSON, to be checked without the ledger."""
+        """The whole chain of a dataset as JSON, to be checked without the ledger."""
         return make_export(dataset, self._chain(dataset))
 
     def backup(self, target: str | Path) -> None:
         """Copy a SQLite ledger while it is in use; a plain copy of the directory may be torn.
 
-        The copy can be read. Before it can be charged, :meth:`restore` needs what was spent since.
-
-        Parameters
-        ----------
-        target
-            The directory to make.
-
+        The copy can be read. Before it can be charged, :meth:`restore` has to be told what was
+        spent since.
         """
         path = check_path("target", target)
         if not isinstance(self._store, SqliteStore):
             raise LedgerError("backup copies SQLite ledgers; use pg_dump for PostgreSQL")
         self._store.backup(path, at=format_date(self._clock()))
+
+
+def _refuse_second(outcome: Mapping[str, Any] | None, seq: int) -> None:
+    """Two who attempted one body at the same time: the first to end it is on record."""
+    if outcome is not None:
+        raise AlreadyCharged(
+            f"entry {seq} has the outcome {outcome['outcome']!r} already: somebody else has ended "
+            "its body, and it was paid for once",
+            outcome=str(outcome["outcome"]),
+            result=outcome["result"],
+        )
+
+
+def _dataset_first(label: tuple[str, str]) -> tuple[bool, tuple[str, str]]:
+    return label[0] != DATASET, label
+
+
+def _new_filter(
+    *,
+    epsilon: object,
+    delta: object,
+    kind: object,
+    relation: object,
+    reserved: object,
+    orders: object,
+) -> Filter:
+    return Filter(
+        epsilon=check_amount("epsilon", epsilon),
+        delta=check_amount("delta", delta),
+        kind=cast("str | None", printable(kind)),
+        relation=cast("str", printable(relation)),
+        reserved=None if reserved is None else check_amount("reserved", reserved),
+        orders=check_orders(orders),
+    )
+
+
+def _as_claim(claim: ApproxDP) -> dict[str, Any]:
+    """The claim for those sums that cannot read a plan as it is; 0.1 charged it to all of them."""
+    return {"read_as": to_json(claim), "by_lane": True}
+
+
+def check_flag(argument: str, value: object) -> bool:
+    """A truth value; nothing else is taken for one."""
+    if not isinstance(value, bool):
+        raise InvalidValue(argument, printable(value), "True or False")
+    return value
+
+
+def check_clock(clock: object) -> Callable[[], object]:
+    """What dates the entries."""
+    if clock is None:
+        return lambda: datetime.now(UTC)
+    if not callable(clock):
+        raise InvalidValue("clock", printable(clock), "a function that returns a datetime")
+    return clock
+
+
+def format_date(moment: object) -> str:
+    """A moment of the clock as entries note it."""
+    if not isinstance(moment, datetime):
+        raise InvalidValue("clock", printable(moment), "a function that returns a datetime")
+    try:
+        return moment.astimezone(UTC).isoformat(timespec="microseconds")
+    except (OverflowError, ValueError, OSError):
+        raise InvalidValue("clock", moment, "a datetime that exists in UTC") from None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ from discreet._store import (
     fill_database,
     hash_datasets,
     is_old_file,
-    name_answers,
     read_version,
     sync_path,
 )
@@ -41,9 +40,9 @@ from discreet.errors import (
     LedgerMissing,
 )
 from discreet.ledger import _rows
-from discreet.ledger._budget import DATASET, format_label, parse_label, write_sums
-from discreet.ledger._entry import RECEIPT, Entry, Head, Roll, parse_entry
-from discreet.ledger._replay import Fault, Replay, check_receipt, spend_or_close, verify_store
+from discreet.ledger._budget import format_label, parse_label, write_sums
+from discreet.ledger._entry import RECEIPT, Entry, parse_entry
+from discreet.ledger._replay import Replay, check_receipt, spend_or_close, verify_store
 from discreet.privacy import Loss, to_json
 
 _SIDE_FILES = ("-wal", "-shm", "-users", "-queue", "-turn", "-sync")
@@ -195,35 +194,7 @@ def _verify(draft: Path, timeout: float) -> None:
 # --- restoring a backup ------------------------------------------------------------------
 
 
-def restore_datasets(
-    session: Session,
-    receipts: Sequence[Mapping[str, Any]],
-    losses: Mapping[str, Loss],
-    follow: Callable[[Head, str, Mapping[str, Any], Roll], Entry],
-    *,
-    at: str,
-    lock: str,
-) -> None:
-    """Spend what a backup has forgotten, say so on every chain, and let it be charged again."""
-    marks = session.rows("SELECT value FROM meta WHERE name = 'backup'")
-    made = str(marks[0][0]) if marks else None
-    names = [row.name for row in _rows.read_datasets(session)]
-    unknown = sorted(set(losses) - set(names))
-    if unknown:
-        raise InvalidValue("spent", unknown[0], "a dataset of this ledger")
-    for name in names:
-        found = _rows.read_dataset(session, name, lock=lock)
-        content = _restore_dataset(session, found, receipts, losses.get(name), made)
-        entry = follow(found.head, "restored", content, found.roll)
-        _rows.append_entry(session, found.number, entry)
-    # A charge of the backup may have got its answer since, and a token its end.
-    name_answers(session)
-    session.run("UPDATE tokens SET revoked = ? WHERE revoked IS NULL", (at,))
-    if made is not None:
-        session.run("DELETE FROM meta WHERE name = 'backup'")
-
-
-def _restore_dataset(
+def restore_dataset(
     session: Session,
     found: _rows.StoredDataset,
     receipts: Sequence[Mapping[str, Any]],
@@ -288,38 +259,3 @@ def _own_receipts(
                 "nothing was restored"
             )
     return [entry for _, entry in sorted(mine.items())]
-
-
-# --- correcting charges ------------------------------------------------------------------
-
-
-def correct_charge(
-    session: Session,
-    found: _rows.StoredDataset,
-    follow: Callable[[Head, str, Mapping[str, Any], Roll], Entry],
-) -> Fault | None:
-    """Charge what the first undercharged entry lacks; return what was wrong, or None."""
-    replay = Replay(found.name)
-    for row in _rows.read_entries(session, found.number):
-        replay.feed(row.text, row.hash, position=row.seq)
-    others = [problem for problem in replay.problems if not problem.undercharged]
-    if others:
-        raise LedgerCorrupt(f"{others[0]}; nothing was corrected, run verify")
-    if not replay.undercharged:
-        return None
-    wrong = next(iter(replay.undercharged.values()))
-    budgets = _rows.read_budgets(session, found.number, [parse_label(at) for at in wrong.missing])
-    if (DATASET, "") not in budgets:
-        raise LedgerCorrupt(f"{found.name!r} has lost its budget; nothing was corrected")
-    for label, budget in budgets.items():
-        budget.raise_sums(wrong.missing[format_label(*label)])
-    content = {
-        "charge": wrong.seq,
-        "reason": str(wrong),
-        "spent": {format_label(*label): write_sums(budget) for label, budget in budgets.items()},
-    }
-    entry = follow(found.head, "correction", content, found.roll)
-    _rows.append_entry(session, found.number, entry)
-    for label, budget in budgets.items():
-        _rows.save_budget(session, found.number, label, budget)
-    return replay.problems[0]

@@ -21,9 +21,7 @@ from curator.service.studies import (
     write_rows,
 )
 from discreet.cli._app import app
-from discreet.curator.service import Registry, Settings
-from discreet.curator.service._operations import Operations
-from discreet.engines import Aggregation
+from discreet.curator.service import Registry
 from discreet.ledger import Ledger, check_receipt
 
 Run = Callable[..., Any]
@@ -108,29 +106,6 @@ def test_a_budget_that_the_ledger_holds_is_taken_up(tmp_path: Path) -> None:
         again = run("curator", "dataset", place, "other", alias, *schema, "--epsilon", "1")
         assert again.exit_code == 4
         assert "second budget" in again.stderr
-
-
-def test_a_restart_and_a_second_worker_read_no_records_until_they_are_forgotten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study, keep = make_study(tmp_path), tmp_path / "tables"
-    settings = Settings(study.place, keep=str(keep))
-    first = Operations.open(settings)
-    with monkeypatch.context() as patch:
-        patch.setattr("discreet.engines._arrow.read_rows", None)
-        second = Operations.open(settings)  # while the first one works
-        for name in second.datasets:
-            asked = Aggregation(cap=1)
-            one, other = (both.datasets[name].engine() for both in (first, second))
-            assert other.aggregate(asked) == one.aggregate(asked)
-        second.close()
-    served = len(first.datasets)
-    first.close()
-    told = run("curator", "forget", str(keep), "--json")
-    assert json.loads(told.stdout) == {"forgotten": served}
-    assert list(keep.iterdir()) == []
-    missing = run("curator", "forget", str(tmp_path / "nowhere"))
-    assert missing.exit_code == 4, missing.stderr
 
 
 @pytest.mark.slow

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from discreet.curator._curator import CuratedDataset, Curator
+from discreet.curator._curator import Curator
+from discreet.curator._dataset import CuratedDataset
 from discreet.curator._queries import Query, query_from_json
 from discreet.curator.service._registry import Holder, Registered, Registry, dataset_name
 from discreet.curator.service._settings import Settings
@@ -31,8 +32,8 @@ from discreet.ledger import BudgetView, HistoryRow, Ledger
 from discreet.privacy import Filter, Relation
 
 
-def curated(entry: Registered, *, threads: int = 2, keep: str | None = None) -> CuratedDataset:
-    """Return a registered dataset as the curator takes it; ``keep`` is for files only."""
+def curated(entry: Registered, *, threads: int = 2) -> CuratedDataset:
+    """A registered dataset as the curator takes it."""
     schema = Schema.from_toml(entry.schema)
     return CuratedDataset(
         entry.name,
@@ -41,7 +42,6 @@ def curated(entry: Registered, *, threads: int = 2, keep: str | None = None) -> 
         table=entry.table,
         engine=entry.engine,
         threads=threads,
-        keep=None if "://" in entry.source else keep,
     )
 
 
@@ -49,9 +49,9 @@ def curated(entry: Registered, *, threads: int = 2, keep: str | None = None) -> 
 class OpenDatasets(Mapping[str, CuratedDataset]):
     """Names to datasets; every dataset is made once."""
 
-    def __init__(self, registry: Registry, *, threads: int = 2, keep: str | None = None) -> None:
+    def __init__(self, registry: Registry, *, threads: int = 2) -> None:
         self._registry = registry
-        self._threads, self._keep = threads, keep
+        self._threads = threads
         self._guard = threading.Lock()
         self._made: dict[str, CuratedDataset] = {}
 
@@ -64,8 +64,7 @@ class OpenDatasets(Mapping[str, CuratedDataset]):
         except LedgerMissing:
             raise KeyError(name) from None
         with self._guard:
-            fresh = curated(entry, threads=self._threads, keep=self._keep)
-            made = self._made.setdefault(name, fresh)
+            made = self._made.setdefault(name, curated(entry, threads=self._threads))
         made.prepare()
         return made
 
@@ -99,7 +98,6 @@ def open_dataset(
     engine: str = "duckdb",
     epsilon: object = None,
     delta: object = 0,
-    keep: str | None = None,
 ) -> CuratedDataset:
     """Register a source and open its budget; every charge will have to name an analyst.
 
@@ -113,7 +111,7 @@ def open_dataset(
         Filter(epsilon=epsilon, delta=delta)
     entry = Registered(name, schema.to_toml(), source, table, engine)
     registry.check_free(name, source=source, table=table)
-    opened = curated(entry, keep=keep)
+    opened = curated(entry)
     opened.prepare()
     if epsilon is None:
         view = ledger.show(name)
@@ -218,9 +216,7 @@ class Operations:
         self.settings = settings
         self.ledger = ledger
         self.registry = Registry(ledger)
-        self.datasets = OpenDatasets(
-            self.registry, threads=settings.engine_threads, keep=settings.keep
-        )
+        self.datasets = OpenDatasets(self.registry, threads=settings.engine_threads)
         self.curator = Curator(ledger, self.datasets, quote_delay=settings.quote_delay)
         self._verifying = threading.Lock()
         self._check_again = 0.0

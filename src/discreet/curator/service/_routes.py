@@ -255,7 +255,6 @@ def owner_router(operations: Operations, runner: Runner) -> APIRouter:
                 table=body.table,
                 epsilon=body.epsilon,
                 delta=body.delta,
-                keep=operations.settings.keep,
             )
             operations.datasets.adopt(opened)
             return {**operations.facts(owner, body.name), "copies": copies}

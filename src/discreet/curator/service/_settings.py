@@ -25,8 +25,7 @@ class Settings:
     at the same time; ``waiting`` is how many more may wait before others are told to come back.
     ``engine_threads`` is how many threads DuckDB gives to one query: 1 answers most small queries
     a second, more answer large ones sooner. ``data`` is the directory from which owners may
-    register files over the network; without it they register at the terminal. ``keep`` is a
-    directory for bounded tables, so that a restart and further workers read no records again.
+    register files over the network; without it they register at the terminal.
     """
 
     ledger: str
@@ -43,7 +42,6 @@ class Settings:
     waiting: int = 256
     workers: int = 1
     engine_threads: int = 2
-    keep: str | None = None
 
     def __post_init__(self) -> None:
         if not self.ledger:

@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import OpenBatch, PlanViolation, Watch
-from discreet.learn.dpsgd import _trial as trial
+from discreet.learn.dpsgd import _watches as watches
 from discreet.learn.dpsgd._lineage import Lineage
 from discreet.learn.dpsgd._losses import LossWatch
 from discreet.learn.dpsgd._padding import PaddingWatch
@@ -121,7 +121,7 @@ def test_each_watch_finds_the_mistake_that_it_is_for(watch, present):
         PaddingWatch,
         ReductionWatch,
         StateWatch,
-        trial.LayoutWatch,
+        watches.LayoutWatch,
         WriteWatch,
     ],
 )
@@ -254,7 +254,7 @@ def test_a_model_that_begins_to_mix_later_is_refused_before_the_step_is_clipped(
     change, quiet, monkeypatch
 ):
     """Also where no look is drawn: its calls are others than before."""
-    monkeypatch.setattr(trial, "draw_look", lambda: not quiet)
+    monkeypatch.setattr(watches, "draw_look", lambda: not quiet)
     model = Scheduled(change)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = dpsgd.make_private(model, optimizer, plan())
@@ -274,7 +274,7 @@ def test_a_drawn_look_finds_what_the_calls_do_not_show(monkeypatch):
     """The same calls with other values."""
     model = Scheduled(lambda inputs: inputs + model.share * functional.softmax(inputs, 0))
     model.share, model.on = 0.0, True
-    monkeypatch.setattr(trial, "draw_look", lambda: model.share > 0)
+    monkeypatch.setattr(watches, "draw_look", lambda: model.share > 0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = dpsgd.make_private(model, optimizer, plan(steps=6), isolation="vouched")
     private._record.isolation, private._record.probed = "checked", torch.zeros(1, FEATURES)
@@ -290,7 +290,7 @@ def test_a_drawn_look_finds_what_the_calls_do_not_show(monkeypatch):
 
 
 def test_the_certificate_says_which_steps_were_looked_at(monkeypatch):
-    monkeypatch.setattr(trial, "draw_look", lambda: private.steps_taken in (2, 5))
+    monkeypatch.setattr(watches, "draw_look", lambda: private.steps_taken in (2, 5))
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     private = dpsgd.make_private(model, optimizer, plan(steps=8))
@@ -307,7 +307,7 @@ def test_the_certificate_says_which_steps_were_looked_at(monkeypatch):
 
 def test_looks_are_drawn_in_one_of_64_steps():
     """Of 64,000 draws 1,000 are expected, with a deviation of 31.4; nine of them: below 1e-15."""
-    found = sum(trial.draw_look() for _ in range(64_000))
+    found = sum(watches.draw_look() for _ in range(64_000))
     assert abs(found - 1000) < 9 * 31.4
 
 
@@ -315,7 +315,7 @@ def test_a_look_takes_nothing_from_the_loop_and_leaves_the_model_alone(monkeypat
     """What a step does is the same with and without looks."""
 
     def trained(looks):
-        monkeypatch.setattr(trial, "draw_look", lambda: looks)
+        monkeypatch.setattr(watches, "draw_look", lambda: looks)
         private, optimizer = wrap(network(), plan(steps=4), isolation="check")
         torch.manual_seed(3)
         run_until(private, optimizer, 4, private.batches(data(64)))

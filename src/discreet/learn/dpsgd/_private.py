@@ -67,9 +67,10 @@ from discreet.learn.dpsgd._step import (
 )
 from discreet.learn.dpsgd._team import Team
 from discreet.learn.dpsgd._tensors import exchanged
-from discreet.learn.dpsgd._trial import LayoutWatch, inputs_like, probe
+from discreet.learn.dpsgd._trial import SecondLook, inputs_like, probe
 from discreet.learn.dpsgd._watches import (
     ForwardWatch,
+    LayoutWatch,
     MembershipWatch,
     ReductionWatch,
     StateWatch,
@@ -468,8 +469,10 @@ class Private:
                     PaddingWatch(model, setup.losses_of),
                 ]
             if not vouched and record.probed is not None:
-                inputs, looked_at = record.probed, record.looked_at
-                record.layout = LayoutWatch(model, inputs, lambda: engine.calls, axis, looked_at)
+                look = SecondLook(model, record.probed, batch_axis=axis)
+                record.layout = LayoutWatch(
+                    model, look, calls_of=lambda: engine.calls, looked_at=record.looked_at
+                )
                 first.append(record.layout)
             self._noise.prepare(self._step.number)
             undo.pop_all()
@@ -748,8 +751,7 @@ class Private:
         self._step.state = State.ENDED
         self._noise.close()
         release(self)
-        run, saves = setup.run, record.saves
-        record.saves = False
+        run, saves, record.saves = setup.run, record.saves, False
         if run is not None and saves and setup.pid == os.getpid():
             try:
                 run.save_state(*state_of(self))

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd._batches import template_of
 from discreet.learn.dpsgd._plan import Plan
-from discreet.learn.dpsgd._step import OpenBatch, Watch
 from discreet.learn.dpsgd._tensors import Reading, close, readings, size_of
 from discreet.learn.dpsgd._watches import CHECKPOINTED
 from discreet.learn.dpsgd.engine._engine import GradientEngine
@@ -334,60 +333,15 @@ class _Trial:
 
 
 @final
-class LayoutWatch(Watch):
-    """Guards against a model that begins to mix or reorder its examples after the trial.
+class SecondLook:
+    """Tries a model out again, in the state that it is in: three made-up examples."""
 
-    Mixup that a schedule turns on, layers that are thawed by ``train()``, sorting from a certain
-    step on. A look tries out three made-up examples, in the batch and one by one, in the state that
-    the model is in. It is made before a step is clipped whose sequence of calls or train flags was
-    not seen before, in one of 64 steps that are drawn in secret, and before a certificate is
-    written. Only those that depend on no example are stated: ``looked_at``.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: Any,
-        calls_of: Callable[[], int],
-        batch_axis: int | None,
-        looked_at: list[int],
-    ) -> None:
+    def __init__(self, model: nn.Module, inputs: Any, *, batch_axis: int | None) -> None:
         self._model = model
         self._description = describe(inputs, None)
-        self._calls_of = calls_of
         self._batch_axis = batch_axis
-        self._modules = list(model.modules())
-        self._flags = {bytes([True] * len(self._modules))}  # those of the trial
-        self._calls: set[int] = set()
-        self._is_drawn = False
-        self.looked_at = looked_at
 
-    def opened(self, batch: OpenBatch) -> None:
-        """Draw whether this step is to be looked at."""
-        self._is_drawn = draw_look()
-        if not self._calls and batch.step not in self.looked_at:
-            self.looked_at.append(batch.step)  # the trial was just made
-
-    def closing(self, batch: OpenBatch) -> bool:
-        """Look at the model if this step was drawn, or differs from those before."""
-        flags, calls = bytes(one.training for one in self._modules), self._calls_of()
-        is_new = flags not in self._flags or (bool(self._calls) and calls not in self._calls)
-        self._flags.add(flags)
-        self._calls.add(calls)
-        if (self._is_drawn or is_new) and self.look() and self._is_drawn and batch.last:
-            self.looked_at.append(batch.step)
-        return True
-
-    def look_in_the_end(self) -> dict[str, Any]:
-        """What a certificate is to state, after one more look."""
-        at_the_end = self.look()
-        return {
-            "looked_at_in_steps": list(self.looked_at),
-            "looked_at_in_the_end": at_the_end,
-            "other_steps": "not checked",
-        }
-
-    def look(self) -> bool:
+    def __call__(self) -> bool:
         """Raise if the model mixes or reorders its examples now; whether it could be tried out."""
         try:
             subject = copy_for_probing(
@@ -411,11 +365,6 @@ class LayoutWatch(Watch):
             except _ERRORS:
                 return False
         return True
-
-
-def draw_look() -> bool:
-    """Whether a step is looked at: one of 64, in secret."""
-    return secrets.randbelow(64) == 0
 
 
 def inputs_like(data: Any, inputs_of: Callable[[list[Tensor]], Any] | None) -> Any:

@@ -9,6 +9,7 @@ looks for that on made-up inputs; here the real passes and what is between them 
 from __future__ import annotations
 
 import importlib
+import secrets
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -398,6 +399,65 @@ def bits(one: Tensor) -> int:
     # In pieces, because torch makes a copy in 64 bits of what it adds up.
     pieces = torch.split(held.reshape(-1), _PIECE)
     return sum(int(piece.sum(dtype=torch.int64).item()) for piece in pieces)
+
+
+@final
+class LayoutWatch(Watch):
+    """Guards against a model that begins to mix or reorder its examples after the trial.
+
+    Mixup that a schedule turns on, layers that are thawed by ``train()``, sorting from a certain
+    step on. A look tries out three made-up examples, in the batch and one by one, in the state that
+    the model is in. It is made before a step is clipped whose sequence of calls or train flags was
+    not seen before, in one of 64 steps that are drawn in secret, and before a certificate is
+    written. Only those that depend on no example are stated: ``looked_at``. ``look()`` raises if
+    something is wrong, and says whether the model could be tried out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        look: Callable[[], bool],
+        *,
+        calls_of: Callable[[], int],
+        looked_at: list[int],
+    ) -> None:
+        self._look = look
+        self._calls_of = calls_of
+        self._modules = list(model.modules())
+        self._flags = {bytes([True] * len(self._modules))}  # those of the trial
+        self._calls: set[int] = set()
+        self._is_drawn = False
+        self.looked_at = looked_at
+
+    def opened(self, batch: OpenBatch) -> None:
+        """Draw whether this step is to be looked at."""
+        self._is_drawn = draw_look()
+        if not self._calls and batch.step not in self.looked_at:
+            self.looked_at.append(batch.step)  # the trial was just made
+
+    def closing(self, batch: OpenBatch) -> bool:
+        """Look at the model if this step was drawn, or differs from those before."""
+        flags, calls = bytes(one.training for one in self._modules), self._calls_of()
+        is_new = flags not in self._flags or (bool(self._calls) and calls not in self._calls)
+        self._flags.add(flags)
+        self._calls.add(calls)
+        if (self._is_drawn or is_new) and self._look() and self._is_drawn and batch.last:
+            self.looked_at.append(batch.step)
+        return True
+
+    def look_in_the_end(self) -> dict[str, Any]:
+        """What a certificate is to state, after one more look."""
+        at_the_end = self._look()
+        return {
+            "looked_at_in_steps": list(self.looked_at),
+            "looked_at_in_the_end": at_the_end,
+            "other_steps": "not checked",
+        }
+
+
+def draw_look() -> bool:
+    """Whether a step is looked at: one of 64, in secret."""
+    return secrets.randbelow(64) == 0
 
 
 class _Seal(NamedTuple):

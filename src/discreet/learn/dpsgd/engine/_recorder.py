@@ -543,7 +543,8 @@ class Recorder(TorchFunctionMode):
 
     def admit_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the inputs of the model for data, each with the axis of its examples."""
-        for at, value in enumerate(tensors((args, kwargs))):
+        simple = not kwargs and all(isinstance(one, Tensor) for one in args)
+        for at, value in enumerate(args if simple else tensors((args, kwargs))):
             self.admit(value, axis=self.axes.of_input(value, at))
 
     def admit(self, value: Any, *, axis: int = 0) -> None:

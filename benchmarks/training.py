@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd._sampling import draws
+from discreet.learn.dpsgd._batches import draws
 from harness import Run, Suite, found, target
 from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens

@@ -1,12 +1,14 @@
 """Small models, data and plans that the tests of the loop share."""
 
 import copy
+from types import MappingProxyType
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
+from discreet.learn.dpsgd._batches import Chunk
 from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN
 from discreet.randomness import source
 from oracles import slow_dpsgd
@@ -44,6 +46,11 @@ def each(outputs, targets):
     return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 
+def batch_of(rows):
+    """A batch as a watch sees it, of a whole step."""
+    return dpsgd.OpenBatch(step=0, rows=rows, reduction="mean", chunk=Chunk(rows, True, False))
+
+
 class Silence:
     """A bank of zeros in place of noise: what is left is the clipped, normalised sum."""
 
@@ -61,13 +68,17 @@ class Silence:
     def scalar(self, stddev):
         return 0.0
 
+    def close(self):
+        pass
+
+    provenance = MappingProxyType({"noise": "none"})
+
 
 def silenced(private, dataset, **options):
     """The batches of a run whose noise is replaced by zeros."""
-    for batch in private.batches(dataset, **options):
-        if not isinstance(private._bank, Silence):
-            private._bank = Silence(private._parameters)
-        yield batch
+    if not isinstance(private._noise, Silence):
+        private._noise = Silence(private._setup.trained)
+    yield from private.batches(dataset, **options)
 
 
 def wrap(model, made, *, lr=1.0, isolation="vouched", **options):

@@ -55,8 +55,8 @@ def noted(monkeypatch):
 
     def begin(self):
         real(self)
-        held["steps"].append(self._step)
-        if held["stop"] == self._step:
+        held["steps"].append(self._step.number)
+        if held["stop"] == self._step.number:
             held["stop"] = None
             raise Stop
 
@@ -151,7 +151,7 @@ def test_the_counter_is_on_the_disk_before_the_noise_is_used(tmp_path, monkeypat
     def begin(self):
         real(self)
         known = json.loads((tmp_path / "run/progress.json").read_text())["reserved"]
-        seen.append(known > self._step)
+        seen.append(known > self._step.number)
 
     monkeypatch.setattr(Private, "_begin_step", begin)
     trainer().fit(data(64), checkpoint=tmp_path / "run")

@@ -94,7 +94,7 @@ def test_noise_is_not_used_again_after_an_interrupt(width, chunk):
             for inputs, targets in batches:
                 before = model.weight.detach().clone()
                 private.backward(each(model(inputs), targets))
-                if not armed and private.steps_taken == 2 and private._chunk.last:
+                if not armed and private.steps_taken == 2 and private._step.batch.chunk.last:
                     optimizer.armed = armed = True
                 optimizer.step()
                 if not torch.equal(before, model.weight):

@@ -12,15 +12,14 @@ from torch import nn
 from torch.nn import functional
 
 from discreet.errors import NotApplicable
-from discreet.learn.dpsgd._loss_watch import (
+from discreet.learn import dpsgd
+from discreet.learn.dpsgd._losses import (
     LossWatch,
     require_losses_apart,
     require_total_apart,
 )
-from discreet.learn.dpsgd._preparing import prepared
 from discreet.learn.dpsgd.isolation import TensorSpec, check_isolation
-from discreet.randomness import NormalStream
-from learn.dpsgd.made_up_runs import data, each, network, plan, wrap
+from learn.dpsgd.made_up_runs import batch_of, data, each, network, plan, wrap
 
 CLASSES = TensorSpec((), torch.int64, values=4)
 VECTOR = TensorSpec((6,))
@@ -284,28 +283,36 @@ class TwoOutputs(nn.Module):
         return {"hidden": hidden, "scores": self.last(hidden)}
 
 
+def watching(model):
+    """A watch of the losses of a batch that was just handed out."""
+    watch = LossWatch(model)
+    watch.opened(batch_of(3))
+    return watch
+
+
 def test_the_watch_judges_one_batch_and_differentiates_nothing_inside_the_model():
     torch.manual_seed(0)
     model = TwoOutputs()
     reached = []
     model.last.register_full_backward_hook(lambda *_: reached.append(1))
-    watch = LossWatch(model)
+    watch = watching(model)
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(4))
     targets = torch.tensor([0, 1, 2])
     with torch.no_grad():
         model(x)
     model.eval()(x)
     out = model.train()(x[:1])
-    watch.judge(functional.cross_entropy(out["scores"], targets[:1], reduction="none"), rows=1)
-    watch.end_batch()
-    assert watch.is_on, "one example says nothing"
+    watch.backward(
+        functional.cross_entropy(out["scores"], targets[:1], reduction="none"), batch_of(1)
+    )
+    assert watch.closing(batch_of(1)), "one example says nothing"
     out = model(x)
     losses = functional.cross_entropy(out["scores"], targets, reduction="none")
-    watch.judge(losses + out["hidden"].square().sum(1), rows=3)
+    watch.backward(losses + out["hidden"].square().sum(1), batch_of(3))
     with pytest.raises(NotApplicable, match="other examples"):
-        watch.judge(losses * out["hidden"].sum(), rows=3)
-    watch.end_batch()
-    assert not watch.is_on
+        watch.backward(losses * out["hidden"].sum(), batch_of(3))
+    assert not watch.closing(batch_of(3))
+    watch.removed()
     assert reached == []
     assert len(model._forward_hooks) == 0
     losses.sum().backward()
@@ -315,28 +322,29 @@ def test_the_watch_judges_one_batch_and_differentiates_nothing_inside_the_model(
 @pytest.mark.parametrize("reduce", [lambda losses: losses, torch.mean], ids=["each", "mean"])
 def test_the_watch_finds_a_loss_that_compares_examples(reduce):
     model = classifier()
-    watch = LossWatch(model)
+    watch = watching(model)
     output = model(torch.randn(5, 6, generator=torch.Generator().manual_seed(4)))
     with pytest.raises(NotApplicable, match="other examples"):
-        watch.judge(reduce(contrastive(output, None)), rows=5)
+        watch.backward(reduce(contrastive(output, None)), batch_of(5))
 
 
 def test_the_watch_gives_up_where_calls_are_chained_and_is_inert_in_a_copy():
     model = nn.Sequential(nn.Linear(6, 6))
-    watch = LossWatch(model)
+    watch = watching(model)
     copied = copy.deepcopy(model)
-    assert pickle.loads(pickle.dumps(watch)).is_on is False
+    (hook,) = pickle.loads(pickle.dumps(model))._forward_hooks.values()
+    assert hook._watch is None
     x = torch.ones(3, 6)
     assert copied(x).requires_grad
-    watch.judge(model(model(x)).sum(1), rows=3)
-    watch.end_batch()
-    assert not watch.is_on
-    watch = LossWatch(model)
+    watch.backward(model(model(x)).sum(1), batch_of(3))
+    assert not watch.closing(batch_of(3))
+    watch.removed()
+    watch = watching(model)
     model(x)
-    watch.forget()
-    watch.judge(model(x).sum(1), rows=3)
-    watch.end_batch()
-    assert not watch.is_on
+    watch.opened(batch_of(3))
+    watch.backward(model(x).sum(1), batch_of(3))
+    assert not watch.closing(batch_of(3))
+    watch.removed()
 
 
 @pytest.mark.parametrize("width", [8, 16, 24, 7])
@@ -344,12 +352,12 @@ def test_features_are_not_taken_for_examples(width):
     """Also where the rows divide their number: a Gram matrix of examples adds up columns."""
     model = nn.Linear(6, width)
     x = torch.randn(8, 6, generator=torch.Generator().manual_seed(4))
-    watch = LossWatch(model)
+    watch = watching(model)
     output = model(x)
-    watch.judge(output.square().mean(), rows=8)
+    watch.backward(output.square().mean(), batch_of(8))
     with pytest.raises(NotApplicable, match="other examples"):
-        watch.judge((output @ output.t()).mean(), rows=8)
-    watch.remove()
+        watch.backward((output @ output.t()).mean(), batch_of(8))
+    watch.removed()
 
 
 @pytest.mark.parametrize(
@@ -364,20 +372,16 @@ def test_features_are_not_taken_for_examples(width):
 )
 def test_in_a_run_the_first_axis_is_that_of_the_examples(model, batch_axis, found):
     """Unless it was told of another one, or layers take the time first."""
-    made = prepared(
-        model,
-        list(model.parameters()),
-        groups=None,
-        batch_axis=batch_axis,
-        writes=(),
-        stddev_of=lambda _: 1.0,
-        first_step=0,
-        stream=NormalStream(),
-        look_at=lambda _: None,
+    inputs = torch.zeros(5, 6) if isinstance(model, nn.Linear) else torch.zeros(5, 5, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = dpsgd.make_private(
+        model, optimizer, plan(), isolation="vouched", batch_axis=batch_axis
     )
-    assert made.loss_watch._examples_first is found
-    assert made.loss_watch.is_on
-    made.engine.detach()
+    private._record.isolation = "checked"  # what is probed before is not what is tested here
+    private._prepare(inputs)
+    (watch,) = [one for one in private._watches if isinstance(one, LossWatch)]
+    assert watch._examples_first is found
+    private.detach()
 
 
 @dataclass
@@ -434,11 +438,11 @@ def test_a_loss_that_compares_examples_is_found_whatever_the_model_returns(hold,
     """A criterion of single examples passes with the same output."""
     x, y = data(5)[:]
     model = Holding(hold)
-    watch = LossWatch(model)
+    watch = watching(model)
     scores = model(x).scores
-    watch.judge(reduce(each(scores, y)), rows=5)
+    watch.backward(reduce(each(scores, y)), batch_of(5))
     with pytest.raises(NotApplicable, match="other examples"):
-        watch.judge(reduce(contrastive(scores, y)), rows=5)
+        watch.backward(reduce(contrastive(scores, y)), batch_of(5))
 
 
 @pytest.mark.parametrize("reduce", [False, True], ids=["each", "mean"])
@@ -455,12 +459,12 @@ def test_a_model_keeps_the_object_that_it_returned():
     """The watch hands on a copy: what the model itself holds is as it was."""
     kept = []
     model = Holding(lambda scores: kept.append(Output(scores)) or kept[-1])
-    watch = LossWatch(model)
+    watch = watching(model)
     output = model(torch.ones(3, 6))
     assert output is not kept[0]
     assert output.name == "output"
     assert output.scores.grad_fn.next_functions[0][0] is kept[0].scores.grad_fn
-    watch.remove()
+    watch.removed()
 
 
 @pytest.mark.parametrize("isolation", ["vouched", "check"])

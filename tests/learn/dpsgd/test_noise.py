@@ -207,6 +207,7 @@ def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
 
 def test_a_forked_child_has_noise_of_its_own():
     made = bank((200,))
+    made.prepare(0)
     made._ahead.wait()
     read_end, write_end = os.pipe()
     child = os.fork()

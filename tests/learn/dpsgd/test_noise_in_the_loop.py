@@ -13,8 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd._noise import NoiseBank
-from discreet.learn.dpsgd._step import StepFactors
+from discreet.learn.dpsgd._noise import NoiseBank, StepFactors
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import (
     check,
@@ -103,14 +102,14 @@ def twice(monkeypatch):
 
 
 def over_the_realised_batch(monkeypatch):
-    real = dpsgd.Private._absorb
+    real = dpsgd.Private._add_to_sum
 
-    def absorb(self, chunk):
-        units = chunk.units
-        real(self, chunk)
-        torch._foreach_mul_(self._noisy, 4 / units)
+    def add_to_sum(self, batch):
+        units = batch.chunk.units
+        real(self, batch)
+        torch._foreach_mul_(self._step.sum, 4 / units)
 
-    monkeypatch.setattr(dpsgd.Private, "_absorb", absorb)
+    monkeypatch.setattr(dpsgd.Private, "_add_to_sum", add_to_sum)
 
 
 def reused(monkeypatch):
@@ -126,14 +125,14 @@ def reused(monkeypatch):
 
 
 def clipped_after_the_noise(monkeypatch):
-    real = dpsgd.Private._absorb
+    real = dpsgd.Private._add_to_sum
 
-    def absorb(self, chunk):
-        real(self, chunk)
-        length = torch.cat([view.reshape(-1) for view in self._noisy]).norm() * 4
-        torch._foreach_mul_(self._noisy, min(1.0, 0.4 / float(length)))
+    def add_to_sum(self, batch):
+        real(self, batch)
+        length = torch.cat([view.reshape(-1) for view in self._step.sum]).norm() * 4
+        torch._foreach_mul_(self._step.sum, min(1.0, 0.4 / float(length)))
 
-    monkeypatch.setattr(dpsgd.Private, "_absorb", absorb)
+    monkeypatch.setattr(dpsgd.Private, "_add_to_sum", add_to_sum)
 
 
 @pytest.mark.parametrize(
@@ -146,14 +145,14 @@ def test_planted_faults_of_the_noise_are_found(mutate, monkeypatch):
 @pytest.mark.parametrize("wrong", ["realised", "plan examples"])
 def test_a_wrong_normaliser_is_found(wrong, monkeypatch):
     """The judge of the closed form rejects sums that are divided by something else."""
-    real = dpsgd.Private._absorb
+    real = dpsgd.Private._add_to_sum
 
-    def absorb(self, chunk):
-        units = chunk.units
-        real(self, chunk)
-        torch._foreach_mul_(self._noisy, 16 / (units if wrong == "realised" else 64))
+    def add_to_sum(self, batch):
+        units = batch.chunk.units
+        real(self, batch)
+        torch._foreach_mul_(self._step.sum, 16 / (units if wrong == "realised" else 64))
 
-    monkeypatch.setattr(dpsgd.Private, "_absorb", absorb)
+    monkeypatch.setattr(dpsgd.Private, "_add_to_sum", add_to_sum)
     private, optimizer = wrap(network(), plan(), source=source(insecure_seed=1))
     agreed = []
     for start, inputs, targets, moved in steps_of(private, optimizer, data(64)):

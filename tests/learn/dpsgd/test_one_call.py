@@ -26,9 +26,9 @@ class Unforeseen(nn.Module):
 def trained(model, made, dataset, *, by_hand, loss=EACH, quiet=False, **options):
     """The model after all steps with repeatable draws."""
     private, optimizer = wrap(model, made, lr=0.5)
+    if quiet:
+        private._noise = Silence(private._setup.trained)
     for inputs, targets in private.batches(dataset, **options):
-        if quiet and not isinstance(private._bank, Silence):
-            private._bank = Silence(private._parameters)
         if by_hand:
             private.backward(loss(model(inputs), targets))
             optimizer.step()

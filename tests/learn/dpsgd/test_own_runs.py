@@ -17,7 +17,7 @@ from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private, ResumeRefused, Trainer, make_private
-from discreet.learn.dpsgd import _earlier as marks
+from discreet.learn.dpsgd import _requirements as marks
 from discreet.learn.dpsgd._certificate import earlier_plans_of, require_sound
 from discreet.ledger import Ledger
 from discreet.randomness import source
@@ -110,7 +110,7 @@ def test_steps_after_the_last_save_are_lost_and_never_repeated(tmp_path, monkeyp
 
     def noted(self):
         real(self)
-        taken.append(self._step)
+        taken.append(self._step.number)
 
     monkeypatch.setattr(Private, "_begin_step", noted)
     model = network()

@@ -129,7 +129,7 @@ def each(outputs, targets):
 
 def by_loop(model, dataset, collate, **options):
     private, optimizer = wrap(model, plan(steps=2))
-    private._isolation = "checked"  # the probe of one shape is not what is tested here
+    private._record.isolation = "checked"  # the probe of one shape is not what is tested here
     try:
         for *x, y in private.batches(dataset, collate=collate, **options):
             private.backward(each(model(*x), y))
@@ -213,7 +213,7 @@ def test_one_long_example_late_in_the_batch_is_found():
         return names, torch.tensor(labels)
 
     private, _ = wrap(CharLSTM(), plan(steps=1, sampler="full", expected_batch_size=None))
-    private._isolation = "checked"
+    private._record.isolation = "checked"
     batches = private.batches(Counts(), collate=ones)
     x, _ = next(batches)
     with pytest.raises(PlanViolation, match="changes with the padding"):
@@ -301,7 +301,7 @@ def test_outputs_as_long_as_the_batch_are_refused_in_a_loop():
 
 def test_tensors_that_are_not_those_of_the_batch_cannot_be_tried_out():
     private, _ = wrap(Masked(), plan())
-    private._isolation = "checked"
+    private._record.isolation = "checked"
     batches = private.batches(Names(), collate=padded)
     x, _ = next(batches)
     with pytest.raises(NotApplicable, match="not those of the batch"):

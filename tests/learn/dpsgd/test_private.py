@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from discreet.learn import dpsgd
+from discreet.learn.dpsgd._batches import draws
 from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN, layers_of
-from discreet.learn.dpsgd._sampling import draws
-from discreet.learn.dpsgd._step import StepFactors
+from discreet.learn.dpsgd._noise import StepFactors
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import (
     Silence,
@@ -153,7 +153,7 @@ def test_physical_batches_may_be_accumulated_without_stepping():
         )
         for inputs, targets in silenced(private, data(64), max_physical=5):
             private.backward(each(private.model(inputs), targets))
-            if not patient or private._chunk.last:
+            if not patient or private._step.batch.chunk.last:
                 optimizer.step()
         ends.append([p.detach().clone() for p in private.model.parameters()])
         private.detach()
@@ -373,7 +373,7 @@ def test_a_step_without_examples_is_pure_noise():
     for inputs, targets in silenced(private, dataset):
         before = [p.detach().clone() for p in private.model.parameters()]
         private.backward(each(private.model(inputs), targets))
-        is_empty = private._chunk.empty
+        is_empty = private._step.batch.chunk.empty
         empty += is_empty
         assert len(inputs) == 1
         if is_empty:
@@ -382,7 +382,7 @@ def test_a_step_without_examples_is_pure_noise():
         after = list(private.model.parameters())
         assert is_empty == all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert empty >= 10
-    assert private._bank.taken == 12
+    assert private._noise.taken == 12
     private.detach()
 
 
@@ -489,5 +489,5 @@ def test_zero_grad_may_be_forgotten():
         moves.append(sum(float((a - b).norm()) for a, b in zip(before, after, strict=True)))
         assert all(p.grad is None for p in private.model.parameters())
     assert max(moves) < 3 * min(moves)
-    assert isinstance(private._bank, Silence)
+    assert isinstance(private._noise, Silence)
     private.detach()

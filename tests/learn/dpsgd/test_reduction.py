@@ -5,7 +5,8 @@ from torch.nn import functional as F  # noqa: N812
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn import dpsgd
-from discreet.learn.dpsgd._reduction import BackwardWatch, check_reduction
+from discreet.learn.dpsgd._lineage import _LoopMode
+from discreet.learn.dpsgd._losses import check_reduction
 from learn.dpsgd.made_up_runs import data, each, network, plan, silenced, wrap
 
 ROWS = 8
@@ -183,33 +184,32 @@ def test_the_watch_is_gone_after_leaving():
 def test_the_watch_does_not_disturb_other_modes():
     seen = []
     model = nn.Linear(2, 1)
-    watch = BackwardWatch(model, seen.append)
-    watch.start()
+    mode = _LoopMode(seen.append, lambda *_: None)
+    mode.start()
     with torch.device("meta"):
-        watch.stop()
+        mode.stop()
         assert torch.zeros(2).device.type == "meta"
     assert torch.zeros(2).device.type == "cpu"
     model(torch.ones(3, 2)).sum().backward()
     assert seen == []
     assert torch.overrides._get_current_function_mode() is None
-    watch.end()
-    assert not model._forward_hooks
 
 
 def test_only_losses_of_the_model_are_looked_at():
     seen = []
     model, other = nn.Linear(2, 1), nn.Linear(2, 1)
-    first, second = BackwardWatch(model, seen.append), BackwardWatch(other, lambda _: None)
-    first.start()
-    second.start()
+    modes = [_LoopMode(heard, lambda *_: None) for heard in (seen.append, lambda _: None)]
+    for mode, one in zip(modes, (model, other), strict=True):
+        mode.start()
+        one.register_forward_hook(lambda _, __, out, mode=mode: mode.nodes.append(out.grad_fn))
     other(torch.ones(3, 2)).sum().backward()
     assert seen == []
     loss = (model(torch.ones(3, 2)) * 2).relu().sum()
     loss.backward()
     assert len(seen) == 1
     assert seen[0] is loss
-    first.end()
-    second.end()
+    for mode in modes:
+        mode.stop()
     assert torch.overrides._get_current_function_mode() is None
 
 
@@ -284,12 +284,12 @@ def test_one_form_of_backward_for_each_batch(make, other, good):
     private, optimizer, batches = steps_by_form(make, good=good)
     model = private.model
     inputs, targets = next(batches)
-    assert private._watch.is_on
+    assert isinstance(torch.overrides._get_current_function_mode(), _LoopMode)
     private.backward(each(model(inputs), targets))
     with pytest.raises(PlanViolation, match="one form of backward"):
         other(model, inputs, targets)
     optimizer.step()  # what was refused was not recorded
-    assert ("torch.func" in private._engine.report.values()) == (make is Unruly)
+    assert ("torch.func" in private._gradients.report.values()) == (make is Unruly)
     assert private.steps_taken == good + 1
     inputs, targets = next(batches)
     F.cross_entropy(model(inputs), targets).backward()

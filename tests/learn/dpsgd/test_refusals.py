@@ -11,8 +11,8 @@ from torch.utils.data import default_collate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, ResumeRefused
-from discreet.learn.dpsgd._sampling import draws
-from discreet.learn.dpsgd.engine._layout import Folds
+from discreet.learn.dpsgd._batches import draws
+from discreet.learn.dpsgd.engine._recorder import Folds
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import clipped, data, each, network, plan, wrap
 

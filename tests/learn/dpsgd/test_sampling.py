@@ -9,7 +9,7 @@ from scipy import stats
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd import Phase, Plan
-from discreet.learn.dpsgd._sampling import (
+from discreet.learn.dpsgd._batches import (
     PoissonSampler,
     draws,
     first_step_after,

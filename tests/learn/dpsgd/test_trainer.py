@@ -10,8 +10,8 @@ from torch.utils.data import Dataset, TensorDataset
 from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, Trainer
-from discreet.learn.dpsgd._progress import Display
 from discreet.learn.dpsgd._run_frame import charged_once
+from discreet.learn.dpsgd._trainer import Display
 from discreet.ledger import Ledger, check_receipt
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import data, network, plan

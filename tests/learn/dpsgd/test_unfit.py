@@ -9,8 +9,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd import TensorSpec, Trainer
-from discreet.learn.dpsgd._step import are_classes
-from discreet.learn.dpsgd._unfit import blanked
+from discreet.learn.dpsgd._step import are_classes, blanked
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, Silence, data, each, network, plan, wrap
@@ -56,7 +55,7 @@ def moved(loss, dataset, *, model=None, good=0, skip=(), **options):
     private, _ = wrap(model, plan(steps=good + 1, **FULL), **options)
     start = copy.deepcopy(model.state_dict())
     for at, (*inputs, targets) in enumerate(private.batches(dataset)):
-        private._bank = Silence(private._parameters)
+        private._noise = Silence(private._setup.trained)
         if at < good:  # the short way is taken from the second step on
             private.step(loss, *inputs, targets.clamp(0, CLASSES - 1))
             with torch.no_grad():

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from discreet.errors import DiscreetError, InvalidValue
-from discreet.learn.dpsgd._reduction import check_reduction
+from discreet.learn.dpsgd._losses import check_reduction
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan, wrap
 
 EACH = nn.CrossEntropyLoss(reduction="none")

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd._certificate import earlier_plans_of, problems
 from discreet.learn.dpsgd._lineage import STATED
-from discreet.learn.dpsgd._written import bits
+from discreet.learn.dpsgd._watches import bits
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, data, each, network, plan
 
 STEPS = 5

@@ -6,7 +6,7 @@ from torch.nn import functional
 from torch.utils.data import Dataset, TensorDataset
 
 from discreet.learn.dpsgd import Plan, make_private
-from discreet.learn.dpsgd._sampling import draws
+from discreet.learn.dpsgd._batches import draws
 from discreet.randomness import source
 
 EXAMPLES = 40

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
     from discreet.learn.dpsgd._making import make_private
     from discreet.learn.dpsgd._private import Private
+    from discreet.learn.dpsgd._step import OpenBatch, Watch
     from discreet.learn.dpsgd._team import Team, join
     from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load, save
     from discreet.learn.dpsgd._trainer import Trainer
@@ -30,6 +31,7 @@ __all__ = [
     "Flat",
     "FrozenBatchNorm",
     "IsolationReport",
+    "OpenBatch",
     "ParameterAverage",
     "PerLayer",
     "Phase",
@@ -43,6 +45,7 @@ __all__ = [
     "TensorSpec",
     "Trained",
     "Trainer",
+    "Watch",
     "check_isolation",
     "fix",
     "join",
@@ -61,10 +64,12 @@ _HOME_OF = {
     "ParameterAverage": "_trained",
     "Private": "_private",
     "Replacement": "_fix",
+    "OpenBatch": "_step",
     "Team": "_team",
     "TensorSpec": "isolation",
     "Trained": "_trained",
     "Trainer": "_trainer",
+    "Watch": "_step",
     "check_isolation": "isolation",
     "fix": "_fix",
     "join": "_team",

@@ -15,10 +15,18 @@ from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode,
+    _pop_mode,
+    _push_mode,
+)
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import _step as violations
+from discreet.learn.dpsgd._step import OpenBatch, Watch
 from discreet.learn.dpsgd._tensors import exchanged, leaves_of, tensors
+from discreet.learn.dpsgd.engine._recorder import leaves_behind
 
 _READS = {
     Tensor.__array__,
@@ -167,24 +175,36 @@ def plain(one: Any) -> Any:
 
 
 @final
-class Lineage:
-    """What one run was given and what was read off it; facts for its certificate.
+class Lineage(Watch):
+    """Guards against rows of another loader, and numbers and tensors that nothing is paid for.
 
-    ``check`` is called with every loss of which a ``backward()`` is seen.
+    It is an honest mistake to mix in the batch of a second ``DataLoader``, to weight losses by a
+    tensor that was computed from private data, or to train a temperature beside the model. What
+    is read off a batch, and what else comes into a loss, the certificate states.
+
+    ``trained`` are the parameters under the plan, ``on_backward`` is called with every loss of the
+    model of which a ``backward()`` is seen, ``keep`` with what happened, in case that the process
+    dies.
     """
 
     def __init__(
-        self, model: nn.Module, public: Iterable[Any], check: Callable[[Tensor], None]
+        self,
+        model: nn.Module,
+        public: Iterable[Any],
+        *,
+        trained: Iterable[Tensor],
+        on_backward: Callable[[Tensor], None],
+        keep: Callable[[str], None] | None = None,
     ) -> None:
-        self._check = check
+        self._trained = set(map(id, trained))
         self._public = [one for given in (model, *public) for one in _held(given)]
         self._known = {id(one) for one in self._public}
-        self._made: dict[int, ref[Tensor]] | None = None
-        self._calls_without = False
+        self._made: dict[int, ref[Tensor]] = {}
+        self._mode = _LoopMode(on_backward, self._note_made)
         self.batch = 0
         self.is_open = False
         self.step = 0
-        self.keep: Callable[[str], None] | None = None  # in case that the process dies
+        self._keep = keep
         self.go_on_from({})
 
     @property
@@ -203,13 +223,44 @@ class Lineage:
         self._before = dict(facts)
         self._steps: dict[str, set[int]] = {name: set() for name in STATED}
 
-    def hand_out(self, data: Any, step: int, *, watched: bool) -> Any:
-        """The tensors of the next batch, marked; ``watched``: what comes from outside is noted."""
+    def hand_out(self, data: Any, step: int) -> Any:
+        """The tensors of the next batch, marked."""
         self.batch += 1
         self.is_open = True
         self.step = step
-        self._made = {} if watched else None
+        self._made = {}
         return self.mark(data)
+
+    def opened(self, batch: OpenBatch) -> None:
+        """Begin to see what torch is asked to do."""
+        self._mode.start()
+
+    def backward(self, loss: Tensor, batch: OpenBatch) -> None:
+        """Raise if gradients would reach what the plan does not train."""
+        self._refuse_outside(loss)
+
+    def _refuse_outside(self, loss: Tensor) -> None:
+        for leaf in leaves_behind(loss):
+            if not hasattr(leaf, "of_engine") and id(leaf) not in self._trained:
+                raise PlanViolation(violations.OUTSIDE)
+
+    def closing(self, batch: OpenBatch) -> bool:
+        """Let go of the batch."""
+        self._end_batch()
+        return True
+
+    def removed(self) -> None:
+        """Let go of the batch, and see nothing more."""
+        self._end_batch()
+        self._mode.stop()
+
+    def pause(self) -> None:
+        """Look away while gradients are added up."""
+        self._mode.stop()
+
+    def look_on(self) -> None:
+        """See what the loop reads before the next batch."""
+        self._mode.start()
 
     def mark(self, data: Any) -> Any:
         """The same tensors, marked as of this batch."""
@@ -224,10 +275,9 @@ class Lineage:
             return [marked(one) for one in data]
         return exchanged(data, marked)
 
-    def end_batch(self) -> None:
-        """The passes of a batch are over."""
+    def _end_batch(self) -> None:
         self.is_open = False
-        self._made = None
+        self._made = {}
 
     def note_reading(self) -> None:
         """A number was read off something that comes of a batch."""
@@ -240,8 +290,8 @@ class Lineage:
     def _note(self, name: str, step: int) -> None:
         if step not in self._steps[name]:
             self._steps[name].add(step)
-            if self.keep is not None:
-                self.keep(name)
+            if self._keep is not None:
+                self._keep(name)
 
     def look_at_settings(self, groups: Iterable[dict[str, Any]]) -> None:
         """Note it if a setting of the optimizer is a tensor that comes of a batch."""
@@ -258,9 +308,9 @@ class Lineage:
         """Look at a loss before its backward pass; not between batches, where none is recorded."""
         if self.is_open:
             self.require_current(loss)
-            self._check(plain(loss))
+            self._refuse_outside(plain(loss))
 
-    def note_made(
+    def _note_made(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Note the result of a call, unless something from outside went into it."""
@@ -268,7 +318,7 @@ class Lineage:
             copied = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, FromBatch)]
             if copied:
                 _mark(result, copied)
-        if self._made is None:
+        if not self.is_open:
             return
         clean = all(self._is_known(one) for one in _flat((*args, *kwargs.values())))
         for one in _flat((result,)):
@@ -280,12 +330,12 @@ class Lineage:
     def _is_known(self, one: Tensor) -> bool:
         if isinstance(one, FromBatch) or id(one) in self._known or one.grad_fn is not None:
             return True  # where a graph ends is for another check
-        made = None if self._made is None else self._made.get(id(one))
+        made = self._made.get(id(one))
         return made is not None and made() is one
 
     def take_in(self, given: list[Tensor]) -> None:
         """Tensors meet one of the batch; those from outside are counted."""
-        if self._made is not None:
+        if self.is_open:
             for one in given:
                 if not self._is_known(one):
                     self._note("outside_tensors", self.step)
@@ -296,9 +346,7 @@ class Lineage:
         marked = [one for one in found if isinstance(one, FromBatch) and one.lineage is self]
         self.require_current(*marked)
         if not marked:
-            if self._made is not None:
-                self._calls_without = all(map(self._is_known, found))
-            if not self._calls_without:
+            if not all(map(self._is_known, found)):
                 raise PlanViolation(violations.NOT_OF_THE_BATCH)
             return args, kwargs
         self.take_in(found)
@@ -308,8 +356,10 @@ class Lineage:
         return unmarked
 
     def claim(self, output: Any) -> None:
-        """What the model returned comes of the batch."""
-        for one in tensors(output):
+        """What the model returned comes of the batch, and a loss that comes of it is seen."""
+        for one in (output,) if isinstance(output, Tensor) else tensors(output):
+            if one.grad_fn is not None:
+                self._mode.nodes.append(one.grad_fn)
             if type(one) is Tensor:
                 one.__class__ = FromBatch
                 one.lineage, one.batch = self, self.batch  # type: ignore[attr-defined]
@@ -373,3 +423,74 @@ def _held(given: Any) -> Iterator[Tensor]:
         yield given
     else:
         raise InvalidValue("public", type(given).__name__, "tensors and modules")
+
+
+@final
+class _LoopMode(TorchFunctionMode):
+    """Sees what torch is asked to do in the thread that reads the batches, while it is on.
+
+    ``on_backward`` is called with losses that come from an output of the model, before they go
+    back, and with no others: several models may be trained side by side.
+    ``torch.autograd.backward`` is not seen. ``note`` is called after every call that makes tensors,
+    with its arguments and its result.
+    """
+
+    needs_no_inner_calls = True
+
+    def __init__(
+        self, on_backward: Callable[[Tensor], None], note: Callable[[Any, Any, Any, Any], None]
+    ) -> None:
+        super().__init__()
+        self._on_backward = on_backward
+        self._note = note
+        self.nodes: list[Any] = []
+        self._is_on = False
+
+    def start(self) -> None:
+        """See everything from now on."""
+        self.stop()
+        self._is_on = True
+        _push_mode(self)  # type: ignore[no-untyped-call]
+
+    def stop(self) -> None:
+        """See nothing more. Modes that others pushed meanwhile stay where they are.
+
+        A thread that only ends a loop, as that which collects garbage, leaves this behind in the
+        one that began it, where it does nothing.
+        """
+        self._is_on = False
+        self.nodes.clear()
+        others = []
+        while (mode := _get_current_function_mode()) is not None:  # type: ignore[no-untyped-call]
+            _pop_mode()  # type: ignore[no-untyped-call]
+            if mode is not self:
+                others.append(mode)
+        for mode in reversed(others):
+            _push_mode(mode)  # type: ignore[no-untyped-call]
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is Tensor.backward and self._is_on and self._comes_from_the_model(args[0]):
+            self._on_backward(args[0])
+        result = func(*args, **(kwargs or {}))
+        if self._is_on and isinstance(result, Tensor | list | tuple):
+            self._note(func, args, kwargs or {}, result)
+        return result
+
+    def _comes_from_the_model(self, loss: Tensor) -> bool:
+        seen: set[Any] = set()
+        waiting = [loss.grad_fn]
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            if any(node is output for output in self.nodes):
+                return True
+            seen.add(node)
+            waiting += [following for following, _ in node.next_functions]
+        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from torch.optim import Optimizer
 from discreet import _validate
 from discreet.errors import InvalidValue, PlanViolation, ResumeRefused
 from discreet.learn.dpsgd._plan import Plan
-from discreet.learn.dpsgd._private import Private
+from discreet.learn.dpsgd._private import Private, Setup
 from discreet.learn.dpsgd._requirements import check_pair
 from discreet.learn.dpsgd._run_directory import RunDirectory
-from discreet.learn.dpsgd._run_frame import enter
+from discreet.learn.dpsgd._step import Watch
 from discreet.learn.dpsgd._team import Team
 from discreet.learn.dpsgd._trial import probe
 from discreet.randomness import Source
@@ -41,8 +42,9 @@ def make_private(
     team: Team | None = None,
     checkpoint: str | Path | None = None,
     public: Sequence[Any] = (),
+    watches: Sequence[Watch] = (),
 ) -> Private:
-    """Put a model and its optimizer under a plan; see :mod:`discreet.learn.dpsgd._private`.
+    """Put a model and its optimizer under a plan; the optimizer stays the user's own.
 
     ``reduction`` says what ``loss.backward()`` receives: the mean or the sum over the rows of a
     batch. ``inputs`` describes the model's inputs for the isolation check
@@ -62,7 +64,8 @@ def make_private(
 
     ``public`` lists tensors and modules that the loop uses beside the model and the batch, such as
     class weights, a teacher or the criterion, and that do not depend on private data. The
-    certificate states how many others came into the loss.
+    certificate states how many others came into the loss. ``watches`` are looks of your own at
+    every batch (:class:`Watch`), beside those of the library.
     """
     if not isinstance(plan, Plan):
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
@@ -72,6 +75,9 @@ def make_private(
         raise InvalidValue("source", source, "a discreet.randomness.Source or None")
     if checkpoint is not None and team is not None:
         raise InvalidValue("checkpoint", str(checkpoint), "None in a team: Trainer can do both")
+    for watch in watches:
+        if not isinstance(watch, Watch):
+            raise InvalidValue("watches", type(watch).__name__, "a discreet.learn.dpsgd.Watch each")
     return wrap(
         model,
         optimizer,
@@ -85,6 +91,7 @@ def make_private(
         team=team,
         checkpoint=checkpoint,
         public=public,
+        watches=tuple(watches),
     )
 
 
@@ -106,7 +113,7 @@ def wrap(
     """Do what :func:`make_private` does, for arguments that were checked.
 
     ``isolation`` may be ``"checked"``, with the buffers that passes change in ``writes``.
-    ``settings`` are further ones of :class:`Private`.
+    ``settings`` are further ones of :class:`Setup` and :class:`Private`.
     """
     _validate.one_of("isolation", isolation, ("check", "checked", "vouched"))
     if batch_axis is not None:
@@ -116,28 +123,27 @@ def wrap(
     if inputs is not None and isolation == "check":
         groups = plan.clipping.groups(list(parameters))
         writes = probe(model, inputs, groups=groups, batch_axis=batch_axis, plan=plan)
-        isolation = "checked"
-    make = partial(
-        Private,
+        isolation, settings["probed"] = "checked", inputs
+    beside = ("probed", "public", "watches")
+    given = {name: settings.pop(name) for name in beside if name in settings}
+    make = partial(Private, isolation=isolation, writes=writes, **given)
+    setup = Setup(
         model,
         optimizer,
         plan,
-        parameters=parameters,
+        parameters,
         reduction=reduction,
-        isolation=isolation,
         after_step=tuple(after_step),
         batch_axis=batch_axis,
-        writes=writes,
+        source=source,
         **settings,
     )
     if checkpoint is None:
-        return make(source=source)
-    return _in_directory(RunDirectory(checkpoint, plan), make, source)
+        return make(setup=setup)
+    return _in_directory(RunDirectory(checkpoint, plan), make, setup)
 
 
-def _in_directory(
-    run: RunDirectory, make: Callable[..., Private], source: Source | None
-) -> Private:
+def _in_directory(run: RunDirectory, make: Callable[..., Private], setup: Setup) -> Private:
     """A run that goes on where its directory says, or begins there."""
     private = None
     try:
@@ -151,8 +157,9 @@ def _in_directory(
             )
         _ATTEMPTS[run.run_id] = run.attempt
         # A seeded stream, which exists for experiments, must not be read twice either.
-        private = make(source=source and source.derive("attempt", run.attempt))
-        enter(private, run)
+        source = setup.source and setup.source.derive("attempt", run.attempt)
+        private = make(setup=replace(setup, source=source, run=run))
+        private._enter_directory()
     except BaseException:
         if private is not None:
             private.detach()

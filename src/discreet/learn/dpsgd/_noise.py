@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, NoReturn, Protocol, final
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd._plan import Plan
 from discreet.randomness import NormalStream
 
 _KINDS: dict[torch.dtype, type[np.floating]] = {
@@ -42,6 +43,56 @@ class NoiseSource(Protocol):
 
     def scalar(self, stddev: float) -> float:
         """Return one further independent normal."""
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Where the randomness comes from, for the certificate."""
+
+    def continue_at(self, step: int) -> None:
+        """Go on at a step, with other noise than that of the steps before."""
+
+    def close(self) -> None:
+        """Let memory and threads go."""
+
+
+@final
+class StepFactors:
+    """Noise and normaliser by the number of the step; ``ranks`` members share the noise."""
+
+    def __init__(self, plan: Plan, *, ranks: int) -> None:
+        self.noise_share = 1.0 / math.sqrt(ranks)
+        self._ends: list[int] = []
+        self._values: list[tuple[float, float, float]] = []
+        end = 0
+        for phase in plan.phases:
+            end += phase.steps
+            size = phase.expected_batch_size
+            ratio = plan.noise_multiplier * phase.noise_factor * self.noise_share / size
+            self._ends.append(end)
+            self._values.append((ratio * plan.clip_norm, ratio, 1.0 / size))
+        self.steps = end
+
+    def _at(self, step: int) -> tuple[float, float, float]:
+        for end, values in zip(self._ends, self._values, strict=True):
+            if step < end:
+                return values
+        return self._values[-1]  # noise may be prepared for steps that do not come
+
+    def stddev(self, step: int) -> float:
+        """Of the noise in the normalised gradient."""
+        return self._at(step)[0]
+
+    def stddev_over_clip(self, step: int) -> float:
+        """The same for a clip norm of 1."""
+        return self._at(step)[1]
+
+    def normaliser(self, step: int) -> float:
+        """One over the expected batch size."""
+        return self._at(step)[2]
+
+    def unit(self, _: int) -> float:
+        """Where the clip norm is not known beforehand: scaled when it is used."""
+        return 1.0
 
 
 def _usable_cores() -> int:
@@ -95,7 +146,6 @@ class NoiseBank:
         self._scalars: NormalStream | None = None
         self._next_step = first_step
         self._start()
-        self.prepare(first_step)
 
     def _start(self) -> None:
         self._pid = os.getpid()
@@ -150,6 +200,21 @@ class NoiseBank:
             # Of its own, or seeded values would depend on how far the background had got.
             self._scalars = self._stream.derive("scalars")
         return float(self._scalars.array(1, stddev=stddev)[0])
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Where the randomness comes from."""
+        return self._stream.provenance
+
+    def continue_at(self, step: int) -> None:
+        """Go on at a step of a resumed run, with a stream of its own."""
+        self._stream = self._stream.derive("from step", step)
+        self._scalars, self._ahead, self._next_step = None, None, step
+
+    def close(self) -> None:
+        """Let the thread and the memory go."""
+        self._ahead = None
+        self._worker.shutdown(wait=False)
 
     def __reduce__(self) -> NoReturn:
         raise NotApplicable("noise cannot be copied: the copy would add the same noise twice")

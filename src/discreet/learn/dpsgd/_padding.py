@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset, default_collate
 
 from discreet.errors import NotApplicable, PlanViolation
 from discreet.learn.dpsgd._lineage import plain
+from discreet.learn.dpsgd._step import OpenBatch, Watch
 from discreet.learn.dpsgd._tensors import close, exchanged, leaves_of, readings, size_of
 from discreet.learn.dpsgd.isolation._subject import shaken_copies, still
 
@@ -140,17 +141,49 @@ def _same(alone: Tensor, among: Tensor, row: int, tolerance: float) -> bool:
 
 
 @final
-class Paddings:
-    """Finds out whether batches are padded: by ``collate``, or because their shapes vary."""
+class PaddingWatch(Watch):
+    """Guards against a ``collate`` that pads to the longest example, for a model that feels it.
 
-    def __init__(self) -> None:
+    Whether batches are padded shows by ``collate``, or because their shapes vary. Then the first
+    call of the model shows how it is called on a batch, and it is tried out once on a pair.
+    ``losses_of(model, batch)``, where it is known, is tried out at once.
+    """
+
+    def __init__(
+        self, model: nn.Module, losses_of: Callable[[nn.Module, Any], Any] | None = None
+    ) -> None:
+        self._model = model
+        self._losses_of = losses_of
         self._shapes: list[torch.Size] | None = None
-        self.settled = False
+        self._is_settled = False
+        self._handle: Any = None
 
-    def new_pair(self, loading: Any, places: Sequence[int], data: Any) -> Pair | None:
-        """A pair to try out, until it is settled; most batches have the shapes of the last."""
-        is_table = type(loading.dataset) is TensorDataset and loading.collate is None
-        if self.settled or is_table:
+    def opened(self, batch: OpenBatch) -> None:
+        """Have it tried out whether padding is felt, if batches are padded."""
+        if self._is_settled or batch.chunk.empty or batch.loading is None:
+            return
+        pair = self._new_pair(batch.loading, batch.chunk.places, batch.data)
+        if pair is None:
+            return
+        if self._losses_of is not None:
+            require_padding_ignored(self._model, pair, self._losses_of)
+            self._is_settled = True
+            return
+        self._pair = pair
+        self._parts = _parts(batch.data)
+        self._known = [plain(one) for one in leaves_of(batch.data)]
+        hook = _PaddingHook(self)
+        self._handle = self._model.register_forward_pre_hook(hook, with_kwargs=True)
+
+    def removed(self) -> None:
+        """Try it out at another batch, unless it is settled."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle, self._shapes = None, None
+
+    def _new_pair(self, loading: Any, places: Sequence[int], data: Any) -> Pair | None:
+        """A pair to try out; most batches have the shapes of the last."""
+        if type(loading.dataset) is TensorDataset and loading.collate is None:
             return None
         shapes = [shape[1:] for shape in shapes_of(data)]
         if shapes == self._shapes:
@@ -162,28 +195,16 @@ class Paddings:
             self._shapes = shapes
         return pair
 
-
-@final
-class PaddingWatch:
-    """Waits for the first call of the model, which shows how it is called on a batch."""
-
-    def __init__(self, pair: Pair) -> None:
-        self._pair = pair
-        self._parts: dict[Any, Any] = {}
-        self._known: list[Tensor] = []
-
-    def hand_out(self, batch: Any) -> None:
-        """Note the batch of which the call will be."""
-        self._parts, self._known = _parts(batch), [plain(one) for one in leaves_of(batch)]
-
-    def judge(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def judge(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raise unless the model gives one result however far an example is padded."""
 
         def run(copied: nn.Module, batch: Any) -> Any:
             given, named = self._arguments(batch, args, kwargs)
             return copied(*given, **named)
 
-        require_padding_ignored(model, self._pair, run)
+        self.removed()
+        require_padding_ignored(self._model, self._pair, run)
+        self._is_settled = True
 
     def _arguments(self, batch: Any, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any]]:
         """The same arguments as ``args`` and ``kwargs``, taken from another batch."""
@@ -207,6 +228,24 @@ class PaddingWatch:
             return exchanged(value, moved)
 
         return [taken(one) for one in args], {name: taken(one) for name, one in kwargs.items()}
+
+
+@final
+class _PaddingHook:
+    """Hears of the first call of a model; that of a copy does nothing."""
+
+    def __init__(self, watch: PaddingWatch | None) -> None:
+        self._watch = watch
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if self._watch is not None and module.training and torch.is_grad_enabled():
+            self._watch.judge(args, kwargs)
+
+    def __deepcopy__(self, memo: object) -> _PaddingHook:
+        return _PaddingHook(None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _PaddingHook, (None,)
 
 
 def _parts(batch: Any) -> dict[Any, Any]:

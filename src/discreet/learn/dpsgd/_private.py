@@ -24,9 +24,11 @@ import json
 import operator
 import os
 import secrets
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import reduce
-from itertools import chain
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
 from typing import Any, NoReturn, final
 
 import torch
@@ -35,49 +37,109 @@ from torch.optim import Optimizer
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
-from discreet.learn.dpsgd import _earlier as earlier
-from discreet.learn.dpsgd import _step as violations
-from discreet.learn.dpsgd._batches import Chunk, Collate, Loading, length_of
+from discreet.learn.dpsgd import _requirements as requirements
+from discreet.learn.dpsgd._batches import Chunk, Collate, Loading, draws, length_of
 from discreet.learn.dpsgd._certificate import certify_run
 from discreet.learn.dpsgd._checkpoint import digest_of, released_tensors
 from discreet.learn.dpsgd._clipping import ClipPath
-from discreet.learn.dpsgd._first_steps import StateWatch, refuse_several_passes
 from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
-from discreet.learn.dpsgd._loss_watch import LossWatch
-from discreet.learn.dpsgd._noise import NoiseBank
-from discreet.learn.dpsgd._padding import Paddings, PaddingWatch, require_padding_ignored
+from discreet.learn.dpsgd._losses import LossWatch
+from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource, StepFactors
+from discreet.learn.dpsgd._padding import PaddingWatch
 from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
-from discreet.learn.dpsgd._preparing import prepared
-from discreet.learn.dpsgd._reduction import BackwardWatch, check_reduction
-from discreet.learn.dpsgd._requirements import (
-    ForwardGuard,
-    claim,
-    is_inside_step_of,
-    refuse_closure,
-    release,
-    same_parameters,
-)
-from discreet.learn.dpsgd._roster import Roster
 from discreet.learn.dpsgd._run_directory import RunDirectory
-from discreet.learn.dpsgd._run_frame import leave, state_of
-from discreet.learn.dpsgd._sampling import draws
+from discreet.learn.dpsgd._run_frame import continue_from, state_of
 from discreet.learn.dpsgd._step import (
-    StepFactors,
+    NO_BACKWARD,
+    UNSEEN_BACKWARD,
+    Compute,
+    GradientSource,
+    OpenBatch,
+    State,
+    Step,
+    Watch,
+    blanked,
+    is_inside_step_of,
     losses_of,
     outputs_of,
+    refuse_closure,
     wrong_loss_shape,
 )
 from discreet.learn.dpsgd._team import Team
-from discreet.learn.dpsgd._tensors import exchanged, leaves_behind
-from discreet.learn.dpsgd._trial import inputs_like, probe
-from discreet.learn.dpsgd._unfit import Compute, blanked
-from discreet.learn.dpsgd._written import WriteWatch
+from discreet.learn.dpsgd._tensors import exchanged
+from discreet.learn.dpsgd._trial import SecondLook, inputs_like, probe
+from discreet.learn.dpsgd._watches import (
+    ForwardWatch,
+    LayoutWatch,
+    MembershipWatch,
+    ReductionWatch,
+    StateWatch,
+    WriteWatch,
+    claim,
+    refuse_several_passes,
+    release,
+)
 from discreet.learn.dpsgd.engine import GradientEngine
 from discreet.learn.dpsgd.engine._layout import contains_sequence_first
 from discreet.learn.dpsgd.engine._recorder import refuse_autocast
 from discreet.ledger import Charge
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream, Source
+
+
+@final
+@dataclass(frozen=True)
+class Setup:
+    """What a run is made with; none of it changes."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    plan: Plan
+    parameters: dict[str, nn.Parameter]
+    reduction: str = "mean"
+    after_step: tuple[Callable[[], object], ...] = ()
+    batch_axis: int | None = None
+    source: Source | None = None
+    team: Team | None = None
+    inputs_of: Callable[[list[Tensor]], Any] | None = None
+    losses_of: Callable[[nn.Module, Any], Any] | None = None
+    run: RunDirectory | None = None
+    pid: int = field(default_factory=os.getpid)
+
+    @cached_property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that the plan trains."""
+        return list(self.parameters.values())
+
+    @cached_property
+    def held(self) -> list[Tensor]:
+        """All parameters of the optimizer, frozen ones too."""
+        return [one for group in self.optimizer.param_groups for one in group["params"]]
+
+    @cached_property
+    def factors(self) -> StepFactors:
+        """Noise and normaliser of each step."""
+        return StepFactors(self.plan, ranks=1 if self.team is None else self.team.ranks)
+
+
+@final
+@dataclass
+class _Record:
+    """What a run says about itself beside its steps."""
+
+    run_id: str
+    earlier: dict[str, Plan]
+    isolation: str
+    writes: frozenset[str]
+    lineage: Lineage
+    written: WriteWatch
+    remembering: requirements.Remembering
+    probed: Any = None
+    layout: LayoutWatch | None = None
+    looked_at: list[int] = field(default_factory=list)
+    saves: bool = False
+    mark: str | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
 
 
 @final
@@ -88,124 +150,108 @@ class Private:
     as private as ``plan.loss`` says, provided that no example influences the gradient of another
     inside the model and the loss. Sampler, clip norm, noise and normaliser come from the plan and
     cannot be replaced.
+
+    A step goes through the states of :class:`~discreet.learn.dpsgd._step.State`; gradients come
+    from one source, noise from another, and all that looks for mistakes is one list of watches.
     """
 
-    __slots__ = (  # noqa: SIM905 - one name a line takes sixty lines
-        "__weakref__ _after_step _bank _batch_axis _begun _broken _chunk _clip _counters "
-        "_depth _drawn _earlier _engine _factors _form _frozen _given _guard _handles _held "
-        "_ids _inputs_of _isolation _last_factor _lineage _loss_watch _losses_of _mark _model "
-        "_names _noisy _notes _optimizer _paddings _parameters _pid _plan _reduction "
-        "_remembering _reserve _rows _run _run_id _running _scale _source _state_watch _step "
-        "_stepped _stream _team _watch _writes _written"
-    ).split()
+    __slots__ = (
+        "__weakref__",
+        "_clip",
+        "_gradients",
+        "_handles",
+        "_noise",
+        "_record",
+        "_setup",
+        "_step",
+        "_watches",
+    )
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        plan: Plan,
+        setup: Setup,
         *,
-        parameters: dict[str, nn.Parameter],
-        reduction: str,
         isolation: str,
-        after_step: tuple[Callable[[], object], ...],
-        batch_axis: int | None,
-        source: Source | None,
-        team: Team | None,
-        public: Sequence[Any] = (),
         writes: frozenset[str] = frozenset(),
-        inputs_of: Callable[[list[Tensor]], Any] | None = None,
-        losses_of: Callable[[nn.Module, Any], Any] | None = None,
+        probed: Any = None,
+        public: Sequence[Any] = (),
+        watches: Sequence[Watch] = (),
     ) -> None:
-        self._earlier = earlier.plans_of(model, optimizer)
-        earlier.require_alike(plan, self._earlier)
-        self._model = model
-        self._optimizer = optimizer
-        self._plan = plan
-        self._run: RunDirectory | None = None
-        self._run_id = secrets.token_hex(16)
-        self._mark: str | None = None
-        self._notes: dict[str, Any] = {}
-        self._reduction = reduction
-        self._isolation = isolation
-        self._after_step = after_step
-        self._batch_axis = batch_axis
-        self._team = team
-        self._source = source
-        self._names = list(parameters)
-        self._parameters = list(parameters.values())
-        self._ids = {id(parameter) for parameter in self._parameters}
-        self._frozen = [
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) not in self._ids
-        ]
-        self._held = [list(group["params"]) for group in optimizer.param_groups]
-        label = ("noise",) if team is None else ("noise", team.rank)
-        self._stream = NormalStream(source=None if source is None else source.derive(*label))
+        model, optimizer, plan, run = setup.model, setup.optimizer, setup.plan, setup.run
+        source, team, trained = setup.source, setup.team, setup.trained
+        assert setup.held  # as they are now
+        earlier = requirements.plans_of(model, optimizer)
+        requirements.require_alike(plan, earlier)
+        self._setup = setup
+        self._step = Step()
         self._clip = ClipPath(plan)
-        self._factors = StepFactors(plan, ranks=1 if team is None else team.ranks)
-        self._pid = os.getpid()
-        self._step = self._begun = self._drawn = 0
-        self._engine: GradientEngine | None = None
-        self._bank: NoiseBank | None = None
-        self._noisy: list[Tensor] | None = None
-        self._chunk: Chunk | None = None
-        self._rows = 0
-        self._counters: list[tuple[Tensor, Tensor]] = []
-        self._running = False
-        self._given: list[Tensor] | None = None
-        self._depth = 0
-        self._broken = False
-        self._stepped = False
-        self._scale = 1.0
-        self._watch: BackwardWatch | None = None
-        self._loss_watch = LossWatch(None)
-        self._state_watch: StateWatch | None = None
-        self._writes = writes
-        self._reserve: Callable[[int], None] | None = None
-        self._inputs_of = inputs_of
-        self._losses_of = losses_of
-        self._paddings = Paddings()
-        axes = (0, 1) if batch_axis == 1 or contains_sequence_first(model) else (0,)
-        rows_of = Roster(model).checked(lambda: self._rows if self._chunk else None)
-        self._lineage = Lineage(model, public, self._refuse_outside_parameters)
-        self._guard = ForwardGuard(rows_of, axes, self._lineage)
-        self._written = WriteWatch(
+        self._gradients: GradientSource | None = None
+        label = ("noise",) if team is None else ("noise", team.rank)
+        self._noise: NoiseSource = NoiseBank(
+            trained,
+            stddev_of=setup.factors.unit if self._clip.rule else setup.factors.stddev,
+            stream=NormalStream(source=None if source is None else source.derive(*label)),
+        )
+        lineage = Lineage(
+            model,
+            public,
+            trained=trained,
+            on_backward=self._hear_total,
+            keep=None if run is None else run.note,
+        )
+        written = WriteWatch(
             model,
             optimizer,
-            self._parameters,
-            allowed=lambda: None if self._isolation == "vouched" else self._writes,
-            note=lambda: self._lineage.note_write(self._step),
+            trained,
+            allowed=lambda: None if self._record.isolation == "vouched" else self._record.writes,
+            note=lambda: lineage.note_write(self._step.number),
         )
-        self._remembering = earlier.Remembering(self._parameters, lambda: self._mark)
+        self._record = _Record(
+            run_id=secrets.token_hex(16) if run is None else run.run_id,
+            earlier=earlier,
+            isolation=isolation,
+            writes=writes,
+            lineage=lineage,
+            written=written,
+            remembering=requirements.Remembering(trained, lambda: self._record.mark),
+            probed=probed,
+        )
+        axes = (0, 1) if setup.batch_axis == 1 or contains_sequence_first(model) else (0,)
+        membership = MembershipWatch(model, optimizer)
+        forward = ForwardWatch(model, self._step, lineage, membership, axes=axes)
+        self._watches: list[Watch] = [
+            *watches,
+            membership,
+            forward,
+            written,
+            ReductionWatch(),
+            lineage,
+        ]
         self._handles: list[Any] = [
-            model.register_forward_pre_hook(self._guard, with_kwargs=True),
-            model.register_forward_hook(OutputMark(self._lineage), prepend=True),
-            *guard_loading(model, lambda: self._engine is not None),
+            forward.handle,
+            model.register_forward_hook(OutputMark(lineage), prepend=True),
+            *guard_loading(model, lambda: self._gradients is not None),
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_optimizer),
-            model.register_state_dict_post_hook(self._remembering),  # type: ignore[no-untyped-call]
+            *written.handles,
+            model.register_state_dict_post_hook(self._record.remembering),  # type: ignore[no-untyped-call]
         ]
         claim(self)
-
-    # --- what is planned and what was done ---------------------------------------------
 
     @property
     def plan(self) -> Plan:
         """The plan; it cannot be replaced."""
-        return self._plan
+        return self._setup.plan
 
     @property
     def model(self) -> nn.Module:
         """The user's own model."""
-        return self._model
+        return self._setup.model
 
     @property
     def optimizer(self) -> Optimizer:
         """The user's own optimizer."""
-        return self._optimizer
+        return self._setup.optimizer
 
     @property
     def loss(self) -> Loss:
@@ -213,12 +259,12 @@ class Private:
 
         What plans that the model was under before have cost is not part of it.
         """
-        return self._plan.loss
+        return self._setup.plan.loss
 
     @property
     def earlier_plans(self) -> tuple[Plan, ...]:
         """The plans that the model was under before, as far as it shows."""
-        return tuple(self._earlier.values())
+        return tuple(self._record.earlier.values())
 
     @property
     def run_id(self) -> str:
@@ -226,22 +272,22 @@ class Private:
 
         As the ``key`` of a ledger's charge it lets a resumed run find what it was charged.
         """
-        return self._run_id
+        return self._record.run_id
 
     @property
     def notes(self) -> dict[str, Any]:
         """What :meth:`save` was given for the state that this run was resumed from."""
-        return dict(self._notes)
+        return dict(self._record.notes)
 
     @property
     def steps_taken(self) -> int:
         """How many steps of the plan were taken, or had to be given up."""
-        return self._step
+        return self._step.number
 
     @property
     def stepped(self) -> bool:
         """Whether the last ``optimizer.step()`` ended a step of the plan."""
-        return self._stepped
+        return self._step.stepped
 
     @property
     def clip_norm(self) -> float:
@@ -258,7 +304,9 @@ class Private:
 
         If the model was under earlier plans, it is that of all of them together.
         """
-        return certified(loss_of_all([*self.earlier_plans, self._plan]), self._plan.delta)
+        return certified(
+            loss_of_all([*self.earlier_plans, self._setup.plan]), self._setup.plan.delta
+        )
 
     def spent(self) -> float:
         """Epsilon of the steps so far, to be shown; the guarantee is :meth:`epsilon`.
@@ -267,10 +315,10 @@ class Private:
         a bound (S9a). Earlier plans of the model count as a whole.
         """
         losses = [plan.loss for plan in self.earlier_plans]
-        loss = self._plan.loss_of(self._step)
+        loss = self._setup.plan.loss_of(self._step.number)
         if loss is not None:
             losses.append(loss)
-        return certified(reduce(operator.add, losses), self._plan.delta) if losses else 0.0
+        return certified(reduce(operator.add, losses), self._setup.plan.delta) if losses else 0.0
 
     def certificate(
         self, *, charge: Charge | None = None, receipt: dict[str, Any] | None = None
@@ -283,27 +331,28 @@ class Private:
         ``receipt`` alone nobody can check that later.
         """
         try:
-            digest = digest_of(released_tensors(self._model))
+            digest = digest_of(released_tensors(self._setup.model))
         except InvalidValue:
             digest = None  # its state holds more than tensors: save refuses it
-        self._written.check()
+        self._record.written.check()
+        statements: dict[str, Any] = dict(self._record.lineage.facts)
+        if self._record.layout is not None:
+            statements["examples_apart"] = self._record.layout.look_in_the_end()
         return certify_run(
-            self._plan,
-            steps_taken=self._step,
-            randomness=self._stream.provenance,
-            isolation=self._isolation,
+            self._setup.plan,
+            steps_taken=self._step.number,
+            randomness=self._noise.provenance,
+            isolation=self._record.isolation,
             final_clip_norm=self._clip.norm,
             model_digest=digest,
             receipt=receipt,
             earlier_plans=self.earlier_plans,
-            **self._lineage.facts,
+            **statements,
         ).paid_by(charge)
 
     def owns(self, parameter: Tensor) -> bool:
         """Whether the plan trains this parameter."""
-        return id(parameter) in self._ids
-
-    # --- batches -----------------------------------------------------------------------
+        return any(parameter is one for one in self._setup.trained)
 
     def batches(
         self,
@@ -320,201 +369,159 @@ class Private:
         after the last of them. A step without any example comes as one example of zeros that
         is not counted. A step whose batch was drawn counts, even if reading it failed or the
         loop was left: drawing again until a batch suits would not be the planned sampling. One
-        iterator is read at a time. With ``workers``, other processes read the examples.
+        iterator is read at a time, in one thread. With ``workers``, other processes read the
+        examples.
         """
-        loading = Loading(dataset, collate, max_physical, workers, self._plan.augmentations)
+        loading = Loading(dataset, collate, max_physical, workers, self._setup.plan.augmentations)
         self._check_may_read()
         self._draws(dataset)
         return self._iterate(loading)
 
     def _check_may_read(self) -> None:
         self._check_alive()
-        if self._running:
+        if self._step.thread is not None:
             raise PlanViolation("the batches of this plan are being read elsewhere already")
-        if not same_parameters(self._optimizer, self._held):
-            raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
-        if self._step >= self._plan.steps:
+        for watch in self._watches:
+            if isinstance(watch, MembershipWatch):
+                watch.require_same_groups()
+        if self._step.number >= self._setup.plan.steps:
             raise PlanViolation(
-                f"all {self._plan.steps} steps of the plan were taken; more steps need a new "
+                f"all {self._setup.plan.steps} steps of the plan were taken; more steps need a new "
                 "plan and a charge of its own"
             )
 
     def _check_alive(self) -> None:
-        if not self._handles:
+        if self._step.state is State.ENDED:
             raise PlanViolation("this plan was ended by detach()")
-        if self._pid != os.getpid():
+        if self._setup.pid != os.getpid():
             raise PlanViolation("a forked process would take the steps of its parent again")
 
     def _draws(self, dataset: Any) -> Iterator[Any]:
         """The examples of the steps that are left from now on."""
-        start = self._step
-        source = self._source and self._source.derive("sampling", start)
-        steps = draws(self._plan, population=length_of(dataset), start=start, source=source)
-        return steps if self._team is None else map(self._team.share, steps)
+        setup, start = self._setup, self._step.number
+        source = setup.source and setup.source.derive("sampling", start)
+        steps = draws(setup.plan, population=length_of(dataset), start=start, source=source)
+        return steps if setup.team is None else map(setup.team.share, steps)
 
     def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Have every step on record before its batch is drawn."""
-        for step in range(self._step, self._plan.steps):
-            if self._reserve is not None:
-                self._reserve(step)
-            if self._mark is None:
+        for step in range(self._step.number, self._setup.plan.steps):
+            if self._setup.run is not None:
+                self._setup.run.reserve(step)
+            if self._record.mark is None:
                 self._put_mark()
-            self._drawn = step + 1
+            self._step.drawn = step + 1
             yield next(steps)
 
     def _iterate(self, loading: Loading) -> Iterator[Any]:
         # Not when the iterator was made: another one may have taken steps since.
         self._check_may_read()
-        self._running = True
+        self._step.thread = threading.get_ident()
         try:
             chunks = loading.chunks(self._counted(self._draws(loading.dataset)))
-            while (item := self._read(loading, chunks)) is not None:
-                if not item[0].last and self._isolation == "checked":
-                    refuse_several_passes(self._writes)
-                self._open(item[0])
-                yield self._handed_out(item[1])
+            while (item := self._read(chunks)) is not None:
+                yield self._hand_out(*item, loading)
                 self._check_alive()
-                self._close()
+                self._step.require_thread()
+                piece = self._step.require_closed()
+                if piece is not None:
+                    self._add_to_sum(piece)
         finally:
-            self._running = False
             self._leave()
 
-    def _handed_out(self, data: Any) -> Any:
-        watched = self._watch is not None and self._watch.is_on
-        marked = self._lineage.hand_out(data, self._step, watched=watched)
-        if self._guard.padding is not None:
-            self._guard.padding.hand_out(marked)
-        return marked
-
-    def _read(
-        self, loading: Loading, chunks: Iterator[tuple[Chunk, Any]]
-    ) -> tuple[Chunk, Any] | None:
+    def _read(self, chunks: Iterator[tuple[Chunk, Any]]) -> tuple[Chunk, Any] | None:
         try:
             item = next(chunks, None)
-            if item is not None and self._engine is None:
+            if item is not None and self._gradients is None:
                 self._prepare(item[1])
-            if item is not None and not item[0].empty and self._isolation == "checked":
-                self._look_at_padding(loading, *item)
         except BaseException:
             # Which of the drawn steps made it fail cannot be known: all of them count.
-            self._begun = self._drawn
+            self._step.begun = self._step.drawn
             raise
         return item
 
-    def _look_at_padding(self, loading: Loading, chunk: Chunk, data: Any) -> None:
-        """Have it tried out once whether padding is felt, if batches are padded."""
-        pair = self._paddings.new_pair(loading, chunk.places, data)
-        if pair is None:
-            return
-        if self._losses_of is not None:
-            require_padding_ignored(self._model, pair, self._losses_of)
-        else:
-            self._guard.padding = PaddingWatch(pair)
-        self._paddings.settled = True
-
     def _prepare(self, data: Any) -> None:
-        """Before the first batch is handed out: isolation, engine, noise, a look at the loss."""
-        groups = self._plan.clipping.groups(self._names)
-        if self._isolation == "check":
-            inputs = inputs_like(data, self._inputs_of)
-            axis, plan = self._batch_axis, self._plan
-            self._writes = probe(self._model, inputs, groups=groups, batch_axis=axis, plan=plan)
-            self._isolation = "checked"
-        made = prepared(
-            self._model,
-            self._parameters,
-            groups=groups,
-            batch_axis=self._batch_axis,
-            writes=None if self._isolation == "vouched" else self._writes,
-            stddev_of=self._factors.unit if self._clip.rule else self._factors.stddev,
-            first_step=self._step,
-            stream=self._stream,
-            look_at=self._look_at,
+        """Before the first batch is handed out: isolation, engine, noise, more watches.
+
+        If one of them cannot be made, the model is left as it was.
+        """
+        setup, record = self._setup, self._record
+        model, axis = setup.model, setup.batch_axis
+        groups = setup.plan.clipping.groups(list(setup.parameters))
+        if record.isolation == "check":
+            inputs = inputs_like(data, setup.inputs_of)
+            record.writes = probe(model, inputs, groups=groups, batch_axis=axis, plan=setup.plan)
+            record.isolation, record.probed = "checked", inputs
+        vouched = record.isolation == "vouched"
+        with ExitStack() as undo:
+            engine = GradientEngine(
+                model, groups=groups, batch_axis=axis, before_gradient=self._hear_gradient
+            )
+            undo.callback(engine.detach)
+            writes = None if vouched else record.writes
+            first: list[Watch] = [
+                StateWatch(model, allowed=writes, by_engine=lambda: engine.runs_by_example)
+            ]
+            if not vouched:
+                in_order = axis != 1 and not contains_sequence_first(model)
+                first += [
+                    LossWatch(model, examples_first=in_order),
+                    PaddingWatch(model, setup.losses_of),
+                ]
+            if not vouched and record.probed is not None:
+                look = SecondLook(model, record.probed, batch_axis=axis)
+                record.layout = LayoutWatch(
+                    model, look, calls_of=lambda: engine.calls, looked_at=record.looked_at
+                )
+                first.append(record.layout)
+            self._noise.prepare(self._step.number)
+            undo.pop_all()
+        self._watches[:0] = first  # in front: hooks of theirs come before that of the forward watch
+        if not self._step.number:
+            record.written.seal()
+        self._gradients = engine  # last: it says that all is there
+
+    def _hand_out(self, chunk: Chunk, data: Any, loading: Loading) -> Any:
+        setup, record = self._setup, self._record
+        if not chunk.last and record.isolation == "checked":
+            refuse_several_passes(record.writes)
+        number = self._step.number
+        batch = OpenBatch(
+            step=number,
+            rows=chunk.units * setup.plan.augmentations,
+            reduction=setup.reduction,
+            chunk=chunk,
+            data=record.lineage.hand_out(data, number),
+            loading=loading,
         )
-        _, _, self._bank, self._watch, self._loss_watch, self._state_watch = made
+        self._open(batch)
+        return batch.data
+
+    def _open(self, batch: OpenBatch) -> None:
+        engine = self._gradients
+        assert engine is not None
+        self._step.open(batch)
         # Buffers that a pass may change: of a pass that is taken again they must not tell.
-        self._counters = [
-            (buffer, buffer)
-            for name, buffer in self._model.named_buffers()
-            if self._isolation == "vouched" or name in self._writes
-        ]
-        made.watch.note = self._lineage.note_made
-        self._form = made.form
-        if not self._step:
-            self._written.seal()
-        self._engine = made.engine  # last: it says that all is there
-
-    def _open(self, chunk: Chunk) -> None:
-        assert self._engine is not None
-        self._engine.expect(chunk.units, rows_per_unit=self._plan.augmentations)
-        self._chunk = chunk
-        self._form.kind = None
-        self._stepped = False
-        self._depth = 0
-        self._given = None
-        self._begun = self._step + 1
-        self._rows = rows = chunk.units * self._plan.augmentations
-        self._scale = float(rows) if self._reduction == "mean" else 1.0
-        if self._counters:
-            self._counters = [(buffer, buffer.clone()) for buffer, _ in self._counters]
-        self._written.open()
-        hooks: Any = self._model._forward_pre_hooks
-        hooks.move_to_end(self._handles[0].id)  # those of others see what is marked
-        if self._watch is not None:
-            self._watch.start()
-        if self._state_watch is not None:
-            self._state_watch.start()
-
-    def _close(self) -> None:
-        """The loop asks for the next batch."""
-        if self._state_watch is not None and self._stepped and not self._loss_watch.is_on:
-            self._state_watch.remove()
-            self._state_watch = None
-        if self._broken:
-            raise PlanViolation(violations.BROKEN_OFF)
-        chunk = self._chunk
-        if chunk is None:
-            return
-        if chunk.last:
-            raise PlanViolation(violations.SKIPPED)
-        self._absorb(chunk)
+        vouched, writes = self._record.isolation == "vouched", self._record.writes
+        if vouched or writes:
+            batch.buffers = [
+                (buffer, buffer.clone())
+                for name, buffer in self._setup.model.named_buffers()
+                if vouched or name in writes
+            ]
+        engine.expect(batch.chunk.units, rows_per_unit=self._setup.plan.augmentations)
+        for watch in self._watches:
+            watch.opened(batch)
 
     def _leave(self) -> None:
         """Leave the loop: nothing of an unfinished step is kept, and it counts as taken."""
-        self._step = max(self._step, self._begun)
-        self._chunk = None
-        self._noisy = None
-        self._depth = 0
-        self._broken = False
-        if self._given is not None:
-            self._given = None
+        if self._step.leave():
             self._drop_gradients()
-            self._written.abandon()
-        if self._guard.padding is not None:  # to be tried out at another batch
-            self._guard.padding, self._paddings = None, Paddings()
-        self._lineage.end_batch()
-        self._loss_watch.forget()
-        if self._watch is not None:
-            self._watch.leave()
-        if self._state_watch is not None:
-            self._state_watch.forget()
-        if self._engine is not None:
-            self._engine.forget()
-
-    def _look_at(self, loss: Tensor) -> None:
-        if self._chunk is not None and not self._form.is_ours:
-            loss = plain(loss)
-            self._refuse_outside_parameters(loss)
-            self._form.require_total()
-            check_reduction(loss, declared=self._reduction, rows=self._rows)
-            self._loss_watch.judge(loss, rows=self._rows)
-
-    def _refuse_outside_parameters(self, loss: Tensor) -> None:
-        for leaf in leaves_behind(loss):
-            if not hasattr(leaf, "of_engine") and not self.owns(leaf):
-                raise PlanViolation(violations.OUTSIDE)
-
-    # --- one step ----------------------------------------------------------------------
+            self._record.written.abandon()
+        for watch in self._watches:
+            watch.removed()
+        if self._gradients is not None:
+            self._gradients.forget()
 
     def step(self, loss: Callable[[Any, Any], Tensor], *batch: Any) -> None:
         """Do all that a batch is for: forward, loss, backward, ``optimizer.step()``.
@@ -531,31 +538,32 @@ class Private:
             return losses_of(loss, outputs_of(model, inputs), targets)
 
         self.backward(self._losses_of_fit(compute, batch))
-        self._optimizer.step()
+        self._setup.optimizer.step()
 
-    def _losses_of_fit(self, compute: Compute, batch: Any) -> Tensor:
+    def _losses_of_fit(self, compute: Compute, data: Any) -> Tensor:
         """The losses of a batch, without those of examples that the model or the loss refuses."""
+        model, lineage, batch = self._setup.model, self._record.lineage, self._step.batch
         try:
-            return compute(self._model, batch)
+            return compute(model, data)
         except (PlanViolation, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            if self._chunk is None or self._engine is None:
+            if batch is None or self._gradients is None:
                 raise
             failure = error
-        self._engine.forget()  # the model is itself again
+        self._gradients.forget()  # the model is itself again
         with torch.no_grad():
-            for buffer, value in self._counters:
+            for buffer, value in batch.buffers:
                 buffer.copy_(value)
-        axis = self._batch_axis or 0
         # Without marks: what is tried out here must not count as brought in from outside.
-        unmarked = exchanged(batch, plain)
-        found = blanked(compute, self._model, unmarked, rows=self._rows, axis=axis)
-        self._open(self._chunk)
+        unmarked = exchanged(data, plain)
+        axis = self._setup.batch_axis or 0
+        found = blanked(compute, model, unmarked, rows=batch.rows, axis=axis)
+        self._open(batch)
         if found is None:
             raise failure  # out here, where it has no other error behind it
-        losses = plain(compute(self._model, self._lineage.mark(found[0])))
-        fit: Tensor = self._lineage.mark(losses.masked_fill(found[1].to(losses.device), 0.0))
+        losses = plain(compute(model, lineage.mark(found[0])))
+        fit: Tensor = lineage.mark(losses.masked_fill(found[1].to(losses.device), 0.0))
         return fit
 
     def backward(self, losses: Tensor) -> None:
@@ -563,132 +571,135 @@ class Private:
 
         The losses must not be reduced. Whatever ``reduction`` was declared does not matter here.
         """
-        if self._chunk is None:
+        batch = self._step.batch
+        if batch is None:
             raise PlanViolation("backward() outside of a batch of private.batches(...)")
-        if losses.ndim != 1 or losses.shape[0] != self._rows:
+        self._step.require_thread()
+        if losses.ndim != 1 or losses.shape[0] != batch.rows:
             raise wrong_loss_shape(losses)
-        self._form.require_each()
+        batch.require("each")
         if isinstance(losses, FromBatch):
-            self._lineage.require_current(losses)
+            self._record.lineage.require_current(losses)
             losses = plain(losses)
-        self._refuse_outside_parameters(losses)
-        if self._loss_watch.is_on:
-            self._loss_watch.judge(losses, rows=self._rows)
-        if self._watch is not None:
-            self._watch.heard = True  # it stays on, for passes that are not ours
-        self._scale = 1.0
-        self._form.backward(losses)
+        batch.is_ours = True
+        try:
+            for watch in self._watches:
+                watch.backward(losses, batch)
+            batch.form = "each"
+            losses.sum().backward()  # type: ignore[no-untyped-call]
+        finally:
+            batch.is_ours = False
+
+    def _hear_total(self, loss: Tensor) -> None:
+        """Look at a loss of the model before ``loss.backward()``."""
+        batch = self._step.batch
+        if batch is None or batch.is_ours:
+            return
+        batch.require("total")
+        loss = plain(loss)
+        for watch in self._watches:
+            watch.backward(loss, batch)
+        batch.was_seen = True
+
+    def _hear_gradient(self) -> None:
+        """A gradient arrives in the recording, however it was sent."""
+        if self._step.batch is not None:
+            self._step.batch.hear()
 
     def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
         self._check_alive()
-        if self._depth:
-            if is_inside_step_of(self._optimizer):  # of a subclass, calling that of its parent
-                self._depth += 1
+        setup, step = self._setup, self._step
+        step.require_thread()
+        if step.depth:
+            if is_inside_step_of(setup.optimizer):
+                step.depth += 1  # a step of a subclass calls that of its parent
                 return
-            self._depth = 0  # an earlier call broke off
-        chunk = self._chunk
-        if chunk is None or self._broken:
-            raise PlanViolation(violations.NO_BATCH)
+            step.depth = 0  # an earlier call broke off
+        batch = step.require_open()
         refuse_closure(args, kwargs)
-        if not same_parameters(self._optimizer, self._held):
-            raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
-        self._absorb(chunk)
-        self._depth = 1
-        self._lineage.look_at_settings(self._optimizer.param_groups)
+        self._add_to_sum(batch)
+        step.depth = 1
+        self._record.lineage.look_at_settings(setup.optimizer.param_groups)
         self._drop_gradients()  # without them the optimizer leaves everything as it is
-        if not chunk.last:
+        if not batch.last:
             return
-        noisy = self._noisy
-        assert noisy is not None
-        self._noisy = None
-        if self._team is not None:
-            self._team.sum_(noisy)
-        assert self._bank is not None
-        self._clip.end_step(self._step, self._bank, self._factors.noise_share, self._team)
-        self._written.check()
-        self._step += 1
-        self._given = noisy
-        for parameter, gradient in zip(self._parameters, noisy, strict=True):
+        assert step.sum is not None
+        noisy, step.sum = step.sum, None
+        if setup.team is not None:
+            setup.team.sum_(noisy)
+        self._clip.end_step(step.number, self._noise, setup.factors.noise_share, setup.team)
+        self._record.written.check()
+        step.number += 1
+        for parameter, gradient in zip(setup.trained, noisy, strict=True):
             parameter.grad = gradient
-        self._written.give(noisy)
-        self._broken = False
+        self._record.written.give(noisy)
+        step.state = State.DELIVERING
 
-    def _absorb(self, chunk: Chunk) -> None:
+    def _add_to_sum(self, batch: OpenBatch) -> None:
         """Clip what was recorded and add it to the noisy sum of the step, once."""
-        engine = self._engine
-        assert engine is not None
+        gradients, step = self._gradients, self._step
+        assert gradients is not None
         refuse_autocast()
+        if not gradients.heard:
+            raise PlanViolation(NO_BACKWARD)
+        if batch.form == "total" and not batch.was_seen:
+            raise PlanViolation(UNSEEN_BACKWARD)
         # Until all is done: what was added already could not be told, so nothing of it is used.
-        self._broken = True
-        watch = self._watch
-        unseen = watch is not None and not watch.has_heard
-        if watch is not None:
-            watch.stop()
-        norms = engine.squared_norms(scale=self._scale) if engine.heard else None
-        if norms is None or unseen:
-            self._broken = False
-            if watch is not None:
-                watch.start()
-            unheard = norms is None
-            raise PlanViolation(violations.NO_BACKWARD if unheard else violations.UNSEEN_BACKWARD)
-        self._chunk = None
-        self._add(engine, chunk, norms)
-        engine.forget()
-        self._broken = chunk.last
-
-    def _add(self, engine: GradientEngine, chunk: Chunk, norms: Tensor) -> None:
-        self._lineage.end_batch()
-        if self._state_watch is not None:
-            self._state_watch.judge()
-            self._loss_watch.end_batch()
-        if self._noisy is None:
+        step.state = State.BROKEN
+        self._record.lineage.pause()
+        norms = gradients.squared_norms(scale=batch.scale)
+        step.batch = None
+        for watch in [one for one in self._watches if not one.closing(batch)]:
+            self._watches.remove(watch)
+            watch.removed()
+        if step.sum is None:
             self._begin_step()
-        if not chunk.empty:
+        assert step.sum is not None
+        if not batch.chunk.empty:
             self._clip.count(norms)
-        factor = 0.0 if chunk.empty else self._last_factor
-        weights = self._plan.clipping.weights(norms, clip_norm=self._clip.norm, factor=factor)
-        noisy = self._noisy
-        assert noisy is not None
-        engine.add_clipped_sum(weights, noisy)
+        plan, factor = self._setup.plan, self._setup.factors.normaliser(batch.step)
+        weights = plan.clipping.weights(
+            norms, clip_norm=self._clip.norm, factor=0.0 if batch.chunk.empty else factor
+        )
+        gradients.add_clipped_sum(weights, step.sum)
+        gradients.forget()
+        if not batch.last:
+            step.state = State.PARTIAL
 
     def _begin_step(self) -> None:
         """Take fresh noise."""
-        if self._step >= self._factors.steps:
-            raise PlanViolation(f"all {self._factors.steps} steps of the plan were taken")
-        assert self._bank is not None
-        self._noisy = self._bank.take(self._step)
-        self._last_factor = self._factors.normaliser(self._step)
+        factors, number = self._setup.factors, self._step.number
+        if number >= factors.steps:
+            raise PlanViolation(f"all {factors.steps} steps of the plan were taken")
+        self._step.sum = noisy = self._noise.take(number)
         self._clip.begin_step()
         if self._clip.rule is not None:
-            stddev = self._clip.norm * self._factors.stddev_over_clip(self._step)
-            torch._foreach_mul_(self._noisy, stddev)
+            torch._foreach_mul_(noisy, self._clip.norm * factors.stddev_over_clip(number))
 
     def _after_optimizer(self, *_: object) -> None:
-        self._depth -= 1
-        if self._depth > 0 or self._given is None:
+        step = self._step
+        step.depth -= 1
+        if step.depth > 0 or step.state is not State.DELIVERING:
             return
-        self._depth = 0
-        self._given = None
-        self._stepped = True
+        step.depth = 0
+        step.state, step.stepped = State.IDLE, True
         self._drop_gradients()
-        assert self._bank is not None
-        self._bank.prepare(self._step)
-        for call in self._after_step:
+        self._noise.prepare(step.number)
+        for call in self._setup.after_step:
             call()
-        if self._watch is not None and self._running:
-            self._watch.start()  # what the loop reads before the next batch
+        if step.thread is not None:
+            self._record.lineage.look_on()
 
     def _drop_gradients(self) -> None:
-        for parameter in chain(self._parameters, self._frozen):
+        for parameter in self._setup.held:
             parameter.grad = None
 
-    # --- continuing and ending ---------------------------------------------------------
-
     def _put_mark(self) -> None:
-        self._mark = earlier.mark(self._model, self._optimizer, self._plans())
+        setup = self._setup
+        self._record.mark = requirements.mark(setup.model, setup.optimizer, self._plans())
 
     def _plans(self) -> dict[str, Plan]:
-        return {**self._earlier, self._run_id: self._plan}
+        return {**self._record.earlier, self._record.run_id: self._setup.plan}
 
     def save(self, notes: Mapping[str, Any] | None = None) -> None:
         """Keep the state of the run in the directory that ``make_private(checkpoint=...)`` got.
@@ -698,16 +709,27 @@ class Private:
         the run that is resumed from here has them in :attr:`notes`. Steps that are taken after the
         last save are lost if the process dies: they count, and are not taken again.
         """
-        if self._run is None:
+        if self._setup.run is None or not self._record.saves:
             raise NotApplicable(
                 "there is no place to save to: give make_private(..., checkpoint=directory)"
             )
         self._check_alive()
         try:
-            self._notes = json.loads(json.dumps({} if notes is None else dict(notes)))
+            self._record.notes = json.loads(json.dumps({} if notes is None else dict(notes)))
         except (TypeError, ValueError) as error:
             raise InvalidValue("notes", type(notes).__name__, f"plain values ({error})") from None
-        self._run.save_state(*state_of(self))
+        self._setup.run.save_state(*state_of(self))
+
+    def _enter_directory(self) -> None:
+        """Go on from what the directory of the run holds, or keep the first state there."""
+        run = self._setup.run
+        assert run is not None
+        found = run.load_state()
+        if found is not None:
+            continue_from(self, found, run.reserved, run.facts_after)
+        self._record.saves = True  # not before: a run that cannot go on leaves the state as it is
+        if found is None:
+            self.save()
 
     def detach(self) -> None:
         """End the plan: the model and the optimizer are as they were before, but trained.
@@ -715,44 +737,36 @@ class Private:
         A mark stays, by which a later certificate knows of this plan. With a checkpoint the state
         is saved once more, and the directory can be resumed.
         """
+        setup, record = self._setup, self._record
         self._leave()
-        self._remembering()
-        if self._mark is not None:
-            earlier.mark_averages(self._model, self._plans())
-        self._loss_watch.remove()
-        if self._state_watch is not None:
-            self._state_watch.remove()
-        if self._watch is not None:
-            self._watch.end()
-        if self._engine is not None:
-            self._engine.detach()
-        self._written.check()
-        self._written.remove()
+        record.remembering()
+        if record.mark is not None:
+            requirements.mark_averages(setup.model, self._plans())
+        if self._gradients is not None:
+            self._gradients.detach()
+        record.written.check()
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._bank = None  # lets its thread and its buffers go
+        self._step.state = State.ENDED
+        self._noise.close()
         release(self)
-        leave(self)
-
-    def _record_in(self, run: RunDirectory) -> None:
-        """Have every step, and what happens in it, on record in a directory beforehand."""
-        self._run_id = run.run_id
-        self._reserve, self._lineage.keep = run.reserve, run.note
-
-    def _save_to(self, run: RunDirectory | None) -> RunDirectory | None:
-        """Have :meth:`save` write into another directory, or none; return the one before."""
-        before, self._run = self._run, run
-        return before
-
-    def _state_for(self, facts: Mapping[str, int]) -> None:
-        """Have the certificate state what happened here or elsewhere in a team."""
-        self._lineage.go_on_from(facts)
+        run, saves, record.saves = setup.run, record.saves, False
+        if run is not None and saves and setup.pid == os.getpid():
+            try:
+                run.save_state(*state_of(self))
+                run.give_back(self.steps_taken)
+            finally:
+                run.close()
 
     def _facts(self) -> dict[str, int]:
         """What happened beside the steps, looked at now."""
-        self._written.check()
-        return self._lineage.facts
+        self._record.written.check()
+        return self._record.lineage.facts
+
+    def _state_for(self, facts: Mapping[str, int]) -> None:
+        """Have the certificate state what happened here or elsewhere in a team."""
+        self._record.lineage.go_on_from(facts)
 
     def _continue_at(
         self,
@@ -762,21 +776,24 @@ class Private:
         earlier_plans: dict[str, Plan],
         notes: dict[str, Any],
         facts: Mapping[str, int],
+        looked_at: Sequence[int],
         vouched: bool,
     ) -> None:
         """Resume a run whose first ``step`` steps were taken or given up.
 
         All that the model and the optimizer held before was replaced by the state of that run.
         """
-        assert self._engine is None
-        self._earlier, self._notes = earlier_plans, notes
-        self._lineage.go_on_from(facts)
+        assert self._gradients is None
+        record = self._record
+        record.earlier, record.notes = earlier_plans, notes
+        record.looked_at = list(looked_at)
+        record.lineage.go_on_from(facts)
         if vouched:  # what was not probed stays so
-            self._isolation = "vouched"
-        self._step = self._begun = step
+            record.isolation = "vouched"
+        self._step.number = self._step.begun = step
         self._put_mark()
-        self._written.seal()
-        self._stream = self._stream.derive("from step", step)  # not that of step 0 again
+        record.written.seal()
+        self._noise.continue_at(step)  # not the noise of step 0 again
         self._clip.continue_with(clip_norms)
 
     def __reduce__(self) -> NoReturn:

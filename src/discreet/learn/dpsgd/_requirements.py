@@ -1,41 +1,36 @@
-"""Which models and optimizers can be trained privately, checked before anything else happens."""
+"""Which models and optimizers can be trained privately, and which plans they were under before.
+
+A second plan comes on top of what the first one cost, so a certificate states the sum. Which plans
+a model was under, it says by a mark that goes where it goes. The mark is text: the plans as JSON,
+by the ids of their runs. It is an attribute of the model and of every module in it that was
+trained, so that copies and ``torch.save(model)`` take it along, and an entry in the first group of
+the optimizer, so that its state dict does. Whoever calls ``model.state_dict()`` takes tensors only;
+their first bytes are remembered in this process. A bare state dict of a model that is read in
+another process has no mark.
+"""
 
 from __future__ import annotations
 
-import importlib
-import operator
-import sys
-import weakref
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any, Protocol, final
+import gc
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.swa_utils import AveragedModel
 
-from discreet.errors import InvalidValue, PlanViolation
-from discreet.learn.dpsgd._lineage import FromBatch, Lineage
-from discreet.learn.dpsgd._padding import PaddingWatch
-from discreet.learn.dpsgd.engine._recorder import refuse_autocast
+from discreet.errors import InvalidValue, PlanViolation, SchemaError
+from discreet.learn.dpsgd._plan import Plan
+from discreet.learn.dpsgd._watches import plans_in_force
 
-
-class Wrapped(Protocol):
-    """A model under a plan, as far as others need to know of it."""
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer that the plan knows."""
-
-    def owns(self, parameter: torch.Tensor) -> bool:
-        """Whether the plan trains this parameter."""
-
-
-_LIVE: weakref.WeakSet[Any] = weakref.WeakSet()
-_THEIRS: weakref.WeakKeyDictionary[Optimizer, weakref.ref[Wrapped]] = weakref.WeakKeyDictionary()
-_UNRELATED: weakref.WeakKeyDictionary[Optimizer, list[int]] = weakref.WeakKeyDictionary()
+GROUP_ENTRY = "discreet_plans"
+_ATTRIBUTE = "_discreet_plans"
+_ELEMENTS = 4096
+_KNOWN: dict[bytes, str] = {}
 
 
 def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
@@ -84,7 +79,7 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
             f"{len(in_optimizer - in_model)} foreign parameters",
             "parameters of this model only: others would be trained without privacy",
         )
-    for wrapped in list(_LIVE):
+    for wrapped in plans_in_force():
         taken = [name for name, p in trainable.items() if wrapped.owns(p)]
         if taken or wrapped.optimizer is optimizer:
             raise PlanViolation(
@@ -93,76 +88,6 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
                 "a second plan is a second release and needs a charge of its own"
             )
     return trainable
-
-
-def claim(wrapped: Wrapped) -> None:
-    """From now on no other optimizer may change the parameters of a plan."""
-    _LIVE.add(wrapped)
-    _THEIRS[wrapped.optimizer] = weakref.ref(wrapped)
-    _UNRELATED.clear()
-    _watch_all_optimizers()
-
-
-def release(wrapped: Wrapped) -> None:
-    """The parameters of a plan are free again."""
-    _LIVE.discard(wrapped)
-    _THEIRS.pop(wrapped.optimizer, None)
-
-
-def same_parameters(optimizer: Optimizer, known: Sequence[Sequence[Tensor]]) -> bool:
-    """Whether an optimizer's groups hold the very parameters that they held."""
-    groups = optimizer.param_groups
-    if len(groups) != len(known):
-        return False
-    for group, expected in zip(groups, known, strict=True):
-        held = group["params"]
-        if len(held) != len(expected) or not all(map(operator.is_, held, expected)):
-            return False
-    return True
-
-
-def refuse_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise if ``optimizer.step(...)``, whose first argument is the optimizer, got a closure."""
-    if (len(args) > 1 or kwargs) and any(one is not None for one in (*args[1:], *kwargs.values())):
-        raise PlanViolation("optimizer.step(closure): a closure would read the data again")
-
-
-_STEP_FILE = Optimizer.profile_hook_step.__code__.co_filename
-
-
-def is_inside_step_of(optimizer: Optimizer) -> bool:
-    """Whether a pre-hook of ``optimizer.step()`` runs inside of another call of it.
-
-    The stack tells what no counter can: a call that raised left no trace there.
-    """
-    calls = 0
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_name == "wrapper" and code.co_filename == _STEP_FILE:
-            calls += frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return calls > 1
-
-
-# What compiles Python frames at this moment, if anything does. Where torch does not tell, nothing
-# is refused: the engine is right inside of compiled code too, only slow.
-_compiling: Callable[[], object] = getattr(
-    importlib.import_module("torch._C._dynamo.eval_frame"),
-    "get_eval_frame_callback",
-    lambda: None,
-)
-
-
-def refuse_compiled() -> None:
-    """Raise if this is called from inside a function or module of ``torch.compile``."""
-    # While code is being compiled only the first is true, and what is compiled is to raise, which
-    # sends it back to plain Python; there the second is true.
-    if torch.compiler.is_dynamo_compiling() or _compiling() is not None:
-        raise PlanViolation(
-            "the model was called inside of code that torch.compile has compiled: the layers at "
-            "work could not be recorded one by one. Call the model itself"
-        )
 
 
 def _check_transparent(model: nn.Module) -> None:
@@ -190,107 +115,117 @@ def _check_transparent(model: nn.Module) -> None:
             )
 
 
-_watching = False
+def plans_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Plan]:
+    """The plans that model and optimizer were under, by the ids of their runs."""
+    texts = {group.get(GROUP_ENTRY) for group in optimizer.param_groups}
+    if _KNOWN:
+        texts |= {_KNOWN.get(print_) for print_ in _prints(model.parameters())}
+    return _marks_on(model, texts)
 
 
-def _watch_all_optimizers() -> None:
-    global _watching  # noqa: PLW0603 - torch's hook is global, so its installation is
-    if not _watching:
-        register_optimizer_step_pre_hook(_refuse_strangers)
-        _watching = True
+def _marks_on(model: nn.Module, texts: Iterable[str | None] = ()) -> dict[str, Plan]:
+    found: dict[str, Plan] = {}
+    on_modules = {module.__dict__.get(_ATTRIBUTE) for module in model.modules()}
+    for text in sorted({*texts, *on_modules} - {None}, key=str):
+        found |= read_plans(text)
+    return found
 
 
-def _refuse_strangers(optimizer: Optimizer, *_: object) -> None:
-    plan = _THEIRS.get(optimizer)
-    if not _LIVE or (plan is not None and plan() is not None):
-        return
-    held = [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
-    if _UNRELATED.get(optimizer) == held:
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if any(wrapped.owns(parameter) for wrapped in _LIVE):
-                raise PlanViolation(
-                    "a second optimizer tried to change parameters that are trained under a plan"
-                )
-    _UNRELATED[optimizer] = held
+def read_plans(document: object) -> dict[str, Plan]:
+    """Plans by run, from the JSON of a mark or a saved state."""
+    try:
+        body = json.loads(document) if isinstance(document, str) else document
+        if not isinstance(body, Mapping):
+            raise TypeError
+        return {str(run): Plan.from_json(plan) for run, plan in body.items()}
+    except (TypeError, ValueError) as error:
+        raise SchemaError(f"the mark of earlier plans on this model is damaged: {error}") from None
+
+
+def written(plans: Mapping[str, Plan]) -> dict[str, Any]:
+    """What :func:`read_plans` reads."""
+    return {run: plan.to_json() for run, plan in plans.items()}
+
+
+def mark(model: nn.Module, optimizer: Optimizer | None, plans: Mapping[str, Plan]) -> str:
+    """Have the model and its optimizer say which plans they were under, and no others."""
+    text = json.dumps(written(plans), sort_keys=True)
+    for module in model.modules():
+        module.__dict__.pop(_ATTRIBUTE, None)
+        own = module.parameters(recurse=False)
+        if plans and (module is model or any(one.requires_grad for one in own)):
+            module.__dict__[_ATTRIBUTE] = text
+    for group in () if optimizer is None else optimizer.param_groups:
+        group.pop(GROUP_ENTRY, None)
+    if optimizer is not None and plans:
+        optimizer.param_groups[0][GROUP_ENTRY] = text
+    return text
+
+
+def mark_averages(model: nn.Module, plans: Mapping[str, Plan]) -> None:
+    """Mark what ``AveragedModel`` of torch has made of a model: it was a copy before any step."""
+    outline = _outline(model)
+    # Every object refers to its class: far fewer than all objects of the process.
+    for one in gc.get_referrers(*_with_subclasses(AveragedModel)):
+        if not issubclass(type(one), AveragedModel) or "_modules" not in vars(one):
+            continue
+        if int(one.n_averaged) and _outline(one.module) == outline:
+            mark(one, None, {**_marks_on(one), **plans})
+
+
+def _with_subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _with_subclasses(below)
+
+
+def _outline(model: nn.Module) -> list[Any]:
+    return [(name, one.shape, one.dtype) for name, one in model.named_parameters()]
+
+
+def require_alike(plan: Plan, earlier: Mapping[str, Plan]) -> None:
+    """Raise if what the earlier plans cost cannot be added to what this one costs."""
+    for before in earlier.values():
+        if (before.relation, before.unit) != (plan.relation, plan.unit):
+            raise PlanViolation(
+                f"this model was under an earlier plan for one {before.unit} under "
+                f"{before.relation.value!r}; this plan is for one {plan.unit} under "
+                f"{plan.relation.value!r}, and the two losses cannot be added. Plan for the same "
+                "unit and relation, or begin with a model that was under no plan"
+            )
 
 
 @final
-class ForwardGuard:
-    """Refuses a training-mode forward outside of a batch, or of other rows than the batch has.
+class Remembering:
+    """A hook on ``model.state_dict()``: what was read there is known again in this process.
 
-    ``rows_of`` gives the number of rows of the open batch, if there is one; the examples are on
-    one of ``axes``. ``lineage`` knows which tensors are of the batch; the model is given them
-    without their marks. A copy of the model is left alone.
+    That of a copy does nothing.
     """
 
     def __init__(
-        self,
-        rows_of: Callable[[], int | None] | None,
-        axes: tuple[int, ...] = (0,),
-        lineage: Lineage | None = None,
+        self, parameters: Sequence[Tensor], text_of: Callable[[], str | None] | None
     ) -> None:
-        self._rows_of = rows_of
-        self._axes = axes
-        self._lineage = lineage
-        self.padding: PaddingWatch | None = None
+        self._parameters = parameters
+        self._text_of = text_of
+        # Parameters that no step moves are as public as they were.
+        self._before = set(_prints(parameters))
 
-    def __call__(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Any, Any] | None:
-        if self._rows_of is None or not module.training or not torch.is_grad_enabled():
-            return None
-        refuse_compiled()
-        rows = self._rows_of()
-        if rows is None:
-            raise PlanViolation(
-                "a forward pass in training mode outside of private.batches(...): gradients of "
-                "such a pass are not covered by the plan. Call model.eval() or use "
-                "torch.no_grad() to look at the model, or detach() to end private training"
-            )
-        refuse_autocast()
-        self._check_rows(rows, args, kwargs)
-        if self.padding is not None:
-            self.padding.judge(module, args, kwargs)
-            self.padding = None
-        return None if self._lineage is None else self._lineage.unwrap(args, kwargs)
+    def __call__(self, *_: object) -> None:
+        text = None if self._text_of is None else self._text_of()
+        if text is not None:
+            for print_ in _prints(self._parameters):
+                if print_ not in self._before:
+                    _KNOWN[print_] = text
 
-    def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if (
-            len(args) == 1
-            and not kwargs
-            and type(args[0]) in (Tensor, FromBatch)
-            and args[0].shape[:1] == (rows,)
-        ):
-            return
-        found = False
-        for one in _tensors_in(args if not kwargs else (args, kwargs)):
-            shape = one.shape
-            fits = any(axis < len(shape) and shape[axis] == rows for axis in self._axes)
-            found |= fits
-            if not fits and shape and one.is_floating_point():
-                found = False
-                break
-        if not found:
-            raise PlanViolation(
-                "the model was given inputs that do not have the rows of this batch, one for each "
-                "example (times the plan's augmentations): what a row adds could not be told to "
-                "belong to one example. Let collate return one row for each example, in "
-                "order; several views of an example need Plan(augmentations=...)"
-            )
-
-    def __deepcopy__(self, memo: object) -> ForwardGuard:
-        return ForwardGuard(None)
+    def __deepcopy__(self, memo: object) -> Remembering:
+        return Remembering([], None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ForwardGuard, (None,)
+        return Remembering, ([], None)
 
 
-def _tensors_in(values: Any) -> Iterator[Tensor]:
-    """The tensors in plain containers; what other objects hold is theirs to lay out."""
-    for value in values.values() if type(values) is dict else values:
-        if isinstance(value, Tensor):
-            yield value
-        elif type(value) in (tuple, list, dict):
-            yield from _tensors_in(value)
+def _prints(parameters: Iterable[Tensor]) -> Iterator[bytes]:
+    for one in parameters:
+        if one.numel():
+            held = one.detach().reshape(-1)[:_ELEMENTS].cpu().contiguous()
+            yield hashlib.sha256(held.view(torch.uint8).numpy().tobytes()).digest()

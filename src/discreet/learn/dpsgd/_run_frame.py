@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,8 @@ from torch.optim import Optimizer
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, LedgerMissing, ResumeRefused
 from discreet.learn._declared import check_unit
-from discreet.learn.dpsgd import _earlier as earlier
+from discreet.learn.dpsgd import _requirements as earlier
+from discreet.learn.dpsgd._batches import first_step_after
 from discreet.learn.dpsgd._checkpoint import (
     load_model,
     pack_optimizer,
@@ -29,7 +29,6 @@ from discreet.learn.dpsgd._checkpoint import (
 )
 from discreet.learn.dpsgd._plan import Plan
 from discreet.learn.dpsgd._run_directory import RunDirectory
-from discreet.learn.dpsgd._sampling import first_step_after
 from discreet.ledger import Charge, Ledger
 
 if TYPE_CHECKING:
@@ -59,10 +58,11 @@ def state_of(private: Private) -> State:
         "optimizer_class": class_of(private.optimizer),
         "scheduler": None,
         "average": None,
-        "earlier_plans": earlier.written(private._earlier),
+        "earlier_plans": earlier.written(private._record.earlier),
         "notes": private.notes,
         "run": private._facts(),
-        "isolation": private._isolation,
+        "looked_at": list(private._record.looked_at),
+        "isolation": private._record.isolation,
     }
 
 
@@ -94,30 +94,9 @@ def continue_from(private: Private, state: State, reserved: int, facts: FactsAft
         earlier_plans=before,
         notes=notes.get("notes", {}),
         facts=facts(notes, start - notes["steps_taken"]),
+        looked_at=notes.get("looked_at", ()),
         vouched=notes.get("isolation") == "vouched",
     )
-
-
-def enter(private: Private, run: RunDirectory) -> None:
-    """Have a run in a directory: go on from its state, or keep the first one."""
-    found = run.load_state()
-    private._record_in(run)
-    if found is not None:
-        continue_from(private, found, run.reserved, run.facts_after)
-    private._save_to(run)  # not before: a run that cannot go on leaves the state as it is
-    if found is None:
-        private.save()
-
-
-def leave(private: Private) -> None:
-    """Let the directory of a run go, which knows all that happened."""
-    run = private._save_to(None)
-    if run is not None and private._pid == os.getpid():
-        try:
-            run.save_state(*state_of(private))
-            run.give_back(private.steps_taken)
-        finally:
-            run.close()
 
 
 @contextmanager

@@ -1,59 +1,234 @@
-"""Calls of the user's loss and model in which an error shows no private number."""
+"""One step: its states, what looks for mistakes in it, and calls of the user's code in it.
+
+Errors of the user's model and loss show no private number here, and an example that they cannot
+take adds nothing: a label that is no class or a token that the vocabulary lacks makes torch raise,
+and whether a run fails would then tell that one record is there, after its budget was spent. So
+the rows that raise alone are found on a copy of the model and replaced by zeros, of which nothing
+is counted.
+"""
 
 from __future__ import annotations
 
-import math
+import copy
+import sys
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, final
+from dataclasses import dataclass
+from enum import Enum
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from discreet._validate import withheld
-from discreet.errors import DiscreetError, InvalidValue
-from discreet.learn.dpsgd._plan import Plan
+from discreet.errors import DiscreetError, InvalidValue, PlanViolation
+from discreet.learn.dpsgd._tensors import exchanged
+
+if TYPE_CHECKING:
+    from discreet.learn.dpsgd._batches import Chunk, Loading
+
+
+class State(Enum):
+    """Where a run is between two steps of its plan."""
+
+    IDLE = "no batch is open"
+    OPEN = "a batch was handed out"
+    PARTIAL = "some pieces of a step were added up, more are to come"
+    BROKEN = "a sum is under way, or broke off: nothing of it is used"
+    DELIVERING = "the optimizer has the noisy gradients"
+    ENDED = "the plan was ended"
 
 
 @final
-class StepFactors:
-    """Noise and normaliser by the number of the step; ``ranks`` members share the noise."""
+@dataclass(slots=True)
+class OpenBatch:
+    """A batch between ``private.batches(...)`` and ``optimizer.step()``, as a watch sees it.
 
-    def __init__(self, plan: Plan, *, ranks: int) -> None:
-        self.noise_share = 1.0 / math.sqrt(ranks)
-        self._ends: list[int] = []
-        self._values: list[tuple[float, float, float]] = []
-        end = 0
-        for phase in plan.phases:
-            end += phase.steps
-            size = phase.expected_batch_size
-            ratio = plan.noise_multiplier * phase.noise_factor * self.noise_share / size
-            self._ends.append(end)
-            self._values.append((ratio * plan.clip_norm, ratio, 1.0 / size))
-        self.steps = end
+    ``step`` is the number of its step, from 0, and ``last`` says whether it is the last piece of
+    it. ``rows`` is private, as are all values; none of them may be shown. ``form`` is ``"each"``
+    after losses that came one by one, ``"total"`` after a backward pass from their ``reduction``;
+    ``is_ours`` while losses come one by one, ``was_seen`` after a total whose graph was seen.
+    """
 
-    def _at(self, step: int) -> tuple[float, float, float]:
-        for end, values in zip(self._ends, self._values, strict=True):
-            if step < end:
-                return values
-        return self._values[-1]  # noise may be prepared for steps that do not come
+    step: int
+    rows: int
+    reduction: str
+    chunk: Chunk
+    data: Any = None
+    loading: Loading | None = None
+    form: Literal["each", "total"] | None = None
+    is_ours: bool = False
+    was_seen: bool = False
+    buffers: Sequence[tuple[Tensor, Tensor]] = ()
 
-    def stddev(self, step: int) -> float:
-        """Of the noise in the normalised gradient."""
-        return self._at(step)[0]
+    @property
+    def last(self) -> bool:
+        """Whether the step ends with this batch."""
+        return self.chunk.last
 
-    def stddev_over_clip(self, step: int) -> float:
-        """The same for a clip norm of 1."""
-        return self._at(step)[1]
+    @property
+    def scale(self) -> float:
+        """What undoes the reduction of the losses."""
+        return float(self.rows) if self.form != "each" and self.reduction == "mean" else 1.0
 
-    def normaliser(self, step: int) -> float:
-        """One over the expected batch size."""
-        return self._at(step)[2]
+    def require(self, form: Literal["each", "total"]) -> None:
+        """Raise if the batch had a backward pass of the other form.
 
-    def unit(self, _: int) -> float:
-        """Where the clip norm is not known beforehand: scaled when it is used."""
-        return 1.0
+        What a pass leaves is scaled as a whole before it is clipped. Two forms in one batch would
+        be scaled wrongly, and only losses that come one by one need no look at their reduction.
+        """
+        if self.form not in (None, form):
+            raise PlanViolation(MIXED)
+
+    def hear(self) -> None:
+        """Note that a gradient arrives, however it was sent, before anything of it is kept."""
+        if not self.is_ours:
+            self.require("total")
+            self.form = "total"
 
 
+class Watch:
+    """Looks for one honest mistake in a private loop.
+
+    All methods do nothing here. Each may raise :class:`PlanViolation`; none may show a value of an
+    example, or how many rows a batch has. Give watches of your own to
+    ``make_private(..., watches=[...])``.
+    """
+
+    def opened(self, batch: OpenBatch) -> None:
+        """Look at a batch that is about to be handed out."""
+
+    def backward(self, loss: Tensor, batch: OpenBatch) -> None:
+        """Look at a loss, or at the losses one by one, before their gradients arrive."""
+
+    def closing(self, batch: OpenBatch) -> bool:
+        """Look back when the passes are over and nothing is clipped; ``False``: seen enough."""
+        return True
+
+    def removed(self) -> None:
+        """Take hooks off: the batch was given up, the plan has ended, or this has seen enough.
+
+        After a batch that was given up, :meth:`opened` may be called again.
+        """
+
+
+class GradientSource(Protocol):
+    """Where the gradients of single examples come from."""
+
+    def expect(self, batch_size: int, *, rows_per_unit: int = 1) -> None:
+        """Begin to record passes of a batch."""
+
+    @property
+    def heard(self) -> bool:
+        """Whether a backward pass arrived."""
+
+    def squared_norms(self, *, scale: float = 1.0) -> Tensor:
+        """Return squared norms, of shape (groups, units)."""
+
+    def add_clipped_sum(self, weights: Tensor, totals: Sequence[Tensor]) -> None:
+        """Add the weighted sum of the gradients to totals."""
+
+    def forget(self) -> None:
+        """Drop what was recorded."""
+
+    def detach(self) -> None:
+        """Leave the model."""
+
+
+@final
+class Step:
+    """The state of a run, and the numbers of its steps.
+
+    ``number`` steps were taken or given up, ``begun`` is one more from the moment on at which a
+    batch of the next one is handed out, ``drawn`` counts those whose examples were drawn.
+    """
+
+    __slots__ = ("batch", "begun", "depth", "drawn", "number", "state", "stepped", "sum", "thread")
+
+    def __init__(self) -> None:
+        self.state = State.IDLE
+        self.number = self.begun = self.drawn = 0
+        self.batch: OpenBatch | None = None
+        self.sum: list[Tensor] | None = None
+        self.depth = 0
+        self.stepped = False
+        self.thread: int | None = None
+
+    def open(self, batch: OpenBatch) -> None:
+        """A batch is handed out."""
+        self.state, self.batch = State.OPEN, batch
+        self.stepped, self.depth = False, 0
+        self.begun = self.number + 1
+
+    def require_thread(self) -> None:
+        """Raise in another thread than that which reads the batches.
+
+        What torch calls is seen in one thread only.
+        """
+        if self.thread is not None and self.thread != threading.get_ident():
+            raise PlanViolation(OTHER_THREAD)
+
+    def require_open(self) -> OpenBatch:
+        """Return the batch that ``optimizer.step()`` is to end; raise if there is none."""
+        if self.state is not State.OPEN or self.batch is None:
+            raise PlanViolation(NO_BATCH)
+        return self.batch
+
+    def require_closed(self) -> OpenBatch | None:
+        """Return an inner piece that is still to be added up when the next batch is asked for."""
+        if self.state is State.BROKEN:
+            raise PlanViolation(BROKEN_OFF)
+        if self.state is State.OPEN and self.batch is not None:
+            if self.batch.last:
+                raise PlanViolation(SKIPPED)
+            return self.batch
+        return None
+
+    def leave(self) -> bool:
+        """Give up what is unfinished; it counts as taken. Whether gradients were delivered."""
+        delivered = self.state is State.DELIVERING
+        self.number = max(self.number, self.begun)
+        self.batch = self.sum = self.thread = None
+        self.depth = 0
+        if self.state is not State.ENDED:
+            self.state = State.IDLE
+        return delivered
+
+
+def refuse_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise if ``optimizer.step(...)``, whose first argument is the optimizer, got a closure."""
+    if (len(args) > 1 or kwargs) and any(one is not None for one in (*args[1:], *kwargs.values())):
+        raise PlanViolation("optimizer.step(closure): a closure would read the data again")
+
+
+_STEP_FILE = Optimizer.profile_hook_step.__code__.co_filename
+
+
+def is_inside_step_of(optimizer: Optimizer) -> bool:
+    """Whether a pre-hook of ``optimizer.step()`` runs inside of another call of it.
+
+    The stack tells what no counter can: a call that raised left no trace there.
+    """
+    calls = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_name == "wrapper" and code.co_filename == _STEP_FILE:
+            calls += frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return calls > 1
+
+
+OTHER_THREAD = (
+    "a line of the loop ran in another thread than the one that reads the batches, where it cannot "
+    "be looked at: read, call the model, go backward and step in one thread"
+)
+MIXED = (
+    "one form of backward for each batch: either private.backward(losses) or private.step(...), "
+    "with one loss for each example, or loss.backward() of their total, not both"
+)
 LOADED = (
     "load_state_dict() on a model under a plan: the parameters of another model would be under "
     "the certificate of this run. Load before the first batch, or call detach() first"
@@ -89,6 +264,7 @@ BROKEN_OFF = (
 )
 
 
+Compute = Callable[[nn.Module, Any], Tensor]
 Result = TypeVar("Result")
 
 
@@ -173,3 +349,54 @@ def _no_class(outputs: Any) -> InvalidValue:
     known = isinstance(outputs, Tensor) and outputs.ndim > 1
     classes = f"from 0 to {outputs.shape[1] - 1}" if known else "that the outputs have"
     return withheld("targets", f"classes {classes}")
+
+
+def blanked(
+    compute: Compute, model: nn.Module, batch: Any, *, rows: int, axis: int
+) -> tuple[Any, Tensor] | None:
+    """The batch with zeros in the rows on which ``compute(model, row)`` raises, and those rows.
+
+    ``None`` if no row raises alone, or zeros raise too: then it is the shape or the type of
+    the batch, or the code, and no single example is the reason. ``axis`` is where the examples
+    are in tensors that have rows there.
+    """
+    try:
+        twin = copy.deepcopy(model)
+    except Exception:  # noqa: BLE001 - whatever a model's own code raises
+        return None
+
+    def runs(part: Any) -> bool:
+        try:
+            with torch.no_grad():
+                compute(twin, part)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - of which kind, and its words, would tell values
+            return False
+        return True
+
+    found = [row for row in range(rows) if not runs(_rows_changed(batch, rows, axis, _only(row)))]
+    if not found:
+        return None
+    places = torch.tensor(found)
+    blank = lambda one, at: one.index_fill(at, places.to(one.device), 0)  # noqa: E731
+    zeros = _rows_changed(batch, rows, axis, blank)
+    if not runs(zeros):
+        return None
+    mask = torch.zeros(rows, dtype=torch.bool)
+    mask[places] = True
+    return zeros, mask
+
+
+def _only(row: int) -> Callable[[Tensor, int], Tensor]:
+    return lambda one, at: one.narrow(at, row, 1)
+
+
+def _rows_changed(batch: Any, rows: int, axis: int, change: Callable[[Tensor, int], Tensor]) -> Any:
+    def changed(one: Tensor) -> Tensor:
+        for at in (axis, 0):
+            if at < one.ndim and one.shape[at] == rows:
+                return change(one, at)
+        return one
+
+    return exchanged(batch, changed)

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd._plan import Plan
-from discreet.learn.dpsgd._written import announced
+from discreet.learn.dpsgd._watches import announced
 
 if TYPE_CHECKING:
     import numpy as np

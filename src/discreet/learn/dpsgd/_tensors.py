@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, final
 
@@ -107,23 +107,6 @@ def _items(value: object) -> list[Any]:
     if isinstance(value, list | tuple | deque):
         return list(value)
     return list(vars(value).values()) if hasattr(value, "__dict__") else []
-
-
-def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[torch.Tensor]:
-    """All leaves to which plain autograd would carry gradients, not through the nodes ``until``."""
-    waiting = [one.grad_fn for one in tensors(value) if one.grad_fn is not None]
-    seen = {*waiting, *until}
-    while waiting:
-        node = waiting.pop()
-        following = node.next_functions
-        if not following:
-            leaf = getattr(node, "variable", None)
-            if isinstance(leaf, torch.Tensor):
-                yield leaf
-        for one, _ in following:
-            if one is not None and one not in seen:
-                seen.add(one)
-                waiting.append(one)
 
 
 def exchanged(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0) -> Any:

@@ -22,8 +22,8 @@ from discreet.learn.dpsgd._checkpoint import (
     write_json,
     write_tensors,
 )
-from discreet.learn.dpsgd._earlier import mark
-from discreet.learn.dpsgd._written import announced
+from discreet.learn.dpsgd._requirements import mark
+from discreet.learn.dpsgd._watches import announced
 
 
 @final

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import logging
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, final
 
 import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from discreet import _validate
+from discreet._rounding import at_most
 from discreet.errors import DiscreetError, InvalidValue, ResumeRefused
 from discreet.learn.dpsgd._batches import (
     Collate,
@@ -25,12 +31,11 @@ from discreet.learn.dpsgd._batches import (
     template_of_table,
 )
 from discreet.learn.dpsgd._checkpoint import prefixed, without_prefix
-from discreet.learn.dpsgd._earlier import GROUP_ENTRY
 from discreet.learn.dpsgd._making import wrap
 from discreet.learn.dpsgd._padding import MOST, padded_pair, require_padding_ignored
 from discreet.learn.dpsgd._plan import Plan
 from discreet.learn.dpsgd._private import Private
-from discreet.learn.dpsgd._progress import Display
+from discreet.learn.dpsgd._requirements import GROUP_ENTRY
 from discreet.learn.dpsgd._run_directory import RunDirectory
 from discreet.learn.dpsgd._run_frame import (
     FactsAfter,
@@ -43,7 +48,7 @@ from discreet.learn.dpsgd._run_frame import (
     save_on_exit,
     state_of,
 )
-from discreet.learn.dpsgd._step import losses_of
+from discreet.learn.dpsgd._step import Watch, losses_of
 from discreet.learn.dpsgd._team import Members
 from discreet.learn.dpsgd._tensors import exchanged
 from discreet.learn.dpsgd._trained import ParameterAverage, Trained, save
@@ -59,6 +64,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("discreet.learn.dpsgd")
 
 Losses = Callable[[nn.Module, Any], Tensor]
+_READING_SECONDS = 2.0
 
 
 @final
@@ -72,8 +78,8 @@ class Trainer:
     rehearsed before it is charged, and batches get the declared types.
     ``optimizer`` is an optimizer of the model or a function that makes one from its parameters,
     ``scheduler`` likewise from the optimizer; it moves once a step. With ``average`` the
-    trained model is the exponential moving average with that decay. ``public`` is that of
-    :func:`make_private`.
+    trained model is the exponential moving average with that decay. ``public`` and
+    ``watches`` are those of :func:`make_private`.
 
     What may be released: the model, its certificate and history. During training nothing that
     depends on private examples is shown or kept but the parameters, whose every step the plan
@@ -102,6 +108,7 @@ class Trainer:
         source: Source | None = None,
         team: Team | None = None,
         public: Sequence[Any] = (),
+        watches: Sequence[Watch] = (),
     ) -> None:
         if (loss is None) == (losses is None):
             raise InvalidValue("loss", loss, "either loss or losses, not both")
@@ -136,6 +143,7 @@ class Trainer:
         self._types: list[torch.dtype] | None = None
         self._is_whole = True
         self._public = public
+        self._watches = tuple(watches)
 
     def fit(
         self,
@@ -170,7 +178,7 @@ class Trainer:
         is required; without one the isolation check may wait for the first batch. Real examples
         are read after the charge, and none of them makes the run fail: one that the model or
         the loss cannot take, such as one whose label is no class, adds nothing
-        (:mod:`~discreet.learn.dpsgd._unfit`).
+        (:mod:`~discreet.learn.dpsgd._step`).
 
         ``validation`` is *public* data: figures on it are shown and kept. ``show_private_loss``
         shows the training loss as well, marked as not for release; it is not part of what was
@@ -209,7 +217,7 @@ class Trainer:
                 shapes = self._shapes(dataset, validation, collate)
                 if ledger is not None:
                     self._require_known(shapes, validation)
-                private = self._wrapped(shapes, source)
+                private = self._wrapped(shapes, source, run)
                 stack.callback(private.detach)
                 self._try_out(shapes, validation, collate)
             self._restore(run, private, members)
@@ -263,8 +271,9 @@ class Trainer:
             private._state_for(members.largest(private._facts()))
             certificate = private.certificate(receipt=receipt)
             # Seeded members differ in this; the certificate is the leader's.
-            randomness = members.broadcast_from_leader(lambda: dict(certificate.randomness))
-            certificate = replace(certificate, randomness=randomness)
+            own = (dict(certificate.randomness), dict(certificate.run))
+            randomness, said = members.broadcast_from_leader(lambda: list(own))
+            certificate = replace(certificate, randomness=randomness, run=said)
             with members.together():
                 if run is not None:
                     save(run.unpublished, self.model, certificate)
@@ -337,7 +346,9 @@ class Trainer:
             }
         )
 
-    def _wrapped(self, shapes: list[Tensor] | None, source: Source | None) -> Private:
+    def _wrapped(
+        self, shapes: list[Tensor] | None, source: Source | None, run: RunDirectory | None
+    ) -> Private:
         """The model under its plan, probed if the shapes are known."""
         writes = self._probe(shapes)
         return wrap(
@@ -352,8 +363,11 @@ class Trainer:
             team=self._team,
             public=self._public,
             writes=writes or frozenset(),
+            probed=None if writes is None else self._inputs_in(shapes),
             inputs_of=None if self._loss is None else _all_but_targets,
             losses_of=self._losses,
+            run=run,
+            watches=self._watches,
         )
 
     def _default_losses(self, model: nn.Module, batch: Any) -> Tensor:
@@ -493,13 +507,18 @@ class Trainer:
         names = [name for name, p in self.model.named_parameters() if p.requires_grad]
         return probe(
             self.model,
-            parts[0] if self._loss is None else tuple(parts[:-1]),
+            self._inputs_in(parts),
             targets=None if self._loss is None else parts[-1],
             loss=self._loss,
             groups=self.plan.clipping.groups(names),
             batch_axis=self._batch_axis,
             plan=self.plan,
         )
+
+    def _inputs_in(self, parts: list[Tensor] | None) -> Any:
+        """What the model is given, of the shapes of a batch."""
+        assert parts is not None
+        return parts[0] if self._loss is None else tuple(parts[:-1])
 
     def _validated(self, validation: Any, collate: Collate | None) -> dict[str, float]:
         """Mean loss and, for classifiers, accuracy on public data."""
@@ -546,7 +565,6 @@ class Trainer:
         found = None
         with members.together():
             if run is not None:
-                private._record_in(run)
                 found = run.load_state()
                 if found is None:
                     run.save_state(*self._state(private))
@@ -628,3 +646,80 @@ def _is_classification(outputs: object, targets: object) -> bool:
         and targets.ndim == 1
         and not targets.is_floating_point()
     )
+
+
+@final
+class Display:
+    """A progress bar on a terminal, and nothing elsewhere unless it is asked for.
+
+    It shows public numbers only. The training loss is a function of the private data that no noise
+    covers; whoever writes it into a log or a screenshot publishes it. So losses and accuracies are
+    those on *public* validation data, beside the epsilon of the steps taken and of the plan. With
+    ``show_private_loss=True`` the training loss is shown as well, marked as not for release; it is
+    never kept.
+    """
+
+    def __init__(
+        self, private: Private, *, shown: bool | None, console: Console | None = None
+    ) -> None:
+        self._private = private
+        self._planned = private.epsilon()
+        self._on = sys.stderr.isatty() if shown is None else shown
+        self._bar: Progress | None = None
+        self._console = console
+        self._text = ""
+        self._read_at = 0.0
+        self._spent = 0.0
+        self._task: Any = None
+
+    def __enter__(self) -> Display:
+        if self._on:
+            self._bar = Progress(
+                TextColumn("training"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[figures]}"),
+                console=self._console or Console(stderr=True),
+            )
+            self._bar.start()
+            total = self._private.plan.steps
+            self._task = self._bar.add_task("", total=total, figures="")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._read_at = 0.0
+            self.step()
+            self._bar.stop()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is shown."""
+        return self._bar is not None
+
+    def public(self, figures: Mapping[str, float]) -> None:
+        """New figures on public data."""
+        self._text = ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+    def step(self, *, private_loss: float | None = None) -> None:
+        """A step was taken."""
+        if self._bar is None:
+            return
+        now = time.monotonic()
+        if now - self._read_at > _READING_SECONDS:
+            self._read_at = now
+            self._spent = self._private.spent()
+        parts = [
+            f"epsilon {at_most(self._spent, digits=3)} of {at_most(self._planned, digits=3)}",
+            self._text,
+        ]
+        if private_loss is not None:
+            parts.append(f"[red]private loss {private_loss:.4g}, NOT FOR RELEASE[/red]")
+        figures = "  ".join(part for part in parts if part)
+        self._bar.update(self._task, completed=self._private.steps_taken, figures=figures)

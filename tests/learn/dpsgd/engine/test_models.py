@@ -334,6 +334,85 @@ def test_unknown_modules_go_through_torch_func(caplog: pytest.LogCaptureFixture)
     check(model, normal(6, 4), repeats=3, tolerance=1e-9)
 
 
+class Block(nn.Module):
+    """A container without parameters of its own, which uses that of a layer by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, data: Tensor, notes: Any = None) -> Tensor:
+        square = torch.einsum("bi,ij,bj->b", data, self.inner.weight, data)
+        if notes is not None:
+            notes.seen = data
+        return self.after(self.inner(data).tanh()) + square.unsqueeze(1)
+
+
+class Around(nn.Module):
+    """A block among layers with rules; ``way`` says how it is called."""
+
+    def __init__(self, way: str = "plainly") -> None:
+        super().__init__()
+        self.first, self.block, self.last = nn.Linear(4, 4), Block(), nn.Linear(4, 2)
+        self.way = way
+        self.borrowed = [self.last.weight]
+
+    def forward(self, data: Tensor) -> Tensor:
+        hidden = self.first(data).tanh()
+        if self.way == "several rows":  # for each example
+            pairs = torch.stack([hidden, hidden * 2], 1).reshape(-1, 4)
+            hidden = self.block(pairs).reshape(-1, 2, 4).sum(1)
+        elif self.way == "an object":
+            hidden = self.block(hidden, type("Notes", (), {})())
+        elif self.way == "a weight of others":
+            hidden = self.block(hidden @ self.borrowed[0].t() @ self.borrowed[0])
+        else:
+            hidden = self.block(hidden)
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize(
+    ("way", "others"),
+    [
+        ("plainly", "linear"),
+        ("several rows", "torch.func"),
+        ("an object", "torch.func"),
+        ("a weight of others", "linear"),
+    ],
+)
+def test_the_smallest_module_without_a_rule_runs_by_example(way: str, others: str) -> None:
+    """Or the one around it, where it cannot be handed its examples one by one."""
+    model = settled(Around(way))
+    engine = GradientEngine(model)
+    for _ in range(2):  # a pass that fails half way leaves nothing behind
+        with engine.recording(3):
+            model(normal(3, 4)).sum().backward()
+    assert "torch.func" in engine.report["block.inner.weight"]
+    assert others in engine.report["first.weight"]
+    assert ("torch.func" in engine.report["first.weight"]) == (others == "torch.func")
+    engine.detach()
+    check(model, normal(5, 4), torch_func=False, tolerance=1e-9)
+    check(model, normal(6, 4), repeats=3, torch_func=False, tolerance=1e-9)
+
+
+class Borrowing(nn.Module):
+    """A container that uses a parameter which is not one of its own."""
+
+    def __init__(self, owners: list[nn.Module]) -> None:
+        super().__init__()
+        self.inner, self.owners = nn.Linear(4, 4), owners
+
+    def forward(self, data: Tensor) -> Tensor:
+        square = torch.einsum("bi,ij,bj->b", data, self.inner.weight, data)
+        return self.inner(data) @ self.owners[0].weight + square.unsqueeze(1)
+
+
+def test_a_container_that_borrows_a_parameter_is_run_with_its_owner() -> None:
+    first = nn.Linear(4, 4)
+    model = settled(nn.Sequential(first, Borrowing([first]), nn.Linear(4, 2)))
+    check(model, normal(5, 4), torch_func=False, tolerance=1e-9)
+
+
 def test_modules_that_vmap_cannot_follow(caplog: pytest.LogCaptureFixture) -> None:
     model = settled(nn.Sequential(nn.Linear(4, 4), Branching(), nn.Linear(3, 2)))
     data = normal(5, 4)

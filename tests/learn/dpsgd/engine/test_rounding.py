@@ -1,4 +1,4 @@
-"""The bounds of the rounding module against exact arithmetic in double precision."""
+"""The bounds of the rounding bounds against exact arithmetic in double precision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from discreet.learn.dpsgd.engine import _rounding as rounding
+from discreet.learn.dpsgd.engine import _forms as rounding
 from discreet.learn.dpsgd.engine._convolution import Geometry
 
 

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule, own_leaf
+from discreet.learn.dpsgd.engine._forms import own_leaf
+from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
 
 
 def copies(recorder: Recorder, tensor: Tensor, data: Tensor, func: Any) -> Tensor:

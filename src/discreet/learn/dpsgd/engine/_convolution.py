@@ -21,13 +21,15 @@ from discreet.learn.dpsgd.engine._forms import (
     MANY_TERMS,
     PerExample,
     Versions,
+    bounded_norms,
     cheapest_form,
     erased,
+    lengths,
+    patch_spread,
     pieces,
 )
 from discreet.learn.dpsgd.engine._linear import Kept
 from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
-from discreet.learn.dpsgd.engine._rounding import bounded_norms, lengths, patch_spread
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,33 @@ A gradient that is never formed costs nothing: :class:`Outer` keeps the two fact
 :class:`PerExample` the gradients themselves. Each knows the squared norm of every
 example's gradient and the weighted sum over examples (book-keeping: Bu, Wang, Zha and
 Karypis 2022). :func:`merged` adds the uses of a shared parameter *before* the norm is
-taken: the norm of the sum, not the sum of the norms. Norms are for clipping, so they are upper
-bounds even where gradients are not formed: see :mod:`.rounding`.
+taken: the norm of the sum, not the sum of the norms. A :class:`Source` collects them.
+
+Norms are for clipping, so they are upper bounds in floating point, and no example can drown others
+in it. Where the gradient of an example, ``g = sum_t left_t right_t^T``, is not formed, its norm and
+its place in the weighted sum come from different roundings. Huge terms may cancel in ``g``: then a
+norm from inner products is mostly rounding error, the sum is off by another one, and terms that
+are added to a sum one after the other wipe out what was in it, other examples and noise included.
+All of these errors are bounded by the *spread*
+
+    S = sum_t |left_t| |right_t|  >=  |g|,
+
+so the norm N that clipping gets to see is made of both:
+
+1. ``N >= |g|``, as the error bound of the computation, a multiple of ``u S``, is added to it (u the
+   unit roundoff; the bounds hold for any order of summation, Higham 2002, chapter 3);
+2. ``N >= S / R`` with ``R = max(64, 4 sqrt(terms))``. A clipped example has weight at most C / N,
+   so its terms have total length at most R C. Adding them to a sum of n terms moves it by the
+   example's gradient, of norm at most C, up to rounding of at most ``n u R C``: for float32 and
+   R = 64, C / 1024 for n = 256 in the worst case, and for n = 2^16 if roundings are independent.
+
+Both leave an ordinary example as it is: terms in unrelated directions have |g| near
+S / sqrt(terms), four times more than 2. asks for. An example that cancels more than that is
+clipped more.
+
+Squares underflow long before the gradient does (1e-23 times 1e19). A squared length is taken
+to be larger than computed by what may have been lost, ``width * tiny``, so that a factor that is
+huge makes up for it.
 """
 
 from __future__ import annotations
@@ -19,14 +44,6 @@ import torch
 from torch import Tensor
 
 from discreet.errors import InvalidValue
-from discreet.learn.dpsgd.engine._rounding import (
-    bounded_norms,
-    gram_squared_norms,
-    lengths,
-    outer_squared_norms,
-    spread,
-    tied_squared_norms,
-)
 
 # So many numbers stay in a second-level cache while they are looked at again.
 IN_CACHE = 1 << 18
@@ -34,6 +51,148 @@ IN_CACHE = 1 << 18
 WEIGHTED = 1 << 20
 # From so many terms on, a second product over them is dearer than memory.
 MANY_TERMS = 96
+
+
+# Longer sums are cut: a running sum in float32 loses 0.7 % over ten million equal terms.
+_LONG = 4096
+_WIDE = 512
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """Euclidean norm of each row; one pass, no temporary of the size of ``rows``."""
+    if rows.ndim != 2:
+        rows = rows.reshape(rows.shape[0], math.prod(rows.shape[1:]))
+    width = rows.shape[1]
+    if width <= 2 * _LONG:
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
+        return norms
+    whole = width - width % _LONG
+    parts = torch.linalg.vector_norm(rows[:, :whole].reshape(rows.shape[0], -1, _LONG), dim=2)
+    if whole != width:
+        rest = torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)
+        parts = torch.cat((parts, rest), dim=1)
+    return lengths(parts)
+
+
+def unit_roundoff(like: Tensor) -> float:
+    """The largest relative error of one operation."""
+    return torch.finfo(like.dtype).eps / 2
+
+
+def input_roundoff(like: Tensor) -> float:
+    """The relative error that products may make in their inputs, where torch is allowed to."""
+    if like.dtype != torch.float32:
+        return 0.0
+    precision = torch.get_float32_matmul_precision()
+    if precision == "highest":
+        loose = like.is_cuda and torch.backends.cudnn.allow_tf32
+        return 2.0**-11 if loose else 0.0
+    return 2.0**-11 if precision == "high" else 2.0**-8
+
+
+def allowance(like: Tensor) -> float:
+    """How much larger a squared norm may be where products round both of their inputs."""
+    return (1.0 + input_roundoff(like)) ** 4
+
+
+def lost(width: int, like: Tensor) -> float:
+    """How much smaller a computed sum of ``width`` squares may be because squares underflow."""
+    return width * torch.finfo(like.dtype).tiny
+
+
+def floor(width: int, like: Tensor) -> float:
+    """The same, large enough to still count after multiplication by a roundoff."""
+    return lost(width, like) / unit_roundoff(like)
+
+
+def outer_squared_norms(left: Tensor, right: Tensor) -> Tensor:
+    """``|left_i|^2 |right_i|^2`` for matrices (examples, p) and (examples, d)."""
+    square = lengths(left).square_().add_(lost(left.shape[1], left)).mul_(allowance(left))
+    return square.mul_(lengths(right).square_().add_(lost(right.shape[1], right)))
+
+
+def spread(left: Tensor, right: Tensor) -> Tensor:
+    """``S`` of every example, from factors (examples, terms, width)."""
+    first: Tensor = torch.linalg.vector_norm(left, dim=2)
+    first.add_(math.sqrt(floor(left.shape[2], left)))
+    second: Tensor = torch.linalg.vector_norm(right, dim=2)
+    return first.mul_(second.add_(math.sqrt(floor(right.shape[2], right)))).sum(1)
+
+
+def patch_spread(maps: Tensor, images: Tensor, overlap: int) -> Tensor:
+    """An upper bound of ``S`` where the terms are positions of maps and patches of images.
+
+    By Cauchy and Schwarz it is at most the length of all maps times that of all patches, in
+    which an entry of an image occurs at most ``overlap`` times.
+    """
+    first = lengths(maps).add_(math.sqrt(floor(maps[:1].numel(), maps)))
+    second = lengths(images).add_(math.sqrt(floor(images[:1].numel(), images)))
+    return first.mul_(second).mul_(math.sqrt(overlap))
+
+
+def spread_limit(terms: int) -> float:
+    """``R``, by how much the spread of an example may exceed its norm."""
+    return max(64.0, 4.0 * math.sqrt(terms))
+
+
+def bounded_norms(norms: Tensor, spreads: Tensor, *, terms: int) -> Tensor:
+    """Norms for clipping, from those of gradients that the weighted sum will form once more.
+
+    Formed by other kernels, in another order, they may differ: each is off by at most
+    ``(terms + 2) u S`` and what rounding of inputs does to both factors.
+    """
+    error = 2.2 * ((terms + 2) * unit_roundoff(norms) + 2 * input_roundoff(norms))
+    bound = torch.add(norms, spreads, alpha=error)
+    return torch.maximum(bound, spreads.mul(1.0 / spread_limit(terms)))
+
+
+def tied_squared_norms(squares: Tensor, spreads: Tensor, *, terms: int, roundings: int) -> Tensor:
+    """Squared norms for clipping, where ``squares`` were added up from parts of either sign.
+
+    Each part came out of at most ``roundings`` roundings, and none is above ``spreads^2``.
+    """
+    error = 2.2 * ((roundings + 8) * unit_roundoff(squares) + 2 * input_roundoff(squares))
+    square = spreads.square()
+    bound = torch.add(squares, square, alpha=error)
+    return torch.maximum(bound, square.mul_(spread_limit(terms) ** -2))
+
+
+def gram_squared_norms(left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms for clipping from factors (examples, terms, width), by Gram matrices.
+
+    ``|sum_t a_t b_t^T|^2 = sum_{t,s} <a_t, a_s> <b_t, b_s>``. An inner product of p numbers is off
+    by at most ``p u |a_t| |a_s|`` (cut into pieces of 512, by ``512 + p / 512``), and the double
+    sum adds ``2 terms`` roundings: in all at most ``k u S^2``, which is added.
+    """
+    if left.dtype.itemsize < 4:
+        left, right = left.float(), right.float()
+    terms = left.shape[1]
+    if left.shape[2] < right.shape[2]:
+        left, right = right, left
+    least, other_least = floor(left.shape[2], left), floor(right.shape[2], right)
+    other, more = inner_products(right)
+    gram, steps = inner_products(left)
+    # On the diagonals are the squared lengths of the terms.
+    square = gram.diagonal(dim1=1, dim2=2) + least
+    square = square.mul_(other.diagonal(dim1=1, dim2=2) + other_least)
+    spread_square = square.sqrt_().sum(1).square_()
+    total = gram.mul_(other).sum(2).sum(1)
+    roundings = steps + more + 2 * terms + 8
+    error = 1.1 * (roundings * unit_roundoff(left) + 4 * input_roundoff(left))
+    total = total.add_(spread_square, alpha=error)
+    return torch.maximum(total, spread_square.mul_(spread_limit(terms) ** -2))
+
+
+def inner_products(rows: Tensor) -> tuple[Tensor, int]:
+    """Gram matrices of (examples, terms, width), and the number of roundings in an entry."""
+    width = rows.shape[2]
+    if width <= _WIDE:
+        return torch.bmm(rows, rows.transpose(1, 2)), width
+    pieces = torch.split(rows, _WIDE, dim=2)
+    total = torch.bmm(pieces[0], pieces[0].transpose(1, 2))
+    for piece in pieces[1:]:
+        total += torch.bmm(piece, piece.transpose(1, 2))
+    return total, _WIDE + len(pieces)
 
 
 class Contribution(Protocol):
@@ -416,3 +575,141 @@ class Tied:
 
     def without(self, removed: Tensor) -> Tied:
         return Tied(self.outer.without(removed), self.lookup.without(removed))
+
+
+@final
+class Site:
+    """One use of a source in a forward pass; its name is made only when it is needed."""
+
+    __slots__ = ("count", "source")
+
+    def __init__(self, source: Source, count: int) -> None:
+        self.source = source
+        self.count = count
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.source.root_names())} (use {self.count})"
+
+
+@final
+class Source:
+    """A parameter, or a tensor derived from parameters and constants (a slice, a product).
+
+    The forward pass uses ``tensor``; no gradient of plain autograd ever reaches it. Its uses
+    leave contributions, and those of a derived tensor are carried on to the parameters by the
+    derivative of the derivation (``origin`` with ``parents``), example by example.
+    """
+
+    def __init__(
+        self,
+        tensor: Tensor,
+        *,
+        name: str = "",
+        origin: Tensor | None = None,
+        parents: tuple[Source, ...] = (),
+        transposes: Source | None = None,
+        repeats: Source | None = None,
+    ) -> None:
+        self.tensor = tensor
+        self.name = name
+        self.origin = origin
+        self.parents = parents
+        self.transposes = transposes
+        self.repeats = repeats
+        self.lookup_ids: Tensor | None = None
+        self.row_copies: list[Tensor] = []
+        self.contributions: list[Contribution] = []
+        self.leaves: list[tuple[Tensor, int]] = []
+        self.uses = 0
+        self.rules: set[str] = set()
+
+    def used(self, rule: str) -> Site:
+        """Count and name one more use."""
+        self.uses += 1
+        if rule not in self.rules:
+            self.note(rule)
+        return Site(self, self.uses)
+
+    def note(self, rule: str) -> None:
+        """Remember which rules handled the parameters behind this tensor."""
+        self.rules.add(rule)
+        for parent in self.parents:
+            parent.note(rule)
+
+    def clear(self) -> None:
+        """Forget the uses of one pass."""
+        self.contributions = []
+        self.leaves = []
+        self.uses = 0
+
+    def root_names(self) -> list[str]:
+        """Names of the parameters behind this tensor."""
+        if not self.parents:
+            return [self.name]
+        return sorted({name for parent in self.parents for name in parent.root_names()})
+
+    def gather_leaves(self, units: int) -> None:
+        """Turn gradients of per-example copies into contributions."""
+        for leaf, axis in self.leaves:
+            if leaf.grad is None:
+                continue
+            rows = leaf.grad.movedim(axis, 0)
+            per_unit = rows.reshape(units, rows.shape[0] // units, *self.tensor.shape)
+            values = per_unit.squeeze(1) if per_unit.shape[1] == 1 else per_unit.sum(1)
+            self.contributions.append(PerExample(values))
+        self.leaves.clear()
+
+    def hand_to_parents(self, units: int) -> None:
+        """Move the contributions of a derived tensor to what it was derived from."""
+        for leaf in self.row_copies:
+            if leaf.grad is not None and self.lookup_ids is not None:
+                table = self.parents[0]
+                rows = leaf.grad.reshape(units, -1, leaf.shape[-1])
+                ids = self.lookup_ids.reshape(units, -1)
+                table.contributions.append(
+                    rows_looked_up(ids, PerExample(rows), table.tensor.shape)
+                )
+        self.row_copies.clear()
+        if not self.contributions or not self.parents:
+            return
+        whole = merged(self.contributions)
+        self.contributions = []
+        if self.transposes is not None and isinstance(whole, Outer):
+            target = self.transposes
+            target.contributions.append(whole.transposed(target.tensor.shape))
+            return
+        if self.lookup_ids is not None:
+            target = self.parents[0]
+            target.contributions.append(rows_looked_up(self.lookup_ids, whole, target.tensor.shape))
+            return
+        assert self.origin is not None
+        gradients = torch.autograd.grad(
+            self.origin,
+            [parent.tensor for parent in self.parents],
+            grad_outputs=whole.per_example(),
+            is_grads_batched=True,
+            retain_graph=True,
+            allow_unused=True,
+        )
+        for parent, values in zip(self.parents, gradients, strict=True):
+            if values is not None:
+                parent.contributions.append(PerExample(values))
+
+
+def own_leaf(tensor: Tensor) -> Tensor:
+    """Have a tensor collect gradients, as one of the engine's own leaves of the graph."""
+    tensor.of_engine = True  # type: ignore[attr-defined]
+    return tensor.requires_grad_()
+
+
+def rows_looked_up(ids: Tensor, whole: Contribution, shape: torch.Size) -> Lookup:
+    """Carry gradients of looked-up rows to their table.
+
+    ``ids`` are (examples, places), or of any shape that all examples looked up alike.
+    """
+    values = whole.per_example()
+    examples = values.shape[0]
+    places = values[:1].numel() // shape[1]
+    flat = ids.reshape(-1, places).expand(examples, places).reshape(-1)
+    owner = torch.arange(examples, device=ids.device).repeat_interleave(places)
+    return Lookup(owner, flat.long(), values.reshape(-1, shape[1]), examples=examples, shape=shape)

@@ -13,8 +13,10 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd.engine._forms import (
     Outer,
     PerExample,
+    Source,
+    own_leaf,
 )
-from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule, Source, own_leaf
+from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
 
 
 @final

@@ -10,25 +10,43 @@ as long as the batch, is a constant that all examples share. An operation withou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 from weakref import ref
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from discreet.errors import InvalidValue, PlanViolation
+from discreet.errors import InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd._tensors import tensors
 from discreet.learn.dpsgd.engine._forms import (
     Contribution,
-    Lookup,
-    Outer,
     PerExample,
+    Site,
+    Source,
     merged,
+    own_leaf,
 )
-from discreet.learn.dpsgd.engine._layout import KEEPING, REORDERED, SEQUENCES, Axes, flat
+from discreet.learn.dpsgd.engine._layout import (
+    BY_ROW,
+    FOLLOWED,
+    KEEPING,
+    LOST,
+    MOVES,
+    PRODUCTS,
+    REORDERED,
+    RESHAPING,
+    SEQUENCES,
+    UnknownOrder,
+    flat,
+    is_broadcast,
+    is_transpose,
+    kept_axis,
+    leaves_axis,
+)
 from discreet.learn.dpsgd.engine._pooling import FASTER
 
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
@@ -45,141 +63,270 @@ def refuse_autocast() -> None:
 
 
 @final
-class Site:
-    """One use of a source in a forward pass; its name is made only when it is needed."""
+class Folds:
+    """Remembers, for one forward pass, tensors whose first axis is not one row for each example."""
 
-    __slots__ = ("count", "source")
+    def __init__(self) -> None:
+        self.rows = 0
+        self._together: dict[int, ref[Tensor]] = {}
+        self._elsewhere: dict[int, tuple[ref[Tensor], int]] = {}
 
-    def __init__(self, source: Source, count: int) -> None:
-        self.source = source
-        self.count = count
+    def open(self, rows: int) -> None:
+        """Forget all, and expect so many rows."""
+        self.rows = rows
+        if self._together:
+            self._together = {}
+        if self._elsewhere:
+            self._elsewhere = {}
 
-    def __str__(self) -> str:
-        return f"{', '.join(self.source.root_names())} (use {self.count})"
+    @property
+    def any(self) -> bool:
+        """Whether any tensor was noted."""
+        return bool(self._together or self._elsewhere)
+
+    def known(self, tensor: Tensor) -> bool:
+        """Whether the tensor has several rows for each example, known to lie together."""
+        found = self._together.get(id(tensor))
+        return found is not None and found() is tensor
+
+    def axis(self, tensor: Tensor) -> int:
+        """The axis of the examples, or ``LOST`` or ``REORDERED``."""
+        if not self._elsewhere:
+            return 0
+        found = self._elsewhere.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else 0
+
+    def place(self, tensor: Tensor, axis: int) -> None:
+        """Note the axis of the examples of a tensor."""
+        if axis:
+            self._elsewhere[id(tensor)] = (ref(tensor), axis)
+        elif self._elsewhere:
+            self._elsewhere.pop(id(tensor), None)
+
+    def follow(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        result: object,
+        *,
+        by_rule: bool = False,
+    ) -> None:
+        """Note where a call that was given ``data`` left the rows in its result.
+
+        ``by_rule`` says that it is a layer, which treats row by row.
+        """
+        if self.rows < 2 or not data:  # a single example cannot change places
+            return
+        results = result if isinstance(result, list | tuple) else (result,)
+        made = [one for one in results if isinstance(one, Tensor) and one.ndim]
+        if not made:
+            return
+        if func in SEQUENCES:
+            worst = min([0, *(self.axis(one) for one in data)])
+            for one, axis in zip(made, SEQUENCES[func](args), strict=False):
+                self.place(one, REORDERED if worst == REORDERED else axis)
+            return
+        for one in made:
+            self.place(one, self._axis_after(func, args, kwargs, data, one, by_rule))
+        if len(made) == 1 and (by_rule or func in FOLLOWED):
+            self._note_together(func, args, kwargs, data, made[0])
+
+    def _axis_after(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        one: Tensor,
+        by_rule: bool,
+    ) -> int:
+        axes = [self.axis(each) for each in data]
+        if min(axes) < 0:
+            return min(axes)
+        first, axis = data[0], axes[0]
+        if func in PRODUCTS:
+            operands = list(flat(args))
+            places = {
+                at: self.axis(one)
+                for at, one in enumerate(operands)
+                if any(one is each for each in data)
+            }
+            return PRODUCTS[func](operands, places)
+        if func in KEEPING:
+            if not any(axes) and all(each.ndim in (0, one.ndim) for each in data):
+                return 0
+            return kept_axis(one, list(zip(data, axes, strict=True)))
+        if func in RESHAPING:
+            return self._reshaped(first.shape, axis, one.shape)
+        move = MOVES.get(func)
+        if move is not None:
+            return self._followed(move, args, kwargs, data, axes)
+        if not by_rule:
+            inner = axis < first.ndim - 1 or func in (F.embedding, F.one_hot)
+            if func not in BY_ROW or len(data) > 1 or first is not args[0] or not inner:
+                return LOST
+        return axis if axis < one.ndim and one.shape[axis] == first.shape[axis] else LOST
+
+    def _followed(
+        self, move: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Tensor], axes: Any
+    ) -> int:
+        if not isinstance(args[0], list | tuple) and args[0] is not data[0]:
+            # Looked up in a table that all share: the rows are those of the index.
+            return axes[0] if len(data) == 1 else LOST
+        if isinstance(args[0], list | tuple) and len(set(axes)) > 1:
+            return LOST
+        axis: int = move(args, kwargs, axes[0])
+        return axis
+
+    def _reshaped(self, before: Sequence[int], axis: int, after: Sequence[int]) -> int:
+        if axis:
+            return axis if after[: axis + 1] == before[: axis + 1] else LOST
+        if after[0] == self.rows or after[0] % self.rows == 0:
+            return 0
+        return 1 if tuple(after[:2]) == (1, self.rows) else LOST
+
+    def _note_together(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        result: Tensor,
+    ) -> None:
+        first, size = data[0], result.shape[0]
+        if size == self.rows or size % self.rows or self.axis(first):
+            return
+        if func in RESHAPING:
+            together = self.known(first) or (first.ndim > 0 and first.shape[0] == self.rows)
+        else:
+            wide = [one for one in data if one.ndim]
+            together = all(self.known(one) and one.shape[0] == size for one in wide)
+            if func in MOVES and together:
+                together = MOVES[func](args, kwargs, 0) == 0
+        if together:
+            self._together[id(result)] = ref(result)
 
 
 @final
-class Source:
-    """A parameter, or a tensor derived from parameters and constants (a slice, a product).
+class Axes:
+    """Finds the axis of the examples and brings it to the front."""
 
-    The forward pass uses ``tensor``; no gradient of plain autograd ever reaches it. Its uses
-    leave contributions, and those of a derived tensor are carried on to the parameters by the
-    derivative of the derivation (``origin`` with ``parents``), example by example.
-    """
+    def __init__(self, *, declared: int | None, sequence_first: bool) -> None:
+        self.declared = declared
+        self.known: int | None = None
+        self.rows = 0
+        self.folds = Folds()
+        self._by_convention = declared == 0 or (declared is None and not sequence_first)
+        self._remembered: dict[int, int] = {}
+        self._inputs: list[ref[Tensor]] = []
 
-    def __init__(
-        self,
-        tensor: Tensor,
-        *,
-        name: str = "",
-        origin: Tensor | None = None,
-        parents: tuple[Source, ...] = (),
-        transposes: Source | None = None,
-        repeats: Source | None = None,
-    ) -> None:
-        self.tensor = tensor
-        self.name = name
-        self.origin = origin
-        self.parents = parents
-        self.transposes = transposes
-        self.repeats = repeats
-        self.lookup_ids: Tensor | None = None
-        self.row_copies: list[Tensor] = []
-        self.contributions: list[Contribution] = []
-        self.leaves: list[tuple[Tensor, int]] = []
-        self.uses = 0
-        self.rules: set[str] = set()
+    def open(self, rows: int) -> None:
+        """Expect so many rows in the following forward pass."""
+        self.rows = rows
+        self.known = None
+        self._inputs = []
+        self.folds.open(rows)
 
-    def used(self, rule: str) -> Site:
-        """Count and name one more use."""
-        self.uses += 1
-        if rule not in self.rules:
-            self.note(rule)
-        return Site(self, self.uses)
+    def of_input(self, data: Tensor, at: int) -> int:
+        """Return the axis of the examples of an input of the model, the ``at``-th tensor of all."""
+        self._inputs.append(ref(data))
+        if self._by_convention or self.rows < 2 or not data.ndim:
+            return 0
+        first = data.shape[0] == self.rows
+        second = data.ndim > 1 and data.shape[1] == self.rows
+        if self.declared == 1 and data.ndim > 1:
+            return 1 if second else LOST
+        if first != second:
+            self._remembered[at] = 0 if first else 1
+        elif not first:
+            return LOST
+        return self._remembered.get(at, LOST)
 
-    def note(self, rule: str) -> None:
-        """Remember which rules handled the parameters behind this tensor."""
-        self.rules.add(rule)
-        for parent in self.parents:
-            parent.note(rule)
+    def _is_input(self, data: Tensor) -> bool:
+        return any(one() is data for one in self._inputs)
 
-    def clear(self) -> None:
-        """Forget the uses of one pass."""
-        self.contributions = []
-        self.leaves = []
-        self.uses = 0
+    def find(self, data: Tensor, *, leading: int, site: object) -> int:
+        """Return 0 or 1, the axis of examples among the first ``leading`` axes of ``data``.
 
-    def root_names(self) -> list[str]:
-        """Names of the parameters behind this tensor."""
-        if not self.parents:
-            return [self.name]
-        return sorted({name for parent in self.parents for name in parent.root_names()})
+        ``-1`` stands for a first axis of (time, batch) merged, time being outermost: torch's own
+        sequence layers do that.
+        """
+        rows = self.rows
+        shape = data.shape
+        if leading < 1:
+            raise NotApplicable(f"{site}: an input of {len(shape)} axes has no axis for examples")
+        if rows == 1:  # all of it belongs to the one example
+            return 0
+        first = shape[0] == rows
+        second = leading > 1 and shape[1] == rows
+        wanted = self.folds.axis(data) if self.known is None else self.known
+        if wanted == 0 and (first or self._cut(data, site)):
+            return 0
+        if wanted == 1 and second:
+            return 1
+        if wanted == 1 and leading == 1 and self.known is not None:
+            if first:
+                return 0
+            if rows and shape[0] % rows == 0:
+                return -1
+        if wanted and not self._is_input(data):
+            raise UnknownOrder(site, shape)
+        raise self.wrong(shape, site, wanted)
 
-    def gather_leaves(self, units: int) -> None:
-        """Turn gradients of per-example copies into contributions."""
-        for leaf, axis in self.leaves:
-            if leaf.grad is None:
-                continue
-            rows = leaf.grad.movedim(axis, 0)
-            per_unit = rows.reshape(units, rows.shape[0] // units, *self.tensor.shape)
-            values = per_unit.squeeze(1) if per_unit.shape[1] == 1 else per_unit.sum(1)
-            self.contributions.append(PerExample(values))
-        self.leaves.clear()
+    def first(self, data: Tensor, *, site: object) -> None:
+        """Check that the examples are along the first axis, as in images."""
+        self.expect(data, 0, site)
+        if data.shape[0] != self.rows and not self._cut(data, site):
+            raise self.wrong(data.shape, site, 0)
 
-    def hand_to_parents(self, units: int) -> None:
-        """Move the contributions of a derived tensor to what it was derived from."""
-        for leaf in self.row_copies:
-            if leaf.grad is not None and self.lookup_ids is not None:
-                table = self.parents[0]
-                rows = leaf.grad.reshape(units, -1, leaf.shape[-1])
-                ids = self.lookup_ids.reshape(units, -1)
-                table.contributions.append(
-                    rows_looked_up(ids, PerExample(rows), table.tensor.shape)
-                )
-        self.row_copies.clear()
-        if not self.contributions or not self.parents:
+    def expect(self, data: Tensor, axis: int, site: object) -> None:
+        """Raise if the examples are along another axis, or along none that can be told."""
+        if self.rows < 2 or self.folds.axis(data) == axis:
             return
-        whole = merged(self.contributions)
-        self.contributions = []
-        if self.transposes is not None and isinstance(whole, Outer):
-            target = self.transposes
-            target.contributions.append(whole.transposed(target.tensor.shape))
-            return
-        if self.lookup_ids is not None:
-            target = self.parents[0]
-            target.contributions.append(rows_looked_up(self.lookup_ids, whole, target.tensor.shape))
-            return
-        assert self.origin is not None
-        gradients = torch.autograd.grad(
-            self.origin,
-            [parent.tensor for parent in self.parents],
-            grad_outputs=whole.per_example(),
-            is_grads_batched=True,
-            retain_graph=True,
-            allow_unused=True,
+        if self.folds.axis(data) != LOST or not self._is_input(data):
+            raise UnknownOrder(site, data.shape)
+        self.folds.place(data, axis)  # sizes did not tell, but this layer declares it
+
+    def in_order(self, data: Tensor, site: object) -> None:
+        """Raise if the examples changed places among each other."""
+        if self.folds.axis(data) == REORDERED:
+            raise UnknownOrder(site, data.shape)
+
+    def _cut(self, data: Tensor, site: object) -> bool:
+        """Whether the first axis may be cut into examples; raise where its order is unknown."""
+        rows, size = self.rows, data.shape[0]
+        if rows == 1:  # whatever the order, all of it belongs to the one example
+            return True
+        if not rows or size % rows:
+            return False
+        if not size or self.folds.known(data):
+            return True
+        if data.ndim > 1 and data.shape[1] == rows and self._is_input(data):
+            return False  # more likely (time, examples, ...)
+        raise UnknownOrder(site, data.shape)
+
+    def wrong(self, shape: torch.Size, site: object, wanted: int | None) -> InvalidValue:
+        """Return the error that asks for the axis of the examples."""
+        axis = "second" if wanted == 1 or (wanted and self.declared == 1) else "first"
+        return InvalidValue(
+            "input",
+            f"a tensor of {len(shape)} axes",
+            f"the examples along the {axis} axis in {site}; "
+            "declare batch_axis=0 or 1 if the axis cannot be told from the shape",
         )
-        for parent, values in zip(self.parents, gradients, strict=True):
-            if values is not None:
-                parent.contributions.append(PerExample(values))
 
-
-def own_leaf(tensor: Tensor) -> Tensor:
-    """Have a tensor collect gradients, as one of the engine's own leaves of the graph."""
-    tensor.of_engine = True  # type: ignore[attr-defined]
-    return tensor.requires_grad_()
-
-
-def rows_looked_up(ids: Tensor, whole: Contribution, shape: torch.Size) -> Lookup:
-    """Carry gradients of looked-up rows to their table.
-
-    ``ids`` are (examples, places), or of any shape that all examples looked up alike.
-    """
-    values = whole.per_example()
-    examples = values.shape[0]
-    places = values[:1].numel() // shape[1]
-    flat = ids.reshape(-1, places).expand(examples, places).reshape(-1)
-    owner = torch.arange(examples, device=ids.device).repeat_interleave(places)
-    return Lookup(owner, flat.long(), values.reshape(-1, shape[1]), examples=examples, shape=shape)
+    def rows_first(self, tensor: Tensor, axis: int) -> Tensor:
+        """Return (rows, terms, ...) or, where every row has one term, (rows, ...)."""
+        rows = self.rows
+        if axis == 0:
+            if tensor.shape[0] == rows:
+                return tensor
+            return tensor.reshape(rows, tensor.shape[0] // rows, *tensor.shape[1:])
+        if axis == 1:
+            return tensor.transpose(0, 1)
+        return tensor.reshape(tensor.shape[0] // rows, rows, *tensor.shape[1:]).transpose(0, 1)
 
 
 Rule = Callable[..., Any]
@@ -233,6 +380,7 @@ class Recorder(TorchFunctionMode):
         self._before_gradient = before_gradient
         self.units = 0
         self.repeats = 1
+        self.calls = 0
         self.generation = 0
         self.watching = False
         self.follows = True
@@ -241,7 +389,7 @@ class Recorder(TorchFunctionMode):
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
         self._clear()  # close() may have been interrupted
-        self.units, self.repeats = units, repeats
+        self.units, self.repeats, self.calls = units, repeats, 0
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self.watching = self.follows = True
@@ -286,8 +434,10 @@ class Recorder(TorchFunctionMode):
         if not found:
             if not data:
                 return func(*args, **kwargs)
+            self._count(func, args, 0)
             result = FASTER.get(func, func)(*args, **kwargs)
             return self._made(func, args, kwargs, result)
+        self._count(func, args, next((id(one) for one in args if id(one) in self._own), 0))
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
             folds = self.axes.folds
@@ -306,6 +456,12 @@ class Recorder(TorchFunctionMode):
             return self.derive(func, args, kwargs)
         raise NoRule(func, self.names_in(args, kwargs))
 
+    def _count(self, func: Any, args: tuple[Any, ...], parameter: int) -> None:
+        """Take a call into the sequence by which a pass is known again."""
+        first = args[0] if args else None
+        rank = first.ndim if isinstance(first, Tensor) else -1
+        self.calls = hash((self.calls, func, rank, parameter))
+
     def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
         """Note what a call made of data without parameters."""
         if func in BLANK or (func in CONTENT_OF_FIRST and not self.is_data(args[0])):
@@ -322,7 +478,7 @@ class Recorder(TorchFunctionMode):
                 self._written(args)
             elif self.follows and isinstance(args[2], Tensor) and self.is_data(args[2]):
                 target, axis = args[0], folds.axis(args[0])
-                if not _leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
+                if not leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
                     self._reorder(target)
         if isinstance(result, Tensor) and args and (result is args[0] or "out" in kwargs):
             self._wrote_in_place(result, self.data_in(args, kwargs))
@@ -335,7 +491,7 @@ class Recorder(TorchFunctionMode):
         self._admit_base(target)
         axes = self.axes
         place = index[0] if isinstance(index, tuple) and index else index
-        whole = _leaves_axis(index, 0, target.ndim)
+        whole = leaves_axis(index, 0, target.ndim)
         row_copies = isinstance(value, Tensor) and value.ndim and value.shape[0] == axes.rows
         if not row_copies or not self.is_data(value) or axes.folds.axis(value):
             self._reorder(target)
@@ -387,7 +543,8 @@ class Recorder(TorchFunctionMode):
 
     def admit_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take the inputs of the model for data, each with the axis of its examples."""
-        for at, value in enumerate(tensors((args, kwargs))):
+        simple = not kwargs and all(isinstance(one, Tensor) for one in args)
+        for at, value in enumerate(args if simple else tensors((args, kwargs))):
             self.admit(value, axis=self.axes.of_input(value, at))
 
     def admit(self, value: Any, *, axis: int = 0) -> None:
@@ -423,9 +580,12 @@ class Recorder(TorchFunctionMode):
 
     def data_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """Arguments that are neither parameters nor constants."""
+        values: list[Any] = []
+        for one in (*args, *kwargs.values()) if kwargs else args:
+            values.extend(one) if isinstance(one, list | tuple) else values.append(one)
         return [
             value
-            for value in flat((*args, *kwargs.values()))
+            for value in values
             if isinstance(value, Tensor) and id(value) not in self.sources and self.is_data(value)
         ]
 
@@ -592,22 +752,22 @@ class Recorder(TorchFunctionMode):
                     source.contributions = [merged(source.contributions)]
 
 
-def is_transpose(result: Tensor, of: Tensor) -> bool:
-    """Whether a view is the transposed matrix."""
-    return (
-        result.ndim == 2
-        and of.ndim == 2
-        and result.data_ptr() == of.data_ptr()
-        and result.shape == of.shape[::-1]
-        and result.stride() == of.stride()[::-1]
-        and result.storage_offset() == of.storage_offset()
-    )
-
-
-def is_broadcast(result: Tensor, of: Tensor) -> bool:
-    """Whether repeating went only along axes of size one or new ones."""
-    pairs = zip(reversed(result.shape), reversed(of.shape), strict=False)
-    return all(size in (1, wide) for wide, size in pairs)
+def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[Tensor]:
+    """All leaves to which plain autograd would carry gradients, not through the nodes ``until``."""
+    found = (value,) if isinstance(value, Tensor) else tensors(value)
+    waiting = [one.grad_fn for one in found if one.grad_fn is not None]
+    seen = {*waiting, *until}
+    while waiting:
+        node = waiting.pop()
+        following = node.next_functions
+        if not following:
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, Tensor):
+                yield leaf
+        for one, _ in following:
+            if one is not None and one not in seen:
+                seen.add(one)
+                waiting.append(one)
 
 
 REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, torch.broadcast_to}
@@ -615,14 +775,3 @@ REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, tor
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.
 CONTENT_OF_FIRST = {Tensor.to, Tensor.type_as}
-
-
-def _leaves_axis(index: Any, axis: int, ndim: int) -> bool:
-    """Say whether an index takes all of an axis in order."""
-    items = list(index) if isinstance(index, tuple) else [index]
-    for at, item in enumerate(items):
-        if item is Ellipsis:
-            items[at : at + 1] = [slice(None)] * (ndim - len(items) + 1)
-            break
-    plain = all(isinstance(item, int | slice) for item in items)
-    return plain and axis >= 0 and (axis >= len(items) or items[axis] == slice(None))

@@ -185,6 +185,8 @@ def _each(description: Description, change: Callable[..., torch.Tensor]) -> Call
 
 
 _SEED = 20_240_229
+# Models with more parameters are probed in their own precision, which takes a third of the memory.
+LARGEST_DOUBLE = 10_000_000
 _PLAIN = frozenset(vars(nn.Module()))
 _REFUSALS = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError)
 
@@ -301,19 +303,27 @@ def shaken_copies(model: nn.Module, *, double: bool, copies: int = 3) -> Iterato
         yield Shaken(copied, 1e-5 if double else 1e-3)
 
 
-def copy_for_probing(model: nn.Module, *, loss: Loss | None, description: Description) -> Subject:
-    """Copy ``model`` for probing and find value ranges that it accepts."""
+def copy_for_probing(
+    model: nn.Module, *, loss: Loss | None, description: Description, as_it_is: bool = False
+) -> Subject:
+    """Copy ``model`` for probing and find value ranges that it accepts.
+
+    It is probed in training mode, or ``as_it_is``; in double precision if that is possible and
+    does not take much memory.
+    """
     try:
         prototype = copy.deepcopy(model).to("cpu")
     except (RuntimeError, TypeError, NotImplementedError, AttributeError) as error:
         raise NotApplicable(
             f"the model cannot be copied, so it cannot be probed without touching it: {error}"
         ) from error
-    # Not the modes that it is in: loops call train(), and what is frozen by eval() thaws then.
-    prototype.train()
+    if not as_it_is:
+        # Loops call train(), and what is frozen by eval() thaws then.
+        prototype.train()
     perturb_weights(prototype)
     failures = []
-    for double in (True, False):
+    is_large = sum(one.numel() for one in model.parameters()) > LARGEST_DOUBLE
+    for double in (False,) if is_large else (True, False):
         changed = copy.deepcopy(prototype).double() if double else prototype
         subject = Subject(changed, _copied(loss, double), description, double)
         try:

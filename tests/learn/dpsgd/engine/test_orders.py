@@ -111,6 +111,15 @@ def added(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
     return model.inner(torch.zeros_like(rows).index_add(0, order, rows)).tanh()[order]
 
 
+def shifted(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+    """Padding in front and cropping behind moves every row by one; a copy of the last one stays."""
+    wide = F.pad(rows, (0, 0, 1, -1)) if len(rows) > 1 else rows
+    inner = model.inner(wide).tanh()
+    back = F.pad(inner, (0, 0, -1, 1)) if len(rows) > 1 else inner
+    last = (torch.arange(len(rows)) == len(rows) - 1)[:, None] & (lengths > -1)[:, None]
+    return torch.where(last, model.inner(rows).tanh(), back)
+
+
 def row_by_row(write: Callable[[Tensor, int, Tensor], object]) -> Callable[..., Tensor]:
     """Order the rows by writing them into another tensor one by one."""
 
@@ -163,6 +172,7 @@ WAYS = [
     buckets,
     put,
     added,
+    shifted,
     *(pytest.param(row_by_row(write), id=f"written by {name}") for name, write in WRITES.items()),
 ]
 

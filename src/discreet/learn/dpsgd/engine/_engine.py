@@ -545,7 +545,7 @@ class BlackBoxes:
                 return run(copies, *varying), out_axis
         except DiscreetError:
             raise
-        except (RuntimeError, IndexError) as reason:
+        except (RuntimeError, IndexError, ValueError) as reason:
             # Not its words: they may hold a value of an example.
             _log.warning(
                 "%s: vmap cannot follow it, so its examples run one by one (%s)",
@@ -556,7 +556,7 @@ class BlackBoxes:
             return one_by_one(single, copies, varying, in_dims, out_axis), out_axis
         except DiscreetError:
             raise
-        except (RuntimeError, IndexError) as reason:
+        except (RuntimeError, IndexError, ValueError) as reason:
             failure = type(reason).__name__
         # Out here, where it has no other error behind it.
         raise RuntimeError(

@@ -113,6 +113,11 @@ def _squeezed(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
     return axis - len([dim for dim in set(named) if dim < axis and shape[dim] == 1])
 
 
+def _padded(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    widths = args[1] if len(args) > 1 else kwargs["pad"]
+    return axis if axis < args[0].ndim - len(widths) // 2 else REORDERED
+
+
 def _selected(_: Sequence[Any], __: dict[str, Any], ___: int) -> int:
     """What is taken, counted or put by values has its examples anywhere."""
     return REORDERED
@@ -259,6 +264,7 @@ MOVES: dict[Any, Move] = {
         _selected,
     ),
     torch.Tensor.__getitem__: _indexed,
+    F.pad: _padded,
 }
 
 # From the arguments and the axes of those with examples, by place, to the axis of the result.
@@ -297,9 +303,11 @@ _SAME_SHAPE = (
 _ACTIVATIONS = (
     "relu gelu silu elu selu celu leaky_relu relu6 hardswish hardsigmoid hardtanh mish "
     "softplus softsign tanh sigmoid logsigmoid dropout alpha_dropout softmax log_softmax glu "
-    "normalize layer_norm rms_norm group_norm instance_norm max_pool1d max_pool2d max_pool3d "
+    "normalize layer_norm rms_norm group_norm instance_norm batch_norm local_response_norm "
+    "dropout1d dropout2d dropout3d feature_alpha_dropout rrelu prelu tanhshrink "
+    "max_pool1d max_pool2d max_pool3d "
     "avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_max_pool1d adaptive_max_pool2d scaled_dot_product_attention pad"
+    "adaptive_max_pool1d adaptive_max_pool2d scaled_dot_product_attention"
 )
 # Element by element, or along inner axes; shapes are row_copies at their ends.
 KEEPING = frozenset(

@@ -24,7 +24,7 @@ from discreet.privacy import PureDP
 from harness import ROOT, Run, Suite, target
 
 PEER = ROOT / ".venv-local"
-PACKAGES = ("pure-ldp==1.2.0", "multi-freq-ldpy", "scikit-learn", "statsmodels", "xxhash<4")
+PACKAGES = ("pure-ldp==1.2.0", "multi-freq-ldpy==0.2.5", "scikit-learn", "statsmodels", "xxhash<4")
 MILLION = 1_000_000
 DOMAINS = {64: 0.5, 1_024: 0.7, 100_000: 3.0}
 BATCHES = [(10**4, 1), (10**6, 4), (10**8, 1), (10**8, 4)]

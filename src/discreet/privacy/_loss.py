@@ -277,9 +277,7 @@ class Loss(metaclass=_Checked):
     def shuffled(self, *, population: int) -> Loss:
         """Return what one report costs when reports of ``population`` people are shuffled.
 
-        The loss must be that of one local report: a finite epsilon at delta 0, under replace.
-        Everybody uses a randomizer of this epsilon, and a trusted shuffler hides who sent which
-        report, and when.
+        All use a randomizer of this epsilon; a trusted shuffler hides who sent what, and when.
 
         Parameters
         ----------
@@ -293,16 +291,8 @@ class Loss(metaclass=_Checked):
 
         Raises
         ------
-        RelationMismatch
-            If the loss is not under replace.
-        NotApplicable
-            If the loss has no finite epsilon at delta 0.
-
-        Examples
-        --------
-        >>> from discreet.privacy import RandomizedResponse
-        >>> round(RandomizedResponse(1.0).shuffled(population=10_000).epsilon(delta=1e-6), 4)
-        0.0433
+        RelationMismatch, NotApplicable
+            If the loss is not under replace, or has no finite epsilon at delta 0.
         """
         from discreet.privacy._shuffling import Shuffled
 

@@ -48,6 +48,10 @@ class Shuffled(Loss):
 
     Build it with ``.shuffled(population=)``. The pair dominates that of every randomizer with the
     same epsilon; a given one may cost less.
+
+    >>> from discreet.privacy import RandomizedResponse
+    >>> round(RandomizedResponse(1.0).shuffled(population=10_000).epsilon(delta=1e-6), 4)
+    0.0433
     """
 
     base: Loss

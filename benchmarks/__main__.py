@@ -12,7 +12,7 @@ import os
 import sys
 
 # Timings beside peers are of one thread each; this must be set before numpy is imported.
-ONE_THREAD = {"accounting", "curator_engine"}
+ONE_THREAD = {"accounting", "curator_engine", "synth"}
 
 
 def main() -> int:

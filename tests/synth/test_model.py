@@ -131,7 +131,8 @@ def test_the_estimator_has_the_form_of_scikit_learn() -> None:
     from sklearn.base import clone
     from sklearn.exceptions import NotFittedError
 
-    made = Synthesizer(epsilon=1, delta=1e-6, schema=SCHEMA, insecure_seed=3)
+    odd = {"bins": {"paid": [np.int64(1), 500]}, "groups": np.int64(30)}
+    made = Synthesizer(epsilon=1, delta=1e-6, schema=SCHEMA, insecure_seed=3, **odd)
     assert clone(made).get_params() == made.get_params()
     with pytest.raises(NotFittedError):
         made.sample()

@@ -11,7 +11,7 @@ noisy histogram.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
@@ -218,7 +218,13 @@ class Groups:
 
 
 def group_cells(
-    cells: FineCells, noisy: NDArray[np.float64], stddev: float, total: float, *, most: int
+    cells: FineCells,
+    noisy: NDArray[np.float64],
+    stddev: float,
+    total: float,
+    *,
+    most: int,
+    alone: Iterable[int] = (),
 ) -> Groups:
     """Join the fine cells of a column by its noisy histogram.
 
@@ -234,11 +240,15 @@ def group_cells(
         The noisy number of rows.
     most
         About how many groups a column of numbers gets, beside those that stand out.
+    alone
+        Cells that are not joined to others.
 
     """
     projected = project(noisy, total)
+    single = np.zeros(cells.size, dtype=bool)
+    single[list(alone)] = True
     if cells.labels is not None:
-        rare = noisy < _BELIEVED * stddev
+        rare = (noisy < _BELIEVED * stddev) & ~single
         group_of = np.cumsum(~rare) - 1
         if rare.all():
             group_of = np.zeros(cells.size, dtype=np.int64)
@@ -247,7 +257,7 @@ def group_cells(
         return _with_shares(group_of.astype(np.int64), projected)
     if cells.size <= 2:
         return _with_shares(np.arange(cells.size), projected)
-    spike = noisy > max(total / _SPIKE_SHARE, _SPIKE_NOISE * stddev)
+    spike = single | (noisy > max(total / _SPIKE_SHARE, _SPIKE_NOISE * stddev))
     rest = max(float(noisy[~spike].sum()), 1.0)
     group_of = np.zeros(cells.size, dtype=np.int64)
     group, mass, joined = -1, math.inf, 0
@@ -288,3 +298,18 @@ def group_names(cells: FineCells, groups: Groups) -> list[str]:
         else:
             found.append(", ".join(cells.labels[one] for one in members))
     return found
+
+
+def cell_of(argument: str, cells: FineCells, schema: Schema, value: Any) -> int:
+    """Return the fine cell of a public value; one that is not in the domain raises."""
+    column = schema.columns[cells.name]
+    read = column.read_object(value)
+    strange = cells.kind == "label" and str(value) not in (cells.labels or ())
+    if math.isnan(read) or strange:
+        raise InvalidValue(argument, value, "a value of the column's domain")
+    stored = float(column.to_domain(np.array([read]))[0])
+    if cells.labels is None and stored != read:
+        raise InvalidValue(argument, value, "a value of the column's domain")
+    if cells.kind == "real":
+        stored = round(stored / float(cells.step))
+    return int(cells.encode(np.array([stored], dtype=np.int64))[0])

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PAIRS = 20
-_WINDOW = 50
-_SLOW = 1e-3
+_LEAST, _WINDOW = 300, 100
+_SLOW = 1e-4
 
 
 @final
@@ -174,7 +174,7 @@ def fit_tree(
             for one, place in zip(merged, places, strict=True)
         ]
         first = np.concatenate(parts)
-    misfits: list[float] = []
+    values_of_f: list[float] = []
 
     def evaluate(theta: NDArray[np.float64]) -> Point:
         potentials = [one.copy() for one in base]
@@ -200,17 +200,19 @@ def fit_tree(
         gap = found - targets
         bent = pull * theta
         value = log_z - _dot(theta, targets) + 0.5 * _dot(theta, bent)
-        misfits.append(float(np.sum(gap * gap / variance)) * total * total)
+        values_of_f.append(value)
         if watch is not None:
-            watch(len(misfits))
+            watch(len(values_of_f))
         return Point(theta, value, gap + bent, found + pull, conditionals)
 
     def is_done() -> bool:
-        if len(misfits) >= evaluations:
+        if len(values_of_f) >= evaluations:
             return True
-        if len(misfits) <= _WINDOW:
+        if len(values_of_f) < _LEAST:
             return False
-        return abs(misfits[-1] - misfits[-1 - _WINDOW]) <= _SLOW * misfits[-1]
+        # Trial steps may be worse: only the best counts.
+        before, best = min(values_of_f[:-_WINDOW]), min(values_of_f)
+        return before - best <= _SLOW * (values_of_f[0] - best)
 
     best = minimise(evaluate, first, is_done)
     theta, conditionals = best.theta, best.conditionals

@@ -19,7 +19,7 @@ from discreet.learn import digest_model, read_model, write_model, write_model_fi
 from discreet.privacy import Relation
 from discreet.randomness import source as random_source
 from discreet.synth._budget import GaussianBudget
-from discreet.synth._cells import FineCells, Groups, group_names
+from discreet.synth._cells import Groups, cell_of, group_names
 from discreet.synth._fitting import Measurement
 from discreet.synth._sampling import sample_rows
 from discreet.synth._tree import Columns, JunctionTree, count_cells
@@ -152,7 +152,7 @@ class SyntheticModel:
             wanted = np.zeros(cells.size, dtype=bool)
             values = value if isinstance(value, list | tuple | set | frozenset) else [value]
             for one in values:
-                wanted[_cell_of(cells, self.schema, one)] = True
+                wanted[cell_of(f"given[{name!r}]", cells, self.schema, one)] = True
             inside = np.where(wanted, held.share, 0.0)
             mass = held.join(inside)
             if not mass.any():  # the noise left nothing of what is asked for
@@ -355,20 +355,6 @@ class SyntheticModel:
 def _read_measured(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
     columns: Columns = tuple(int(at) for at in one["columns"])
     return Measurement(columns, values, np.full(values.shape, float(one["variance"])))
-
-
-def _cell_of(cells: FineCells, schema: Schema, value: Any) -> int:
-    """Return the fine cell of a public value; one that is not in the domain raises."""
-    column = schema.columns[cells.name]
-    read = column.read_object(value)
-    if math.isnan(read) or (cells.kind == "label" and str(value) not in (cells.labels or ())):
-        raise InvalidValue(f"given[{cells.name!r}]", value, "a value of the column's domain")
-    stored = float(column.to_domain(np.array([read]))[0])
-    if cells.labels is None and stored != read:
-        raise InvalidValue(f"given[{cells.name!r}]", value, "a value of the column's domain")
-    if cells.kind == "real":
-        stored = round(stored / float(cells.step))
-    return int(cells.encode(np.array([stored], dtype=np.int64))[0])
 
 
 def measured_columns(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,6 +19,7 @@ from discreet.privacy import GDP, Loss, Relation
 from discreet.randomness import source as random_source
 from discreet.synth._budget import GaussianBudget
 from discreet.synth._cells import FineCells, Groups, fine_cells, group_cells, project
+from discreet.synth._constraints import Forbidden
 from discreet.synth._counting import count_tables
 from discreet.synth._fitting import Measurement, fit_tree
 from discreet.synth._model import SyntheticModel, finish, measured_columns
@@ -30,7 +31,7 @@ from discreet.synth._selection import (
     list_candidates,
     workload_weights,
 )
-from discreet.synth._tree import Columns, JunctionTree, count_cells
+from discreet.synth._tree import Columns, DecomposableGraph, JunctionTree, count_cells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,6 +66,8 @@ class OneShot:
         The most evaluations of the fit.
     bins
         For some columns of numbers, the number of public fine cells, or where they begin.
+    forbid
+        Pairs of values that no row has, such as ``{"sex": "Male", "relationship": "Wife"}``.
 
     """
 
@@ -72,8 +75,9 @@ class OneShot:
     groups: int = 32
     max_cells: int = 8_000
     strength: float = 0.01
-    evaluations: int = 300
+    evaluations: int = 2_000
     bins: Mapping[str, Any] = field(default_factory=dict)
+    forbid: Sequence[Mapping[str, Any]] = ()
 
     def __post_init__(self) -> None:
         _validate.integer("groups", self.groups, at_least=2, at_most=1 << 12)
@@ -129,6 +133,7 @@ class OneShot:
                 raise InvalidValue("delta", None, "a delta, or expected_rows in the schema")
             delta = default_delta(schema.expected_rows)
         cells = fine_cells(schema, self.bins)
+        Forbidden.read(self.forbid, schema, cells)
         if sum(one.size for one in cells) > _MOST_CELLS:
             raise InvalidValue("schema", "its columns", f"at most {_MOST_CELLS} cells in all")
         candidates, budget, why = _affordable(
@@ -233,14 +238,15 @@ class SynthesisPlan:
             "target": self.target,
             "order": self.order,
             "reason": self.reason,
-            "groups": self.method.groups,
-            "max_cells": self.method.max_cells,
-            "strength": self.method.strength,
-            "evaluations": self.method.evaluations,
+            "groups": int(self.method.groups),
+            "max_cells": int(self.method.max_cells),
+            "strength": float(self.method.strength),
+            "evaluations": int(self.method.evaluations),
             "bins": {
-                name: list(one) if isinstance(one, list | tuple) else one
+                name: [float(cut) for cut in one] if isinstance(one, list | tuple) else int(one)
                 for name, one in self.method.bins.items()
             },
+            "forbid": [dict(one) for one in self.method.forbid],
             **self.budget.to_json(),
         }
 
@@ -259,6 +265,7 @@ class SynthesisPlan:
                 document["strength"],
                 document["evaluations"],
                 dict(document["bins"]),
+                list(document["forbid"]),
             )
             budget = GaussianBudget.from_json(document, relation)
             return cls(
@@ -400,13 +407,21 @@ def _synthesise(
     exact = count_tables(table, cells, [None] * count, [(at,) for at in range(count)])
     noisy = budget.add_to_columns([counts for _, counts in exact], bits)
     total = _noisy_total(noisy)
+    forbidden = Forbidden.read(method.forbid, plan.schema, cells)
     groups = [
-        group_cells(one, histogram, budget.column_stddev, total, most=method.groups)
-        for one, histogram in zip(cells, noisy, strict=True)
+        group_cells(
+            one,
+            histogram,
+            budget.column_stddev,
+            total,
+            most=method.groups,
+            alone=forbidden.alone(at),
+        )
+        for at, (one, histogram) in enumerate(zip(cells, noisy, strict=True))
     ]
     joined = [held.join(histogram) for held, histogram in zip(groups, noisy, strict=True)]
     watch("choice", 0, 1)
-    choice = _choose(plan, table, groups, joined, total, bits)
+    choice = _choose(plan, table, groups, joined, total, bits, list(forbidden.pairs))
     stddevs = budget.table_stddevs(choice.shares)
     watch("tables", 0, 1)
     measured = measured_columns(groups, noisy, budget.column_stddev)
@@ -421,6 +436,7 @@ def _synthesise(
         total,
         strength=method.strength,
         evaluations=method.evaluations,
+        impossible=forbidden.masks(groups, tree.sizes),
         watch=lambda at: watch("fit", at, method.evaluations),
     )
     return SyntheticModel(
@@ -448,6 +464,7 @@ def _choose(
     joined: list[NDArray[np.float64]],
     total: float,
     bits: Source,
+    needed: list[Columns],
 ) -> Choice:
     """Return which tables to measure; where nothing is compared, those with the target."""
     sizes = [held.size for held in groups]
@@ -460,9 +477,13 @@ def _choose(
             for at in range(count)
             if target is not None and at != target
         ]
-        pairs = [one for one in pairs if count_cells(sizes, one) <= most]
-        share = [1.0 / len(pairs)] * len(pairs) if pairs else []
-        return Choice(tuple(pairs), tuple(pairs), tuple(share))
+        graph = DecomposableGraph(sizes)
+        graph.grow(needed, most_cells=1 << 62)
+        graph.grow(pairs, most_cells=most)
+        cliques = tuple(graph.cliques())
+        held = [one for one in pairs if any(set(one) <= set(two) for two in cliques)]
+        share = [1.0 / len(held)] * len(held) if held else []
+        return Choice(cliques, tuple(held), tuple(share))
     parts = [project(one, total) for one in joined]
     candidates = list_candidates(count, plan.order)
     fitting = [one for one in candidates if count_cells(sizes, one) <= most]
@@ -478,4 +499,5 @@ def _choose(
         workload_weights(count, _ORDER, target),
         unit_stddev=plan.budget.table_stddevs([1.0])[0],
         most_cells=most,
+        needed=needed,
     )

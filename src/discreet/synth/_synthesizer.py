@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -44,7 +44,7 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
         The column that matters most; that of the schema by default.
     relation
         ``"add_remove"`` or ``"replace"``.
-    groups, max_cells, bins
+    groups, max_cells, bins, forbid
         As for :class:`OneShot`.
     insecure_seed
         For tests only: the noise can be computed from it.
@@ -70,6 +70,7 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
         groups: int = 32,
         max_cells: int = 8_000,
         bins: Mapping[str, Any] | None = None,
+        forbid: Sequence[Mapping[str, Any]] = (),
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -81,6 +82,7 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
         self.groups = groups
         self.max_cells = max_cells
         self.bins = bins
+        self.forbid = forbid
         self.insecure_seed = insecure_seed
 
     def planned(self) -> SynthesisPlan:
@@ -93,6 +95,7 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
             groups=self.groups,
             max_cells=self.max_cells,
             bins=dict(self.bins or {}),
+            forbid=tuple(self.forbid),
         )
         return how.plan(self.schema, epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 

@@ -27,13 +27,15 @@ MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
-.PHONY: help demo test test-slow coverage duplicates judge-calculus judge-certificates lint bench \
-        bench-curator reproduce-local stress-curator mutants-code figures docs clean distclean $(MEASURED) $(RECORDS)
+.PHONY: help demo test test-slow test-lowest coverage duplicates judge-calculus judge-certificates \
+        lint bench bench-curator reproduce-local stress-curator mutants-code figures docs clean \
+        distclean $(MEASURED) $(RECORDS)
 
 help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
+	@echo "make test-lowest        the tests of make test on the lowest allowed numpy and scipy"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
 	@echo "                        (LEAVES=0.1: a random tenth of them)"
@@ -91,7 +93,7 @@ duplicates: $(VENV)/installed-test
 	$(BIN)/python benchmarks/duplicates.py src/discreet
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
+test test-slow test-lowest judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
@@ -100,6 +102,20 @@ test: lint
 test-slow: $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,pytest -m slow)
 	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
+
+# The lower bounds of pyproject.toml, laid over the environment; not torch, which is tried in one
+# version only.
+LOWEST := numpy==2.1.0 scipy==1.15.0 scikit-learn==1.6.0
+build/lowest: pyproject.toml | $(VENV)/installed-test
+	$(call stage,install: $(LOWEST))
+	@rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
+	    --no-deps --target $@ $(LOWEST)
+	@touch $@
+
+test-lowest: build/lowest
+	$(call stage,pytest on the lowest versions)
+	PYTHONPATH=build/lowest $(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge'
 
 # Branches that the tests of make test run through; the floor is in pyproject.toml.
 coverage: $(VENV)/installed-test

@@ -542,6 +542,18 @@ def test_every_direct_dependency_is_pinned_inside_its_range() -> None:
         assert pinned[canonicalize_name(requirement.name)] in requirement.specifier
 
 
+def test_the_lowest_versions_that_are_tried_are_the_lowest_allowed() -> None:
+    named = re.search(r"^LOWEST := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert named is not None
+    tried = dict(text.split("==") for text in named.group(1).split())
+    extras = PROJECT["project"]["optional-dependencies"]["tables"]
+    for requirement in map(Requirement, [*PROJECT["project"]["dependencies"], *extras]):
+        if requirement.name in tried:
+            lowest = {str(one.version) for one in requirement.specifier if one.operator == ">="}
+            assert {tried.pop(requirement.name).removesuffix(".0")} == lowest
+    assert tried == {}
+
+
 def test_warnings_are_errors_and_types_are_strict() -> None:
     assert PROJECT["tool"]["pytest"]["ini_options"]["filterwarnings"][0] == "error"
     assert PROJECT["tool"]["mypy"]["strict"] is True

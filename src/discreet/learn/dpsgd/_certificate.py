@@ -69,7 +69,8 @@ def certify_run(
 
 
 def _without_head(plan: Plan) -> dict[str, Any]:
-    return {key: value for key, value in plan.to_json().items() if _HEAD.get(key) != value}
+    stated = plan.to_json()
+    return {key: stated[key] for key in stated if (key, stated[key]) not in _HEAD.items()}
 
 
 def plan_of(certificate: Certificate) -> Plan:

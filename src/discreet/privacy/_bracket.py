@@ -344,7 +344,8 @@ def _epsilon_attempt(
     high, low = math.inf, 0.0
     if infinite_mass(upper) < delta:
         high = _epsilon_of(upper, delta, tilt, blur, is_upper=True)
-    if tight:
+    if tight and math.isfinite(high):
+        # Where what was cut off decides, delta is below the range of the search: see no further.
         low = _epsilon_of(lower, delta, tilt, blur, is_upper=False, guess=high)
     return Bounds(low, min(high, _finite_top(upper)) if math.isfinite(high) else high)
 

@@ -37,7 +37,6 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy._composition import compose
 from discreet.privacy._gaussian import GDP, Gaussian
 from discreet.privacy._loss import MOST, Loss, Relation, check_loss, wrap
-from discreet.privacy._normal_mixtures import normal_mass
 from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side
 from discreet.privacy._renyi import curve
 
@@ -250,6 +249,8 @@ class _Law:
 
 def _one_term(mu: float, step: float, tail: float, *, above: bool) -> _Law:
     """Return the law of W = exp(mu Z - mu^2 / 2)."""
+    from discreet.privacy._normal_mixtures import normal_mass
+
     reach = float(-special.ndtri(tail)) + 0.5
     first = math.floor((-reach * mu - 0.5 * mu * mu) / step)
     last = math.ceil((reach * mu + 0.5 * mu * mu) / step)

@@ -79,7 +79,7 @@ def spark() -> Iterator[None]:
 
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     session = (
-        SparkSession.builder.master("local[1]")
+        SparkSession.builder.master("local[1,4]")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "1")
         .config("spark.driver.host", "127.0.0.1")

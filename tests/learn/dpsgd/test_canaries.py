@@ -122,8 +122,8 @@ def density(seen, centre, stddev):
 def test_scores_are_the_likelihood_ratio_summed_over_all_ways_to_take_part(
     sampler, relation
 ) -> None:
-    if (sampler, relation) in {("poisson", "replace"), ("without_replacement", "add_remove")}:
-        with pytest.raises(ValueError, match=r"replace|add_remove"):
+    if (sampler, relation) == ("without_replacement", "add_remove"):
+        with pytest.raises(ValueError, match="replace"):
             plan_of(sampler=sampler, relation=relation)
         return
     sizes = {"full": 12, "shuffled": 4}

@@ -32,7 +32,9 @@ def all_counts(schema: Schema, engine: str, **options: Any) -> list[np.ndarray]:
     table = open_table(data_of(schema), schema, engine=engine, key=KEY, **options)
     cells = fine_cells(schema, {"paid": 7})
     sets = [(at,) for at in range(len(cells))] + list_candidates(len(cells), 3)[:12]
-    return [counts for _, counts in count_tables(table, cells, [None] * len(cells), sets)]
+    found = [counts for _, counts in count_tables(table, cells, [None] * len(cells), sets)]
+    table.close()
+    return found
 
 
 def same(schema: Schema, engine: str, **options: Any) -> bool:
@@ -73,7 +75,7 @@ def test_a_seed_gives_the_same_model_on_other_engines() -> None:
     assert len(digests) == 1
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def spark() -> Iterator[None]:
     from pyspark.sql import SparkSession
 
@@ -90,12 +92,17 @@ def spark() -> Iterator[None]:
     session.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def ray() -> Iterator[None]:
+    """Ray leaves files and processes to the garbage collector, when it starts and when it ends."""
     import ray
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        open_table(data_of(SCHEMA), SCHEMA, engine="ray", partitions=1).close()
+        gc.collect()
     yield
-    with warnings.catch_warnings():  # it leaves processes to the garbage collector
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         ray.shutdown()
         gc.collect()

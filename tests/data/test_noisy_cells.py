@@ -36,7 +36,7 @@ def exact_cells(rows):
     return np.concatenate(parts)
 
 
-@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
 def test_the_noise_covers_what_one_row_changes(relation):
     rows = list(itertools.product(VALUES, repeat=2))
     empty = exact_cells([])

@@ -67,7 +67,7 @@ def test_every_kind_of_repair_is_counted():
     assert exact([{**GOOD, "ward": "other"}])[4] == 0
 
 
-@pytest.mark.parametrize("relation", list(Relation))
+@pytest.mark.parametrize("relation", [Relation.ADD_REMOVE, Relation.REPLACE])
 def test_the_noise_covers_one_row(relation):
     rows = [
         {name: (BAD if bad else GOOD)[name] for name, bad in zip(SCHEMA.columns, some, strict=True)}

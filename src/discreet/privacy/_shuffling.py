@@ -50,8 +50,8 @@ class Shuffled(Loss):
     same epsilon; a given one may cost less.
 
     >>> from discreet.privacy import RandomizedResponse
-    >>> round(RandomizedResponse(1.0).shuffled(population=10_000).epsilon(delta=1e-6), 4)
-    0.0433
+    >>> round(RandomizedResponse(1.0).shuffled(population=10_000).epsilon(delta=1e-6), 3)
+    0.043
     """
 
     base: Loss

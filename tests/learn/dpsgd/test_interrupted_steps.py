@@ -59,6 +59,7 @@ def test_a_seeded_run_that_goes_on_has_no_noise_of_the_steps_before(width):
                 earlier_plans={},
                 notes={},
                 facts={},
+                looked_at=[],
                 vouched=True,
             )
         return run

@@ -2,8 +2,8 @@
 
 CPU seconds of client and server together, ours with the operating system's bits and exact coins.
 The peers run in an environment of their own, .venv-local, on at most 2,000 people (200 at 100,000
-values), and are scaled linearly to a million, which the table says. Rounds are interleaved and the
-median counts. Then: the measured variance beside its formula, and brackets of shuffled batches.
+values), once and after ours, and are scaled linearly to a million, which the table says. Then: the
+measured variance beside its formula, and brackets of shuffled batches.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def test_the_table_is_met_within_a_thousandth(noise, batches, epochs, delta, low
     assert bounds.width <= 1e-3 * bounds.upper
     assert bounds.lower <= high + 5e-5
     assert bounds.upper >= low - 5e-5
-    assert bounds.upper < (epochs * Gaussian(noise).poisson(rate=1 / batches)).epsilon(delta=delta)
+    assert bounds.upper < (epochs * Gaussian(noise)).epsilon(delta=delta)
 
 
 def test_a_cut_epoch_costs_less_than_a_whole_one_and_than_poisson_steps():

@@ -54,7 +54,7 @@ def train(place, sampler):
 
     def noted(self):
         real(self)
-        os.write(log, f"{self._step}\n".encode())
+        os.write(log, f"{self._step.number}\n".encode())
         time.sleep(0.002)
 
     Private._begin_step = noted

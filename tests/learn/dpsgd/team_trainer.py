@@ -82,7 +82,7 @@ def stopping(at):
 
     def begin(self):
         real(self)
-        held.append(self._step)
+        held.append(self._step.number)
         if held == list(range(at + 1)):
             raise Stop
 

@@ -89,9 +89,9 @@ def test_who_is_no_candidate_sends_a_report_like_anybody() -> None:
     "epsilon",
     [2, *(pytest.param(e, marks=pytest.mark.slow) for e in (Fraction(1, 100), 1, 4, 8, 16, 30))],
 )
+@mpmath.workdps(25)
 def test_the_density_ratio_by_quadrature_is_at_most_e_to_the_epsilon(epsilon: Fraction) -> None:
     """The density against N(0, I/d) depends on <u, v> alone, for d from 1 to 1,000 and any d."""
-    mpmath.mp.dps = 25
     chance, threshold, _ = _choose_cap(float(epsilon))
     p = mpmath.mpf(chance.numerator) / chance.denominator
     for dimension in (1, 1_000):

@@ -225,8 +225,8 @@ def test_cells_have_the_whole_mass_and_convolve_like_a_fine_grid(population):
     assert low <= bounds.upper <= 1.02 * high
 
 
+@mpmath.workdps(40)
 def test_tails_of_the_binomial_are_as_accurate_as_is_counted_on():
-    mpmath.mp.dps = 40
     for clones, deviations in itertools.product((50, 3_000, 10**6), (0.0, 1.0, 4.0, 13.0)):
         k = math.ceil(clones / 2 + deviations * math.sqrt(clones) / 2)
         if k > clones:

@@ -6,17 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
 
 from discreet.certificate import Certificate
 from discreet.curator.service import Collector, create_collector, run_collector
 from discreet.errors import DataCorrupt, InvalidValue
 from discreet.local import FrequencyOracle, read_plan, write_plan
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it asks for httpx2, which the project does not need
+    from starlette.testclient import TestClient
 
 PLAN = write_plan(["tea", "coffee", "milk"], 2)
 ORACLE = read_plan(PLAN)

@@ -10,9 +10,14 @@ PIP     := $(BIN)/python -m pip install --quiet --no-input --disable-pip-version
 # Pictures are drawn without a display, and nothing is written to the home directory.
 export MPLBACKEND := Agg
 export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
+# Compiled modules are kept, else every process of the tests compiles all of src again.
+export PYTHONDONTWRITEBYTECODE :=
 
 # bench-learners-defaults is learners-defaults.
 after_dash = $(patsubst $(firstword $(subst -, ,$1))-%,%,$1)
+
+# A worker begins with one half of the tests, so that what the tests of a file share is made once.
+PYTEST  := $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 stage = @printf '\n==> %s\n' "$(1)"
 
@@ -21,18 +26,19 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service learners learners-defaults local noise \
               schema-bounds synth training walks
-PAPERS     := attacks audit detection dpsgd local-model mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit correlated detection dpsgd local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
-.PHONY: help demo test test-slow test-lowest coverage duplicates judge-calculus judge-certificates \
+.PHONY: help demo demo-local test test-slow test-lowest coverage duplicates judge-calculus judge-certificates \
         lint bench bench-curator reproduce-local stress-curator mutants-code figures docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
 	@echo "make demo               claim, attack, audit, certificate: digits, in discreet-demo/"
+	@echo "make demo-local         100,000 simulated phones report over TLS, in discreet-local/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make test-lowest        the tests of make test on the lowest allowed numpy and scipy"
@@ -40,7 +46,7 @@ help:
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
 	@echo "                        (LEAVES=0.1: a random tenth of them)"
 	@echo "make duplicates         lines that stand twice in src"
-	@echo "make coverage           which branches the tests of make test run through, with a floor"
+	@echo "make coverage           which branches the tests of make test run through at least"
 	@echo "make lint               the static part of make test"
 	@echo "make bench-NAME         measure, beside targets and peers (QUICK=1: little of all)"
 	@echo "                        accounting curator learners learners-defaults local noise"
@@ -71,6 +77,11 @@ demo: $(VENV)/installed-demo
 	@rm -rf discreet-demo
 	$(BIN)/discreet demo --out discreet-demo
 
+demo-local: $(VENV)/installed-test
+	$(call stage,discreet local simulate)
+	@rm -rf discreet-local
+	$(BIN)/discreet local simulate --out discreet-local
+
 lint: $(VENV)/installed-test
 	$(call stage,ruff check)
 	$(BIN)/ruff check .
@@ -93,15 +104,15 @@ duplicates: $(VENV)/installed-test
 	$(BIN)/python benchmarks/duplicates.py src/discreet
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow test-lowest judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
+test test-slow test-lowest coverage judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
-	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' --durations=25
+	$(PYTEST) -m 'not slow and not judge' --durations=25
 
 # Says which tests need PostgreSQL, Java 17 or Chromium if these are missing; with CI set that fails.
 test-slow: $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,pytest -m slow)
-	$(BIN)/pytest -n $(WORKERS) -m slow --durations=25
+	$(PYTEST) -m slow --durations=25
 
 # The lower bounds of pyproject.toml, laid over the environment; not torch, which is tried in one
 # version only.
@@ -115,22 +126,23 @@ build/lowest: pyproject.toml | $(VENV)/installed-test
 
 test-lowest: build/lowest
 	$(call stage,pytest on the lowest versions)
-	PYTHONPATH=build/lowest $(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge'
+	PYTHONPATH=build/lowest $(PYTEST) -m 'not slow and not judge'
 
-# Branches that the tests of make test run through; the floor is in pyproject.toml.
+# The least share of branches that the tests of make test run through: of each parametrized test, the
+# first and the last case only. The floor is in pyproject.toml.
 coverage: $(VENV)/installed-test
 	$(call stage,pytest --cov)
-	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not judge' -q --cov --cov-report=term
+	$(PYTEST) -m 'not slow and not judge' -q --few-cases --cov --cov-report=term
 
 # Every order of every release by brute force, groups and samples by mpmath.
 judge-calculus: $(VENV)/installed-test
 	$(call stage,pytest tests/privacy/test_judge_calculus.py)
-	$(BIN)/pytest -n $(WORKERS) tests/privacy/test_judge_calculus.py
+	$(PYTEST) tests/privacy/test_judge_calculus.py
 
 # LEAVES=0.1 flips a random tenth of the leaves.
 judge-certificates: $(VENV)/installed-test
 	$(call stage,pytest tests/report/test_every_leaf.py)
-	$(BIN)/pytest -n $(WORKERS) tests/report/test_every_leaf.py
+	$(PYTEST) tests/report/test_every_leaf.py
 
 bench: $(addprefix bench-,$(BENCHES))
 bench-curator: bench-curator-engine bench-curator-service
@@ -140,6 +152,7 @@ mutants-code: stress-mutants-code
 
 # Measured beside target; a miss fails. Data sets are read from $$DISCREET_DATA, ../shared/data or the
 # web; peers that need other packages get an environment of their own, which the script makes.
+stress-mutants-code: $(VENV)/installed-test
 $(MEASURED): $(VENV)/installed-judges
 	$(call stage,$@)
 	$(BIN)/python benchmarks run $(subst -,_,$(call after_dash,$@)) \
@@ -157,7 +170,7 @@ docs: $(VENV)/installed-docs
 	$(BIN)/mkdocs build --strict --site-dir site
 
 clean:
-	rm -rf build dist site demo-output discreet-demo .pytest_cache .mypy_cache .ruff_cache \
+	rm -rf build dist site demo-output discreet-demo discreet-local .pytest_cache .mypy_cache .ruff_cache \
 	    .import_linter_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 

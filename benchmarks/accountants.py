@@ -59,6 +59,15 @@ def ours(row: Row) -> Answer:
     return bounds.lower, bounds.upper
 
 
+def ours_allocated(noise: float, batches: int, epochs: int, delta: float) -> Answer:
+    """Shuffled epochs as random allocation, computed anew."""
+    from discreet.privacy import Gaussian, _allocation
+
+    _allocation._law_pair.cache_clear()
+    bounds = (epochs * Gaussian(noise).allocate(batches=batches)).epsilon_bounds(delta=delta)
+    return bounds.lower, bounds.upper
+
+
 def dp_accounting(row: Row, *, interval: float, pessimistic: bool = True) -> Answer:
     """The upper estimate, or (``pessimistic`` False) the lower one.
 

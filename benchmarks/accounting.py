@@ -8,9 +8,11 @@ its allowance is recorded as no answer.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +22,15 @@ import numpy as np
 import accountants
 from accountants import OPTIMISTIC, OURS, PEER
 from accounting_picture import draw
-from accounting_rows import CALIBRATIONS, CORNERS, STEP_CURVES, USUAL, Row, mixed_atoms
+from accounting_rows import (
+    ALLOCATIONS,
+    CALIBRATIONS,
+    CORNERS,
+    STEP_CURVES,
+    USUAL,
+    Row,
+    mixed_atoms,
+)
 from accounting_table import table
 from accounting_targets import targets, usable
 from harness import Run, Suite
@@ -160,7 +170,10 @@ def most_growth(seconds: Sequence[float]) -> float:
 
 
 def import_seconds(rounds: int, *, slow_ones: bool) -> dict[str, Any]:
-    """Seconds of an import in a fresh process, in turn; the ratio is that of neighbours."""
+    """Seconds of an import in a fresh process, in turn; the ratio is that of neighbours.
+
+    All are read from bytecode, as installed packages are, also where this shell writes none.
+    """
     modules = [BASE_IMPORT, "discreet.privacy"]
     modules += [
         accountants.LIBRARIES[name]
@@ -168,20 +181,23 @@ def import_seconds(rounds: int, *, slow_ones: bool) -> dict[str, Any]:
         if slow_ones and accountants.installed(name)
     ]
     seconds: dict[str, list[float]] = {module: [] for module in modules}
-    for number in range(rounds):
-        # The slow ones only now and then; the first round warms the file cache.
-        for module in modules[: 2 if number % 5 else None]:
-            program = (
-                "import time; start = time.perf_counter()\n"
-                f"import {module}\nprint(time.perf_counter() - start)"
-            )
-            done = subprocess.run(
-                [sys.executable, "-W", "ignore", "-c", program],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            seconds[module].append(float(done.stdout.split()[-1]))
+    with tempfile.TemporaryDirectory() as bytecode:
+        around = os.environ | {"PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
+        for number in range(rounds):
+            # The slow ones only now and then; the first round writes the bytecode.
+            for module in modules[: 2 if number % 5 else None]:
+                program = (
+                    "import time; start = time.perf_counter()\n"
+                    f"import {module}\nprint(time.perf_counter() - start)"
+                )
+                done = subprocess.run(
+                    [sys.executable, "-W", "ignore", "-c", program],
+                    check=True,
+                    capture_output=True,
+                    text=True,
+                    env=around,
+                )
+                seconds[module].append(float(done.stdout.split()[-1]))
     pairs = list(zip(seconds["discreet.privacy"], seconds[BASE_IMPORT], strict=True))
     return {
         "medians": {module: statistics.median(values) for module, values in seconds.items()},
@@ -216,6 +232,15 @@ def measure(asked: Run) -> dict[str, Any]:
             limit,
         )
         for atoms in mixtures
+    ]
+    results["allocation"] = [
+        measure_row(
+            "{:g}, {} batches, {} epochs, {:g}".format(*settings),
+            {OURS: partial(accountants.ours_allocated, *settings)},
+            rounds,
+            limit,
+        )
+        for settings in (ALLOCATIONS[:1] if quick else ALLOCATIONS)
     ]
     results["calibration"] = [
         measure_calibration(settings, None if quick else taking_part, rounds, limit)

@@ -58,6 +58,20 @@ CORNERS = (
     Row(1e3, 1.0, 10_000_000, 0.5),
 )
 
+# (noise, batches, epochs, delta) of shuffled epochs: random allocation.
+ALLOCATIONS = (
+    (1.0, 50, 1, 1e-6),
+    (1.0, 50, 10, 1e-6),
+    (2.0, 100, 1, 1e-6),
+    (0.5, 1000, 1, 1e-6),
+    (1.0, 1000, 10, 1e-5),
+    (4.0, 10, 20, 1e-6),
+    (0.8, 200, 5, 1e-8),
+    (2.0, 20, 100, 1e-5),
+    (1.1, 235, 60, 1e-5),
+    (1.0, 10_000, 10, 1e-5),
+)
+
 # (noise, rate) of the curves of seconds against steps.
 STEP_CURVES = ((1.0, 1e-4), (4.0, 1e-3))
 

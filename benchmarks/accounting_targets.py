@@ -11,6 +11,10 @@ from harness import target
 
 TIMES_FASTER = 5.0
 SLOWEST_ROW_SECONDS = 1.0
+PLAIN_MEDIAN_SECONDS = 0.05
+PLAIN_SLOWEST_SECONDS = 0.3
+ALLOCATION_SECONDS = 2.0
+ALLOCATION_WIDTH = 2e-3
 CALIBRATION_QUERIES = 12.0
 IMPORT_RATIO = 1.2
 # Over seven decades of steps, a cost that is flat or logarithmic has a log-log slope near 0
@@ -56,6 +60,23 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
             where=slow["row"],
         )
     )
+    plain = [our_seconds(row) for row in results["rows"]]
+    where = f"{len(plain)} rows"
+    middle = statistics.median(plain)
+    listed.append(target("a plain row, median", middle, at_most=PLAIN_MEDIAN_SECONDS, where=where))
+    listed.append(
+        target("a plain row, slowest", max(plain), at_most=PLAIN_SLOWEST_SECONDS, where=where)
+    )
+    allocated = results.get("allocation", [])
+    if allocated:
+        slow, wide = max(allocated, key=our_seconds), max(allocated, key=share_of_upper)
+        limit, width = ALLOCATION_SECONDS, ALLOCATION_WIDTH
+        listed.append(
+            target("shuffled epochs, seconds", our_seconds(slow), at_most=limit, where=slow["row"])
+        )
+        listed.append(
+            target("shuffled epochs, width", share_of_upper(wide), at_most=width, where=wide["row"])
+        )
     queries = [entry["queries"] or math.inf for entry in results["calibration"]]
     listed.append(
         target(
@@ -110,6 +131,10 @@ def times_faster(row: dict[str, Any]) -> float:
 def our_width(row: dict[str, Any]) -> float:
     ours = row["answers"][OURS]
     return float(ours["upper"] - ours["lower"]) if usable(ours) else math.inf
+
+
+def share_of_upper(row: dict[str, Any]) -> float:
+    return our_width(row) / float(row["answers"][OURS]["upper"] or math.inf)
 
 
 def peer_width(row: dict[str, Any]) -> float | None:

@@ -4,32 +4,47 @@ Comparisons, signs, constants and branches are changed one at a time, 600 in all
 seed. A change that no test notices is a survivor: a missing test, or a change that makes no
 difference. Each survivor is listed with its reason in benchmarks/survivors.toml; one without a
 reason is a miss.
+
+A worker loads the packages once and forks for every mutant. The fork gets the changed text of one
+module instead of the file, and runs the module's tests: first those that pass through the changed
+line, the quickest first, then the others for as long as REST allows. Limits are of processor time,
+so that a busy machine changes no verdict. Programs that a test starts see the unchanged module.
 """
 
 from __future__ import annotations
 
 import ast
 import copy
+import json
 import os
 import random
-import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from queue import Queue
+from types import FrameType
 from typing import Any
+
+import pytest
 
 from harness import ROOT, Run, Suite, target
 
 SEED = 20261118
 MUTANTS = 600
-MOST_SECONDS = 240.0
+WORKERS = 2
+REST = 20  # seconds for tests that do not pass through the changed line
+MOST_SECONDS = 3600  # of waiting: a lock that is never let go takes no processor time
+HOURS = 2.0
 # Each module with the tests that judge it, the quickest first.
 TESTS = {
     "privacy/_pair.py": (
@@ -56,6 +71,16 @@ COMPARISONS = {
     ast.NotEq: ast.Eq,
 }
 SIGNS = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
+MUTABLE = (
+    ast.BinOp,
+    ast.BoolOp,
+    ast.Call,
+    ast.Compare,
+    ast.Constant,
+    ast.If,
+    ast.IfExp,
+    ast.While,
+)
 EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 
@@ -67,6 +92,7 @@ class Mutant:
     place: int
     kind: str
     line: int
+    end: int
     before: str
     after: str
 
@@ -77,6 +103,8 @@ class Mutant:
 
 def changed(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """Every change of one node, with its kind."""
+    if not isinstance(node, MUTABLE):
+        return
     new = copy.deepcopy(node)
     match new:
         case ast.Compare(ops=[operator, *_]) if type(operator) in COMPARISONS:
@@ -102,6 +130,7 @@ def changed(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
             yield "constant", new
 
 
+@cache
 def mutants_of(module: str) -> list[Mutant]:
     """Every mutant of a module, in the order of its text."""
     source = (ROOT / "src" / "discreet" / module).read_text(encoding="utf-8")
@@ -111,7 +140,8 @@ def mutants_of(module: str) -> list[Mutant]:
             shown = new.test if isinstance(new, ast.If | ast.While) else new
             old = node.test if isinstance(node, ast.If | ast.While) else node
             before, after = (" ".join(ast.unparse(each).split()) for each in (old, shown))
-            found.append(Mutant(module, place, kind, node.lineno, before, after))
+            end = old.end_lineno or old.lineno
+            found.append(Mutant(module, place, kind, old.lineno, end, before, after))
     return found
 
 
@@ -140,71 +170,158 @@ def chosen(count: int) -> list[Mutant]:
     return found
 
 
-def verdict(mutant: Mutant, place: Path) -> dict[str, Any]:
-    """Whether a test notices; ``place`` is a copy of src that this worker has for itself."""
-    file = place / "discreet" / mutant.module
-    right = file.read_text(encoding="utf-8")
+# --- a worker: one process that forks for each mutant -----------------------------------
+
+
+class Changed(SourceFileLoader):
+    """Gives one module another text, in this process."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        dotted = "discreet." + mutant.module.removesuffix(".py").replace("/", ".")
+        super().__init__(dotted, str(ROOT / "src" / "discreet" / mutant.module))
+        self.text = text_of(mutant)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return spec_from_file_location(name, self.path, loader=self) if name == self.name else None
+
+    def get_code(self, fullname: str) -> Any:
+        return compile(self.text, self.path, "exec")
+
+
+class Learn:
+    """Writes the processor time of every test and the lines of a module that it passes through."""
+
+    def __init__(self, module: str, out: Path) -> None:
+        self.file, self.out = str(ROOT / "src" / "discreet" / module), out
+        self.lines: set[int] = set()
+        self.judges: dict[str, Any] = {}
+
+    def trace(self, frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != self.file:
+            return None
+        self.lines.add(frame.f_lineno)
+        return self.trace
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self.lines, start = set(), time.process_time()
+        sys.settrace(self.trace)
+        try:
+            return (yield)
+        finally:
+            sys.settrace(None)
+            taken = time.process_time() - start
+            self.judges[item.nodeid] = {"seconds": taken, "lines": sorted(self.lines)}
+
+    def pytest_sessionfinish(self) -> None:
+        self.out.write_text(json.dumps(self.judges), encoding="utf-8")
+
+
+class Order:
+    """Runs the tests in a given order, and those after the first few only while there is time."""
+
+    def __init__(self, order: Sequence[str], first: int) -> None:
+        self.rank = {test: number for number, test in enumerate(order)}
+        self.first, self.start = first, time.process_time()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: self.rank.get(item.nodeid, len(self.rank)))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        late = self.rank.get(item.nodeid, len(self.rank)) >= self.first
+        if late and time.process_time() - self.start > REST:
+            pytest.exit("no test noticed", returncode=0)
+
+
+def run_tests(module: str, plugin: Any, seconds: float, mutant: Mutant | None = None) -> int | None:
+    """Run the tests of a module in a fork; return their exit code, None if they did not end."""
+    child = os.fork()
+    if not child:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):
+            os.dup2(null, stream)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.alarm(MOST_SECONDS)
+        code = 99
+        try:
+            if mutant is not None:
+                sys.meta_path.insert(0, Changed(mutant))
+            words = ["-x", "-q", "-m", "not slow and not judge", "-p", "no:cacheprovider"]
+            words += ["-W", "ignore::pytest.PytestAssertRewriteWarning", "-p", "no:xdist"]
+            files = [str(ROOT / "tests" / name) for name in TESTS[module]]
+            code = pytest.main([*words, *files], plugins=[plugin])
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    with suppress(ProcessLookupError):
+        os.killpg(child, signal.SIGKILL)
+    return None if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+
+def learn(module: str) -> dict[str, Any]:
+    """Return which tests pass through which lines of a module, and how long they take."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "judges.json"
+        if run_tests(module, Learn(module, out), 600) != 0:
+            raise SystemExit(f"{module}: its tests fail without a change")
+        return dict(json.loads(out.read_text(encoding="utf-8")))
+
+
+def verdict(mutant: Mutant, judges: dict[str, Any]) -> dict[str, Any]:
+    """Say whether a test notices the mutant."""
+    changed_lines = set(range(mutant.line, mutant.end + 1))
+    near = {test for test, found in judges.items() if changed_lines & set(found["lines"])}
+    order = sorted(judges, key=lambda test: (test not in near, judges[test]["seconds"]))
+    seconds = 10 * sum(judges[test]["seconds"] for test in near) + REST + 20
     start = time.perf_counter()
-    try:
-        file.write_text(text_of(mutant), encoding="utf-8")
-        done = tests(mutant.module, place)
-    finally:
-        file.write_text(right, encoding="utf-8")
+    done = run_tests(mutant.module, Order(order, len(near)), seconds, mutant)
     said = {0: "survived", None: "no end"}.get(done, "noticed")
-    print(f"{said:9} {mutant.module}:{mutant.line} {mutant.before} -> {mutant.after}", flush=True)
     return {
         "mutant": mutant.name,
         "kind": mutant.kind,
         "line": mutant.line,
+        "tests": len(near),
         "verdict": said,
         "seconds": round(time.perf_counter() - start, 1),
     }
 
 
-def tests(module: str, place: Path) -> int | None:
-    """The exit code of the tests of a module on a copy of the sources; None if they do not end."""
-    files = [str(ROOT / "tests" / name) for name in TESTS[module]]
-    words = ["-x", "-q", "-m", "not slow and not judge", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    around = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
-    around["PYTHONDONTWRITEBYTECODE"] = "1"
-    try:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words, *files],
-            cwd=ROOT,
-            env=around,
-            capture_output=True,
-            timeout=MOST_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    return done.returncode
+def work(part: int, count: int, out: Path, seconds: float) -> None:
+    """Judge every second mutant, in an order of chance, and write a line for each."""
+    for package in ("hypothesis", "mpmath", "numpy", "scipy.stats", "sklearn", "torch"):
+        import_module(package)
+    judges: dict[str, dict[str, Any]] = {}
+    mutants = chosen(count)
+    random.Random(SEED).shuffle(mutants)
+    start = time.monotonic()
+    with out.open("a", encoding="utf-8") as rows:
+        for mutant in mutants[part::WORKERS]:
+            if time.monotonic() - start > seconds:
+                break
+            if mutant.module not in judges:
+                judges[mutant.module] = learn(mutant.module)
+            row = verdict(mutant, judges[mutant.module])
+            rows.write(json.dumps(row) + "\n")
+            rows.flush()
 
 
 def measure(asked: Run) -> dict[str, Any]:
-    mutants = chosen(10 if asked.quick else MUTANTS)
-    places: Queue[Path] = Queue()
+    count = 10 if asked.quick else MUTANTS
+    around = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     with tempfile.TemporaryDirectory() as folder:
-        for worker in range(2):
-            place = Path(folder) / str(worker)
-            shutil.copytree(
-                ROOT / "src", place, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
-            )
-            places.put(place)
-        for module in dict.fromkeys(mutant.module for mutant in mutants):
-            if tests(module, Path(folder) / "0") != 0:
-                raise SystemExit(f"{module}: its tests fail without a change")
-
-        def one(mutant: Mutant) -> dict[str, Any]:
-            place = places.get()
-            try:
-                return verdict(mutant, place)
-            finally:
-                places.put(place)
-
-        with ThreadPoolExecutor(2) as pool:
-            rows = list(pool.map(one, mutants))
-    return {"seed": SEED, "rows": rows}
+        outs = [Path(folder) / str(part) for part in range(WORKERS)]
+        words = [sys.executable, str(Path(__file__))]
+        workers = [
+            subprocess.Popen([*words, str(part), str(count), str(out)], cwd=ROOT, env=around)
+            for part, out in enumerate(outs)
+        ]
+        codes = [worker.wait() for worker in workers]
+        if any(codes):
+            raise SystemExit(f"workers ended with {codes}")
+        rows = [json.loads(line) for out in outs for line in out.read_text().splitlines()]
+    return {"seed": SEED, "rows": sorted(rows, key=lambda row: (row["mutant"], row["line"]))}
 
 
 def reasons() -> dict[str, str]:
@@ -224,3 +341,6 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 SUITE = Suite("mutants_code", measure, targets)
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), 3600 * HOURS)

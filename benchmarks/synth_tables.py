@@ -128,11 +128,15 @@ def classifier(run: Run) -> Any:
     return {"synthetic": found, "real": accuracy(codes_of(parts[0], schema))}
 
 
-PARTS = {"tables": tables, "classifier": classifier}
+PARTS = ("tables", "classifier", "others", "pictures", "generator", "scale")
 
 
 def run_parts(run: Run) -> dict[str, Any]:
-    return {name: part(run) for name, part in PARTS.items() if run.wants(name)}
+    from synth_others import others, scale
+    from synth_pictures import generator, pictures
+
+    parts = (tables, classifier, others, pictures, generator, scale)
+    return {part.__name__: part(run) for part in parts if run.wants(part.__name__)}
 
 
 def targets(record: Any) -> Any:
@@ -153,6 +157,25 @@ def targets(record: Any) -> Any:
     if score:
         value = float(np.mean(score["synthetic"]))
         yield target("accuracy of a classifier of synthetic rows", value, at_least=0.84)
+    for row in found(record, "others") or ():
+        by_epsilon = [value for key, value in row.items() if key.startswith("epsilon")]
+        falls = all(after < before for before, after in itertools.pairwise(by_epsilon))
+        yield claim(f"{row['table']}: the error falls with every larger epsilon", falls)
+        better = row["epsilon 1"] < row["independent"]
+        yield claim(f"{row['table']}: nearer than independent columns at epsilon 1", better)
+    for row in found(record, "pictures") or ():
+        if (row["data"], row["epsilon"]) == ("mnist", 1.0):
+            yield target("MNIST, epsilon 1: accuracy of a CNN", row["accuracy"], at_least=0.945)
+    made = found(record, "generator")
+    if made:
+        adult, digits = made["adult"]["accuracy"], made["mnist"]["accuracy"]
+        yield target("generator, Adult, epsilon 1: accuracy", adult, at_least=0.761)
+        yield target("generator, MNIST, epsilon 10: accuracy", digits, at_least=0.8)
+        yield target("CPU minutes of that generator", made["mnist"]["cpu"] / 60, at_most=30)
+    for row in found(record, "scale") or ():
+        if row["rows"] == 10_000_000:
+            yield target("10 million rows, 100 columns: minutes", row["wall"] / 60, at_most=6)
+            yield target("10 million rows, 100 columns: MB", row["peak_mb"], at_most=3000)
 
 
-SUITE = Suite("synth", run=run_parts, targets=targets, parts=tuple(PARTS))
+SUITE = Suite("synth", run=run_parts, targets=targets, parts=PARTS)

@@ -7,14 +7,13 @@ peers' noise is that of torch (not cryptographic); ours is the default, cryptogr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
-from torch.optim import Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet.learn import dpsgd
@@ -79,46 +78,56 @@ class ReadyBatch:
         return self.batch
 
 
-def under_plan(task: Task) -> tuple[nn.Module, Optimizer, dpsgd.Private, Iterator[list[Tensor]]]:
-    """A model under a plan through the public interface, and its endless ready batch."""
-    data = ReadyBatch(*task.data(task.batch))
-    model = task.make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    plan = dpsgd.Plan(
-        examples=task.batch,
-        sampler="full",
-        steps=1_000_000,
-        clip_norm=CLIP_NORM,
-        noise_multiplier=NOISE_MULTIPLIER,
-        delta=1e-6,
-    )
-    private = dpsgd.make_private(model, optimizer, plan, isolation="vouched")
-    return model, optimizer, private, private.batches(data, collate=data.collate)
+class UnderPlan:
+    """Steps of a model under a plan, through the public interface, on one ready batch.
+
+    ``in_one_call`` takes them by ``private.step``, as the trainer does, otherwise in a loop of the
+    user's own. Between bursts it rests: an open loop looks at whatever torch is asked to do, that
+    of the other ways too.
+    """
+
+    def __init__(self, task: Task, *, in_one_call: bool) -> None:
+        self._data = ReadyBatch(*task.data(task.batch))
+        self._model = task.make()
+        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=RATE)
+        plan = dpsgd.Plan(
+            examples=task.batch,
+            sampler="full",
+            steps=1_000_000,
+            clip_norm=CLIP_NORM,
+            noise_multiplier=NOISE_MULTIPLIER,
+            delta=1e-6,
+        )
+        self._private = dpsgd.make_private(self._model, self._optimizer, plan, isolation="vouched")
+        self._loss = nn.CrossEntropyLoss(reduction="none") if in_one_call else None
+        self._batches: Any = None
+
+    def __call__(self) -> None:
+        if self._batches is None:
+            self._batches = self._private.batches(self._data, collate=self._data.collate)
+        inputs, labels = next(self._batches)
+        if self._loss is not None:
+            self._private.step(self._loss, inputs, labels)
+            return
+        F.cross_entropy(self._model(inputs), labels).backward()
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def rest(self) -> None:
+        """Leave the loop; the next step begins another one."""
+        if self._batches is not None:
+            self._batches.close()
+            self._batches = None
 
 
 def own_loop(task: Task) -> Step:
     """In the user's own loop."""
-    model, optimizer, _, batches = under_plan(task)
-
-    def step() -> None:
-        inputs, labels = next(batches)
-        F.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return UnderPlan(task, in_one_call=False)
 
 
 def one_call(task: Task) -> Step:
     """By ``private.step``, as the trainer does."""
-    _, _, private, batches = under_plan(task)
-    loss = nn.CrossEntropyLoss(reduction="none")
-
-    def step() -> None:
-        inputs, labels = next(batches)
-        private.step(loss, inputs, labels)
-
-    return step
+    return UnderPlan(task, in_one_call=True)
 
 
 def opacus(mode: str) -> Callable[[Task], Step]:

@@ -78,14 +78,15 @@ def walk_private_step(files: set[str]) -> None:
 
 
 def walk_make_private(files: set[str]) -> None:
-    dpsgd, torch, model, optimizer, data, plan = dpsgd_pieces()
-    with traced(files):
-        private = dpsgd.make_private(model, optimizer, plan)
-        for inputs, labels in private.batches(data):
-            losses = torch.nn.functional.cross_entropy(model(inputs), labels, reduction="none")
-            private.backward(losses)
-            optimizer.step()
-            break
+    for seen in (set(), files):
+        dpsgd, torch, model, optimizer, data, plan = dpsgd_pieces()
+        with traced(seen):
+            private = dpsgd.make_private(model, optimizer, plan)
+            for inputs, labels in private.batches(data):
+                losses = torch.nn.functional.cross_entropy(model(inputs), labels, reduction="none")
+                private.backward(losses)
+                optimizer.step()
+                break
 
 
 def walk_curator_count(files: set[str]) -> None:

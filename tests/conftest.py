@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("repeatable")
+# Hypothesis reads the numbers in the source of every loaded module, to draw them now and then. That
+# takes many seconds in each worker, and what a test draws would depend on which modules its worker
+# happens to have loaded, and on every edit. tests/support/test_draws.py sees that this holds.
+providers._get_local_constants = lambda: providers._local_constants
 
 # The fixtures that start a program, what it is, and how Debian has it.
 PROGRAMS = {
@@ -27,8 +32,25 @@ def is_there(fixture: str) -> bool:
     return any(map(shutil.which, PROGRAMS[fixture][2]))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--few-cases",
+        action="store_true",
+        help="of each parametrized test, only the first and the last case",
+    )
+
+
+def ends(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return the first and the last case of each parametrized test, and all other tests."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    wanted = {id(item) for found in cases.values() for item in (found[0], found[-1])}
+    return [item for item in items if id(item) in wanted]
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave tests that need a program to `make test-slow`, and out where it is missing.
 
     In continuous integration nothing is left out: a missing program fails.
@@ -38,6 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if PROGRAMS.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
     items[:] = [i for i in items if not missing & set(getattr(i, "fixturenames", ()))]
+    if config.getoption("--few-cases"):
+        items[:] = ends(items)
 
 
 def pytest_collection_finish() -> None:

@@ -1,8 +1,11 @@
 """Clopper-Pearson bounds, shares and their differences: exact sums, mpmath, coverage."""
 
+import inspect
 import itertools
 import math
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import mpmath
 import numpy as np
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+import discreet
 from discreet._confidence import (
     Difference,
     excess,
@@ -203,3 +207,14 @@ def test_excess_is_the_difference_of_two_gains_and_wider_than_each() -> None:
 def test_impossible_counts_are_refused(hits: int, total: int, confidence: float) -> None:
     with pytest.raises(InvalidValue):
         proportion(hits, total, confidence=confidence)
+
+
+def test_no_other_module_computes_such_bounds() -> None:
+    """Quantiles of Beta distributions are here; those of PATE's planning are made-up votes."""
+    home = Path(inspect.getfile(discreet)).parent
+    found = {
+        path.relative_to(home).as_posix()
+        for path in home.rglob("*.py")
+        if re.search(r"\b(betainc+inv|btdtri|binomtest|beta\.ppf)\b", path.read_text("utf-8"))
+    }
+    assert found == {"_confidence.py", "pate/_planning.py"}

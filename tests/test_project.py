@@ -157,11 +157,22 @@ def run_examples(text: str, filename: str) -> int:
     return len(found)
 
 
+# Documents whose examples train, attack or audit for several seconds.
+LONG = {f"docs/{page}.md" for page in ("attacks", "auditing-mechanisms", "pate", "projected-sgd")}
+LONG |= {"docs/training.md"}
+
+
 def with_examples() -> list[Path]:
     return [path for path in DOCUMENTS if blocks(path.read_text(encoding="utf-8"), "python")]
 
 
-@pytest.mark.parametrize("path", with_examples(), ids=name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=name(path), marks=[pytest.mark.slow] if name(path) in LONG else [])
+        for path in with_examples()
+    ],
+)
 def test_examples_in_documents_run(path: Path) -> None:
     assert run_examples(path.read_text(encoding="utf-8"), name(path)) > 0
 
@@ -517,6 +528,12 @@ def test_make_test_runs_every_stage_in_order() -> None:
     places = [commands_run.find(stage) for stage in stages]
     assert -1 not in places
     assert places == sorted(places)
+
+
+def test_coverage_has_a_floor() -> None:
+    assert "--few-cases --cov" in recipe("coverage")
+    floor = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert floor["tool"]["coverage"]["report"]["fail_under"] >= 85
 
 
 def test_make_demo_installs_only_what_the_demo_needs_and_runs_it() -> None:

@@ -113,10 +113,11 @@ def read_form(
 
 def form_of(base: type[FormType], forms: Callable[[], Mapping[str, type[Form]]]) -> Kind:
     """A field that holds another form, one of ``forms`` and a ``base``."""
+    package = base.__module__.partition("._")[0]
 
     def check(argument: str, value: Any) -> Any:
         if not isinstance(value, base):
-            raise InvalidValue(argument, _brief(value), f"a {base.__name__} of discreet.curator")
+            raise InvalidValue(argument, _brief(value), f"a {base.__name__} of {package}")
         return value
 
     def read(place: str, document: Any, depth: int) -> Any:

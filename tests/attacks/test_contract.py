@@ -34,6 +34,7 @@ from discreet.attacks import (
     read_inputs,
     reconstruction,
     run_attack,
+    synthetic_inference,
 )
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -64,6 +65,8 @@ def test_all_attacks_are_registered_and_say_what_they_need() -> None:
         *("yeom", "lira", "rmia", "shokri", "quantile_regression", "label_only"),
         *("attribute_inference", "property_inference", "invert"),
         *("measure_anonymity", "link_tables", "reconstruction"),
+        *("distance_ratio", "counting_shadows"),
+        *("singling_out", "linkability", "synthetic_inference"),
     }
     for one in ATTACKS.values():
         assert set(one.needs) <= set(INPUTS)
@@ -417,6 +420,7 @@ def examples_of_results() -> list[Any]:
         measure_anonymity(table, quasi_identifiers=["zip"], sensitive=["ill"]),
         link_tables(table, table, on=["zip"], truth=("who", "who")),
         reconstruction(*counts(40, 160, 1.0, 5)),
+        synthetic_inference(table, table, table, "ill"),
         inverted,
         RecognitionResult(share, share, 0.5, (0, 1), (0, 1)),
         attribute_inference(

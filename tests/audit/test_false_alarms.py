@@ -147,6 +147,7 @@ def threshold_audit(first: np.ndarray, second: np.ndarray, error: float) -> floa
     return best
 
 
+@pytest.mark.slow
 def test_maximising_over_thresholds_without_correction_alarms_far_too_often() -> None:
     """Peers' defect 8 reproduced: bounds at 5 %, several times that happens; ours keeps it.
 

@@ -110,12 +110,14 @@ def test_every_releasing_mechanism_has_an_entry() -> None:
         "response_channel",
         "stability_test",
         "stable_vector_plan",
+        "subsampling_stability",
+        "subsampling_success",
         "two_coin_estimate",
         "utility_bound",
     }
     types = {"Estimate", "FAIL", "Interval", "MechanismHalted", "NoisyFraction", "Release"}
     types |= {"Selection", "StableFunction", "Fail", "LaplaceNoise", "SingleRun", "StabilityTest"}
-    types |= {"Charge", "StableVectorPlan"}
+    types |= {"Charge", "StableVectorPlan", "SubsamplingStability"}
     # Functions of public numbers: plans, losses, rounding, distances between votes.
     plans = {"candidate_count", "each_of", "laplace_quantile"}
     plans |= {"least_integer", "multiplicative_weights_loss", "read_epsilon", "round_outward"}
@@ -171,6 +173,15 @@ def test_the_zoo_holds_what_the_specification_asks_for() -> None:
         "group-size-ignored": True,
         "mean-error-on-empty": True,
         **{f"sparse-vector-{number}": number > 2 for number in range(1, 7)},
+        # Section 3 of the design of synthesis, by number: 1 to 4, 6, 7, 7 and 9.
+        "synthesis-selection-monotone": True,
+        "synthesis-user-noise-unscaled": True,
+        "synthesis-rows-exact": True,
+        "synthesis-categories-from-data": True,
+        "synthesis-batches-by-category": True,
+        "synthesis-tables-not-charged": True,
+        "synthesis-float-gaussian": True,
+        "synthesis-similarity-score": True,
     }
     assert {name: SPECIMENS[name].broken for name in wanted} == wanted
     assert not set(SPECIMENS) & set(bundled())

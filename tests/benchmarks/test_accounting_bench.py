@@ -42,10 +42,11 @@ def good_results(bench: SimpleNamespace) -> dict[str, Any]:
             names.OPTIMISTIC: answer(1.0, None, 0.06),
         },
     }
-    silent = {"row": "the peer is silent", "answers": {names.OURS: answer(1.0, 1.1, 0.9)}}
+    silent = {"row": "the peer is silent", "answers": {names.OURS: answer(1.0, 1.1, 0.08)}}
     return {
         "rows": [row, silent],
-        "mixtures": [{"row": "mixture", "answers": {names.OURS: answer(1.0, 1.1, 0.5)}}],
+        "mixtures": [{"row": "mixture", "answers": {names.OURS: answer(1.0, 1.1, 0.9)}}],
+        "allocation": [{"row": "epochs", "answers": {names.OURS: answer(1.0, 1.001, 1.9)}}],
         "calibration": [{"queries": 11.0}, {"queries": 5.0}, {"queries": 30.0}],
         "import_seconds": {"ratio": 1.19},
         "steps_curves": [{"curve": "c", "slope": 0.09, "most_growth": 7.0}],
@@ -54,7 +55,7 @@ def good_results(bench: SimpleNamespace) -> dict[str, Any]:
 
 def test_results_that_meet_every_target_pass(bench: SimpleNamespace) -> None:
     targets = bench.accounting_targets.targets(good_results(bench))
-    assert len(targets) == 7
+    assert len(targets) == 11
     assert all(entry["met"] for entry in targets)
 
 
@@ -66,8 +67,25 @@ def plant_wide_bracket(results: dict[str, Any]) -> None:
     results["rows"][0]["answers"]["discreet"]["upper"] = 1.016
 
 
-def plant_slow_silent_row(results: dict[str, Any]) -> None:
-    results["rows"][1]["answers"]["discreet"]["seconds"] = 1.01
+def plant_slow_mixture(results: dict[str, Any]) -> None:
+    results["mixtures"][0]["answers"]["discreet"]["seconds"] = 1.01
+
+
+def plant_slow_plain_rows(results: dict[str, Any]) -> None:
+    results["rows"][1]["answers"]["discreet"]["seconds"] = 0.1
+
+
+def plant_slowest_plain_row(results: dict[str, Any]) -> None:
+    results["rows"] += [copy.deepcopy(results["rows"][0]) for _ in range(3)]
+    results["rows"][1]["answers"]["discreet"]["seconds"] = 0.31
+
+
+def plant_slow_epochs(results: dict[str, Any]) -> None:
+    results["allocation"][0]["answers"]["discreet"]["seconds"] = 2.1
+
+
+def plant_wide_epochs(results: dict[str, Any]) -> None:
+    results["allocation"][0]["answers"]["discreet"]["upper"] = 1.003
 
 
 def plant_missing_answer(results: dict[str, Any]) -> None:
@@ -101,7 +119,11 @@ def plant_jump(results: dict[str, Any]) -> None:
     [
         (plant_slow_row, "least speed-up"),
         (plant_wide_bracket, "widest bracket"),
-        (plant_slow_silent_row, "slowest row"),
+        (plant_slow_mixture, "slowest row"),
+        (plant_slow_plain_rows, "a plain row, median"),
+        (plant_slowest_plain_row, "a plain row, slowest"),
+        (plant_slow_epochs, "shuffled epochs, seconds"),
+        (plant_wide_epochs, "shuffled epochs, width"),
         (plant_missing_answer, "slowest row"),
         (plant_slow_calibration, "calibration"),
         (plant_failed_calibration, "calibration"),

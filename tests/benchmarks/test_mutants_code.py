@@ -1,7 +1,9 @@
 """The mutants of the code that decides privacy: what is changed, and how it is judged."""
 
 import ast
+from importlib.util import module_from_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -46,6 +48,34 @@ def test_one_place_of_a_module_is_changed(tmp_path: Path, monkeypatch: pytest.Mo
     texts = [text_of(each) for each in found]
     assert len(set(texts)) == 4
     assert "def f(a, b):\n    if a <= b:\n        return 1\n    return 1" in texts
+
+
+def test_a_process_can_have_a_changed_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "privacy/_filters.py"
+    monkeypatch.setattr(mutants_code, "text_of", lambda mutant: "changed = 1")
+    found = next(each for each in mutants_of(module) if each.kind == "comparison")
+    loader = mutants_code.Changed(found)
+    assert loader.find_spec("discreet.privacy._pair") is None
+    spec = loader.find_spec("discreet.privacy._filters")
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.changed == 1
+    assert Path(made.__file__).read_text(encoding="utf-8") != "changed = 1"
+
+
+def test_tests_of_the_changed_line_run_first_and_others_while_there_is_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    order = mutants_code.Order(["near", "far"], first=1)
+    items: list[Any] = [SimpleNamespace(nodeid=name) for name in ("unknown", "far", "near")]
+    order.pytest_collection_modifyitems(items)
+    assert [item.nodeid for item in items] == ["near", "far", "unknown"]
+    for item in items:
+        order.pytest_runtest_setup(item)
+    monkeypatch.setattr(mutants_code, "REST", -1)
+    order.pytest_runtest_setup(items[0])
+    with pytest.raises(pytest.exit.Exception, match="no test noticed"):
+        order.pytest_runtest_setup(items[1])
 
 
 def test_every_module_and_every_test_file_is_there() -> None:

@@ -148,6 +148,7 @@ def test_classes_that_are_named_by_numbers(place: Path, run: Run) -> None:
     assert "one of the model's classes, (-1, 0, 1)" in found["memorising_signs"].stderr
 
 
+@pytest.mark.slow
 def test_a_memorising_model_with_shadow_models(files: Path, run: Run) -> None:
     arguments = (
         *("attack", "membership", "--model", "attacked_models:memorising"),

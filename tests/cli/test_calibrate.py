@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from discreet.privacy import Gaussian, Laplace
+from discreet.privacy import Gaussian, Laplace, Strategy
 
 TARGET = ["--epsilon", "2", "--delta", "1e-5"]
 
@@ -67,6 +67,21 @@ def test_laplace_scale_of_one_pure_release_is_sensitivity_over_epsilon(run: Any)
     value = answer(run, *arguments, "--solve-for", "laplace-scale")["value"]
     assert value == pytest.approx(20.0, rel=5e-3)
     assert Laplace(value, 2.0).epsilon(delta=0.0) <= 0.1
+
+
+@pytest.mark.slow
+def test_bands_of_correlated_noise(run: Any) -> None:
+    arguments = ["--rate", "1/16", "--steps", "16", "--solve-for", "bands"]
+    found = answer(run, *TARGET, *arguments)
+    bands, noise = found["value"], found["noise_multiplier"]
+    assert bands in (2, 4, 8, 16)
+    strategy = Strategy.optimised(bands, steps=16)
+    loss = Gaussian(noise).correlated(strategy, steps=16, separation=bands, rate=bands / 16)
+    assert 1.98 <= loss.epsilon(delta=1e-5) <= 2.0
+    assert found["gain"] > 1.0
+    lines = run("calibrate", *TARGET, *arguments).stdout.splitlines()
+    assert lines[0] == f"bands: {bands}"
+    assert "times less than with independent noise" in lines[3]
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from xml.etree import ElementTree as ET
 import mpmath
 import pytest
 
-from discreet.cli._accounting import Comparison, _geometric
 from discreet.privacy import Gaussian
-from discreet.report import draw_comparison, spread_labels
+from discreet.report import Comparison, draw_comparison, spread_labels
+from discreet.report._command_charts import spaced_steps
 
 
 def names(folder: Path) -> list[str]:
@@ -100,7 +100,7 @@ def test_the_table_has_a_row_for_each_number_of_steps(run: Any) -> None:
     ("last", "points"), [(1, 1), (1, 20), (7, 100), (40_000, 20), (10**7, 1000), (2, 2)]
 )
 def test_the_grid_is_increasing_and_ends_where_asked(last: int, points: int) -> None:
-    grid = _geometric(last, points)
+    grid = spaced_steps(last, points)
     assert grid[-1] == last
     assert grid == sorted(set(grid))
     assert len(grid) <= points

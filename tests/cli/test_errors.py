@@ -103,7 +103,10 @@ RUN = ["--noise-multiplier", "1", "--delta", "1e-5"]
         ),
         (
             ["calibrate", "--epsilon", "1", "--delta", "1e-5", "--solve-for", "luck"],
-            "--solve-for = luck: expected one of noise-multiplier, steps, rate, laplace-scale",
+            (
+                "--solve-for = luck: expected one of noise-multiplier, steps, rate, laplace-scale, "
+                "bands"
+            ),
         ),
         (
             ["calibrate", "--epsilon", "1", "--delta", "1e-5", "--solve-for", "steps"],

@@ -78,3 +78,26 @@ def test_csv_rows_and_refusals(run: Run, place: Path) -> None:
     assert run(*words(place, "--dataset", "rows")).exit_code == 2
     (place / "out").mkdir()
     assert run(*words(place, "--certificate", str(place / "out"))).exit_code == 4
+
+
+@pytest.mark.slow
+def test_a_classifier_is_tested_internally_or_paid_for(run: Run, place: Path) -> None:
+    common = [
+        *("synthesize", str(place / "rows.csv"), "--schema", str(place / "schema.toml")),
+        *("--epsilon", "2", "--test", str(place / "rows.csv")),
+    ]
+    page = place / "internal.html"
+    done = run(*common, "--out", str(place / "a.csv"), "--internal-page", str(page))
+    assert done.exit_code == 0, done.stderr
+    assert "not paid for" in page.read_text(encoding="utf-8")
+    out = place / "paid"
+    paid = ["--test-epsilon", "1", "--test-rows", "100", "--certificate", str(out)]
+    done = run(*common, "--out", str(place / "b.csv"), *paid)
+    assert done.exit_code == 0, done.stderr
+    public = (out / "fidelity.html").read_text(encoding="utf-8")
+    assert "On real rows" in public
+    assert "not paid for" not in public
+    # Neither, or both, is refused before anything is read.
+    for wrong in ([], ["--internal-page", str(page), "--test-epsilon", "1"], paid[:2]):
+        assert run(*common, "--out", str(place / "c.csv"), *wrong).exit_code == 2
+        assert not (place / "c.csv").exists()

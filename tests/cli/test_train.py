@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from discreet.certificate import Certificate
+from discreet.certificate import Certificate, content_hash
 from discreet.cli._app import app
 from discreet.data import Schema
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn import load_model
 from discreet.learn._model_file import read_model, write_model
 from discreet.ledger import Ledger
+from discreet.privacy import GDP, to_json
 
 SCHEMA = """
 target = "outcome"
@@ -225,7 +226,7 @@ def test_other_learners(run, place, learner):
         free = [row for row in Path("model/certificate.json").read_text().splitlines() if row]
         assert any("comparison" in row for row in free)
         # Choosing was paid for: the loss is that of selection, not of the run that won.
-        assert "RenyiDP" in repr(paper.loss)
+        assert ".best_of(mean=12.0" in repr(paper.loss)
 
 
 def test_the_schema_can_be_learned_for_a_share(run, place):
@@ -296,8 +297,19 @@ def test_a_learned_target_of_less_than_two_classes_is_no_error(run, place, rows,
 def test_a_comparison_at_a_large_epsilon_is_planned_before_it_is_charged(run, place):
     done = run(*TRAIN, "--epsilon", "80", "--insecure-seed", "1", "--learner", "compare")
     assert done.exit_code == 0, done.stderr
-    paper = Certificate.from_json(json.loads(Path("model/certificate.json").read_text()))
+    document = json.loads(Path("model/certificate.json").read_text())
+    paper = Certificate.from_json(document)
     assert 60 < paper.epsilon <= 80
+    # The best of several runs costs more than the plan of the winner, and is verified as such.
+    verified = run("certificate", "verify", "model/certificate.json")
+    assert "ok           the loss is that of the plan" in verified.stdout
+    cheap = GDP(0.01).best_of(paper.loss.mean)
+    document |= {"loss": to_json(cheap), "epsilon": cheap.epsilon(delta=paper.delta)}
+    document["hash"] = content_hash(document)
+    Path("model/certificate.json").write_text(json.dumps(document))
+    refused = run("certificate", "verify", "model/certificate.json")
+    assert refused.exit_code == 1
+    assert "WRONG        the loss is that of the plan" in refused.stdout
 
 
 def test_networks_protect_persons_with_all_their_rows(run, place):

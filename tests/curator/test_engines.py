@@ -230,17 +230,19 @@ def test_parts_of_arrow_agree(what: str, asked: list[Query], parts: int, nasty: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize(("what", "asked"), EVERY)
-def test_duckdb_agrees_to_the_bit(what: str, asked: list[Query], nasty: Path) -> None:
-    agree(*given(what, nasty), asked, engine="duckdb")
+def test_duckdb_agrees_to_the_bit(what: str, asked: list[Query], parts: int, nasty: Path) -> None:
+    agree(*given(what, nasty), asked, engine="duckdb", partitions=parts)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("parts", [1, 2, 7])
 @pytest.mark.parametrize(("what", "asked"), EVERY)
 def test_postgres_agrees_to_the_bit(
-    what: str, asked: list[Query], nasty: Path, postgres: str
+    what: str, asked: list[Query], parts: int, nasty: Path, postgres: str
 ) -> None:
-    agree(*given(what, nasty), asked, engine="postgres", address=postgres)
+    agree(*given(what, nasty), asked, engine="postgres", address=postgres, partitions=parts)
 
 
 @pytest.mark.slow
@@ -293,7 +295,7 @@ class InSqlite(Table):
 def test_an_engine_from_outside_agrees_to_the_bit(
     what: str, asked: list[Query], nasty: Path
 ) -> None:
-    agree(*given(what, nasty), asked, engine=InSqlite, place=":memory:")
+    agree(*given(what, nasty), asked, engine=InSqlite, place=":memory:", partitions=3)
 
 
 @pytest.mark.slow

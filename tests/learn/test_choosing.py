@@ -12,7 +12,6 @@ from discreet.learn import (
     choose_learner,
     compare_learners,
     make_learner,
-    selection_loss,
 )
 from discreet.privacy import GDP
 
@@ -58,7 +57,7 @@ def test_labels_come_back_in_the_words_of_the_schema(learner):
 def test_a_comparison_costs_more_than_one_run_and_stays_in_the_budget():
     plan = compare_learners(schema(), epsilon=1.0, delta=1e-6)
     assert plan.loss.epsilon(delta=1e-6) <= 1.0
-    assert plan.loss == selection_loss(plan.run_loss, stop=plan.stop)
+    assert plan.loss == plan.run_loss.best_of(1 / plan.stop)
     assert plan.run_loss.epsilon(delta=1e-6) < 0.7, "one run alone must cost much less"
 
 

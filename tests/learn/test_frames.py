@@ -30,6 +30,7 @@ from discreet.learn.projected_sgd import (
 from discreet.ledger import Ledger
 from discreet.pate import PATEClassifier
 from discreet.randomness import source
+from discreet.synth import Synthesizer
 
 ROWS = 1200
 COLUMNS = {
@@ -159,7 +160,7 @@ def test_every_container_is_read_like_a_table(name, book):
     table = read_table(data, schema)
     expected = make(schema).fit(table)
     assert expected.score(table) > (0.8 if schema.task == "classification" else 0.6)
-    for kind in FRAMES if name in QUICK else ("pandas",):
+    for kind in FRAMES if name in QUICK else ("pandas", "polars", "arrow"):
         frame = FRAMES[kind](data)
         model = make(schema).fit(frame, **paid(name, book))
         assert np.array_equal(learned(model), learned(expected))
@@ -168,6 +169,18 @@ def test_every_container_is_read_like_a_table(name, book):
     if schema.task == "classification":
         assert set(model.predict(frame)) == {"well", "ill"}
         assert set(model.classes_) == {"well", "ill"}
+
+
+def test_a_synthesizer_reads_every_container_alike():
+    schema = Schema(COLUMNS, expected_rows=ROWS)
+    made = [
+        Synthesizer(schema=schema, epsilon=2.0, groups=4, **SEED).fit(frame(columns())).model_
+        for frame in FRAMES.values()
+    ]
+    first = made[0].sample(50, seed=1)
+    assert first.column_names == list(schema.columns)
+    for one in made[1:]:
+        assert one.sample(50, seed=1) == first
 
 
 def test_a_frame_and_its_target_apart_are_what_the_issue_was_about(book):

@@ -43,6 +43,7 @@ assert "torch" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_a_saved_network_is_loaded_and_predicts_without_torch():
     paper = SAVED.with_name("dpsgd-trainer") / "certificate.json"
     done = subprocess.run(

@@ -332,6 +332,7 @@ ledger.close()
 
 
 @pytest.mark.parametrize("step", ["abandon", "close"])
+@pytest.mark.slow
 def test_who_comes_while_the_last_one_closes_gets_in(book: Ledger, file: Path, step: str) -> None:
     book.close()
     with subprocess.Popen(

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -22,6 +23,7 @@ from discreet.ledger import Ledger
 from discreet.privacy import PureDP
 from ledger.disk import Disk
 from ledger.tampering import database_of
+from ledger.test_races import in_threads
 
 TENTH = PureDP("0.1")
 
@@ -118,6 +120,79 @@ def test_without_the_flush_of_readers_what_was_shown_is_forgotten(
     )
     look = LOOKS["by its key"]
     assert seen_by_another(disk, book, file, tmp_path, look) == (True, 0)
+
+
+# --- a slow disk -----------------------------------------------------------------------------
+
+
+def test_on_a_slow_disk_no_power_cut_forgets_a_charge_whose_body_runs(
+    disk: Disk, book: Ledger, file: Path, tmp_path: Path
+) -> None:
+    """Six threads charge, each flush takes 20 ms, and power is cut in every body."""
+    disk.before = lambda: time.sleep(0.02)
+    cuts: dict[str, Path] = {}
+
+    def work(number: int) -> None:
+        for turn in range(3):
+            key = f"{number}-{turn}"
+            with book.charge("census", PureDP("1/100"), key=key):
+                cuts[key] = disk.cut_power(file, tmp_path / f"after-{key}")
+
+    in_threads(6, work)
+    disk.before = lambda: None
+    assert len(cuts) == 18
+    for key, place in cuts.items():
+        with Ledger.open(place, read_only=True) as ledger:
+            assert ledger.verify().ok
+            assert key in {row.key for row in ledger.history("census")}
+    assert book.show("census").budget.charges == 18
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_a_flush_that_began_before_the_commit_does_not_cover_it(
+    disk: Disk,
+    book: Ledger,
+    file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    shares: bool,
+) -> None:
+    """A charge is made while the flush of another hangs; power is cut in its body.
+
+    The planted bug is ``shares``: whoever waits for another's flush takes it for its own.
+    """
+    hangs, arrived, flushed = threading.Event(), threading.Event(), threading.Event()
+    flush, cuts = _sqlite.SqliteStore._flush, []
+
+    def wait() -> None:
+        if threading.current_thread() is first and not flushed.is_set():
+            hangs.set()
+            assert arrived.wait(60)
+
+    def watched(store: Any, link: Any, number: int) -> None:
+        if threading.current_thread() is second:
+            arrived.set()
+            if shares:
+                assert flushed.wait(60)
+                return
+        flush(store, link, number)
+        if hangs.is_set() and threading.current_thread() is first:
+            flushed.set()
+
+    def charge_second() -> None:
+        with book.charge("census", TENTH):
+            cuts.append(disk.cut_power(file, tmp_path / "after"))
+
+    first = threading.Thread(target=book.charge, args=("census", TENTH))
+    second = threading.Thread(target=charge_second)
+    disk.before = wait
+    monkeypatch.setattr(_sqlite.SqliteStore, "_flush", watched)
+    first.start()
+    assert hangs.wait(60)
+    second.start()
+    first.join()
+    second.join()
+    assert [charges(place) for place in cuts] == [1 if shares else 2]
 
 
 # --- failed flushes --------------------------------------------------------------------------

@@ -138,6 +138,7 @@ def test_the_flush_goes_through_the_log_and_never_through_the_database(
     assert database not in opened
 
 
+@pytest.mark.slow
 def test_the_work_for_a_charge_does_not_grow_with_the_history(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -122,6 +122,7 @@ def test_sums_seen_after_answers_are_not_read_by_the_accountant(ledger: Ledger) 
 # --- history -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_newest_charges_are_the_end_of_the_history(ledger: Ledger) -> None:
     for turn in range(230):  # several pages
         with ledger.charge("census", PureDP("1/1000"), analyst="ann" if turn % 7 else "bob"):

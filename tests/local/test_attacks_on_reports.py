@@ -11,13 +11,16 @@ from discreet.attacks import poison_shares
 from discreet.audit import audit_mechanism
 from discreet.errors import InvalidValue
 from discreet.local import (
+    MEAN_METHODS,
     METHODS,
     CountMeanSketch,
     FrequencyOracle,
     Hierarchy,
     LocalPlan,
+    Marginals,
     MeanOracle,
     Rappor,
+    VectorOracle,
 )
 
 
@@ -41,7 +44,9 @@ def test_fakes_gain_what_the_bound_says_and_no_more(method: str) -> None:
 PLANS: list[tuple[LocalPlan, Any, Any]] = [
     *((FrequencyOracle(3, 1, method), 0, 1) for method in METHODS),
     (Rappor(3, 1), 0, 1),
-    (MeanOracle(0, 1, 1, "Duchi"), 0.0, 1.0),
+    *((MeanOracle(0, 1, 1, method), 0.0, 1.0) for method in MEAN_METHODS),
+    (VectorOracle(1, 1), [-1.0], [1.0]),
+    (Marginals({"a": 2, "b": 2}, 1), (0, 0), (1, 1)),
     (Hierarchy(0, 1, 1, levels=1, fanout=2), 0.0, 1.0),
     (CountMeanSketch(1, width=2, rows=1), "a", "b"),
 ]

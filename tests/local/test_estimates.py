@@ -9,7 +9,7 @@ from scipy import stats
 from discreet._confidence import upper_bounds
 from discreet.errors import InvalidValue
 from discreet.local import METHODS, FrequencyOracle
-from discreet.local._estimates import estimate_shares
+from discreet.local._frequency import estimate_shares
 from discreet.privacy import PureDP
 
 

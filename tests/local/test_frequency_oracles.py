@@ -13,8 +13,7 @@ from scipy import stats
 
 from discreet.errors import InvalidValue, MechanismHalted, NotApplicable
 from discreet.local import ELSE, METHODS, FrequencyOracle
-from discreet.local._channel import play_all
-from discreet.local._coins import Coins, SystemCoins
+from discreet.local._coins import Coins, SystemCoins, play_all
 from discreet.local._linear import ProjectiveGeometry
 from discreet.local._methods import DirectResponse, OptimisedUnary
 from discreet.mechanisms import channel_epsilon
@@ -96,7 +95,7 @@ def test_a_planted_fault_shows_in_the_channel() -> None:
 
 
 def test_too_large_a_channel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("discreet.local._channel._MOST_RUNS", 50)
+    monkeypatch.setattr("discreet.local._coins._MOST_RUNS", 50)
     with pytest.raises(NotApplicable, match="smaller domain"):
         FrequencyOracle(30, 1, "OUE").channel(2)
 
@@ -167,13 +166,28 @@ def test_variances_of_the_literature() -> None:
     assert constant(64, 4, "HR") == pytest.approx(1.076, abs=1e-3)
 
 
+def projective_variance(values: int, odds: float, r: int) -> float | None:
+    """n times the variance of the projective response over r elements, from its closed form."""
+    t = next(t for t in range(2, 99) if (r**t - 1) // (r - 1) >= values)
+    if r**t > 2**23:
+        return None
+    points, lines, planes = ((r**size - 1) // (r - 1) for size in (t, t - 1, t - 2))
+    one = 1 / (odds * lines + points - lines)
+    p, q = odds * lines * one, (odds * planes + lines - planes) * one
+    return q * (1 - q) / (p - q) ** 2
+
+
 @pytest.mark.parametrize("domain", [1000, 100_000])
-def test_projective_response_is_within_three_percent_of_the_optimum(domain: int) -> None:
+def test_projective_response_takes_the_best_prime_and_is_near_the_optimum(domain: int) -> None:
+    primes = [r for r in range(2, 62) if all(r % k for k in range(2, r))]
     for tenths in range(1, 41):
         odds = math.exp(tenths / 10)
-        best = 4 * odds / (odds - 1) ** 2
-        found = FrequencyOracle(domain, Fraction(tenths, 10), "PGR").variance(1)
-        assert found < 1.03 * best, tenths
+        plan = FrequencyOracle(domain, Fraction(tenths, 10), "PGR")
+        variances = {r: projective_variance(domain + 1, odds, r) for r in primes}
+        possible = {r: variance for r, variance in variances.items() if variance is not None}
+        assert plan._method.prime == min(possible, key=possible.__getitem__)
+        assert plan.variance(1) == pytest.approx(min(possible.values()), rel=1e-9)
+        assert plan.variance(1) < 1.03 * 4 * odds / (odds - 1) ** 2, tenths
 
 
 def test_the_choice_weighs_variance_bytes_and_work() -> None:
@@ -259,6 +273,7 @@ def test_values_come_in_many_forms() -> None:
         ((5, -1), "epsilon"),
         ((5, math.inf), "epsilon"),
         ((5, 101), "epsilon"),
+        ((5, "1e-7"), "epsilon"),
         ((5, None), "epsilon"),
         ((5, 1, "OLHH"), "method"),
         ((2**17, 1, "OUE"), "domain"),

@@ -86,6 +86,10 @@ def test_what_is_no_number_becomes_the_middle() -> None:
     oracle = MeanOracle(0, 8, 1, steps=8)
     given = [math.nan, None, -math.inf, math.inf, 3.2, -5]
     assert oracle._read(given).tolist() == [4, 4, 0, 8, 3, 0]
+    # One person is never silent about a value that cannot be read; a whole batch is refused.
+    for odd in ("x", [1.0], 10**400, np.zeros((2, 2)), None, object()):
+        assert oracle._identify(odd) == oracle._identify(4.0)
+        assert len(oracle.client().randomize(odd)) == oracle.report_bytes
     for wrong in ("abc", [[1.0]], 3.0, [10**400], ["x"]):
         with pytest.raises(InvalidValue, match="withheld"):
             oracle.randomize_each(wrong)

@@ -72,10 +72,47 @@ def test_a_repeated_answer_is_free_and_another_value_is_refused(tmp_path: Path) 
     with pytest.raises(MechanismHalted, match="the old one"):
         person.report(plan, "milk", repeat=True)
     with pytest.raises(InvalidValue, match="plan"):
-        person.report(Rappor(3, 1), 1)
+        person.report("plan", 1)
 
 
-@pytest.mark.parametrize("damage", ["{", "[]", "{}", '{"kind": "discreet.person", "version": 2}'])
+def test_a_memorised_value_is_paid_once_over_restarts(tmp_path: Path) -> None:
+    file, plan = tmp_path / "budget.json", Rappor(["home", "away"], 1)
+    person = PersonLedger("3/2", file=file)
+    person.report(plan, "home")
+    remembered = json.loads(file.read_bytes())["answers"]
+    for _ in range(3):  # another process, another day
+        PersonLedger.open(file).report(plan, "home")
+    again = PersonLedger.open(file)
+    assert json.loads(file.read_bytes())["answers"] == remembered
+    assert (again.spent, sum(again.sent.values())) == (1, 4)
+    with pytest.raises(MechanismHalted, match="the old value"):
+        again.report(plan, "away")
+    with pytest.raises(BudgetExceeded):
+        again.report(Rappor(["home", "away"], 1, changes=1), "home")
+    for wrong in ({}, {"bits": "01", "changed": 0, "place": 0}, {"bits": 7}, "text"):
+        with pytest.raises(InvalidValue, match="memory"):
+            plan.client(memory=wrong)  # type: ignore[arg-type]
+
+
+def test_two_handles_of_one_ledger_share_its_budget(tmp_path: Path) -> None:
+    file, plan = tmp_path / "budget.json", FrequencyOracle(4, 1)
+    first = PersonLedger(2, file=file)
+    second = PersonLedger.open(file)
+    first.report(plan, 1)
+    second.report(plan, 1)
+    assert second.left == 0
+    for one in (first, second):
+        with pytest.raises(BudgetExceeded):
+            one.report(plan, 1)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("{", "[]", "{}", '{"kind": "discreet.person", "version": 2}'),
+        '{"kind":"discreet.person","version":1,"epsilon":"1","spent":"-5","sent":{},"answers":{}}',
+    ],
+)
 def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "budget.json"
     file.write_text(damage)
@@ -83,6 +120,7 @@ def test_a_damaged_ledger_is_refused(tmp_path: Path, damage: str) -> None:
         PersonLedger.open(file)
 
 
+@pytest.mark.slow
 def test_averaging_succeeds_on_fresh_reports_and_fails_on_repeated_ones() -> None:
     """The collector of one person's 400 reports, with and without memory."""
     plan = FrequencyOracle(["well", "ill"], "1/2", method="GRR")

@@ -62,9 +62,10 @@ def test_any_number_of_reports_of_one_value_stays_within_epsilon() -> None:
 
 def test_when_a_value_changed_is_not_covered() -> None:
     """12 reports of one bit that changes once: 2 epsilon does not bound another time of change."""
-    high, low = 0.75, 0.5
 
-    def law(segments: list[int], values: tuple[int, ...]) -> dict[tuple[int, ...], float]:
+    def law(
+        segments: list[int], values: tuple[int, ...], high: float, low: float
+    ) -> dict[tuple[int, ...], float]:
         found = {}
         for ones in product(*(range(size + 1) for size in segments)):
             total = 0.0
@@ -77,14 +78,16 @@ def test_when_a_value_changed_is_not_covered() -> None:
             found[ones] = total
         return found
 
-    def worst(first: int, second: int) -> float:
+    def worst(first: int, second: int, high: float = 0.75, low: float = 0.5) -> float:
         segments = [first, second - first, 12 - second]
-        early, late = law(segments, (0, 1, 1)), law(segments, (0, 0, 1))
+        early, late = (law(segments, (0, change, 1), high, low) for change in (1, 0))
         return max(abs(math.log(early[ones] / late[ones])) for ones in early)
 
     found = max(worst(a, b) for a in range(1, 11) for b in range(a + 1, 12))
     assert found == pytest.approx(2.713, abs=0.001)
     assert found > 2 * LN3
+    # With the rates 2/3 and 1/3, changes after the second and after the sixth report.
+    assert worst(2, 6, 2 / 3, 1 / 3) == pytest.approx(2.62, abs=0.005)
     assert "when the value changed is not covered" in Rappor(2, LN3, changes=1).covers
     assert "never changes" in Rappor(2, LN3).covers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.local import METHODS, FrequencyOracle
+from discreet.local import (
+    METHODS,
+    CountMeanSketch,
+    FrequencyOracle,
+    Hierarchy,
+    LocalPlan,
+    Marginals,
+    MeanOracle,
+    Rappor,
+    VectorOracle,
+)
+from discreet.randomness import source
 
 
 def test_the_format_is_the_documented_one() -> None:
@@ -84,6 +96,32 @@ def test_any_bytes_are_counted_once(method: str, noise: list[bytes], data: st.Da
     if accepted:
         shares = server.estimate().shares
         assert np.isfinite(shares).all()
+
+
+PLANS = [
+    Rappor(9, 1),
+    MeanOracle(0, 1, 1, "Duchi"),
+    MeanOracle(0, 1, 1, "hybrid"),
+    Marginals({"a": 2, "b": 3}, 1),
+    Hierarchy(0, 1, 1, levels=2),
+    CountMeanSketch(1, width=8, rows=3),
+    VectorOracle(3, 1),
+]
+
+
+@given(st.sampled_from(PLANS), st.lists(st.binary(max_size=20), max_size=12), st.data())
+def test_servers_of_all_plans_count_any_bytes_once(
+    plan: LocalPlan, noise: list[bytes], data: st.DataObject
+) -> None:
+    report = plan._report(None, source())
+    payloads = data.draw(st.lists(st.binary(min_size=len(report) - 12, max_size=len(report) - 12)))
+    hostile = [*noise, *(report[:12] + one for one in noise + payloads)]
+    server = plan.server()
+    reasons = [server.refusal(one) for one in hostile]
+    accepted = server.aggregate(hostile)
+    # What is said of each alone is what becomes of all together.
+    assert accepted == reasons.count(None)
+    assert server.rejected == Counter(one for one in reasons if one is not None)
 
 
 def test_what_is_no_batch_at_all_is_refused() -> None:

@@ -31,6 +31,7 @@ def test_a_sketch_finds_the_shares_of_words() -> None:
     words = ["tea"] * 9_000 + ["milk"] * 1_000 + [f"word {i}" for i in range(2_000)]
     server = plan.server()
     assert server.aggregate(plan.randomize_each(words, insecure_seed=4)) == 12_000
+    assert plan.client().randomize(10**9999)  # more digits than Python would write
     asked = ["tea", "milk", "never", b"tea", 5, 1.5, None]
     found = server.estimate(asked)
     true = np.array([0.75, 1 / 12, 0, 0, 0, 0, 0])
@@ -94,7 +95,7 @@ def test_the_density_ratio_by_quadrature_is_at_most_e_to_the_epsilon(epsilon: Fr
     """The density against N(0, I/d) depends on <u, v> alone, for d from 1 to 1,000 and any d."""
     chance, threshold, _ = _choose_cap(float(epsilon))
     p = mpmath.mpf(chance.numerator) / chance.denominator
-    for dimension in (1, 1_000):
+    for dimension in (1, 2, 10, 100, 1_000):
         root = mpmath.sqrt(dimension)
         g = mpmath.mpf(threshold) / root
 
@@ -129,13 +130,17 @@ def test_vectors_are_unbiased_with_the_stated_error(dimension: int) -> None:
     error = float(np.sum((found.mean - direction) ** 2))
     # A sum of squares of d near-normal errors: beyond 40 times its mean below 1e-8 (d = 1).
     assert error < 40 * found.mean_square_error
-    single = reports[:, 12:].copy().view("<i4") / (1 << 20) / (oracle._bias / math.sqrt(dimension))
+    single = (
+        reports[:, 12:].copy().view("<i4")
+        / (1 << 20)
+        / (oracle._method.bias / math.sqrt(dimension))
+    )
     measured = float(np.mean(np.sum((single - direction) ** 2, axis=1)))
     assert measured == pytest.approx(oracle.mean_square_error(1), rel=0.15)
     # In the cap exactly as often as the coin says, seen through the grid.
     along = reports[:, 12:].copy().view("<i4") @ direction / (1 << 20) * math.sqrt(dimension)
-    in_cap = float(np.mean(along >= oracle._threshold))
-    assert abs(in_cap - float(oracle.cap_chance)) < 5.5 * math.sqrt(0.25 / people)
+    in_cap = float(np.mean(along >= oracle._method.threshold))
+    assert abs(in_cap - float(oracle._method.chance)) < 5.5 * math.sqrt(0.25 / people)
 
 
 def test_what_has_no_direction_is_reported_all_the_same() -> None:
@@ -143,6 +148,11 @@ def test_what_has_no_direction_is_reported_all_the_same() -> None:
     odd = [[0.0, 0.0], [math.nan, 1.0], [math.inf, 0.0], [1e300, 1e300], [1e-320, 0.0]]
     assert np.allclose(np.linalg.norm(oracle._read(odd), axis=1), 1.0)
     assert oracle.server().aggregate(oracle.randomize_each(odd)) == 5
+    for nothing in ("text", None, 3.0, [1.0], [[1.0, 2.0]], ["a", "b"], object()):
+        assert oracle._identify(nothing) == oracle._identify([1.0, 0.0])
+        assert len(oracle.client().randomize(nothing)) == oracle.report_bytes
+    with pytest.raises(NotApplicable, match="no finite list"):
+        oracle.channel(2)
     forged = oracle.randomize_each([[1.0, 0.0]])
     forged[:, 12:16] = 127
     server = oracle.server()

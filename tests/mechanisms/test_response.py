@@ -184,6 +184,7 @@ def test_interval_coverage_by_enumeration(people: int, confidence: float) -> Non
         assert width < 2 * 1.645 * math.sqrt(channel.noise_variance(0.5, 60)) * 1.25
 
 
+@pytest.mark.slow
 def test_intervals_of_large_surveys_and_many_categories() -> None:
     bits = source(insecure_seed=84)
     truth = ["a"] * 500 + ["b"] * 1500

@@ -18,6 +18,8 @@ from discreet.mechanisms import (
     stability_test,
     subsample_and_aggregate,
     subsample_and_aggregate_as_printed,
+    subsampling_stability,
+    subsampling_success,
 )
 from discreet.mechanisms import _subsample as subsample_module
 from discreet.mechanisms._subsample import _deal, _members, _vote, _winner
@@ -268,3 +270,84 @@ def test_public_size_belongs_to_add_remove() -> None:
             )
     with pytest.raises(InvalidValue, match="32 ln"):
         printed_subsampling(epsilon=100, delta=0.5, records=5)
+
+
+# --- what the printed form achieves ------------------------------------------------------------
+
+
+def exact_success(epsilon: float, delta: float, records: int) -> float:
+    """If exactly 3/4 of subsets agree and all others vote for one value; no record is overused."""
+    test = stability_test(epsilon=epsilon, delta=delta)
+    printed = printed_subsampling(epsilon=epsilon, delta=delta, records=records)
+    middle, width = 0.75 * printed.subsets, 12.0 * math.sqrt(printed.subsets)
+    votes = np.arange(max(0, int(middle - width)), min(printed.subsets, int(middle + width)) + 1)
+    lead = (2 * votes - printed.subsets) / (4 * float(printed.rate) * printed.subsets)
+    passes = {d: test.passes(int(d)) for d in np.unique(np.floor(lead) - 1)}
+    released = [passes[d] for d in np.floor(lead) - 1]
+    return float(stats.binom.pmf(votes, printed.subsets, 0.75) @ released)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
+def test_stable_answers_come_out_with_probability_1_minus_3_delta(
+    share: float, delta: float
+) -> None:
+    epsilon = share * math.log(1 / delta)
+    proven = subsampling_success(epsilon=epsilon, delta=delta, records=1000)
+    assert 1 - 3 * delta <= proven <= exact_success(epsilon, delta, 1000) + 1e-12
+
+
+def test_without_the_condition_the_printed_statement_is_false() -> None:
+    """Epsilon 40, delta 1e-5: the printed theorem says 1 - 3e-5."""
+    assert exact_success(40, 1e-5, 10_000) < 0.2
+    assert subsampling_success(epsilon=40, delta=1e-5, records=10_000) == 0.0
+    for epsilon in np.geomspace(0.1, 200, 40).tolist():
+        proven = subsampling_success(epsilon=epsilon, delta=1e-5, records=100)
+        assert proven <= exact_success(epsilon, 1e-5, 100) + 1e-12
+
+
+def test_a_stable_function_comes_out_of_the_mechanism() -> None:
+    """Seeded: what most subsets say comes out, whether or not it is the answer on all records."""
+    arguments = {"epsilon": 3.6, "delta": 1e-2}
+    records = list(range(10))
+    rate = printed_subsampling(**arguments, records=10).rate
+
+    def small(part: object) -> bool:
+        return len(part) < 5
+
+    def even(part: object) -> bool:
+        return len(part) != 5
+
+    assert subsampling_stability(records, even, rate=rate).stable is True
+    assert subsampling_stability(records, small, rate=rate).stable is False
+    for estimator in (even, small):
+        out = subsample_and_aggregate_as_printed(
+            records, estimator, relation="replace", insecure_seed=1, **arguments
+        )
+        assert out.value is True
+
+
+def test_stability_is_exact_for_few_records_and_bounded_for_many() -> None:
+    def has_seven(part: object) -> bool:
+        return 7 in part
+
+    few = subsampling_stability([7, 1, 2], has_seven, rate="4/5")
+    assert few == (0.8, 0.8)
+    assert few.stable is True
+    many = subsampling_stability([7] + 20 * [1], has_seven, rate=0.8, insecure_seed=3)
+    assert many.lower < 0.8 < many.upper < many.lower + 0.1  # both fail with probability 1e-6
+    assert many.stable is None or many.lower >= 0.75
+    assert (
+        subsampling_stability([7] + 20 * [1], has_seven, rate=0.5, insecure_seed=3).stable is False
+    )
+    sure = subsampling_stability(list(range(20)), lambda _: 1, rate=0.5, insecure_seed=3)
+    assert sure.upper == 1.0
+    assert sure.stable is True
+
+    def fails(part: object) -> int:
+        raise ZeroDivisionError
+
+    assert subsampling_stability([1, 2], fails, rate=1) == (0.0, 0.0)
+    for wrong in ({"rate": 0}, {"rate": 0.5, "trials": 0}, {"rate": 0.5, "failure": 0}):
+        with pytest.raises(InvalidValue, match=[*wrong][-1]):
+            subsampling_stability([1], fails, **wrong)

@@ -78,6 +78,7 @@ def test_what_is_proposed_fits_the_budget_and_does_what_it_says(teachers) -> Non
         assert np.mean(right) >= one.accuracy - 0.12
 
 
+@pytest.mark.slow
 def test_truth_predictions_and_accuracy_count() -> None:
     votes = profile(400, 100)
     settings = {"epsilon": 2.0, "delta": 1e-5, "classes": 3, "teachers": 400, "queries": 100}

@@ -154,6 +154,12 @@ def test_nothing_is_read_before_it_is_charged(
         monkeypatch.setattr(module.TeacherEnsemble, "votes", read)
         with pytest.raises(BudgetExceeded):
             clone(model).fit(ROWS, LABELS, public=PUBLIC, ledger=ledger, dataset="trees")
+    # Both are what a run reads by: it would have been noticed.
+    for owner, name in ((module, "partition_records"), (module.TeacherEnsemble, "votes")):
+        monkeypatch.undo()
+        monkeypatch.setattr(owner, name, read)
+        with pytest.raises(AssertionError, match="without a charge"):
+            clone(model).fit(ROWS, LABELS, public=PUBLIC)
 
 
 def test_odd_records_and_missing_classes_are_no_error() -> None:
@@ -168,6 +174,15 @@ def test_odd_records_and_missing_classes_are_no_error() -> None:
     assert nobody.certificate_.plan["partition"] == model.certificate_.plan["partition"]
     some = PATEClassifier(**SETTINGS).fit(ROWS[CODES > 0], LABELS[CODES > 0], public=PUBLIC)
     assert set(some.predict(PUBLIC).tolist()) <= set(NAMES.tolist())
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_equal_public_rows_are_no_error_after_the_charge(rounds: int) -> None:
+    """Fewer rows differ than queries were paid for: all queries are asked nevertheless."""
+    public = np.repeat(PUBLIC[:20], 5, axis=0)
+    model = PATEClassifier(**SETTINGS, rounds=rounds).fit(ROWS, LABELS, public=public)
+    assert model.certificate_.plan["queries_asked"] == 50
+    assert len(set(model.examples_.tolist())) == len(model.examples_)
 
 
 def test_public_rows_that_are_private_as_well_raise_nothing() -> None:

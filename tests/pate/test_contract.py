@@ -188,6 +188,7 @@ def test_an_aggregator_without_decisions_says_so() -> None:
         session.answer([60, 0, 0])
 
 
+@pytest.mark.slow
 def test_planning_knows_the_contract_only() -> None:
     """A kind from outside is planned by its name, read from a certificate, and proposed."""
 

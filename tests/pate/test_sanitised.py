@@ -176,6 +176,7 @@ def test_a_published_figure_is_an_upper_bound_as_often_as_it_says() -> None:
     assert np.std(figures) > 0
 
 
+@pytest.mark.slow
 def test_a_published_figure_can_be_stored_and_says_what_it_is() -> None:
     aggregator = ConfidentGNMax(
         classes=10, teachers=400, threshold=300, selection_noise=60, answer_noise=25

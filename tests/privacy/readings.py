@@ -138,6 +138,9 @@ EXPRESSIONS = [
     "GaussianMixture(2.0, (0, 0.5, 1.7), (0.2, 0.5, 0.3))",
     "PureDP(0.5).best_of(10)",
     "Gaussian(10.0).best_of(10, 0.5)",
+    "Gaussian(1.1).correlated(Strategy((0.8, 0.6)), steps=7, separation=3)",
+    "Gaussian(2.0).correlated(Strategy((1.0, -0.5), inverse=True), steps=9, separation=3)",
+    "Gaussian(1.3).correlated(Strategy((0.8, 0.6)), steps=9, rate=0.2) + Laplace(10.0)",
 ]
 
 

@@ -110,6 +110,7 @@ def test_a_claim_beyond_floating_point_is_an_infinite_epsilon() -> None:
 
 
 @pytest.mark.parametrize("least_noise", [1.0, 0.6])
+@pytest.mark.slow
 def test_a_thousand_distinct_steps_meet_the_tolerance(least_noise: float) -> None:
     steps = [
         Gaussian(least_noise + 3 * i / 1000).poisson(rate=1e-4 + 1e-5 * ((37 * i) % 1000))

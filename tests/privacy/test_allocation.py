@@ -291,7 +291,9 @@ def test_extreme_noise_has_true_bounds(noise, batches):
 MUTANTS = [
     ("_one_term", "edge - mu)[0]", "edge - 0.9 * mu)[0]", moments_lie_between),
     ("_add", "log1p(np.exp(-np.abs(gaps)", "log1p(np.exp(-2 * np.abs(gaps)", None),
-    ("_add", "share = pairs * w", "share = 0.0 * pairs", None),
+    ("_add", "(twice * (1.0 - w), twice * w)", "(twice, 0.0 * w)", None),
+    ("_add", "offset = int(distance[i])", "offset = 1 + int(distance[i])", None),
+    ("_refined", "first=stride * law.first", "first=law.first", None),
     ("_law_pair", "ratio * q, q, loss", "q, ratio * q, -loss", simulation_agrees),
     ("_sum_law", "_one_term(mu,", "_one_term(0.5 * mu,", None),
     ("_add", "one.lost + other.lost", "0.0", None),

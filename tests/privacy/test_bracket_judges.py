@@ -86,6 +86,7 @@ def test_brackets_overlap_with_those_of_both_peers():
     assert apart == []
 
 
+@pytest.mark.slow
 def test_where_the_peers_contradict_each_other_a_plain_grid_decides():
     rows = [row for row in RECORDED["rows"] if peers_contradict_each_other(row)]
     assert len(rows) == 1
@@ -188,9 +189,9 @@ def test_s6_how_much_the_sampling_scheme_matters():
     )
     bounds = fixed.epsilon_bounds(delta=delta)
     assert bounds.upper == pytest.approx(18.45, abs=0.02)
-    assert bounds.lower == 0.0
+    assert bounds.lower == pytest.approx(14.717, abs=5e-3)
     assert not bounds.tolerance_met
-    assert "no tight pair" in bounds.note
+    assert "two of them" in bounds.note
     shuffled = 60 * Gaussian(1.1, relation="replace")
     assert shuffled.epsilon(delta=delta) > 54
 
@@ -356,7 +357,7 @@ def at_a_kink() -> None:
 def narrow_window() -> None:
     """Copies that overlap are subtracted from the lower bound."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_fourier, "_window", lambda *_, **__: 24.0)
+        patch.setattr(_fourier, "window", lambda *_, **__: 24.0)
         lower, value, upper = starved(20.5)
     assert mpf(lower) <= value <= mpf(upper)
 

@@ -19,6 +19,7 @@ from discreet.privacy import (
     least_noise_multiplier,
     to_json,
 )
+from discreet.privacy._pair import FINE, orient, profile
 from privacy.test_bracket_judges import plant
 
 
@@ -50,6 +51,11 @@ def capped_agrees() -> None:
             found = loss.delta(epsilon=epsilon)
             assert exact <= found * (1 + 1e-9)
             assert found <= exact * (1 + 2e-3)
+            for way in (True, False):
+                exact = one_capped_step(epsilon, noise, loss, added=way)
+                above = orient(loss.pair(FINE), swapped=way)[1]
+                (found,) = profile(above, np.array([epsilon]))
+                assert exact * (1 - 1e-9) <= found <= exact * (1 + 2e-3) + 1e-9
 
 
 def test_a_capped_sample_against_quadrature():
@@ -136,7 +142,11 @@ def test_caps_that_no_theorem_covers_are_refused():
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("2.0 * mu", "1.0 * mu"), ("full, _BINOMIAL_ERROR", "0.5 * full, _BINOMIAL_ERROR")],
+    [
+        ("2.0 * mu", "1.0 * mu"),
+        ("full, _BINOMIAL_ERROR", "0.5 * full, _BINOMIAL_ERROR"),
+        ("_BINOMIAL_ERROR))", "_BINOMIAL_ERROR).reversed())"),
+    ],
 )
 def test_a_bug_in_the_capped_pair_is_found(monkeypatch, right, wrong):
     plant(monkeypatch, CappedPoisson, "pair", right, wrong)

@@ -30,6 +30,7 @@ from discreet.privacy import (
     RenyiDP,
     _accountants,
     _bracket,
+    _fourier,
     _normal_mixtures,
     calibrate,
     compose,
@@ -440,3 +441,20 @@ def test_noise_on_a_very_fine_lattice_is_continuous_noise():
     assert fine.epsilon(delta=1e-6) == pytest.approx(smooth.epsilon(delta=1e-6), rel=1e-3)
     with pytest.raises(InvalidValue):
         DiscreteLaplace(1.0, 10**400)
+
+
+def test_a_tiny_failure_probability_asks_for_few_looks(monkeypatch):
+    """Where errors hide the lower bound, the search for it stops: 11,000 looks before."""
+    looks = 0
+    right = _fourier.Inversion.lower
+
+    def counted(self, epsilon):
+        nonlocal looks
+        looks += 1
+        return right(self, epsilon)
+
+    monkeypatch.setattr(_fourier.Inversion, "lower", counted)
+    loss = 1000 * Gaussian(1.0).poisson(rate=0.01)
+    found = loss.posterior(prior=1e-300, failure_probability=1e-300)
+    assert found.upper < 1e-260
+    assert 0 < looks < 4000

@@ -122,3 +122,33 @@ def test_numbers_beyond_the_floats_fall_back_to_single_points(
     expected = [SAMPLED.delta_bounds(epsilon=e).upper for e in epsilons]
     assert delta_curve(SAMPLED, epsilons).tolist() == expected
     assert delta_curve(PureDP(0), epsilons).tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("fpr", [0.001, 0.01, 0.05, 0.1])
+@pytest.mark.parametrize(
+    "loss", [10_000 * Gaussian(0.5).poisson(rate=0.002), 1000 * Gaussian(1.0).poisson(rate=0.01)]
+)
+def test_the_trade_off_is_tight_at_small_rates(loss, fpr: float) -> None:
+    """A lower bound by convexity, a thousandth below: g fpr + delta(log g) is convex in g = e^eps.
+
+    Its least value over all g is the best true-positive rate. Between certified points it lies
+    above the lines through their neighbours.
+    """
+    claimed = float(loss.tradeoff(fpr))
+    coarse = np.linspace(0.0, 12.0, 601)
+    near = coarse[np.argmin(np.exp(coarse) * fpr + delta_curve(loss, coarse))]
+    points = near + 0.02 * np.arange(-4, 5)
+    found = [loss.delta_bounds(epsilon=float(at)) for at in points]
+    g = np.exp(points)
+    low = g * fpr + [bounds.lower for bounds in found]
+    high = g * fpr + [bounds.upper for bounds in found]
+    assert min(low[0], low[-1]) > high[4]  # so the least value lies between
+    fine = np.linspace(g[1], g[-2], 4001)
+    lines = [np.full(len(fine), -np.inf)]
+    for i in range(1, len(g)):
+        slope = (low[i] - high[i - 1]) / (g[i] - g[i - 1])
+        lines.append(np.where(fine >= g[i], low[i] + slope * (fine - g[i]), -np.inf))
+        slope = (high[i] - low[i - 1]) / (g[i] - g[i - 1])
+        lines.append(np.where(fine <= g[i - 1], low[i - 1] + slope * (fine - g[i - 1]), -np.inf))
+    least = min(float(np.max(lines, axis=0).min()), low[1], low[-2])
+    assert 0.999 * claimed <= least <= claimed * (1 + 1e-9)

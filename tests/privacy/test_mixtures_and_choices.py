@@ -16,6 +16,7 @@ from discreet.privacy import (
     from_json,
     to_json,
 )
+from discreet.privacy._pair import FINE, orient, profile
 from discreet.privacy._selection import stopping_parameter
 from privacy.test_bracket_judges import plant
 
@@ -54,6 +55,11 @@ def mixtures_agree() -> None:
             assert bounds.lower <= max(ways) * (1 + 1e-9)
             assert max(ways) <= bounds.upper * (1 + 1e-9)
             assert bounds.width <= 2e-3 * max(ways)
+            for exact, way in zip(ways, (True, False), strict=True):
+                below, above = orient(loss.pair(FINE), swapped=way)
+                (most,), (least,) = (profile(one, np.array([epsilon])) for one in (above, below))
+                assert least * (1 - 2e-3) - 1e-9 <= exact <= most * (1 + 1e-9)
+                assert most <= exact * (1 + 2e-3) + 1e-9
 
 
 def test_a_mixture_against_the_root_of_its_loss():
@@ -63,7 +69,8 @@ def test_a_mixture_against_the_root_of_its_loss():
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [("weights, shifts, resolution", "weights[::-1], shifts, resolution"),
-     ("weights, shifts, resolution", "weights, 0.8 * shifts, resolution")],
+     ("weights, shifts, resolution", "weights, 0.8 * shifts, resolution"),
+     ("shifts, resolution)", "shifts, resolution).reversed()")],
 )  # fmt: skip
 def test_a_bug_in_the_mixture_is_found(monkeypatch, right, wrong):
     plant(monkeypatch, GaussianMixture, "pair", right, wrong)

@@ -57,10 +57,10 @@ def test_every_kind_and_combinator_is_recorded():
     assert list(LOSSES) == EXPRESSIONS
     kinds = {row["json"]["kind"] for row in LOSSES.values()}
     assert kinds == {
-        "Allocated", "ApproxDP", "BestOf", "CappedPoisson", "Composition", "DiscreteGaussian",
-        "DiscreteLaplace", "Exponential", "FinitePair", "GDP", "Gaussian", "GaussianMixture",
-        "Grouped", "Laplace", "PoissonSampled", "PureDP", "RandomizedResponse", "RenyiDP",
-        "SampledWithoutReplacement", "ZCDP",
+        "Allocated", "ApproxDP", "BestOf", "CappedPoisson", "Composition", "Correlated",
+        "DiscreteGaussian", "DiscreteLaplace", "Exponential", "FinitePair", "GDP", "Gaussian",
+        "GaussianMixture", "Grouped", "Laplace", "PoissonSampled", "PureDP", "RandomizedResponse",
+        "RenyiDP", "SampledWithoutReplacement", "ZCDP",
     }  # fmt: skip
 
 

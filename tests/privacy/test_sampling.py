@@ -632,3 +632,61 @@ def test_a_replaced_record_lies_between_one_change_and_two():
             base.poisson(rate=0.1)
     with pytest.raises(RelationMismatch):
         PoissonSampled(Gaussian(1.0, "replace"), 0.1, 3)
+
+
+# --- the lower end without replacement -----------------------------------------------------------
+
+
+def every_profile(epsilon: float, noise: float) -> float:
+    """The largest delta over all neighbours of 4 records in {-1, 0, 1}, of which 2 are summed."""
+    grid = np.linspace(-12.0, 12.0, 6001)
+    bells = {m: np.exp(-0.5 * ((grid - m) / noise) ** 2) for m in range(-2, 3)}
+    norm = float(np.sum(bells[0]))
+
+    def law(records: tuple[int, ...]) -> np.ndarray:
+        sums = [sum(chosen) for chosen in combinations(records, 2)]
+        return np.sum([bells[total] for total in sums], axis=0) / (len(sums) * norm)
+
+    laws = {records: law(records) for records in itertools.product((-1, 0, 1), repeat=4)}
+    return max(
+        float(np.sum(np.maximum(laws[one] - math.exp(epsilon) * laws[(other, *one[1:])], 0.0)))
+        for one in laws
+        for other in (-1, 0, 1)
+    )
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
+def test_the_lower_end_without_replacement_is_attained(epsilon: float) -> None:
+    step = Gaussian(1.5, relation="replace").sample_without_replacement(sample=2, population=4)
+    bounds, truth = step.delta_bounds(epsilon=epsilon), every_profile(epsilon, 1.5)
+    assert bounds.lower * (1 - 1e-5) <= truth <= bounds.upper * (1 + 1e-5)
+    assert bounds.lower >= 0.999 * truth
+    # Wrong shifts and rates, and the whole record, are no lower bounds: the judge refutes them.
+    for wrong in (Gaussian(0.7).poisson(rate=0.5), Gaussian(0.75).poisson(rate=0.55)):
+        assert wrong.delta_bounds(epsilon=epsilon).lower > truth * 1.01
+
+
+@pytest.mark.parametrize(
+    ("noise", "sample", "steps", "delta", "least", "most"),
+    [
+        (2.0, 6000, 2, 1e-4, 1.3848, 1.3928),
+        (2.0, 6000, 10, 1e-5, 2.8545, 2.9254),
+        (2.0, 6000, 100, 1e-6, 8.0587, 8.8246),
+        (1.1, 256, 14_062, 1e-5, 14.718, 18.454),
+    ],
+)
+def test_both_ends_of_many_steps_without_replacement(
+    noise: float, sample: int, steps: int, delta: float, least: float, most: float
+) -> None:
+    """The same two data sets at every step, and the worst of each step, by quadrature."""
+    step = Gaussian(noise, relation="replace").sample_without_replacement(
+        sample=sample, population=60_000
+    )
+    bounds = (steps * step).epsilon_bounds(delta=delta)
+    assert bounds.lower == pytest.approx(least, rel=1e-4)
+    assert bounds.upper == pytest.approx(most, rel=1e-4)
+    assert not bounds.tolerance_met
+    assert (steps * step).epsilon(delta=delta) == bounds.upper
+    mixed = (step + Gaussian(3.0, relation="replace")).epsilon_bounds(delta=delta)
+    assert mixed.lower > 0.0
+    assert (step + Laplace(3.0, relation="replace")).epsilon_bounds(delta=delta).lower == 0.0

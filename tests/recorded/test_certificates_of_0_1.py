@@ -254,7 +254,7 @@ def test_signing_writes_all_or_nothing(
     def broken(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    where = "report._page.Page.html" if fails == "page" else "cli._certificate.replace_file"
+    where = "report._page.Page.html" if fails == "page" else "report._signatures.replace_file"
     monkeypatch.setattr(f"discreet.{where}", broken)
     done = run(*signing(path, tmp_path / "clinic.key"))
     assert done.exit_code == 4

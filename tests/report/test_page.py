@@ -1,5 +1,6 @@
 """Pages are whole, escaped and silent: nothing is fetched, nothing is sent."""
 
+import inspect
 import io
 import re
 import xml.etree.ElementTree as ET
@@ -11,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+import discreet
 from discreet.errors import InvalidValue
 from discreet.report import Page
 from discreet.report._charts import Bar, bars, dots, histogram, small_groups
@@ -78,6 +80,21 @@ def test_a_page_has_no_script_and_is_small() -> None:
     assert not any(name.startswith("on") for _, found in Elements(text).found for name in found)
     assert len(text) < 40_000
     assert len(Page("Text", internal=False).text("Only words.").html()) < 10_000
+
+
+def writers_of_html(sources: dict[str, str]) -> list[str]:
+    return [name for name, text in sources.items() if re.search(r"<(html|body|script)\b", text)]
+
+
+def test_every_page_of_the_package_is_such_a_page() -> None:
+    """Nothing else writes HTML, so what holds of Page holds of all pages, new ones too."""
+    home = Path(inspect.getfile(discreet)).parent
+    paths = [path for path in home.rglob("*.py") if path.name != "_page.py"]
+    sources = {path.name: path.read_text(encoding="utf-8") for path in paths}
+    assert writers_of_html(sources) == []
+    assert writers_of_html({"a.py": "f'<html><p>{text}'", "b.py": "'<htm>'"}) == ["a.py"]
+    drawn = {name for name, text in sources.items() if re.search(r"\bPage\(", text)}
+    assert {"_fidelity_page.py", "_local_page.py", "_annex.py", "_certificate_page.py"} <= drawn
 
 
 @pytest.mark.parametrize("hostile", ["<script>alert(1)</script>", "</script><b>", "a & b \"'<i>"])

@@ -20,7 +20,7 @@ from discreet.learn import (
 )
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier
 from discreet.ledger import Ledger
-from discreet.privacy import PureDP, to_json
+from discreet.privacy import GDP, ApproxDP, PureDP, to_json
 from discreet.report import verify_certificate
 
 OPEN = Schema({"age": Real(), "ill": Boolean()}, target="ill", expected_rows=500)
@@ -85,6 +85,24 @@ def test_a_plan_that_costs_more_than_the_loss_is_found(name: str, tmp_path: Path
     assert "its plan costs" in found[PLAN].detail
     document["plan"][name] = "nothing"
     assert checks(document, tmp_path)[PLAN].ok is False
+
+
+def test_a_loss_that_is_as_dear_at_one_delta_only_is_found(tmp_path: Path) -> None:
+    """Beliefs and rates follow from the whole loss; a claim of one epsilon and delta is one."""
+    document = (
+        PrivateLogisticRegression(schema=SCHEMA, epsilon=1.0).fit(DATA).certificate_.to_json()
+    )
+    epsilon, delta = document["epsilon"], document["delta"]
+    lies = {
+        PureDP(epsilon * 1.01): False,
+        ApproxDP(epsilon * 1.001, 1e-30): False,
+        GDP(0.1): False,
+        ApproxDP(epsilon * 1.001, delta): True,
+    }
+    for claimed, right in lies.items():
+        document["loss"] = to_json(claimed)
+        document["epsilon"] = max(epsilon, claimed.epsilon(delta=delta))
+        assert checks(document, tmp_path)[PLAN].ok is right, claimed
 
 
 def test_the_cost_of_a_schema_is_counted_or_was_paid(tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ def test_a_refuted_claim_cannot_be_called_consistent(tmp_path: Path) -> None:
     assert "could not have refuted" in wrong(path)["the audits say what their counts say"]
 
 
+@pytest.mark.slow
 def test_a_page_that_shows_something_else_is_found(place: Path, tmp_path: Path) -> None:
     text = (place / "public" / "certificate.html").read_text(encoding="utf-8")
     page = tmp_path / "certificate.html"

@@ -2,9 +2,11 @@
 
 import gc
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ import pytest
 
 from discreet.data import Schema
 from discreet.engines import open_table
+from discreet.ledger import Ledger
 from discreet.synth import OneShot
+from discreet.synth import _counting as counting
 from discreet.synth._cells import fine_cells
 from discreet.synth._counting import count_tables
 from discreet.synth._selection import list_candidates
@@ -44,7 +48,7 @@ def same(schema: Schema, engine: str, **options: Any) -> bool:
 
 @pytest.mark.parametrize("schema", [SCHEMA, OWNED], ids=["rows", "persons"])
 def test_partitions_and_duckdb_count_the_same(schema: Schema) -> None:
-    for parts in (2, 7):
+    for parts in (1, 2, 7):
         assert same(schema, "arrow", partitions=parts)
     assert same(schema, "duckdb", threads=1)
     rows = 300 if schema.person else 700
@@ -121,6 +125,57 @@ def test_spark_counts_the_same() -> None:
 def test_ray_counts_the_same() -> None:
     for parts in (1, 2, 7):
         assert same(OWNED, "ray", partitions=parts)
+
+
+def lose_a_worker(monkeypatch: pytest.MonkeyPatch, mark: Path) -> None:
+    """Have the first process that counts a part die of it, once."""
+    kill, count, here = os.kill, counting.count_part, os.getpid()
+
+    def dying(part: Any, *, recipe: Any) -> bytes:
+        if not mark.exists():
+            mark.write_text(str(os.getpid()))
+            assert os.getpid() != here  # it is a worker that dies
+            kill(os.getpid(), signal.SIGKILL)
+        return count(part, recipe=recipe)
+
+    monkeypatch.setattr(counting, "count_part", dying)
+
+
+def check_lost_worker(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that loses a worker releases and charges what a run that loses none does."""
+    plan = OneShot().plan(SCHEMA, epsilon=1.0, delta=1e-6)
+    right = plan.run(data_of(SCHEMA), insecure_seed=1)
+    lose_a_worker(monkeypatch, tmp_path / "died")
+    with Ledger.create(tmp_path / "book") as ledger:
+        ledger.create_dataset("rows", epsilon=1.2, delta="1e-5", unit="row")
+        found = plan.run(
+            data_of(SCHEMA),
+            ledger=ledger,
+            dataset="rows",
+            engine=engine,
+            partitions=2,
+            insecure_seed=1,
+        )
+        assert ledger.show("rows").budget.charges == 1
+    assert (tmp_path / "died").exists()
+    assert found.certificate_.model_digest == right.certificate_.model_digest
+    assert found.certificate_.loss == right.certificate_.loss
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray")
+def test_a_lost_worker_of_ray_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_lost_worker("ray", tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("spark")
+def test_a_lost_worker_of_spark_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_lost_worker("spark", tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

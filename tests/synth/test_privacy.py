@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,9 +179,9 @@ def test_bad_input_is_refused_before_a_charge(tmp_path: object) -> None:
             Synthesizer(**good).fit(some_rows(9), [1], **where)
         with pytest.raises(InvalidValue, match="patient"):
             Synthesizer(**good).fit(some_rows(9), ledger=ledger, dataset="patients")
-        open_schema = Schema({"town": Categorical()}, expected_rows=9)
-        with pytest.raises(NotApplicable, match="categories"):
-            Synthesizer(**{**good, "schema": open_schema}).fit({"town": ["x"]}, **where)
+        unbounded = Schema({"n": Integer()}, expected_rows=9)
+        with pytest.raises(NotApplicable, match="bounds"):
+            Synthesizer(**{**good, "schema": unbounded}).fit({"n": [1]}, **where)
         many = Schema({"n": Integer(0, 1 << 40)}, expected_rows=9)
         with pytest.raises(InvalidValue, match="bins"):
             Synthesizer(**{**good, "schema": many, "bins": {"n": 1 << 30}}).fit({"n": [1]}, **where)
@@ -198,3 +199,92 @@ def test_too_many_columns_are_not_compared_and_the_plan_says_so() -> None:
     assert any("too many" in line for line in plan.explain())
     model = plan.run({name: [0, 1, 2, 3] * 25 for name in wide.columns}, insecure_seed=1)
     assert {one.columns for one in model.measured} == {(0, at) for at in range(1, 40)}
+
+
+def test_more_cells_than_fit_into_memory_are_refused_and_the_error_says_what_fits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    schema = Schema({"a": Integer(0, 99), "b": Integer(0, 9)}, expected_rows=9)
+    monkeypatch.setattr("discreet.synth._methods._MOST_CELLS", 60)
+    with pytest.raises(InvalidValue, match="'a' has 100, and would have to have 50"):
+        OneShot().plan(schema, epsilon=1.0)
+    monkeypatch.undo()
+    monkeypatch.setattr("discreet.synth._methods._BYTES_A_CELL", 1 << 40)
+    with pytest.raises(InvalidValue, match="fit into memory"):
+        OneShot().plan(schema, epsilon=1.0)
+
+
+def test_the_plan_says_what_the_noise_does_to_every_marginal() -> None:
+    """By hand: n cells with noise of standard deviation s have an L1 error of n s sqrt(2/pi)."""
+    plan = OneShot().plan(SCHEMA, epsilon=1.0, delta=1e-6)
+    lines = plan.explain()
+    for one in plan.cells:
+        [line] = [found for found in lines if found.startswith(f"{one.name}: ")]
+        error = one.size * plan.budget.column_stddev * math.sqrt(2 / math.pi) / 3000
+        assert f"{min(2.0, error):.3f}" in line
+    pairs = [found for found in lines if " x " in found]
+    assert len(pairs) == 4  # every other column with the target
+    stddev = plan.budget.table_stddevs([0.05])[0]
+    error = 4 * 2 * stddev * math.sqrt(2 / math.pi) / 3000
+    [line] = [found for found in pairs if found.startswith("town x ill")]
+    assert f"about 8 cells, L1 error of the table about {error:.3f}" in line
+    every = OneShot().plan(Schema(SMALL, expected_rows=9000), epsilon=1.0).explain()
+    assert sum(" x " in found for found in every) == 3
+
+
+NEIGHBOURS = {
+    "none and one": ([], [(3, "ham", 1.0)]),
+    "one class and two": ([(3, "ham", 1.0)] * 9, [(3, "ham", 1.0)] * 9 + [(4, "ware", 0.0)]),
+    "with and without a strange row": (
+        [(3, "ham", 1.0)],
+        [(3, "ham", 1.0), ("\x00?", 1e400, b"\xff")],
+    ),
+    "with and without an object": ([(1, "ham", 2.0)], [(1, "ham", 2.0), (object(), None, [3])]),
+}
+
+
+@pytest.mark.parametrize("name", NEIGHBOURS)
+@pytest.mark.parametrize("method", ["oneshot", pytest.param("aim", marks=pytest.mark.slow)])
+def test_neighbours_both_succeed_or_both_fail(name: str, method: str) -> None:
+    """What a run does, but for its noise, does not depend on a row: errors, cost, form, file."""
+    schema = Schema(
+        {"n": Integer(0, 9), "town": Categorical(["ham"]), "x": Integer(0, 5)}, expected_rows=50
+    )
+    good = Synthesizer(schema=schema, epsilon=1.0, delta=1e-6, method=method)
+    open_town = Schema({**schema.columns, "town": Categorical()}, expected_rows=50)
+    left = Synthesizer(schema=open_town, epsilon=1.0, delta=1e-6, method=method)
+    lacking = Synthesizer(
+        schema=Schema({**schema.columns, "y": Integer(0, 1)}), epsilon=1.0, delta=1e-6
+    )
+    seen = []
+    for rows in NEIGHBOURS[name]:
+        data = {}
+        for at, column in enumerate(schema.columns):
+            data[column] = np.empty(len(rows), dtype=object)
+            data[column][:] = [row[at] for row in rows]
+        made = [one.fit(data) for one in (good, left)]
+        with pytest.raises(InvalidValue) as refused:
+            lacking.fit(data)
+        seen.append(
+            [
+                str(refused.value),
+                *(one.certificate_.loss for one in made),
+                *(one.sample(3).schema for one in made),
+                good.certificate_.plan,
+                {key: type(value) for key, value in left.certificate_.plan.items()},
+            ]
+        )
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("method", ["oneshot", pytest.param("mst", marks=pytest.mark.slow)])
+def test_neighbouring_files_both_succeed(method: str, tmp_path: Path) -> None:
+    """Rows with too few cells, too many, an open quote or bytes that are no text."""
+    schema = Schema({"n": Integer(0, 9), "town": Categorical(["ham"])}, expected_rows=50)
+    losses = set()
+    for at, row in enumerate((b"", b"7\n", b"1,2,3,4\n", b'"1,ham\n', b"\xff\xfe,\x00\n")):
+        place = tmp_path / f"{at}.csv"
+        place.write_bytes(b"n,town\n3,ham\n" + row)
+        made = Synthesizer(schema=schema, epsilon=1.0, delta=1e-6, method=method).fit(place)
+        losses.add(made.certificate_.loss)
+    assert len(losses) == 1

@@ -1,7 +1,9 @@
 """S33: junction trees against brute force over all cells of the joint table."""
 
 import itertools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from discreet.randomness import source
 from discreet.synth._fitting import Measurement, fit_tree, merge_measurements
 from discreet.synth._sampling import sample_rows
 from discreet.synth._tree import DecomposableGraph, JunctionTree, count_cells
+from synth import ask_mbi
 
 
 def some_tree(rng: np.random.Generator) -> JunctionTree:
@@ -142,3 +145,38 @@ def test_sampled_cells_are_their_expectation_rounded(seed: int) -> None:
         counts = np.bincount(index, minlength=math.prod(shape)).reshape(node.flat)
         expected = conditional * counts.sum(axis=1, keepdims=True)
         assert np.abs(counts - expected).max() < 1.0 + 1e-9
+
+
+MBI = json.loads(Path(__file__).with_name("mbi.json").read_text())
+
+
+@pytest.mark.parametrize("scale", [1.0, 300.0])
+def test_inference_agrees_with_mbi(scale: float) -> None:
+    """The record is made by ``tests/synth/ask_mbi.py``, in a Python that has mbi 2.0.0."""
+    tree = JunctionTree(ask_mbi.SIZES, [tuple(one) for one in ask_mbi.CLIQUES])
+    potentials = tree.zeros()
+    for at, one in enumerate(ask_mbi.CLIQUES):
+        home = tree.home(one)
+        assert home is not None
+        order, shape = tree.axes_in(home, one)
+        turned = np.array(ask_mbi.table(at, one, scale)).transpose([one.index(c) for c in order])
+        potentials[home] = potentials[home] + turned.reshape(shape)
+    _, conditionals = tree.infer(potentials)
+    for one, said in zip(ask_mbi.CLIQUES, MBI[f"marginals at {scale:g}"], strict=True):
+        found = tree.marginal(conditionals, tuple(one)).ravel() * ask_mbi.TOTAL
+        np.testing.assert_allclose(found, said, atol=1e-7 * scale)
+
+
+def test_the_fit_agrees_with_mbi() -> None:
+    """The least squares of mbi are ours with hardly any pull."""
+    tree = JunctionTree(ask_mbi.SIZES, [tuple(one) for one in ask_mbi.CLIQUES])
+    measured = []
+    tables = ask_mbi.noisy_tables(MBI["marginals at 1"])
+    for flat, one in zip(tables, ask_mbi.CLIQUES, strict=True):
+        values = np.array(flat).reshape([ask_mbi.SIZES[at] for at in one])
+        measured.append(Measurement(tuple(one), values, np.full(values.shape, 4.0)))
+    conditionals, _ = fit_tree(tree, measured, ask_mbi.TOTAL, strength=1e-3, evaluations=5000)
+    for one, said in zip(measured, MBI["fit"], strict=True):
+        found = tree.marginal(conditionals, one.columns).ravel() * ask_mbi.TOTAL
+        np.testing.assert_allclose(found, said, atol=0.05)
+        assert np.abs(found - one.values.ravel()).max() > 0.1  # the tables do not quite agree

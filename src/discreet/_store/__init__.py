@@ -7,6 +7,8 @@ nothing of budgets.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from discreet._store._sqlite import (
     DATABASES,
     MARK,
@@ -22,9 +24,7 @@ from discreet._store._store import (
     Store,
     check_path,
     check_timeout,
-    create_store,
     is_url,
-    open_store,
 )
 from discreet._store._tables import (
     LATEST,
@@ -58,3 +58,24 @@ __all__ = [
     "read_version",
     "sync_path",
 ]
+
+
+def create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
+    """Make a new store at a path or a URL; an existing one is refused."""
+    if is_url(place):
+        from discreet._store._postgres import PostgresStore
+
+        return PostgresStore.create(str(place), timeout=timeout, ledger=ledger)
+    return SqliteStore.create(check_path("place", place), timeout=timeout, ledger=ledger)
+
+
+def open_store(
+    place: str | Path, *, timeout: float, read_only: bool = False, backup: bool = False
+) -> Store:
+    """Open an existing store; only with ``backup`` may a backup be written to."""
+    if is_url(place):
+        from discreet._store._postgres import PostgresStore
+
+        return PostgresStore.open(str(place), timeout=timeout, read_only=read_only, backup=backup)
+    path = check_path("place", place)
+    return SqliteStore.open(path, timeout=timeout, read_only=read_only, backup=backup)

@@ -35,7 +35,7 @@ class Session(Protocol):
 
 
 class Store(Protocol):
-    """Transactions on one place; made by :func:`create_store` and :func:`open_store`."""
+    """Transactions on one place; made by ``create_store`` and ``open_store`` of this package."""
 
     @property
     def place(self) -> str:
@@ -71,31 +71,6 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of all connections; the store may not be used afterwards."""
-
-
-def create_store(place: str | Path, *, timeout: float, ledger: str) -> Store:
-    """Make a new store at a path or a URL; an existing one is refused."""
-    if is_url(place):
-        from discreet._store._postgres import PostgresStore
-
-        return PostgresStore.create(str(place), timeout=timeout, ledger=ledger)
-    from discreet._store._sqlite import SqliteStore
-
-    return SqliteStore.create(check_path("place", place), timeout=timeout, ledger=ledger)
-
-
-def open_store(
-    place: str | Path, *, timeout: float, read_only: bool = False, backup: bool = False
-) -> Store:
-    """Open an existing store; only with ``backup`` may a backup be written to."""
-    if is_url(place):
-        from discreet._store._postgres import PostgresStore
-
-        return PostgresStore.open(str(place), timeout=timeout, read_only=read_only, backup=backup)
-    from discreet._store._sqlite import SqliteStore
-
-    path = check_path("place", place)
-    return SqliteStore.open(path, timeout=timeout, read_only=read_only, backup=backup)
 
 
 def is_url(place: object) -> bool:

@@ -11,6 +11,8 @@
   :func:`made_up_tables` draws an example in the spirit of zip code, birth date and sex.
 
 - Reconstruction of a private column from answers about it: :func:`reconstruction`.
+- Synthetic rows: :func:`distance_ratio`, :func:`counting_shadows`, and with a control group
+  :func:`singling_out`, :func:`linkability` and :func:`synthetic_inference`.
 - Made-up reports in a local collection: :func:`poison_shares`.
 - ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
   :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
@@ -34,6 +36,7 @@ from discreet.attacks._anonymity import (
     SensitiveProfile,
     measure_anonymity,
 )
+from discreet.attacks._attack_target import AttackTarget, import_name, read_model
 from discreet.attacks._attribute import Attribute, AttributeResult, attribute_inference
 from discreet.attacks._bench import DefenceComparison, DefenceRow, compare_defences
 from discreet.attacks._coded_table import CodedTable, read_coded
@@ -90,6 +93,14 @@ from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
 from discreet.attacks._shadow_pool import ShadowPool, paired_halves
 from discreet.attacks._shadow_scores import ShadowScores
 from discreet.attacks._shokri import shokri
+from discreet.attacks._synthetic import (
+    ControlledResult,
+    counting_shadows,
+    distance_ratio,
+    linkability,
+    singling_out,
+    synthetic_inference,
+)
 from discreet.attacks._target import OUTPUTS, Target, as_target, class_indices
 from discreet.attacks._training import on_records, seeded_generator
 from discreet.attacks._yeom import yeom
@@ -111,9 +122,11 @@ __all__ = [
     "AnonymityResult",
     "Attack",
     "AttackRun",
+    "AttackTarget",
     "Attribute",
     "AttributeResult",
     "CodedTable",
+    "ControlledResult",
     "DefenceComparison",
     "DefenceRow",
     "Difference",
@@ -154,9 +167,13 @@ __all__ = [
     "check_rmia_models",
     "class_indices",
     "compare_defences",
+    "counting_shadows",
+    "distance_ratio",
+    "import_name",
     "invert",
     "label_only",
     "link_tables",
+    "linkability",
     "lira",
     "made_up_population",
     "made_up_tables",
@@ -178,6 +195,7 @@ __all__ = [
     "read_as",
     "read_coded",
     "read_inputs",
+    "read_model",
     "read_records",
     "recognition",
     "reconstruction",
@@ -185,7 +203,9 @@ __all__ = [
     "run_attack",
     "seeded_generator",
     "shokri",
+    "singling_out",
     "strongest_of_three",
+    "synthetic_inference",
     "train_shadows",
     "yeom",
 ]

@@ -347,7 +347,7 @@ def _other_points(
         # Spread by all values of a record, so that the choice does not depend on the order given.
         ordered = others[np.argsort(record_digests(flat[others], seen[others]))]
         some = flat[ordered[:: max(1, len(ordered) // _CANDIDATES)]]
-        mine = flat[todo[places]]
-        squares = (some**2).sum(axis=1) - 2 * mine @ some.T
+        queried = flat[todo[places]]
+        squares = (some**2).sum(axis=1) - 2 * queried @ some.T
         starts[places] = some[squares.argmin(axis=1)]
     return starts

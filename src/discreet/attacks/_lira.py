@@ -32,8 +32,7 @@ from discreet import _validate
 from discreet.attacks import _signals as signals
 from discreet.attacks._contract import attack
 from discreet.attacks._membership import MembershipResult
-from discreet.attacks._shadow_scores import strength, trials
-from discreet.errors import InvalidValue
+from discreet.attacks._shadow_scores import count_models, strength, trials
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -176,9 +175,9 @@ def check_lira_models(inclusion: NDArray[np.bool_], *, mode: str = "online") -> 
     InvalidValue
         If some record has too few models with it, or without it.
     """
-    _count_models("without", ~inclusion, 1)
+    count_models("without", ~inclusion, largest=2)
     if mode == "online":
-        _count_models("with", inclusion, 1)
+        count_models("with", inclusion, largest=2)
 
 
 def _strongest(
@@ -203,23 +202,11 @@ def _strongest(
     return [best], f"{len(tried)} shadow models in the place of the target"
 
 
-def _count_models(kind: str, used: NDArray[np.bool_], needed: int) -> NDArray[np.int64]:
-    count = used.sum(axis=0)
-    fewest = int(count.min())
-    if fewest < needed or int(count.max()) < 2:
-        raise InvalidValue(
-            "shadows",
-            f"{len(used)} models, of which a record has only {fewest} {kind} it",
-            f"at least {needed} models {kind} each record: train more shadow models",
-        )
-    return np.asarray(count)
-
-
 def _fit(
     kind: str, values: NDArray[np.float64], used: NDArray[np.bool_], variance: str
 ) -> _Gaussians:
     """Gaussians over the models marked in ``used``, record by record."""
-    count = _count_models(kind, used, 2 if variance == "per_record" else 1)
+    count = count_models(kind, used, needed=2 if variance == "per_record" else 1, largest=2)
     mean = np.where(used, values, 0.0).sum(axis=0) / count
     squares = np.where(used, (values - mean) ** 2, 0.0).sum(axis=0)
     freedom = count - 1

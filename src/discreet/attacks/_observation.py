@@ -117,8 +117,8 @@ class Observation:
 
     def check_reference(self, other: Observation, argument: str) -> None:
         """Raise if ``other``, given as ``argument``, holds a member or a record evaluated here."""
-        mine, theirs = comparable_digests(self, other)
-        shared = int(np.isin(theirs, mine).sum())
+        ours, theirs = comparable_digests(self, other)
+        shared = int(np.isin(theirs, ours).sum())
         if shared:
             raise InvalidValue(
                 argument,

@@ -20,7 +20,7 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks._contract import attack
 from discreet.attacks._membership import MembershipResult
-from discreet.attacks._shadow_scores import strength, trials
+from discreet.attacks._shadow_scores import count_models, strength, trials
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -159,9 +159,9 @@ def check_rmia_models(inclusion: NDArray[np.bool_], *, mode: str = "offline") ->
     InvalidValue
         If some record has too few models with it, or without it.
     """
-    _count_models("without", ~inclusion)
+    count_models("without", ~inclusion)
     if mode == "online":
-        _count_models("with", inclusion)
+        count_models("with", inclusion)
 
 
 def _strongest(both: AlignedScores) -> tuple[float, str]:
@@ -190,16 +190,5 @@ def rmia_scores(both: AlignedScores, mode: str, share: float) -> NDArray[np.floa
 def _average(
     kind: str, values: NDArray[np.float64], used: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    count = _count_models(kind, used)
+    count = count_models(kind, used)
     return np.asarray(np.where(used, values, 0.0).sum(axis=0) / count)
-
-
-def _count_models(kind: str, used: NDArray[np.bool_]) -> NDArray[np.int64]:
-    count = used.sum(axis=0)
-    if int(count.min()) < 1:
-        raise InvalidValue(
-            "shadows",
-            f"{len(used)} models, of which a record has none {kind} it",
-            f"at least one model {kind} each record: train more shadow models",
-        )
-    return np.asarray(count)

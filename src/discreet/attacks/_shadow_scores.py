@@ -226,9 +226,9 @@ class ShadowScores:
     def _twins_of(self, observation: Observation) -> NDArray[np.bool_]:
         """Which models were trained on the target's records, or exactly on the others."""
         known, asked = comparable_digests(self, observation)
-        mine, copies, inside = _counts(known, self.inclusion)
+        ours, copies, inside = _counts(known, self.inclusion)
         theirs, seen, members = _counts(asked, observation.members[None])
-        _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+        _, here, there = np.intersect1d(ours, theirs, assume_unique=True, return_indices=True)
         # Of a record that is here more often than there, it is not known which copies were meant.
         same = copies[here] == seen[there]
         here, there = here[same], there[same]
@@ -288,6 +288,21 @@ def _counts(
     if not len(known):
         return known, copies, np.zeros((len(inclusion), 0), dtype=np.int64)
     return known, copies, np.add.reduceat(inclusion[:, order].astype(np.int64), first, axis=1)
+
+
+def count_models(
+    kind: str, used: NDArray[np.bool_], *, needed: int = 1, largest: int = 1
+) -> NDArray[np.int64]:
+    """Count the models of each record; raise if one has too few, or none has ``largest``."""
+    count = used.sum(axis=0)
+    fewest = int(count.min())
+    if fewest < needed or int(count.max()) < largest:
+        raise InvalidValue(
+            "shadows",
+            f"{len(used)} models, of which a record has only {fewest} {kind} it",
+            f"at least {needed} models {kind} each record: train more shadow models",
+        )
+    return np.asarray(count)
 
 
 # --- shadow models in the place of the target --------------------------------------------------

@@ -323,7 +323,7 @@ def epsilons_from_rates(
 
 
 def epsilon_from_rates(fpr: float, tpr: float, *, delta: float) -> float:
-    """The same for one pair of rates, and at least 0.
+    """Return :func:`epsilons_from_rates` of one pair of rates, or 0 if it is negative.
 
     Parameters
     ----------
@@ -542,7 +542,7 @@ def gaussian_epsilon_lower(mu: float, delta: float) -> float:
 
 
 def gaussian_epsilon_from_rates(fpr: float, tpr: float, *, delta: float) -> float:
-    """At most the epsilon of a Gaussian mechanism with FPR <= ``fpr`` and TPR >= ``tpr``.
+    """Return at most the epsilon of a Gaussian mechanism with FPR <= ``fpr``, TPR >= ``tpr``.
 
     Parameters
     ----------

@@ -193,7 +193,7 @@ def one_run_p_value(
 def one_run_epsilon(
     *, canaries: int, guesses: int, correct: int, delta: float, rate: float
 ) -> float:
-    """The largest epsilon such that all smaller ones are refuted at the false-alarm rate.
+    """Return the largest epsilon such that all smaller ones are refuted at the false-alarm rate.
 
     Parameters
     ----------
@@ -238,7 +238,7 @@ def one_run_epsilon(
 def suggest_guesses(
     loss: Loss, *, canaries: int, delta: float, false_alarm_rate: float = 0.05
 ) -> tuple[int, int]:
-    """Numbers of guesses that would show most about a Gaussian mechanism of the same epsilon.
+    """Return the numbers of guesses that show most about a Gaussian mechanism of that epsilon.
 
     Computed from the claim alone, before there is a run; a poor number costs strength, never
     validity. Few guesses are surer, many count for more: at a false-positive rate a the best
@@ -398,7 +398,7 @@ def read_curve(loss: Loss, delta: float) -> LossCurve:
 def contradicts_curve(
     curve: Curve, *, canaries: int, guesses: int, correct: int, rate: float
 ) -> bool:
-    """Whether ``correct`` right guesses or more have a probability below ``rate`` (see above).
+    """Say whether ``correct`` right guesses or more have a probability below ``rate`` (see above).
 
     Parameters
     ----------
@@ -527,7 +527,7 @@ def audit_one_run_curve(
 def curve_epsilon(
     *, canaries: int, guesses: int, correct: int, delta: float, rate: float, gaussian: bool = False
 ) -> float:
-    """The largest epsilon such that all smaller ones are refuted, at the false-alarm rate.
+    """Return the largest epsilon such that all smaller ones are refuted, at the false-alarm rate.
 
     Of (epsilon, delta)-DP, or of Gaussian mechanisms at ``delta``.
 

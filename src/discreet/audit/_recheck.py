@@ -54,7 +54,7 @@ _EVIDENCE: dict[str, set[str]] = {
 
 
 def audit_faults(body: Mapping[str, Any]) -> Iterator[str]:
-    """What the audits of a public document say that their counts or its guarantee do not.
+    """Return what the audits of a public document say that their counts or its guarantee do not.
 
     Parameters
     ----------

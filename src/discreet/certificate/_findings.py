@@ -39,7 +39,7 @@ def content_hash(document: Mapping[str, Any]) -> str:
 
 
 def guarantee_of(loss: Loss, delta: float) -> dict[str, Any]:
-    """What every accountant says about a loss at ``delta``, and what it means for groups."""
+    """Return what every accountant says about a loss at ``delta``, and its meaning for groups."""
     bounds = loss.epsilon_bounds(delta=delta)
     answers = every_accountant(loss, delta=delta)
     best = answers.pop("best")
@@ -56,7 +56,7 @@ def guarantee_of(loss: Loss, delta: float) -> dict[str, Any]:
 
 
 def meaning_of(loss: Loss) -> dict[str, Any]:
-    """What the loss allows any attacker: beliefs, rates, advantage.
+    """Return what the loss allows any attacker: beliefs, rates, advantage.
 
     All are read off the loss itself, which allows less than its epsilon at one delta does. The
     advantage is the total variation distance, delta at epsilon 0.
@@ -103,12 +103,12 @@ def delta_warning(delta: float, examples: int) -> str | None:
 
 
 def run_warnings(facts: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What the facts about plan and run call for; a learner writes these, before publication."""
+    """Return the warnings that plan and run call for; a learner writes them, before publication."""
     return _ranked(_about_the_run(facts))
 
 
 def warnings_on(body: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The warnings that a published certificate calls for, the most severe first."""
+    """Return the warnings that a published certificate calls for, the most severe first."""
     found = [*_about_the_guarantee(body), *_about_what_undermines(body), *_about_collection(body)]
     return _ranked(found)
 
@@ -119,7 +119,7 @@ def _ranked(found: Iterable[_Warning]) -> list[dict[str, str]]:
 
 
 def verdict_on(body: Mapping[str, Any]) -> dict[str, str]:
-    """One word and one sentence: what claim and audits together say."""
+    """Return one word and one sentence: what claim and audits together say."""
     epsilon = body["guarantee"]["epsilon"]
     states = [audit["verdict"] for audit in body["audits"]]
     if is_insecure(body["randomness"], *(one["randomness"] for one in body["answers"])):

@@ -70,7 +70,7 @@ _CHARGED_MORE = (
 
 
 def is_of_0_1(document: Mapping[str, Any]) -> bool:
-    """Whether a document has one of the formats of 0.1."""
+    """Say whether a document has one of the formats of 0.1."""
     return _kind(document) in {_LEARNER, _DPSGD, _PUBLIC}
 
 
@@ -81,7 +81,7 @@ def _kind(document: Mapping[str, Any]) -> tuple[Any, Any]:
 
 
 def as_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The same document in version 2; one that is of no format of 0.1 stays as it is."""
+    """Return a document of 0.1 in version 2; any other one stays as it is."""
     kind = _kind(document)
     if kind not in {_LEARNER, _DPSGD, _PUBLIC}:
         return dict(document)
@@ -104,7 +104,7 @@ def as_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def todays_form(loss: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A loss that 0.1 wrote, in a form that is read today; one that has none stays as it is."""
+    """Return a loss that 0.1 wrote in the form of today; one that has none stays as it is."""
     try:
         from_json(loss)
     except DiscreetError:
@@ -181,7 +181,7 @@ def _without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def faults_of_0_1(found: Mapping[str, Any]) -> Iterator[str]:
-    """Fields that 0.1 would have written otherwise, by what its other fields say."""
+    """Return the fields that 0.1 would have written otherwise, by what its other fields say."""
     covers, right = None, None
     if "kind" in found:
         version, covers, right = found["version"], found["covers"], _OLD_COVERS
@@ -219,7 +219,7 @@ def _plan_hash(plan: Mapping[str, Any], said: object) -> Iterator[str]:
 
 
 def warning_faults_of_0_1(found: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[str]:
-    """Warnings and verdict that are not those that 0.1 wrote; ``document`` is of version 2."""
+    """Return warnings and verdict that are not those of 0.1; ``document`` is of version 2."""
     if "released" not in found:
         if found["warnings"] != _method_warnings("DP-SGD", found):
             yield "the warnings are not those that the facts call for"

@@ -37,7 +37,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of a certificate, as a learner writes it and as it is published."""
+    """Return the JSON Schema of a certificate, as a learner writes it and as it is published."""
     place = resources.files("discreet.certificate").joinpath("certificate.schema.json")
     read: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     return read
@@ -52,7 +52,7 @@ def require_valid(document: object, rule: Mapping[str, Any] | None = None) -> No
 
 
 def schema_faults(document: object, schema: Mapping[str, Any]) -> list[str]:
-    """What in a document does not follow the schema, as sentences; nothing if all does.
+    """Return sentences about what in a document does not follow the schema.
 
     >>> closed = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
     >>> schema_faults({"n": 0}, closed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -41,6 +41,7 @@ _USED = {
     "steps": ("noise_multiplier", "rate"),
     "rate": ("noise_multiplier", "steps"),
     "laplace-scale": ("sensitivity", "steps"),
+    "bands": ("rate", "steps"),
 }
 
 
@@ -140,6 +141,8 @@ def calibrate(
       discreet calibrate --epsilon 2 --delta 1e-5 --steps 10000 --noise-multiplier 1.1 \
         --solve-for rate
       discreet calibrate --epsilon 1 --delta 1e-6 --steps 20 --solve-for laplace-scale
+      noise that is correlated over steps, for Plan(sampler="cyclic", noise=...)
+        discreet calibrate --epsilon 4 --delta 1e-6 --rate 1/128 --steps 128 --solve-for bands
     """
     unknown = one_of("solve_for", solve_for, tuple(_USED))
     for name, text in typed.items():
@@ -151,6 +154,9 @@ def calibrate(
     from discreet.privacy import Relation
 
     neighbours = Relation.parse("add_remove" if relation is None else relation)
+    if unknown == "bands":
+        _print_bands(epsilon, delta, typed, neighbours, as_json)
+        return
     found = _solve(unknown, epsilon, delta, typed, neighbours)
     run = {**typed, unknown.replace("-", "_"): repr(found)}
     loss = Mechanism(**run, relation=neighbours.value).loss()
@@ -173,6 +179,52 @@ def calibrate(
     print_lines([f"{unknown.replace('-', ' ')}: {value}", f"{cost}, relation {neighbours.value}"])
 
 
+def _print_bands(
+    epsilon: float,
+    delta: float,
+    typed: dict[str, str | None],
+    relation: Relation,
+    as_json: bool,
+) -> None:
+    """Print the bands of correlated noise with the least error, beside independent noise."""
+    from discreet.privacy import Gaussian, choose_bands
+
+    rate = real("rate", typed["rate"] or "1", above=0, at_most=1)
+    steps = count("steps", typed["steps"] or "1", at_least=1)
+    budget: dict[str, Any] = {"epsilon": epsilon, "delta": delta, "steps": steps, "rate": rate}
+    plain, more = choose_bands(**budget, relation=relation, at_most=1)
+    strategy, noise = choose_bands(**budget, relation=relation, at_most=128)
+    bands = strategy.bands
+    loss = Gaussian(noise, relation).correlated(
+        strategy, steps=steps, separation=bands, rate=bands * rate
+    )
+    reached = loss.epsilon(delta=delta)
+    gain = more * plain.error(steps=steps) / (noise * strategy.error(steps=steps))
+    if as_json:
+        print_json(
+            {
+                "solved_for": "bands",
+                "value": bands,
+                "noise_multiplier": noise,
+                "gain": gain,
+                "target": {"epsilon": epsilon, "delta": delta},
+                "epsilon": finite(reached),
+                "relation": relation.value,
+                "description": repr(loss),
+            }
+        )
+        return
+    cost = f"epsilon: {at_most(reached)} (target {epsilon:g}) at delta {delta!r}"
+    print_lines(
+        [
+            f"bands: {bands}",
+            f"noise multiplier: {at_most(noise, digits=6)}",
+            f"{cost}, relation {relation.value}",
+            f"error of prefix sums: {at_least(gain)} times less than with independent noise",
+        ]
+    )
+
+
 def _solve(
     unknown: str, epsilon: float, delta: float, typed: dict[str, str | None], relation: Relation
 ) -> float:
@@ -192,22 +244,6 @@ def _solve(
     if unknown == "steps":
         return privacy.most_steps(**target, noise_multiplier=noise, rate=rate, relation=relation)
     return privacy.largest_rate(**target, noise_multiplier=noise, steps=steps, relation=relation)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Epsilon by accountant and number of steps, for one Poisson-sampled Gaussian.
-
-    ``epsilons`` holds one value for each entry of ``steps``, infinite where no finite
-    epsilon holds; an accountant that does not apply is in ``reasons`` instead.
-    """
-
-    noise_multiplier: float
-    rate: float
-    delta: float
-    steps: list[int]
-    epsilons: dict[str, list[float]]
-    reasons: dict[str, str]
 
 
 @click.command(cls=Command)
@@ -232,13 +268,7 @@ class Comparison:
 )
 @picture_option
 def compare(
-    noise_multiplier: float,
-    rate: float,
-    delta: float,
-    max_steps: int,
-    points: int,
-    output: str | None,
-    as_json: bool,
+    noise_multiplier: float, rate: float, output: str | None, as_json: bool, **asked: Any
 ) -> None:
     """Every accountant over the steps of DP-SGD, as a table and as a picture.
 
@@ -249,62 +279,31 @@ def compare(
       discreet compare --output compare.png
       discreet compare --noise-multiplier 1.1 --rate 256/60000 --max-steps 1e5 --json
     """
-    grid = _geometric(max_steps, points)
     with output_file(output, ".png", ".svg") as place:
-        from discreet.privacy import Gaussian, every_accountant
+        from discreet.report import compare_accountants, draw_comparison
 
-        step = Gaussian(noise_multiplier).poisson(rate=rate)
-        answers = [
-            every_accountant(steps * step, delta=delta) for steps in tracked(grid, "accountants")
-        ]
-        epsilons, reasons = _by_accountant(answers)
-        comparison = Comparison(noise_multiplier, rate, delta, grid, epsilons, reasons)
+        found = compare_accountants(
+            noise_multiplier, rate, **asked, track=lambda grid: tracked(grid, "accountants")
+        )
         if place is not None:
-            from discreet.report import draw_comparison
-
-            draw_comparison(comparison, place)
+            draw_comparison(found, place)
+    epsilons = found.epsilons
     if as_json:
         values = {name: list(map(finite, column)) for name, column in epsilons.items()}
-        print_json({**asdict(comparison), "epsilons": values, "picture": output})
+        print_json({**asdict(found), "epsilons": values, "picture": output})
         return
-    facts = f"noise multiplier {noise_multiplier!r}, rate {rate!r}, delta {delta!r}"
+    facts = f"noise multiplier {noise_multiplier!r}, rate {rate!r}, delta {found.delta!r}"
     print_lines([f"epsilon for {facts}, relation add_remove", ""])
     rows = [
         [str(steps), *(at_most(column[at], digits=4) for column in epsilons.values())]
-        for at, steps in enumerate(grid)
+        for at, steps in enumerate(found.steps)
     ]
     print_table(["steps", *epsilons], rows, numbers=range(1 + len(epsilons)))
-    lines = [f"{name} does not apply: {why}" for name, why in reasons.items()]
+    lines = [f"{name} does not apply: {why}" for name, why in found.reasons.items()]
     if lines:
         print_lines(["", *lines])
     if output is not None:
         print_lines(["", f"picture: {output}"])
-
-
-def _geometric(last: int, points: int) -> list[int]:
-    """Distinct integers from 1 to ``last``, about evenly spaced in ratio; ``last`` is exact.
-
-    >>> _geometric(1000, 4), _geometric(3, 10), _geometric(500, 1)
-    ([1, 10, 100, 1000], [1, 2, 3], [500])
-    """
-    inner = {round(math.exp(math.log(last) * i / (points - 1))) for i in range(points - 1)}
-    return sorted(inner | {last})
-
-
-def _by_accountant(
-    answers: list[dict[str, float | str]],
-) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the epsilons of every accountant, and why some of them do not apply."""
-    epsilons: dict[str, list[float]] = {}
-    reasons: dict[str, str] = {}
-    for name in answers[-1]:
-        column = [answer[name] for answer in answers]
-        refusals = [value for value in column if isinstance(value, str)]
-        if refusals:
-            reasons[name] = refusals[-1]
-        if len(refusals) < len(column):
-            epsilons[name] = [math.inf if isinstance(value, str) else value for value in column]
-    return epsilons, reasons
 
 
 @click.command(cls=Command)

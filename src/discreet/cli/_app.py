@@ -88,7 +88,7 @@ COMMANDS = {
     "recheck": ("_certificate", "Which files of version 0.1 claim too small an epsilon."),
     "attack": ("_attack_tables", "What an adversary really gets."),
     "ledger": ("_ledger", "Budgets that survive crashes and races."),
-    "local": ("_local", "Collect where nobody is trusted: plan, collect, estimate."),
+    "local": ("_local_service", "Collect where nobody is trusted: plan, collect, estimate."),
     "curator": ("_curator", "Datasets, analysts and tokens of a service."),
     "serve": ("_curator", "Answer analysts over HTTP, with a web page."),
     "query": ("_curator", "Ask a service a question."),
@@ -110,8 +110,8 @@ class Command(click.Command):
     def __init__(self, name: str | None, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.help = _keep_examples(self.help)
-        told = "Print one JSON object, and errors as one line of JSON."
-        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=told))
+        about = "Print one JSON object, and errors as one line of JSON."
+        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
 
 
 class Group(click.Group):
@@ -191,8 +191,8 @@ class App(Group):
 
     def _message(self, error: Exception) -> str:
         if isinstance(error, InvalidValue):
-            title = self._title(error.argument)
-            return f"{title} = {_shown_value(error)}: expected {error.expected}"
+            title, expected = self._title(error.argument), self._in_options(error.expected)
+            return f"{title} = {_shown_value(error)}: expected {expected}"
         if isinstance(error, MemoryError):
             return "discreet: memory ran out"  # its own text would tell the number of rows
         if isinstance(error, OSError) and not isinstance(error, DiscreetError):
@@ -204,8 +204,8 @@ class App(Group):
         """Return what an error says beside its text, as JSON."""
         if isinstance(error, InvalidValue):
             option = self._title(error.argument).lstrip("-").replace("-", "_").lower()
-            value = _shown_value(error)
-            return {"option": option, "value": value, "expected": error.expected}
+            expected = self._in_options(error.expected)
+            return {"option": option, "value": _shown_value(error), "expected": expected}
         if isinstance(error, BudgetExceeded):
             left = {name: str(value) for name, value in error.remaining.items()}
             return {"budget": error.budget, "remaining": left}
@@ -213,19 +213,36 @@ class App(Group):
 
     def _title(self, argument: str) -> str:
         """Name the option, or the metavar of the argument, that the command that ran has."""
+        titles = self._titles()
+        names = (argument, _NAME_OF_ARGUMENT.get(argument, argument))
+        return next((titles[name] for name in names if name in titles), argument)
+
+    def _in_options(self, text: str) -> str:
+        """Write what the library calls overlap="drop" as the command has it: --overlap drop."""
+        titles = self._titles()
+
+        def option(found: re.Match[str]) -> str:
+            name, value = found[1], found[2].strip("\"'")
+            title = titles.get(name, "")
+            if not title.startswith("-"):
+                return found[0]
+            return title if value == "True" else f"{title} {value}"
+
+        return re.sub(r"\b([a-z_]+)=(\"\w+\"|'\w+'|True)", option, text)
+
+    def _titles(self) -> dict[str | None, str]:
         command: click.Command = self
         context = click.Context(self)
         for word in self._words:
             if isinstance(command, click.Group):
                 command = command.get_command(context, word) or command
-        titles = {}
+        titles: dict[str | None, str] = {}
         for parameter in command.params:
             longest = max(parameter.opts, key=len)
             known = (parameter.metavar or longest).strip("[]")
             title = longest if isinstance(parameter, click.Option) else known
             titles[parameter.name] = titles[longest.lstrip("-").replace("-", "_")] = title
-        names = (argument, _NAME_OF_ARGUMENT.get(argument, argument))
-        return next((titles[name] for name in names if name in titles), argument)
+        return titles
 
 
 def shown(value: object) -> str:
@@ -358,6 +375,11 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2, allow_nan=False))
 
 
+def print_answer(document: object, *lines: str, as_json: bool) -> None:
+    """Print a document as JSON, or the same in sentences."""
+    print_json(document) if as_json else print_lines(lines)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print sentences: folded to the width of a terminal, unfolded in a pipe."""
     console = _console(sys.stdout)
@@ -404,6 +426,16 @@ def print_table(
         console.print(table)
     # Cells are padded to their column; lines need not end in blanks.
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def counted(items: Iterable[T], description: str) -> Iterator[T]:
+    """Go through items whose number is not known, under a count that only a terminal shows."""
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.progress import track
+
+    yield from track(items, description, total=None, console=_console(sys.stderr), transient=True)
 
 
 def tracked(items: Sequence[T], description: str) -> Iterator[T]:

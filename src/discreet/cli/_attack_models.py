@@ -28,14 +28,12 @@ from discreet.errors import InvalidValue
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.attacks import Attribute, MembershipResult, Records
-    from discreet.cli._attack_inputs import AttackTarget
+    from discreet.attacks import AttackTarget, MembershipResult, Records
 
 _MEMBERSHIP = "yeom|quantile|label-only|lira|lira-offline|rmia|shokri"
 _PUBLIC_MEMBERS = "the members are canaries or public data, say --public-members"
 PUBLIC_RECORDS = "the records are public or made up, say --public-records"
 _ACCESS = {"outputs": "outputs", "sorted": "sorted weights", "sets": "weight sets"}
-_MOST_VALUES = 100
 
 
 @click.group(cls=Group)
@@ -170,8 +168,7 @@ def membership(
       discreet attack membership --model study:target --members in.npz --nonmembers out.npz \
         --train study:train --shadows 64 --pool shadows --jobs 2 --exposed 10 -o internal.html
     """
-    from discreet.attacks import MEMBERSHIP, membership_attacks
-    from discreet.cli._attack_inputs import read_model
+    from discreet.attacks import MEMBERSHIP, membership_attacks, read_model
 
     for name in names:
         one_of("attack", name, tuple(MEMBERSHIP))
@@ -223,7 +220,7 @@ def membership(
 
 
 def _trainer(train: str) -> Callable[..., Any]:
-    from discreet.cli._attack_inputs import import_name
+    from discreet.attacks import import_name
 
     found = import_name("train", train)
     if not callable(found):
@@ -373,8 +370,7 @@ def attribute(
       discreet attack attribute --model study:target --members in.npz --nonmembers out.npz \
         --auxiliary more.npz --attribute 3,4,5
     """
-    from discreet.attacks import attribute_inference
-    from discreet.cli._attack_inputs import read_model
+    from discreet.attacks import attribute_inference, read_model
 
     with output_file(output, ".html") as draft:
         asked = read_model(model, label=label, output=model_output)
@@ -383,7 +379,7 @@ def attribute(
         pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
         result = attribute_inference(
             asked.target,
-            attribute=_attribute(asked, attribute_name, values, sets["auxiliary"]),
+            attribute=asked.attribute(attribute_name, values, sets["auxiliary"], number=real),
             **pairs,
             **settings,
         )
@@ -396,59 +392,6 @@ def attribute(
         return
     print_lines(str(result).splitlines())
     print_marked(output, internal=True)
-
-
-def _attribute(
-    asked: AttackTarget, name: str, values: tuple[str, ...], auxiliary: Records
-) -> Attribute:
-    from discreet.attacks import Attribute
-
-    if asked.learner is None:
-        return _by_columns(name, values, auxiliary)
-    features = asked.learner.schema.features
-    if name not in features:
-        raise InvalidValue("attribute", name, f"one of the columns {', '.join(features)}")
-    if asked.learner.takes_codes:
-        # Codes of labels, or of parts of an interval, one column for each feature.
-        place = list(features).index(name)
-        labels = getattr(features[name], "labels", None)
-        found = [float(code) for code in range(len(labels))] if labels else None
-        codes = found or sorted(set(auxiliary.values[:, place].tolist()))
-        names = list(labels) if labels else [f"part {code:g}" for code in codes]
-        return Attribute(name, columns=place, candidates=codes, values=names)
-    from discreet.data import Encoding
-
-    chosen = [_typed(features[name].kind, value) for value in values] or None
-    return Attribute.from_encoding(Encoding(asked.learner.schema), name, values=chosen)
-
-
-def _typed(kind: str, value: str) -> object:
-    if kind == "boolean":
-        if value.lower() not in {"true", "false"}:
-            raise InvalidValue("value", value, "true or false")
-        return value.lower() == "true"
-    return value if kind == "categorical" else real("value", value)
-
-
-def _by_columns(name: str, values: tuple[str, ...], auxiliary: Records) -> Attribute:
-    import numpy as np
-
-    from discreet.attacks import Attribute
-
-    if auxiliary.columns is not None:
-        places = [auxiliary.place("attribute", name, name)]
-    else:
-        places = [auxiliary.place("attribute", part, name) for part in name.split(",")]
-    if values:
-        if len(places) > 1:
-            raise InvalidValue("value", ", ".join(values), "nothing, for several columns")
-        rows = np.array([[real("value", value)] for value in values])
-    else:
-        rows = np.unique(np.asarray(auxiliary.values, dtype=np.float64)[:, places], axis=0)
-    if len(rows) > _MOST_VALUES:
-        expected = f"a column with at most {_MOST_VALUES} values (or --value); it has {len(rows)}"
-        raise InvalidValue("attribute", name, expected)
-    return Attribute(name, columns=places, candidates=rows)
 
 
 @attack.command("property", short_help="A fact about the training data.")
@@ -526,18 +469,19 @@ def property_(
         --shares 0.2,0.5 --size 500 --shadows 100 --jobs 2 --output property.html
     """
     from discreet.attacks import (
+        OUTPUTS,
         align_columns,
         on_records,
         property_inference,
         property_sets,
         read_as,
+        read_model,
         read_records,
         train_shadows,
     )
-    from discreet.cli._attack_inputs import check_output_kind, read_model
 
     kinds = [_ACCESS[one_of("access", name, tuple(_ACCESS))] for name in access or ("outputs",)]
-    given = check_output_kind("model_output", model_output)
+    given = None if model_output is None else one_of("model_output", model_output, OUTPUTS)
     maker = _trainer(train)
     with output_file(output, ".html") as draft:
         own = read_records("records", records, label=label)
@@ -667,12 +611,12 @@ def inversion(
       discreet attack inversion --model study:faces --shape 1x64x64 --judge study:judge \
         --photographs photographs.npz --output inversion.html
     """
-    from discreet.attacks import invert, read_records, recognition
-    from discreet.cli._attack_inputs import check_output_kind, read_model
+    from discreet.attacks import OUTPUTS, invert, read_model, read_records, recognition
 
     if (judge is None) != (photographs is None):
         raise InvalidValue("photographs", photographs, "a file if and only if with --judge")
-    check_output_kind("judge_output", judge_output)
+    if judge_output is not None:
+        one_of("judge_output", judge_output, OUTPUTS)
     size = None if picture is None else _sizes("picture", picture)
     if size is not None and len(size) != 2:
         raise InvalidValue("picture", picture, "a height and a width, as in 64x64")
@@ -718,8 +662,8 @@ def inversion(
         facts = {"model": asked.title, "internal": True}
         print_json({**facts, **result.to_json(), "recognition": judged})
         return
-    told = "Confidence is what was climbed: give --judge to see who is recognised."
-    print_lines([str(result), told if recognised is None else str(recognised)])
+    hint = "Confidence is what was climbed: give --judge to see who is recognised."
+    print_lines([str(result), hint if recognised is None else str(recognised)])
     print_marked(save, output, internal=True)
 
 

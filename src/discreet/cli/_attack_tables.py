@@ -380,7 +380,7 @@ def run_by_name(
       discreet attack run measure_anonymity --input released=patients.csv \
         --input quasi_identifiers=zip,birth --set k=[2,5] --output anonymity.html
     """
-    from discreet.attacks import ATTACKS, read_inputs, run_attack
+    from discreet.attacks import ATTACKS, read_inputs, read_model, run_attack
 
     _import_module(module)
     one_of("name", name, tuple(ATTACKS))
@@ -389,10 +389,8 @@ def run_by_name(
     with output_file(output, ".html") as draft:
         given, rest = {}, dict(texts)
         if model is not None:
-            from discreet.cli._attack_inputs import read_model, read_model_inputs
-
             asked = read_model(model, label=label, output=model_output)
-            given = read_model_inputs(asked, ATTACKS[name].needs, rest, overlap)
+            given = asked.read_inputs(ATTACKS[name].needs, rest, overlap)
         done = run_attack(name, {**given, **read_inputs(rest)}, **chosen)
         if draft is not None:
             from discreet.report import attack_page
@@ -409,7 +407,7 @@ def run_by_name(
 def _import_module(name: str | None) -> None:
     if name is None:
         return
-    from discreet.cli._attack_inputs import import_name
+    from discreet.attacks import import_name
 
     import_name("module", f"{name}:__name__")
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-import shutil
 import sys
 from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from discreet._files import new_directory, replace_file
 from discreet._rounding import at_most
-from discreet.cli._app import Command, Group, finite, print_json, print_lines, print_table, shown
+from discreet.cli._app import (
+    Command,
+    Group,
+    finite,
+    print_answer,
+    print_json,
+    print_lines,
+    print_table,
+    shown,
+)
 from discreet.cli._ledger import open_to_read, trusted_keys
 from discreet.cli._options import (
     Count,
@@ -30,7 +37,7 @@ from discreet.errors import FileUnusable, InvalidValue, SchemaError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from discreet._dsse import Envelope
+    from discreet.certificate import Issuer
     from discreet.report import Check
 
 _STATES = ("sound", "affected", "not checked")
@@ -103,45 +110,31 @@ def certify(
       discreet certify model --members train.csv --nonmembers others.csv --shadows 16 \
         --source "patients of our clinics, 2019 to 2024"
     """
-    from discreet import report
     from discreet.certificate import Collection
-    from discreet.ledger import Ledger
+    from discreet.report import certify_model, read_audit
 
     if (members is None) != (nonmembers is None):
         missing, given = ("nonmembers", members) if nonmembers is None else ("members", nonmembers)
         raise InvalidValue(missing, None, f"a file, beside {given}")
-    place = Path(model)
-    if not place.is_dir():
-        raise FileUnusable("model", model, "a directory")
-    found = report.model_certificate(place)
-    if ledger is not None and found.receipt is None:
-        raise InvalidValue("ledger", ledger, "none: no ledger was charged for this model")
-    names = report.model_files(place)
-    hashes = report.file_hashes(place, names)
-    published = found.publish(
-        title=place.resolve().name if title is None else title,
-        files={f"model/{name}": digest for name, digest in hashes.items()},
-        audits=[report.read_audit(path) for path in audits],
-        collection=Collection(**collection),
-    )
-    beside = place if place.name not in {"", ".."} else place.resolve()
+    beside = Path(model) if Path(model).name not in {"", ".."} else Path(model).resolve()
     goal = f"{beside}-certificate" if out is None else out
-    with new_directory(goal) as draft:
-        internal = None
-        if members is not None and nonmembers is not None:
-            internal = _attack(target or model, label, members, nonmembers, shadows)
-        (draft / "public" / "model").mkdir(parents=True)
-        for name in names:
-            shutil.copyfile(place / name, draft / "public" / "model" / name)
-        if internal is not None:
-            report.write_annex(draft, internal, published.to_json())
-        with nullcontext() if ledger is None else Ledger.open(ledger) as book:
-            report.write_certificate(draft, published, ledger=book)
+    internal = None
+    if members is not None and nonmembers is not None:
+        internal = partial(_attack, target or model, label, members, nonmembers, shadows)
+    published = certify_model(
+        model,
+        goal,
+        title=title,
+        audits=[read_audit(path) for path in audits],
+        collection=Collection(**collection),
+        attack=internal,
+        ledger=ledger,
+    )
     _print_certified(goal, published.to_json(), internal is not None, as_json=as_json)
 
 
 def _attack(model: str, label: str, members: str, nonmembers: str, shadows: int) -> Any:
-    from discreet.cli._attack_inputs import read_model
+    from discreet.attacks import read_model
     from discreet.report import attack_for_annex
 
     asked = read_model(model, label=label)
@@ -268,7 +261,7 @@ def page(path: str, output: str, as_json: bool) -> None:
     with output_file(output, ".html") as draft:
         assert draft is not None
         certificate_page(document, find_signature(path)).write(draft)
-    print_json({"page": output}) if as_json else print_lines([f"page: {shown(output)}"])
+    print_answer({"page": output}, f"page: {shown(output)}", as_json=as_json)
 
 
 @certificate.command(short_help="Make a key that signs.")
@@ -309,16 +302,13 @@ def keygen(
         secret = click.prompt("passphrase", hide_input=True, confirmation_prompt=True).encode()
     own, other = f"{name}.key", f"{name}.pub"
     made = write_key_pair(own, other, passphrase=secret, valid_until=last)
-    if as_json:
-        print_json({"private": own, "public": other, "key": made.id, "encrypted": bool(secret)})
-        return
     lock = "encrypted" if secret else "not encrypted"
-    print_lines(
-        [
-            f"private half: {shown(own)} ({lock}; never hand it out)",
-            f"public half:  {shown(other)}",
-            f"fingerprint:  {made.id}",
-        ]
+    print_answer(
+        {"private": own, "public": other, "key": made.id, "encrypted": bool(secret)},
+        f"private half: {shown(own)} ({lock}; never hand it out)",
+        f"public half:  {shown(other)}",
+        f"fingerprint:  {made.id}",
+        as_json=as_json,
     )
 
 
@@ -351,8 +341,7 @@ def sign(
       discreet certificate sign public/certificate.dsse.json --key next.key
     """
     from discreet._dsse import key_id
-    from discreet.certificate import ENVELOPE
-    from discreet.report import find_signature, verify_certificate
+    from discreet.report import sign_file, verify_certificate
 
     target = Path(path)
     if target.suffix.lower() != ".json":
@@ -364,58 +353,27 @@ def sign(
         if not again and value is None:
             raise InvalidValue(name, None, "a value: it is part of what is signed")
     own = private_key(key, passphrase_file)
-    found = find_signature(path) if again else None
-    if found is None:
-        wrong = [check.what for check in verify_certificate(target) if check.ok is False]
-        if wrong:
-            line = f"{shown(str(target))} is not signed. WRONG {wrong[0]}"
-            print_json({"written": [], "wrong": wrong}) if as_json else print_lines([line])
-            return 1
-        envelope, place = _signed(target, issuer, own), target.with_name(ENVELOPE)
-    else:
-        envelope, place = found.envelope.with_signature(own), target
-    page = _write_with_page(place, json.dumps(envelope.to_json(), indent=1) + "\n")
-    name = key_id(own.public_key())
-    if as_json:
-        written = [str(path) for path in (place, page) if path is not None]
-        print_json({"written": written, "key": name, "signatures": len(envelope.signatures)})
-    else:
-        print_lines([f"signed: {shown(place.as_posix())}", f"key:    {name}"])
-        print_lines([f"page:   {shown(page.as_posix())}"] if page is not None else [])
+    wrong = [] if again else [one.what for one in verify_certificate(target) if one.ok is False]
+    if wrong:
+        line = f"{shown(str(target))} is not signed. WRONG {wrong[0]}"
+        print_answer({"written": [], "wrong": wrong}, line, as_json=as_json)
+        return 1
+    envelope, written = sign_file(target, own, None if again else _issuer(issuer))
+    name, places = key_id(own.public_key()), [place.as_posix() for place in written]
+    document = {"written": places, "key": name, "signatures": len(envelope.signatures)}
+    pages = [f"page:   {shown(page)}" for page in places[1:]]
+    first = [f"signed: {shown(places[0])}", f"key:    {name}"]
+    print_answer(document, *first, *pages, as_json=as_json)
     return 0
 
 
-def _write_with_page(place: Path, text: str) -> Path | None:
-    """Write an envelope, and draw the page beside it again so that it names the keys.
-
-    Returns the page, or None if there is none. Everything is made before anything is replaced.
-    """
-    page = place.with_name("certificate.html")
-    drawn = None
-    if page.is_file():
-        from discreet.certificate import read_signed
-        from discreet.report import certificate_page
-
-        signed = read_signed(text)
-        drawn = certificate_page(signed.document, signed).html()
-    with output_file(str(place), argument="path") as draft:
-        assert draft is not None
-        draft.write_text(text, encoding="utf-8")
-        if drawn is not None:
-            with replace_file(page) as html:
-                html.write_text(drawn, encoding="utf-8", newline="\n")
-    return None if drawn is None else page
-
-
-def _signed(target: Path, block: dict[str, str | None], own: Ed25519PrivateKey) -> Envelope:
+def _issuer(block: dict[str, str | None]) -> Issuer:
     from discreet._dsse import read_date
-    from discreet.certificate import Issuer, files_of, sign_certificate
-    from discreet.report import read_document
+    from discreet.certificate import Issuer
 
     last = read_date("valid_until", str(block["valid_until"]))
     today = dt.datetime.now(dt.UTC).date()
-    issuer = Issuer(**{**block, "date": today, "valid_until": last})  # type: ignore[arg-type]
-    return sign_certificate(target.read_bytes(), files_of(read_document(target)), issuer, own)
+    return Issuer(**{**block, "date": today, "valid_until": last})  # type: ignore[arg-type]
 
 
 @certificate.command(short_help="Declare that a key counts no longer.")
@@ -435,10 +393,8 @@ def revoke(revoked: str, key: str, reason: str, as_json: bool) -> None:
 
     found = read_public_key(key)
     revoke_key(revoked, found, reason)
-    if as_json:
-        print_json({"written": revoked, "revoked": found.id})
-    else:
-        print_lines([f"revoked: {found.id}", f"written: {shown(revoked)}"])
+    lines = f"revoked: {found.id}", f"written: {shown(revoked)}"
+    print_answer({"written": revoked, "revoked": found.id}, *lines, as_json=as_json)
 
 
 def private_key(path: str, passphrase_file: str | None) -> Ed25519PrivateKey:

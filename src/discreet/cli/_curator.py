@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command, Group, print_json, print_lines, print_table
+from discreet.cli._app import Command, Group, print_answer, print_json, print_lines, print_table
 from discreet.cli._ledger import open_or_create
 from discreet.cli._options import Count, Real, read_text
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
@@ -144,11 +144,9 @@ def analyst(
             registry.add_analyst(name)
         if dataset is not None:
             give_budget(ledger, registry, dataset, analyst=name, epsilon=epsilon, delta=delta)
-    if as_json:
-        print_json({"analyst": name, "dataset": dataset, "epsilon": epsilon})
-    else:
-        budget = "" if dataset is None else f", with epsilon {epsilon} for {dataset}"
-        print_lines([f"{name} is an analyst{budget}"])
+    entered = {"analyst": name, "dataset": dataset, "epsilon": epsilon}
+    budget = "" if dataset is None else f", with epsilon {epsilon} for {dataset}"
+    print_answer(entered, f"{name} is an analyst{budget}", as_json=as_json)
 
 
 @curator.command(short_help="Open the budget of a project.")
@@ -167,10 +165,8 @@ def project(place: str, name: str, dataset: str, epsilon: str, delta: str, as_js
 
     with _opened(place) as (ledger, registry):
         give_budget(ledger, registry, dataset, project=name, epsilon=epsilon, delta=delta)
-    if as_json:
-        print_json({"project": name, "dataset": dataset, "epsilon": epsilon})
-    else:
-        print_lines([f"{name} has epsilon {epsilon} for {dataset}"])
+    entered = {"project": name, "dataset": dataset, "epsilon": epsilon}
+    print_answer(entered, f"{name} has epsilon {epsilon} for {dataset}", as_json=as_json)
 
 
 @curator.command(short_help="Make a token; it is shown once.")
@@ -212,7 +208,7 @@ def token(
             days=days,
             note=note,
         )
-    print_json({"token": text, **asdict(made)}) if as_json else print_lines([text])
+    print_answer({"token": text, **asdict(made)}, text, as_json=as_json)
 
 
 @curator.command(short_help="End a token at once.")
@@ -226,7 +222,7 @@ def revoke(place: str, token: str, as_json: bool) -> None:
     """
     with _opened(place) as (_, registry):
         registry.revoke(token)
-    print_json({"revoked": token}) if as_json else print_lines([f"{token} is revoked"])
+    print_answer({"revoked": token}, f"{token} is revoked", as_json=as_json)
 
 
 @curator.command(short_help="Remove stored tables.")
@@ -242,7 +238,7 @@ def forget(folder: str, as_json: bool) -> None:
     from discreet.engines import forget_tables
 
     gone = forget_tables(folder)
-    print_json({"forgotten": gone}) if as_json else print_lines([f"{gone} tables are removed"])
+    print_answer({"forgotten": gone}, f"{gone} tables are removed", as_json=as_json)
 
 
 @curator.command(short_help="Datasets, analysts and tokens.")
@@ -351,9 +347,11 @@ def serve(
         raise NotApplicable(
             f"the service needs more packages: pip install 'discreet[serve]' ({error})"
         ) from None
+    with _opened(settings.ledger):
+        pass  # refused here, before anything is said, also where workers open it later
     if as_json:
-        told = {"ledger": place, "host": host, "port": port, "workers": settings.workers}
-        print(json.dumps({"serving": told}), flush=True)
+        facts = {"ledger": place, "host": host, "port": port, "workers": settings.workers}
+        print(json.dumps({"serving": facts}), flush=True)
     run_service(settings, host=host, port=port)
 
 

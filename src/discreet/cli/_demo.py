@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -32,7 +31,7 @@ _NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables"}
 )
 @click.option(
     "--method",
-    metavar="dpsgd|projected_sgd|naive_bayes|pate",
+    metavar="dpsgd|projected_sgd|naive_bayes|pate|synthesize",
     default="dpsgd",
     help="How to learn privately.",
 )
@@ -45,15 +44,7 @@ _NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables"}
     default="discreet-demo",
     help="Where to write; it must not exist.",
 )
-def demo(
-    data: str,
-    schema: str | None,
-    method: str,
-    epsilon: float,
-    delta: float,
-    out: str,
-    as_json: bool,
-) -> None:
+def demo(out: str, as_json: bool, **asked: Any) -> None:
     """Train with and without privacy, attack both models, audit the private one, certify it.
 
     Half of the records are learned from, the other half stays outside, so that attacks can be
@@ -70,87 +61,23 @@ def demo(
         raise NotApplicable(f"the demonstration needs: pip install 'discreet[{','.join(missing)}]'")
     from discreet.demo import demonstrate
 
-    outcome = demonstrate(
-        data,
-        method=method,
-        schema=schema,
-        epsilon=epsilon,
-        delta=delta,
-        out=out,
-        say=None if as_json else _say,
-    )
-    place = Path(out)
+    outcome = demonstrate(**asked, out=out, say=None if as_json else _say)
     if as_json:
-        print_json(_as_json(outcome, place))
+        print_json({"out": out, **outcome.to_json()})
     else:
-        _print(outcome, place)
+        _print(outcome)
 
 
 def _say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
-def _figures(outcome: Outcome) -> list[dict[str, Any]]:
-    """One row for each model: internal figures."""
-    from discreet.report import strongest_attack
-
-    rows = []
-    for attacked in outcome.internal.attacked:
-        best = strongest_attack(attacked.results)
-        point = next((one for one in best.operating_points() if one.asked_fpr == 0.01), None)
-        right = {
-            one.records: one.accuracy.share
-            for one in outcome.internal.utility
-            if one.model == attacked.model
-        }
-        rows.append(
-            {
-                "model": attacked.model,
-                "accuracy": right,
-                "attack": best.attack,
-                "auc": best.auc,
-                "tpr_at_fpr_1_percent": None if point is None else point.tpr.share,
-            }
-        )
-    return rows
-
-
-def _as_json(outcome: Outcome, place: Path) -> dict[str, Any]:
-    certificate = outcome.certificate
-    return {
-        "out": str(place),
-        "verdict": certificate["verdict"]["state"],
-        "epsilon": certificate["guarantee"]["epsilon"],
-        "delta": certificate["guarantee"]["delta"],
-        "audits": [
-            {key: audit[key] for key in ("method", "verdict", "epsilon_lower", "ceiling")}
-            for audit in certificate["audits"]
-        ],
-        "answers": [
-            {key: one[key] for key in ("question", "value", "low", "high", "epsilon")}
-            for one in certificate["answers"]
-        ],
-        "internal": _figures(outcome),
-        "files": _places(outcome, place),
-    }
-
-
-def _places(outcome: Outcome, place: Path) -> dict[str, str]:
-    # The directory was written under another name and moved to its own.
-    return {
-        name: (
-            place / (path.parent.name if path.suffix != ".ledger" else "") / path.name
-        ).as_posix()
-        for name, path in outcome.files.items()
-    }
-
-
-def _print(outcome: Outcome, place: Path) -> None:
+def _print(outcome: Outcome) -> None:
     certificate = outcome.certificate
     promise = certificate["guarantee"]
     claims = {True: at_most(promise["epsilon"]), False: "no bound"}
     rows = []
-    for at, row in enumerate(_figures(outcome)):
+    for at, row in enumerate(outcome.internal_figures()):
         found = row["tpr_at_fpr_1_percent"]
         rows.append(
             [
@@ -182,7 +109,7 @@ def _print(outcome: Outcome, place: Path) -> None:
         for audit in certificate["audits"]
     ]
     lines += [f"paid for: {one['question']}: {one['value']:.3f}" for one in certificate["answers"]]
-    files = _places(outcome, place)
+    files = outcome.files
     lines += [
         "",
         f"may be published   {files['page']}",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Group, print_json, print_lines, print_table, shown
+from discreet.cli._app import Group, print_answer, print_json, print_lines, print_table, shown
 from discreet.cli._options import (
     Count,
     F,
@@ -139,7 +139,7 @@ def create(
 
     Examples:
       discreet ledger create study.ledger census --epsilon 1 --delta 1e-6 --unit person
-      discreet ledger create study.ledger census --epsilon 0.3 --analyst ann
+      discreet ledger create study.ledger census --epsilon 0.5 --delta 1e-6 --analyst ann
     """
     from discreet.ledger import Ledger, check_amount
     from discreet.privacy import Filter
@@ -511,7 +511,7 @@ def charge(
     Examples:
       discreet ledger charge study.ledger census --epsilon 0.1 --purpose "median age"
       discreet ledger charge study.ledger census --noise-multiplier 1.1 --rate 256/60000 \
-        --steps 1000 --delta 1e-7 --analyst ann -- python train.py
+        --steps 100 --delta 1e-7 --analyst ann -- python train.py
     """
     from discreet.ledger import Ledger
 
@@ -627,7 +627,7 @@ def export(
         assert draft is not None
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         draft.write_text(text, encoding="utf-8")
-    print_json({"written": output}) if as_json else print_lines([f"written: {shown(output)}"])
+    print_answer({"written": output}, f"written: {shown(output)}", as_json=as_json)
 
 
 @ledger.command(short_help="Make a directory of a ledger in a single file.")
@@ -645,10 +645,8 @@ def migrate(place: str, as_json: bool) -> None:
     from discreet.ledger import Ledger
 
     old = str(Ledger.migrate(place))
-    if as_json:
-        print_json({"ledger": place, "old": old})
-    else:
-        print_lines([f"{shown(place)}: migrated; the old file is {shown(old)}"])
+    line = f"{shown(place)}: migrated; the old file is {shown(old)}"
+    print_answer({"ledger": place, "old": old}, line, as_json=as_json)
 
 
 @ledger.command(short_help="Let a backup be charged.")
@@ -726,8 +724,5 @@ def repair(place: str, as_json: bool) -> None:
     from discreet.ledger import Ledger
 
     done = Ledger.repair(place)
-    if as_json:
-        print_json({"ledger": place, "repaired": done})
-    else:
-        words = "copied into a new file; run discreet ledger verify"
-        print_lines([f"{shown(place)}: {words if done else 'nothing to repair'}"])
+    words = "copied into a new file; run discreet ledger verify" if done else "nothing to repair"
+    print_answer({"ledger": place, "repaired": done}, f"{shown(place)}: {words}", as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._json import read_json
-from discreet.cli._app import Group, print_json, print_lines, print_table, tracked
+from discreet.cli._app import Group, counted, print_json, print_lines, print_table, tracked
 from discreet.cli._options import (
     Count,
     Real,
@@ -22,7 +23,7 @@ from discreet.cli._options import (
 from discreet.errors import DataCorrupt, FileUnusable, InvalidValue
 
 if TYPE_CHECKING:
-    from discreet.local import Deployment, FrequencyOracle
+    from discreet.local import Deployment, FrequencyEstimate, FrequencyOracle
 
 _BATCH = 1 << 16
 _HEADINGS = ("deployment", "trusted", "epsilon", "delta", "deviation of a share")
@@ -44,6 +45,36 @@ def _read_plan(name: str) -> FrequencyOracle:
     from discreet.local import read_plan
 
     return read_plan(read_json(read_text("plan", name), "the plan"))
+
+
+def _count(
+    file: str, plan_file: str | None
+) -> tuple[FrequencyOracle, FrequencyEstimate, dict[str, Any]]:
+    """Count a file of reports, and return the plan, the estimate and the certificate."""
+    from discreet.local import certify_collection
+
+    try:
+        content = Path(file).read_bytes()
+    except OSError as error:
+        raise FileUnusable("file", file, f"a readable file ({error.strerror})") from None
+    if plan_file is None:
+        raise InvalidValue("plan", None, "the plan of the reports, from discreet local plan")
+    oracle = _read_plan(plan_file)
+    server, size = oracle.server(), oracle.report_bytes
+    if not content:
+        raise DataCorrupt(f"{file} holds no report")
+    step = size * _BATCH
+    for start in tracked(range(0, len(content), step), "reports"):
+        part = content[start : start + step]
+        server.aggregate(part[at : at + size] for at in range(0, len(part), size))
+    files = {
+        key: {"file": Path(name).name, "sha256": hashlib.sha256(text).hexdigest()}
+        for key, name, text in (
+            ("plan", plan_file, Path(plan_file).read_bytes()),
+            ("reports", file, content),
+        )
+    }
+    return oracle, server.estimate(), certify_collection(oracle, server, files=files).to_json()
 
 
 def _as_json(rows: list[Deployment]) -> list[dict[str, Any]]:
@@ -146,7 +177,7 @@ def collect(
     table = open_input(file, Schema({column: Categorical(["any", "other"])}))
     people = 0
     with output_file(out, argument="out") as draft, Path(str(draft)).open("wb") as reports:
-        for batch in table.batches([column], _BATCH):
+        for batch in counted(table.batches([column], _BATCH), "rows"):
             codes, texts = batch.texts(column)
             meant = [known.get(text, ELSE) for text in texts]
             values = [meant[code] for code in codes]
@@ -161,15 +192,17 @@ def collect(
 
 
 @local.command(short_help="Shares and intervals from reports.")
-@click.argument("file", metavar="FILE", help="Reports, one after another.")
-@plan_option
+@click.argument(
+    "file", metavar="FILE", help="Reports, one after another, or the directory of a collector."
+)
+@click.option("--plan", "plan_file", metavar="FILE", help="The plan; a collector has its own.")
 @click.option("--certificate", metavar="FILE", help="Write the certificate (.json).")
 @click.option("--top", type=Count(at_least=1), default="20", help="How many values to print.")
 @delta_option
 @page_option
 def estimate(
     file: str,
-    plan_file: str,
+    plan_file: str | None,
     certificate: str | None,
     top: int,
     delta: float,
@@ -178,28 +211,28 @@ def estimate(
 ) -> None:
     """Count reports, and estimate the share of every value with joint intervals.
 
-    What is not a report of the plan is counted by reason and left out.
+    What is not a report of the plan is counted by reason and left out. discreet certificate verify
+    counts again if the reports and the plan are beside the certificate.
 
     Examples:
       discreet local estimate reports.bin --plan plan.json --output page.html
+      discreet local estimate collection --output page.html --certificate local.json
     """
-    from discreet.local import certify_collection, compare_deployments
+    from discreet.local import compare_deployments
     from discreet.report import local_page
 
-    oracle = _read_plan(plan_file)
-    server = oracle.server()
-    size = oracle.report_bytes
-    try:
-        content = Path(file).read_bytes()
-    except OSError as error:
-        raise FileUnusable("file", file, f"a readable file ({error.strerror})") from None
-    if not content:
-        raise DataCorrupt(f"{file} holds no report")
-    step = size * _BATCH
-    for start in tracked(range(0, len(content), step), "reports"):
-        part = content[start : start + step]
-        server.aggregate(part[at : at + size] for at in range(0, len(part), size))
-    found = server.estimate()
+    if Path(file).is_dir():
+        from discreet.curator.service import Collector
+
+        collector = Collector(file)
+        try:
+            oracle, found = collector.oracle, collector.estimate()
+            spending, document = collector.spending(), collector.certificate()
+        finally:
+            collector.close()
+    else:
+        oracle, found, document = _count(file, plan_file)
+        spending = {1: found.people}
     low, high = found.interval()
     rows = compare_deployments(oracle, found.people, delta=delta)
     with (
@@ -207,9 +240,8 @@ def estimate(
         output_file(certificate, ".json", argument="certificate") as draft,
     ):
         if page is not None:
-            local_page(oracle, found, rows).write(page)
+            local_page(oracle, found, rows, spending).write(page)
         if draft is not None:
-            document = certify_collection(oracle, server).to_json()
             draft.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     order = sorted(range(len(found.shares)), key=lambda at: -found.shares[at])
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 from discreet._files import new_directory
 from discreet._rounding import at_most
 from discreet.cli._app import Command, print_json, print_lines, printable
-from discreet.cli._options import ChargedLedger, Count, output_file, training_options
+from discreet.cli._options import ChargedLedger, Count, Real, output_file, training_options
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -30,6 +31,24 @@ _ENDINGS = (".parquet", ".csv")
 )
 @click.option("--rows", type=Count(at_least=0), help="How many rows.  [default: a noisy number]")
 @click.option(
+    "--test",
+    metavar="FILE",
+    help="Rows that were not used, to test a classifier of synthetic rows on.",
+)
+@click.option(
+    "--test-epsilon",
+    type=Real(above=0),
+    help="Pay so much of the tested rows for the figure, which then is on the public page.",
+)
+@click.option(
+    "--test-rows", type=Count(at_least=1), help="How many rows are tested, a public number."
+)
+@click.option(
+    "--internal-page",
+    metavar="FILE",
+    help="Where to write a page with the figure that was not paid for (.html).",
+)
+@click.option(
     "--plan-only",
     is_flag=True,
     help="Say what the noise will do to each column; read, charge and write nothing.",
@@ -44,6 +63,10 @@ def synthesize(
     relation: str | None,
     certificate: str | None,
     rows: int | None,
+    test: str | None,
+    test_epsilon: float | None,
+    test_rows: int | None,
+    internal_page: str | None,
     plan_only: bool,
     insecure_seed: int | None,
     charged: ChargedLedger,
@@ -61,6 +84,8 @@ def synthesize(
         --out rows.parquet --certificate out
       discreet synthesize adult.csv --schema adult.toml --epsilon 1 --out rows.csv \
         --ledger study.ledger --dataset adult
+      discreet synthesize adult.csv --schema adult.toml --epsilon 1 --target income \
+        --out rows.csv --test held_out.csv --internal-page internal.html
     """
     from discreet.data import Schema, check_columns
     from discreet.synth import OneShot
@@ -72,6 +97,8 @@ def synthesize(
     if Path(out).suffix.lower() not in _ENDINGS:
         raise InvalidValue("out", out, "a file name that ends in .parquet or .csv")
     check_columns(file, declared)
+    asked = _Test(test, test_epsilon, test_rows, internal_page, certificate)
+    asked.check(plan)
     charged.check()
     if plan_only:
         _print_plan(plan, as_json=as_json)
@@ -90,7 +117,8 @@ def synthesize(
             assert draft is not None
             model = _run(plan, file, book, charged.dataset, insecure_seed)
             _write_rows(model, rows, draft)
-            _write_certificate(model, folder)
+            _write_certificate(model, folder, asked)
+    asked.write_internal(model)
     _print_made(model, out, certificate, as_json=as_json)
 
 
@@ -117,12 +145,69 @@ def _write_rows(model: SyntheticModel, rows: int | None, draft: Path) -> None:
         import_arrow("pyarrow.parquet").write_table(table, draft)
 
 
-def _write_certificate(model: SyntheticModel, folder: Path) -> None:
+def _write_certificate(model: SyntheticModel, folder: Path, asked: _Test) -> None:
     from discreet.learn import write_model_files
     from discreet.report import write_fidelity_page
 
     write_model_files(folder, model)
-    write_fidelity_page(model, folder / "fidelity.html")
+    write_fidelity_page(model, folder / "fidelity.html", answers=asked.paid(model))
+
+
+@dataclass(frozen=True)
+class _Test:
+    """The test of a classifier that was asked for: paid for, or on a page that is internal."""
+
+    file: str | None
+    epsilon: float | None
+    rows: int | None
+    page: str | None
+    certificate: str | None
+
+    def check(self, plan: SynthesisPlan) -> None:
+        """Raise before anything is charged if the options do not go together."""
+        from discreet.data import Labelled, check_columns
+
+        if self.file is None:
+            for name in ("epsilon", "rows", "page"):
+                if getattr(self, name) is not None:
+                    raise InvalidValue("test", None, "a file of rows that were not used")
+            return
+        if (self.epsilon is None) == (self.page is None):
+            expected = "one of --test-epsilon, to pay, and --internal-page"
+            raise InvalidValue("test", self.file, expected)
+        if self.epsilon is not None and (self.rows is None or self.certificate is None):
+            raise InvalidValue(
+                "test_epsilon", self.epsilon, "--test-rows and --certificate with it"
+            )
+        if self.page is not None and Path(self.page).suffix.lower() != ".html":
+            raise InvalidValue("internal_page", self.page, "a file name that ends in .html")
+        target = None if plan.target is None else plan.schema.columns[plan.target]
+        if not isinstance(target, Labelled):
+            raise InvalidValue(
+                "test", self.file, "a target that is a column of labels, by --target"
+            )
+        check_columns(self.file, plan.schema)
+
+    def paid(self, model: SyntheticModel) -> tuple[Any, ...]:
+        """Return the figure that was paid for, if any."""
+        from discreet.synth import judge_classifier
+
+        if self.epsilon is None:
+            return ()
+        return (judge_classifier(model, self.file, epsilon=self.epsilon, rows=self.rows),)
+
+    def write_internal(self, model: SyntheticModel) -> None:
+        """Write the internal page, if it was asked for."""
+        from discreet.report import write_fidelity_page
+        from discreet.synth import judge_classifier
+
+        if self.page is None:
+            return
+        found: Any = judge_classifier(model, self.file)
+        figures = {"share of right answers by a classifier of synthetic rows": found}
+        with output_file(self.page, ".html", argument="internal_page") as draft:
+            assert draft is not None
+            write_fidelity_page(model, draft, internal=figures)
 
 
 def _print_plan(plan: SynthesisPlan, *, as_json: bool) -> None:

@@ -249,29 +249,10 @@ def pate(
             **asked,
         )
     # The student is in its place: what fails from here on takes nothing of it away.
-    lines = _student_lines(done.schema, done.certificate)
+    lines = done.lines()
     (Path(out) / "summary.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     draw_flow(done.certificate, Path(out) / "flow.png")
     _print_student(out, done.schema, done.certificate, lines, as_json=as_json)
-
-
-def _student_lines(schema: Schema, certificate: Certificate) -> list[str]:
-    """Say what was done, what it costs and for whom; nothing that was not released."""
-    plan = certificate.plan
-    change = "added or removed" if certificate.relation == "add_remove" else "changed"
-    cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"
-    lines = [
-        f"a student for {schema.target!r}, taught by {plan['teachers']} teachers",
-        f"guarantee: {cost} for one {plan['unit']} {change} (data-independent)",
-        f"aggregator: {plan['aggregator']['aggregator']} ({plan['chosen_because']})",
-        f"labels: {plan['labels_answered']} answered of {plan['queries_asked']} queries",
-    ]
-    if any("INSECURE" in value for value in certificate.randomness.values()):
-        lines.append("INSECURE: the noise comes from a seed; this student protects nobody")
-    if certificate.receipt is None:
-        lines.append("no ledger was charged: the certificate is the only record of this release")
-    lines.append("public rows are not protected, whether or not they are private rows as well")
-    return lines
 
 
 def _print_student(
@@ -283,7 +264,7 @@ def _print_student(
         print_lines([*lines, f"written: {out} ({files})", spent])
         return
     plan = certificate.plan
-    told = ("unit", "teachers", "aggregator", "queries_asked", "labels_answered")
+    listed = ("unit", "teachers", "aggregator", "queries_asked", "labels_answered")
     print_json(
         {
             "out": out,
@@ -291,7 +272,7 @@ def _print_student(
             "epsilon": certificate.epsilon,
             "delta": certificate.delta,
             "relation": certificate.relation,
-            **{name: plan[name] for name in told},
+            **{name: plan[name] for name in listed},
             "schema_hash": schema.content_hash,
             "randomness": dict(certificate.randomness),
             "charged": certificate.receipt is not None,
@@ -315,9 +296,9 @@ def predict(model: str, file: str, output: str, as_json: bool) -> None:
       discreet predict model new_patients.csv --output predictions.csv
     """
     from discreet.data import check_columns
-    from discreet.learn import learner_name, predict_file
+    from discreet.learn import learner_name, load_model, predict_file
 
-    fitted = _read_model(model)
+    fitted: Any = load_model(model)
     check_columns(file, fitted.schema.for_prediction())
     _refuse_own_files(output, file, model)
     with output_file(output) as draft:
@@ -339,12 +320,6 @@ def predict(model: str, file: str, output: str, as_json: bool) -> None:
     cost = f"epsilon {at_most(certificate.epsilon)}, delta {at_most(certificate.delta)}"
     line = f"{rows} predictions of {fitted.schema.target!r} in {output} (model: {cost})"
     print_lines([printable(line)])
-
-
-def _read_model(model: str) -> Any:
-    from discreet.learn import load_model
-
-    return load_model(model)
 
 
 def _refuse_own_files(output: str, file: str, model: str) -> None:

@@ -121,8 +121,11 @@ def _open(data: object, schema: Schema) -> TableInput:
         return _matrix(data, schema.file_columns)
     if isinstance(data, Mapping):
         return MemoryInput(data)
-    if type(data).__module__.partition(".")[0] == "pyarrow" and hasattr(data, "to_batches"):
-        return ArrowInput(data)
+    if type(data).__module__.partition(".")[0] == "pyarrow":
+        if type(data).__name__ == "RecordBatch":
+            return ArrowInput(import_arrow("pyarrow").Table.from_batches([data]))
+        if hasattr(data, "to_batches"):
+            return ArrowInput(data)
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
         return MemoryInput({name: _frame_column(data, name) for name in _frame_names(data, schema)})
     expected = "the path of a file, a data frame, a mapping of arrays or a matrix"

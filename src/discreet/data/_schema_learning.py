@@ -311,7 +311,7 @@ def complete_schema(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Release[Schema]:
-    """Learn what ``schema`` leaves open; the value is the completed schema.
+    """Learn what ``schema`` leaves open, and release the completed schema.
 
     It is :func:`plan_schema` and :meth:`SchemaPlan.run` in one; charge the loss first where
     there is a ledger.

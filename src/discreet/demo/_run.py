@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,44 @@ class Outcome:
     certificate: dict[str, Any]
     internal: InternalFacts
     files: dict[str, Path]
+
+    def internal_figures(self) -> list[dict[str, Any]]:
+        """Return one row for each model: how often it is right, and what the best attack finds."""
+        from discreet.report import strongest_attack
+
+        rows = []
+        for attacked in self.internal.attacked:
+            best = strongest_attack(attacked.results)
+            point = next((one for one in best.operating_points() if one.asked_fpr == 0.01), None)
+            right = {
+                one.records: one.accuracy.share
+                for one in self.internal.utility
+                if one.model == attacked.model
+            }
+            found = None if point is None else point.tpr.share
+            row = {"model": attacked.model, "accuracy": right, "attack": best.attack}
+            rows.append({**row, "auc": best.auc, "tpr_at_fpr_1_percent": found})
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was promised, shown, paid for and found, and where it was written."""
+        certificate = self.certificate
+        shown = {
+            "audits": ("method", "verdict", "epsilon_lower", "ceiling"),
+            "answers": ("question", "value", "low", "high", "epsilon"),
+        }
+        listed = {
+            name: [{key: one[key] for key in keys} for one in certificate[name]]
+            for name, keys in shown.items()
+        }
+        return {
+            "verdict": certificate["verdict"]["state"],
+            "epsilon": certificate["guarantee"]["epsilon"],
+            "delta": certificate["guarantee"]["delta"],
+            **listed,
+            "internal": self.internal_figures(),
+            "files": {name: path.as_posix() for name, path in self.files.items()},
+        }
 
 
 class Steps:
@@ -102,7 +140,10 @@ def demonstrate(
             planned = METHODS[method](load(data, schema=schema), epsilon=epsilon, delta=delta)
         title = f"{planned.data.title}, {method}"
         with one_thread():
-            return _demonstrated(planned, draft, steps=steps, title=title)
+            done = _demonstrated(planned, draft, steps=steps, title=title)
+    # The directory was written under another name and moved to its own.
+    places = {name: Path(out) / path.relative_to(draft) for name, path in done.files.items()}
+    return replace(done, files=places)
 
 
 def _demonstrated(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:

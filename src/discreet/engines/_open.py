@@ -52,8 +52,8 @@ def open_table(
         (which has to be a file or a directory). It holds rows: only its owner may read it. Workers
         of Spark and Ray have to share it; PostgreSQL copies the stored rows into its server.
     options
-        Of the engine: ``partitions`` (arrow, spark, ray), ``threads`` and ``memory`` (duckdb),
-        ``master`` (spark), ``address`` (postgres, ray).
+        Of the engine: ``partitions`` (all of them; no number depends on it), ``threads`` and
+        ``memory`` (duckdb), ``master`` (spark), ``address`` (postgres, ray).
 
     Returns
     -------
@@ -115,7 +115,7 @@ def _opened(
             home = storage.find(identity, lambda new: made.load(records, key, new))
             made.use(part_files(home))
         return made
-    partitions = options.pop("partitions", None) if engine == "arrow" else None
+    partitions = options.pop("partitions", None)
     parts = build_parts(records, schema, stored_columns(schema), key, partitions=partitions)
     if engine == "duckdb":
         if storage is None:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from discreet.learn._naive_bayes import PrivateCategoricalNB, PrivateGaussianNB
     from discreet.learn._network import PrivateMLPClassifier, PrivateMLPRegressor
     from discreet.learn._one_pass import OnePassEstimator
-    from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
+    from discreet.learn._selection import default_stop, run_mu, select_privately
     from discreet.learn._train import (
         PlannedTraining,
         TrainedTable,
@@ -102,7 +102,6 @@ __all__ = [
     "saved_certificate",
     "saved_digest",
     "select_privately",
-    "selection_loss",
     "stated_unit",
     "table_without_cells",
     "train_table",
@@ -131,7 +130,7 @@ _HOMES = {
     "_naive_bayes": ("PrivateCategoricalNB", "PrivateGaussianNB"),
     "_network": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
     "_one_pass": ("OnePassEstimator",),
-    "_selection": ("default_stop", "run_mu", "select_privately", "selection_loss"),
+    "_selection": ("default_stop", "run_mu", "select_privately"),
     "_train": ("PlannedTraining", "TrainedTable", "plan_training", "predict_file", "train_table"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

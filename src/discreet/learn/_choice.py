@@ -20,7 +20,7 @@ from discreet import _validate
 from discreet.data import Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._model_file import BINS, LEARNERS
-from discreet.learn._selection import default_stop, run_mu, select_privately, selection_loss
+from discreet.learn._selection import default_stop, run_mu, select_privately
 from discreet.mechanisms import Release, gaussian_integer
 from discreet.privacy import GDP, Loss, Relation
 from discreet.privacy.theorems import gaussian_mu
@@ -252,7 +252,7 @@ def compare_learners(schema: Schema, *, epsilon: float, delta: float) -> Compari
     run = GDP(mu)
     # The budget of a run as epsilon at some delta, because learners are calibrated so.
     target = GDP(train).epsilon(delta=_RUN_DELTA) * (1.0 - 1e-6)
-    loss = selection_loss(run, stop=stop)
+    loss = run.best_of(float(1 / stop))
     plan = Comparison(schema, candidates, stop, target, score, run, loss, epsilon, delta)
     for candidate in candidates:
         plan._check_cost(candidate[0], plan._build_candidate(candidate).planned().loss)

@@ -38,6 +38,7 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 
 from discreet.certificate import Certificate
 from discreet.data import Encoding, Learned, Schema, Table, possible_mistakes
+from discreet.engines import Table as BoundedTable
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.learn._declared import DECLARATIONS, Declared, charged, declare, stated_unit
 from discreet.learn._intake import (
@@ -236,7 +237,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         ----------
         X
             The rows: an array of numbers or, with a schema, a data frame, a mapping of columns,
-            the path of a file, or a table.
+            the path of a file, a table, or a bounded table of :func:`discreet.engines.open_table`.
         y
             The targets. None with a schema if the target is among the columns of ``X``.
         persons
@@ -318,7 +319,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         found: list[str] = []
         if self.schema is not None:
             data = training_table(self.schema, X, y, persons)
-            if not isinstance(data, Table):
+            if not isinstance(data, Table | BoundedTable):
                 found += map(str, possible_mistakes(data, self.schema))
         else:
             found.append(
@@ -493,10 +494,10 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise NotApplicable("this estimator has no schema and takes arrays as they are")
         fitted = "certificate_" in vars(self)
         declared = self._facts if fitted else self._declared()
-        told = {name: getattr(declared, name) for name in DECLARATIONS if hasattr(self, name)}
+        stated = {name: getattr(declared, name) for name in DECLARATIONS if hasattr(self, name)}
         if declared.classes is not None:
-            told["classes"] = declared.classes.tolist()
-        twin: Self = clone(self).set_params(schema=None, **told)
+            stated["classes"] = declared.classes.tolist()
+        twin: Self = clone(self).set_params(schema=None, **stated)
         if fitted:
             twin.__dict__.update({name: vars(self)[name] for name in vars(self) if name[-1] == "_"})
             for name in ("encoded_names_", "feature_names_in_"):

@@ -44,7 +44,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
 
@@ -401,13 +401,43 @@ class LinearRelease:
     moments: NDArray[np.float64] | None
 
 
-def noisy_moments(
-    rows: NDArray[np.float32], plan: LinearPlan, source: Source
-) -> NDArray[np.float64]:
+class ExactSums(Protocol):
+    """The two sums over all rows that a descent asks for, exact integers each."""
+
+    def gram(self) -> NDArray[Any]:
+        """Return the sum of outer products of raw rows."""
+
+    def gradient(self, basis: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[Any]:
+        """Return the sum of clipped gradients of rows that are whitened by ``basis``."""
+
+
+@final
+class HeldRows:
+    """Sums over raw rows in memory; ``residuals`` takes the scores of rows from start to stop."""
+
+    def __init__(self, rows: NDArray[np.float32], residuals: Residuals) -> None:
+        self._rows, self._residuals = rows, residuals
+        self._basis: NDArray[np.float64] | None = None
+
+    def gram(self) -> NDArray[np.int64]:
+        """Return the sum of outer products of raw rows."""
+        return exact_gram(self._rows)
+
+    def gradient(
+        self, basis: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Return the sum of clipped gradients; rows are whitened once for each basis."""
+        if self._basis is not basis:
+            self._basis, self._whitened = basis, whitened_rows(self._rows, basis)
+            self._norms = _norms(self._whitened)
+        return clipped_gradient(self._whitened, weights, self._residuals, norms=self._norms)
+
+
+def noisy_moments(gram: NDArray[Any], plan: LinearPlan, source: Source) -> NDArray[np.float64]:
     """Release the matrix of second moments of raw rows, divided by the declared rows."""
-    width = rows.shape[1]
+    width = gram.shape[1]
     above = np.triu_indices(width)
-    exact = np.clip(exact_gram(rows)[above], -_LARGEST, _LARGEST)
+    exact = np.clip(gram[above], -_LARGEST, _LARGEST).astype(np.int64)
     noisy = gaussian_integers(
         exact,
         sensitivity=Fraction(plan.moment_shift),
@@ -463,28 +493,25 @@ def clipped_gradient(
 
 
 def descend(
-    rows: NDArray[np.float32],
-    residuals: Residuals,
+    sums: ExactSums,
     plan: LinearPlan,
     source: Source,
     *,
     track: Callable[[Iterable[int]], Iterable[int]] = iter,
 ) -> LinearRelease:
     """Run the plan on raw rows; the weights are the mean over the second half of the steps."""
-    moments = noisy_moments(rows, plan, source) if plan.moment_share else None
+    moments = noisy_moments(sums.gram(), plan, source) if plan.moment_share else None
     whitening = whitening_matrix(moments, plan)
-    whitened = whitened_rows(rows, whitening.basis)
-    norms = _norms(whitened)
-    weights = np.zeros((whitened.shape[1], plan.outputs))
+    weights = np.zeros((whitening.basis.shape[-1], plan.outputs))
     total = np.zeros_like(weights)
     step = plan.total_step_size / plan.steps * whitening.length**2 / plan.rows / GRADIENT_STEPS
     if plan.moment_share == 0.0:
         step *= 1.0 + plan.norm**2
     kept = 0
     for number in track(range(plan.steps)):
-        exact = clipped_gradient(whitened, weights, residuals, norms=norms)
+        exact = sums.gradient(whitening.basis, weights)
         noisy = gaussian_integers(
-            np.clip(exact, -_LARGEST, _LARGEST),
+            np.clip(exact, -_LARGEST, _LARGEST).astype(np.int64),
             sensitivity=Fraction(plan.gradient_shift),
             stddev=plan.gradient_stddev,
             relation=plan.relation,

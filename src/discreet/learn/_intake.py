@@ -7,7 +7,8 @@ was not declared has the code -1, and no cell changes how another one is read. E
 and, where the number of rows is private, no count.
 
 An estimator with a ``schema`` takes data frames (pandas, polars, pyarrow), mappings of columns,
-paths of CSV and Parquet files, and tables that :func:`discreet.data.read_table` read. It encodes
+paths of CSV and Parquet files, tables that :func:`discreet.data.read_table` read, and those of
+:func:`discreet.engines.open_table`, wherever their rows are. It encodes
 them itself and answers in the words of the schema. It takes no bare array: nothing in one says
 which column is which, nor whether it is encoded already, and a model of the wrong reading would
 have been paid for.
@@ -22,6 +23,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -46,6 +48,8 @@ from discreet.data import (
     open_input,
     table_batches,
 )
+from discreet.engines import Aggregation
+from discreet.engines import Table as BoundedTable
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared
 from discreet.privacy import Relation
@@ -114,6 +118,18 @@ class Rows:
         for features, answers, _ in self._opened.read(self._source):
             yield Batch(features, _targets(answers, self._declared))
 
+    @property
+    def are_elsewhere(self) -> bool:
+        """Whether the rows are in a bounded table of an engine, which can add them up."""
+        return self._opened.table is not None
+
+    def fold(self, step: Callable[[Batch], NDArray[Any]], zero: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of the integers that ``step`` makes of batches, computed at the rows."""
+        table, encode = self._opened.table, self._opened.encode
+        assert table is not None
+        assert encode is not None
+        return table.fold(partial(_step_on, step, encode, self._declared), zero)
+
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
         features, answers, persons = _gathered(list(self._opened.read(self._source)))
@@ -139,7 +155,8 @@ class OpenedRows:
     """Features, targets and perhaps persons whose cells have not been read.
 
     ``rows`` is their number, None for a file in which it was not counted. ``looks`` has the
-    ``n_features_in_`` and ``feature_names_in_`` that scikit-learn's conventions ask for.
+    ``n_features_in_`` and ``feature_names_in_`` that scikit-learn's conventions ask for. A
+    ``table`` of an engine has its rows elsewhere, and ``encode`` reads a batch of them there.
     """
 
     rows: int | None
@@ -147,6 +164,8 @@ class OpenedRows:
     owned: bool
     looks: dict[str, Any]
     read: Callable[[Source], Iterator[Cells]]
+    table: BoundedTable | None = None
+    encode: Callable[[Table], Cells] | None = None
 
 
 def open_rows(
@@ -232,19 +251,39 @@ def _open_table(
     else:
         rows = _count(data, schema) if declared.relation is Relation.REPLACE else None
     looks = schema_looks(schema)
+    encode = partial(_cells_of, estimator, declared)
 
     def read(source: Source) -> Iterator[Cells]:
-        chosen = source.derive("rows of the table")
-        parts = [data] if isinstance(data, Table) else table_batches(data, schema, source=chosen)
         none = np.empty((0, declared.features), _precision(estimator))
         owners = None if schema.person is None else np.empty(0, dtype=np.int64)
         # No records at all are data like any other.
         yield none, np.empty(0), owners
-        for part in parts:
-            answers = np.empty(part.rows) if schema.target is None else _answers(part)
-            yield _encoded(estimator, declared, part), answers, part.persons
+        if isinstance(data, BoundedTable):
+            yield from map(encode, data.batches())
+        elif isinstance(data, Table):
+            yield encode(data)
+        else:
+            chosen = source.derive("rows of the table")
+            yield from map(encode, table_batches(data, schema, source=chosen))
 
-    return OpenedRows(rows, declared.features, schema.person is not None, looks, read)
+    table = data if isinstance(data, BoundedTable) else None
+    owned = schema.person is not None
+    return OpenedRows(rows, declared.features, owned, looks, read, table, encode)
+
+
+def _cells_of(estimator: Any, declared: Declared, part: Table) -> Cells:
+    answers = np.empty(part.rows) if part.schema.target is None else _answers(part)
+    return _encoded(estimator, declared, part), answers, part.persons
+
+
+def _step_on(
+    step: Callable[[Batch], NDArray[Any]],
+    encode: Callable[[Table], Cells],
+    declared: Declared,
+    part: Table,
+) -> NDArray[Any]:
+    features, answers, _ = encode(part)
+    return step(Batch(features, _targets(answers, declared)))
 
 
 def schema_looks(schema: Schema) -> dict[str, Any]:
@@ -254,7 +293,9 @@ def schema_looks(schema: Schema) -> dict[str, Any]:
 
 
 def _count(data: Any, schema: Schema) -> int:
-    """Count the rows of a file, where their number is public."""
+    """Count the rows of a file or of a bounded table, where their number is public."""
+    if isinstance(data, BoundedTable):
+        return data.aggregate(Aggregation())[()][0]
     column = next(iter(schema.columns))
     return sum(batch.rows for batch in open_input(data, schema).batches([column], 1 << 16))
 
@@ -281,9 +322,11 @@ def _answers(table: Table) -> NDArray[Any]:
 
 def training_table(schema: Schema, X: Any, y: Any, persons: Any) -> Any:
     """Return what is to be read: a table, a path or columns by name, after a look at its form."""
-    if isinstance(X, Table):
+    if isinstance(X, Table | BoundedTable):
         if X.schema != schema:
-            raise InvalidValue("X", repr(X), "a table of the schema that the estimator was told")
+            raise InvalidValue(
+                "X", type(X).__name__, "a table of the schema that the estimator was told"
+            )
         _refuse_beside(y, persons, "the table")
         return X
     if isinstance(X, str | os.PathLike):

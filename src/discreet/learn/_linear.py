@@ -8,6 +8,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -22,8 +23,15 @@ from discreet.learn._estimator import (
     PrivateRegressor,
     Track,
 )
-from discreet.learn._exact_descent import RAW_STEPS, LinearPlan, default_delta, descend, raw_rows
-from discreet.learn._intake import Rows
+from discreet.learn._exact_descent import (
+    RAW_STEPS,
+    HeldRows,
+    LinearPlan,
+    default_delta,
+    descend,
+    raw_rows,
+)
+from discreet.learn._intake import Batch, Rows
 from discreet.privacy import Relation
 from discreet.randomness import Source
 
@@ -110,16 +118,20 @@ class _Linear(ScaledEstimator):
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
         # Whose row is whose does not matter: the noise covers all rows that a person may own.
-        batch = rows.all()
+        sums = _FoldedRows(self, plan, rows) if rows.are_elsewhere else self._held(rows.all())
+        done = descend(sums, plan, source, track=track)
+        self._clip_norm = done.clip_norm
+        arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
+        return arrays if done.moments is None else {**arrays, "moments": done.moments}
+
+    def _held(self, batch: Batch) -> HeldRows:
+        """Return the exact sums over rows that are in memory."""
         targets = batch.targets
 
         def residuals(scores: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
             return self._residuals(scores, targets[start:stop])
 
-        done = descend(self._scaled_rows(batch.features), residuals, plan, source, track=track)
-        self._clip_norm = done.clip_norm
-        arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
-        return arrays if done.moments is None else {**arrays, "moments": done.moments}
+        return HeldRows(self._scaled_rows(batch.features), residuals)
 
     def _run_facts(self) -> dict[str, Any]:
         return {"clip_norm": self._clip_norm}
@@ -139,6 +151,33 @@ class _Linear(ScaledEstimator):
     def _scores(self, features: NDArray[Any]) -> NDArray[np.float64]:
         rows = self._scaled_rows(features).astype(np.float64) / RAW_STEPS
         return np.asarray(rows[:, :-1] @ self.coef_.T + self.intercept_)
+
+
+@final
+class _FoldedRows:
+    """Sums over rows of a bounded table, computed where they are: one pass for each sum."""
+
+    def __init__(self, model: _Linear, plan: LinearPlan, rows: Rows) -> None:
+        self._model, self._rows = model, rows
+        self._width, self._outputs = plan.features + 1, plan.outputs
+
+    def gram(self) -> NDArray[Any]:
+        zero = np.zeros((self._width, self._width), dtype=np.int64)
+        return self._rows.fold(partial(_gram_of, self._model), zero)
+
+    def gradient(self, basis: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[Any]:
+        step = partial(_gradient_of, self._model, basis, weights)
+        return self._rows.fold(step, np.zeros(weights.shape, dtype=np.int64))
+
+
+def _gram_of(model: _Linear, batch: Batch) -> NDArray[np.int64]:
+    return model._held(batch).gram()
+
+
+def _gradient_of(
+    model: _Linear, basis: NDArray[np.float64], weights: NDArray[np.float64], batch: Batch
+) -> NDArray[np.int64]:
+    return model._held(batch).gradient(basis, weights)
 
 
 @final

@@ -49,6 +49,8 @@ BINS = 8
 _HOMES = {
     "PATEClassifier": "discreet.pate",
     "SyntheticModel": "discreet.synth",
+    "ImageModel": "discreet.synth",
+    "GanModel": "discreet.synth",
     "PrivateProjectedSGDClassifier": "discreet.learn.projected_sgd",
     "PrivateProjectedSGDRegressor": "discreet.learn.projected_sgd",
     **{name: "discreet.learn" for names in LEARNERS.values() for name in names},
@@ -147,8 +149,8 @@ def load_model(path: str | Path) -> Any:
 def _load_directory(place: Path) -> Any:
     try:
         about = json.loads((place / "model.json").read_text(encoding="utf-8"))
-        told = place / "schema.toml"
-        text = told.read_text(encoding="utf-8") if told.exists() else None
+        toml = place / "schema.toml"
+        text = toml.read_text(encoding="utf-8") if toml.exists() else None
     except (OSError, ValueError, RecursionError):
         raise FileUnusable("model", str(place), _WRITTEN_BY) from None
     if not isinstance(about, dict) or about.get("format") != _DIRECTORY["format"]:
@@ -332,11 +334,11 @@ def current_parameters(
         found["total_step_size"] = found.pop("pace")
     inner = found.get("schema")
     inner = Schema.from_toml(inner) if isinstance(inner, str) else inner
-    told = schema if inner is None else inner
+    known = schema if inner is None else inner
     given: dict[str, Any] = {}
-    if told is not None:
+    if known is not None:
         given = {name: found.pop(name) for name in DECLARATIONS if found.get(name) is not None}
-        found["schema"] = told
+        found["schema"] = known
         if inner is None and not given:
             raise SchemaError("a saved model does not say what was declared to it")
         if "categories" in given and found.get("bins") is None:
@@ -372,9 +374,9 @@ def saved_digest(path: str | Path) -> str:
 
 def digest_model(kind: str, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return the digest of a model of a kind, from the head and the arrays of its file."""
-    told = {name: value for name, value in head.items() if name != "certificate"}
-    told.pop("format", None)
-    text = json.dumps({**told, "kind": kind}, sort_keys=True, default=_plain)
+    facts = {name: value for name, value in head.items() if name != "certificate"}
+    facts.pop("format", None)
+    text = json.dumps({**facts, "kind": kind}, sort_keys=True, default=_plain)
     digest = hashlib.sha256(json.dumps(json.loads(text), sort_keys=True).encode())
     for name in sorted(arrays):
         held = np.asarray(arrays[name])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -39,7 +40,8 @@ class OnePassEstimator(PrivateEstimator):
     """Abstract base of estimators whose model is a function of noisy sums over the rows.
 
     They look at each row once, keep none, and can be handed a table in parts. A kind defines
-    ``_open``, ``_add`` and ``_release`` instead of ``_learn``.
+    ``_open``, ``_add`` and ``_release`` instead of ``_learn``. Sums whose ``cells()`` are integers
+    are added up where the rows of a bounded table are.
     """
 
     @abstractmethod
@@ -58,6 +60,9 @@ class OnePassEstimator(PrivateEstimator):
         self, plan: Any, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
         sums = self._open(plan)
+        if rows.are_elsewhere and hasattr(sums, "cells"):
+            total = rows.fold(partial(_cells_of, self, plan), sums.cells())
+            return self._release(plan, _AddedUp(total), source)
         for batch in rows.batches():
             self._add(sums, batch)
         return self._release(plan, sums, source)
@@ -104,14 +109,14 @@ class OnePassEstimator(PrivateEstimator):
             raise InvalidValue("ledger", ledger, "none after the first batch, which was charged")
         self._check_classes(classes, first)
         if first is None:
-            told = self if classes is None else clone(self).set_params(classes=classes)
-            ready = self._plan_fit(X, y, None, unit, told._declared())
+            declaring = self if classes is None else clone(self).set_params(classes=classes)
+            ready = self._plan_fit(X, y, None, unit, declaring._declared())
             if ready.opened.owned or ready.declared.rows_per_person > 1:
                 raise NotApplicable(
                     "rows of one person may be in several batches, and a cap in each of them is no "
                     "cap: call fit with all rows at once"
                 )
-            ready.parameters["classes"] = told.get_params(deep=False)["classes"]
+            ready.parameters["classes"] = declaring.get_params(deep=False)["classes"]
             first = self._open_collection(ready, ledger, dataset)
             opened = ready.opened
         else:
@@ -170,3 +175,19 @@ class OnePassEstimator(PrivateEstimator):
         if "_collecting" in self.__dict__:
             raise NotApplicable("it holds exact private sums until finish() and is not pickled")
         return super().__getstate__()
+
+
+@dataclass(frozen=True)
+class _AddedUp:
+    """Sums that were computed where the rows are."""
+
+    total: NDArray[Any]
+
+    def cells(self) -> NDArray[Any]:
+        return self.total
+
+
+def _cells_of(estimator: OnePassEstimator, plan: Any, batch: Batch) -> NDArray[Any]:
+    sums = estimator._open(plan)
+    estimator._add(sums, batch)
+    return np.asarray(sums.cells())

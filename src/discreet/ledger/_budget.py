@@ -152,7 +152,7 @@ def write_state(budget: Filter) -> str:
 
 
 def check_amount(argument: str, value: object) -> object:
-    """An epsilon or a delta; its range is checked by the budget."""
+    """Return an epsilon or a delta as it was given, or raise; the budget checks its range."""
     if isinstance(value, bool | bytes | list | tuple | Mapping) or printable(value) is not value:
         raise InvalidValue(argument, printable(value), "an exact number such as 0.1 or '1/3'")
     try:

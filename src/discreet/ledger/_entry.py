@@ -151,7 +151,7 @@ def parse_entry(text: str) -> Entry:
 
 
 def check_name(argument: str, value: object) -> str:
-    """A name that people can tell apart on a screen, or ``InvalidValue``."""
+    """Return a name that people can tell apart on a screen, or raise ``InvalidValue``."""
     if (
         not isinstance(value, str)
         or not value

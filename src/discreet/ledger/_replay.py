@@ -407,7 +407,7 @@ def _certified_lower(loss: Loss, delta: float) -> float:
 def check_receipt(
     document: Mapping[str, Any] | str, *, receipts: Iterable[Mapping[str, Any]] = ()
 ) -> list[Fault]:
-    """What is wrong with a receipt or an export, found offline; nothing if the list is empty.
+    """Return what is wrong with a receipt or an export, found offline; an empty list if nothing is.
 
     For an export this replays the chain with fresh budgets, and asks that every one of
     ``receipts`` is on it. For a receipt it compares the entry with its hash. A document of

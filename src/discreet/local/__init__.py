@@ -4,7 +4,7 @@
   (GRR, SUE, OUE, OLH, SS, HR or PGR), and makes a client for each person and a server for the
   collector. Reports are bytes.
 - :class:`Rappor` is one for many reports of a value that seldom changes, and
-  :class:`CountMeanSketch` one for values that nobody has listed.
+  :class:`CountMeanSketch` one for values without a list.
 - :class:`Marginals` counts combinations of several attributes, :class:`Hierarchy` ranges and
   quantiles, :class:`HeavyHitters` finds frequent strings.
 - :class:`MeanOracle` and :class:`VectorOracle` are for means of numbers and of unit vectors.
@@ -18,14 +18,19 @@ of a client's coins, which gives its whole matrix and exact epsilon.
 
 from discreet.local._collection import (
     Deployment,
+    certified_loss,
     certify_collection,
     compare_deployments,
     read_plan,
     write_plan,
 )
-from discreet.local._domain import ELSE
-from discreet.local._estimates import FrequencyEstimate
-from discreet.local._frequency import METHODS, FrequencyOracle, FrequencyServer
+from discreet.local._frequency import (
+    ELSE,
+    METHODS,
+    FrequencyEstimate,
+    FrequencyOracle,
+    FrequencyServer,
+)
 from discreet.local._groups import (
     Hierarchy,
     HierarchyServer,
@@ -69,6 +74,7 @@ __all__ = [
     "VectorEstimate",
     "VectorOracle",
     "VectorServer",
+    "certified_loss",
     "certify_collection",
     "compare_deployments",
     "read_plan",

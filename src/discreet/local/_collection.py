@@ -10,33 +10,21 @@ from typing import Any, final
 from discreet import _validate
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.local._frequency import FrequencyOracle
-from discreet.local._plans import LocalPlan, LocalServer
+from discreet.local._frequency import FrequencyOracle, FrequencyPlan, direct_loss
+from discreet.local._plans import KINDS, LocalPlan, LocalServer
+from discreet.privacy import Loss, PureDP, read_fraction
 
 SCHEMA = "discreet.local"
+LEARNER = "local "
 
 
 def write_plan(domain: Any, epsilon: object, method: str = "auto") -> dict[str, Any]:
     """Return the plan of a frequency oracle as JSON, with the method that it takes.
 
-    Parameters
-    ----------
-    domain : int or sequence of str or int
-        The values.
-    epsilon : number or str
-        The loss of one report, read exactly.
-    method : str
-        One of ``METHODS``, or ``"auto"``.
-
-    Returns
-    -------
-    dict
-        What :func:`read_plan` reads.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param domain: the values, a number of them or their names
+    :param epsilon: the loss of one report, read exactly
+    :param method: one of ``METHODS``, or ``"auto"``
+    :raises InvalidValue: if an argument is outside its range
     """
     oracle = FrequencyOracle(domain, epsilon, method)
     values = domain if isinstance(domain, int) else list(domain)
@@ -45,22 +33,10 @@ def write_plan(domain: Any, epsilon: object, method: str = "auto") -> dict[str, 
 
 
 def read_plan(document: object) -> FrequencyOracle:
-    """Return the frequency oracle of a plan.
+    """Return the frequency oracle of a plan, with the same reports.
 
-    Parameters
-    ----------
-    document : mapping
-        What :func:`write_plan` returned.
-
-    Returns
-    -------
-    FrequencyOracle
-        The plan, with the same reports.
-
-    Raises
-    ------
-    SchemaError
-        If it is no plan of version 1.
+    :param document: what :func:`write_plan` returned
+    :raises SchemaError: if it is no plan of version 1
     """
     expected = {"schema", "version", "domain", "epsilon", "method"}
     if not isinstance(document, Mapping) or set(document) != expected:
@@ -73,30 +49,27 @@ def read_plan(document: object) -> FrequencyOracle:
         raise SchemaError(f"the plan is refused: {error}") from error
 
 
-def certify_collection(plan: LocalPlan, server: LocalServer | None = None) -> Certificate:
+def certify_collection(
+    plan: LocalPlan, server: LocalServer | None = None, *, files: Mapping[str, Any] | None = None
+) -> Certificate:
     """Return the certificate of a collection: what each report cost its person, and no more.
 
-    Parameters
-    ----------
-    plan : LocalPlan
-        What was collected.
-    server : LocalServer, optional
-        What came in.
+    It is a local one: nothing in it rests on a shuffler or on the collector.
 
-    Returns
-    -------
-    Certificate
-        A local one: nothing in it rests on a shuffler or on the collector.
+    :param plan: what was collected
+    :param server: what came in
+    :param files: ``file`` and ``sha256`` of the ``plan`` and of the ``reports``, to count again
     """
-    run: dict[str, Any] = {"covers": plan.covers}
+    run: dict[str, Any] = {"covers": plan.covers, **(files or {})}
     if server is not None:
         run |= {"accepted": server.accepted, "rejected": dict(server.rejected)}
+    values = {"values": plan.domain.size} if isinstance(plan, FrequencyPlan) else {}
     return Certificate.of(
         plan.loss,
         delta=0.0,
-        learner=f"local {plan.description['method']}",
+        learner=f"{LEARNER}{plan.description['method']}",
         unit="person",
-        plan=plan.description,
+        plan={**plan.description, **values},
         run=run,
         randomness={"randomness": "each client's own; not seen by the collector"},
         assumptions=(
@@ -105,6 +78,21 @@ def certify_collection(plan: LocalPlan, server: LocalServer | None = None) -> Ce
             *plan.assumptions,
         ),
     )
+
+
+def certified_loss(certificate: Certificate) -> Loss:
+    """Return the loss of the plan that a certificate of :func:`certify_collection` names.
+
+    :param certificate: what to compute again
+    :raises SchemaError: if it is no plan of a local collection
+    """
+    plan, method = certificate.plan, certificate.learner.removeprefix(LEARNER)
+    if method not in KINDS or plan.get("method") != method:
+        raise SchemaError(f"{method!r} is no kind of local report")
+    epsilon = read_fraction(plan["epsilon"], "epsilon")
+    if method == "GRR":
+        return direct_loss(epsilon, int(plan["values"]))
+    return PureDP(epsilon * (1 + int(plan.get("changes", 0))), relation="replace")
 
 
 @final
@@ -124,25 +112,13 @@ def compare_deployments(
 ) -> list[Deployment]:
     """Return the deployment that is, and those with a shuffler and with a trusted curator.
 
-    Parameters
-    ----------
-    oracle : FrequencyOracle
-        The plan of the reports.
-    people : int
-        How many people report.
-    delta : float
-        The delta at which a shuffled batch is read.
+    Each has the epsilon of one person and the standard deviation of the share of a rare value. All
+    but the first are hypothetical.
 
-    Returns
-    -------
-    list of Deployment
-        Epsilon of one person, and the standard deviation of the share of a rare value. All but
-        the first are hypothetical.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param oracle: the plan of the reports
+    :param people: how many people report
+    :param delta: where a shuffled batch is read
+    :raises InvalidValue: if an argument is outside its range
     """
     count = _validate.integer("people", people, at_least=1)
     small = _validate.real("delta", delta, above=0, below=1)

@@ -1,14 +1,14 @@
 """Plans in which each person answers one of several questions: marginals, and ranges of numbers.
 
 Which question she answers is drawn uniformly, without a look at her value, and is sent along. So
-one report costs epsilon in full, whatever the number of questions, and every report has the
+one report costs epsilon in full, for any number of questions, and every report has the
 same length. The people who answered a question are a random part of all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 from typing import TYPE_CHECKING, Any, final
@@ -16,20 +16,22 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet._validate import withheld
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.local._coins import Coins
-from discreet.local._domain import ELSE, Domain
-from discreet.local._estimates import FrequencyEstimate, estimate_shares
-from discreet.local._frequency import FrequencyOracle
-from discreet.local._methods import read_integers, write_integers
+from discreet.local._frequency import (
+    ELSE,
+    Domain,
+    FrequencyEstimate,
+    FrequencyOracle,
+    estimate_shares,
+    list_people,
+)
+from discreet.local._means import NumberRange
+from discreet.local._methods import Randomizer, read_integers, write_integers
 from discreet.local._plans import LocalPlan, LocalServer
-from discreet.local._reports import ReportFormat
 from discreet.mechanisms import Interval
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
@@ -39,116 +41,94 @@ _GROUP_BYTES = 2
 _MOST_GROUPS = 1 << 12
 
 
-class GroupedPlan(LocalPlan):
-    """A plan with several questions; values are read as one row of places for each person."""
+@final
+class _OneOfSeveral(Randomizer):
+    """One of several methods, drawn uniformly; a value is one row with a place for each.
 
-    def __init__(self, kind: str, sizes: list[int], epsilon: object, plan: dict[str, Any]) -> None:
-        if not 1 <= len(sizes) <= _MOST_GROUPS:
-            raise InvalidValue("questions", len(sizes), f"1 to {_MOST_GROUPS} of them")
-        self._oracles = [FrequencyOracle(size, epsilon) for size in sizes]
-        self._epsilon = self._oracles[0].epsilon
-        widths = [oracle._method.payload_bytes for oracle in self._oracles]
-        parts = [oracle.description for oracle in self._oracles]
-        whole = {**plan, "epsilon": str(self._epsilon), "method": kind, "questions": parts}
-        self._format = ReportFormat(kind, whole, _GROUP_BYTES + max(widths))
+    The tally says first how many people answered each question; the tallies of the methods follow.
+    """
 
-    def _randomize(self, values: Any, coins: Coins) -> Bytes:
-        people = len(values)
-        groups = coins.uniform(len(self._oracles), people)
-        payloads = np.zeros((people, self._format.payload_bytes), dtype=np.uint8)
+    def __init__(self, oracles: list[FrequencyOracle]) -> None:
+        self.methods = [oracle._method for oracle in oracles]
+        self.payload_bytes = _GROUP_BYTES + max(one.payload_bytes for one in self.methods)
+        self._ends = np.cumsum([len(oracles), *(one.cells for one in self.methods)])
+        self.cells = int(self._ends[-1])
+
+    def inputs(self) -> Places:
+        rows = product(*(range(method.values) for method in self.methods))
+        return np.array(list(rows), dtype=np.int64)
+
+    def randomize(self, places: Places, coins: Coins) -> Bytes:
+        groups = coins.uniform(len(self.methods), len(places))
+        payloads = np.zeros((len(places), self.payload_bytes), dtype=np.uint8)
         payloads[:, :_GROUP_BYTES] = write_integers(groups, _GROUP_BYTES)
         for number in np.unique(groups):
             chosen = np.flatnonzero(groups == number)
-            inner = self._oracles[number]._method.randomize(values[chosen, number], coins)
+            inner = self.methods[number].randomize(places[chosen, number], coins)
             payloads[chosen, _GROUP_BYTES : _GROUP_BYTES + inner.shape[1]] = inner
         return payloads
 
-    def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
-        """Return the exact matrix of the randomizer; a row for all places of all questions.
+    def _split(self, payloads: Bytes) -> Iterator[tuple[int, Places, Bytes, Bytes]]:
+        """Yield the questions, who answered them, the answers, and what follows an answer."""
+        groups = read_integers(payloads[:, :_GROUP_BYTES])
+        for number in np.unique(groups[groups < len(self.methods)]):
+            rows = np.flatnonzero(groups == number)
+            width = _GROUP_BYTES + self.methods[number].payload_bytes
+            yield int(number), rows, payloads[rows, _GROUP_BYTES:width], payloads[rows, width:]
 
-        Parameters
-        ----------
-        root : number or str
-            A rational number that stands for e^(epsilon/2), at least 1.
+    def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
+        good = np.zeros(len(payloads), dtype=np.bool_)
+        for number, rows, answers, rest in self._split(payloads):
+            good[rows] = self.methods[number].valid(answers) & ~rest.any(axis=1)
+        return good
 
-        Returns
-        -------
-        tuple
-            All payloads, and a row of their probabilities for every combination of places.
+    def add(self, tally: Places, payloads: Bytes) -> None:
+        parts = self.tallies(tally)
+        for number, rows, answers, _ in self._split(payloads):
+            tally[number] += rows.size
+            self.methods[number].add(parts[number], answers)
 
-        Raises
-        ------
-        NotApplicable
-            If there are too many outcomes to play.
-        """
-        sizes = (range(oracle.domain.size) for oracle in self._oracles)
-        return self._play(root, np.array(list(product(*sizes)), dtype=np.int64))
+    def tallies(self, tally: Places) -> list[Places]:
+        """Return the part of the tally that belongs to each method."""
+        return [tally[start:end] for start, end in pairwise(self._ends)]
+
+
+class GroupedPlan(LocalPlan):
+    """A plan with several questions; values are read as one row of places for each person."""
+
+    _method: _OneOfSeveral
+
+    def _ask(self, kind: str, sizes: list[int], **parameters: Any) -> None:
+        """Fix the questions, each over a domain of the given size."""
+        if not 1 <= len(sizes) <= _MOST_GROUPS:
+            raise InvalidValue("questions", len(sizes), f"1 to {_MOST_GROUPS} of them")
+        self._oracles = [FrequencyOracle(size, self._epsilon) for size in sizes]
+        parts = [oracle.description for oracle in self._oracles]
+        self._settle(kind, _OneOfSeveral(self._oracles), questions=parts, **parameters)
 
 
 class GroupedServer(LocalServer):
     """Counts reports of a plan with several questions."""
 
-    def __init__(self, plan: GroupedPlan) -> None:
-        self._methods = [oracle._method for oracle in plan._oracles]
-        tallies = [method.new_tally() for method in self._methods]
-        # First how many people answered each question, then the tallies.
-        ends = np.cumsum([len(self._methods), *(tally.size for tally in tallies)])
-        super().__init__(plan, np.zeros(ends[-1], dtype=np.int64))
-        self._parts = [self._tally[a:b] for a, b in pairwise(ends)]
-        self._oracles = plan._oracles
-
-    def _split(self, payloads: Bytes) -> list[tuple[int, Places, Bytes]]:
-        groups = read_integers(payloads[:, :_GROUP_BYTES])
-        found = []
-        for number in np.unique(groups[groups < len(self._methods)]):
-            rows = np.flatnonzero(groups == number)
-            found.append((int(number), rows, payloads[rows, _GROUP_BYTES:]))
-        return found
-
-    def _valid(self, payloads: Bytes) -> NDArray[np.bool_]:
-        good = np.zeros(len(payloads), dtype=np.bool_)
-        for number, rows, inner in self._split(payloads):
-            width = self._methods[number].payload_bytes
-            empty = ~inner[:, width:].any(axis=1)
-            good[rows] = empty & self._methods[number].valid(inner[:, :width])
-        return good
-
-    def _add(self, payloads: Bytes) -> None:
-        for number, rows, inner in self._split(payloads):
-            self._tally[number] += rows.size
-            method = self._methods[number]
-            method.add(self._parts[number], inner[:, : method.payload_bytes])
+    _plan: GroupedPlan
 
     def _estimate_question(self, number: int, labels: Sequence[Any]) -> FrequencyEstimate:
         self._count_people()
-        return estimate_shares(
-            labels,
-            self._methods[number].supports(self._parts[number]),
-            int(self._tally[number]),
-            self._oracles[number].chances(),
-            self._plan.loss,
-            dict(self.rejected),
-            len(self._methods) + 1,
-        )
+        method = self._plan._method
+        counts = method.methods[number].supports(method.tallies(self._tally)[number])
+        chances = self._plan._oracles[number].chances()
+        facts = (int(self._tally[number]), chances, self._plan.loss, dict(self.rejected))
+        return estimate_shares(labels, counts, *facts, parts=len(method.methods) + 1)
 
 
 @final
 class Marginals(GroupedPlan):
     """A public plan for the joint shares of every few of several attributes.
 
-    Parameters
-    ----------
-    attributes : mapping
-        The name of every attribute and its values, as for a :class:`FrequencyOracle`.
-    epsilon : number or str
-        The loss of one report, read exactly.
-    ways : int
-        How many attributes a marginal has.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param attributes: the name of every attribute and its values, as for a :class:`FrequencyOracle`
+    :param epsilon: the loss of one report, read exactly
+    :param ways: how many attributes a marginal has
+    :raises InvalidValue: if an argument is outside its range
 
     Examples
     --------
@@ -161,6 +141,7 @@ class Marginals(GroupedPlan):
     """
 
     def __init__(self, attributes: Mapping[str, Any], epsilon: object, *, ways: int = 2) -> None:
+        super().__init__(epsilon)
         if not (attributes and isinstance(attributes, Mapping)):
             raise InvalidValue("attributes", attributes, "a mapping from names to domains")
         self._domains = {str(name): Domain(values) for name, values in attributes.items()}
@@ -168,12 +149,10 @@ class Marginals(GroupedPlan):
         self.questions = list(combinations(self._domains, many))
         sizes = [math.prod(self._domains[one].size for one in names) for names in self.questions]
         stated = {name: domain.identity for name, domain in self._domains.items()}
-        super().__init__("marginals", sizes, epsilon, {"attributes": stated, "ways": many})
+        self._ask("marginals", sizes, attributes=stated, ways=many)
 
     def _read(self, values: Any) -> Places:
-        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-            raise withheld("values", "one row of attributes for each person")
-        people = list(values)
+        people = list_people(values)
         columns: dict[str, list[Any]] = {name: [] for name in self._domains}
         for person in people:
             # What is no row of these attributes counts as unknown in all of them.
@@ -189,7 +168,6 @@ class Marginals(GroupedPlan):
         return rows
 
     def server(self) -> MarginalServer:
-        """Return an empty collector of this plan."""
         return MarginalServer(self)
 
 
@@ -197,26 +175,18 @@ class Marginals(GroupedPlan):
 class MarginalServer(GroupedServer):
     """Counts reports of :class:`Marginals`."""
 
-    def __init__(self, plan: Marginals) -> None:
-        super().__init__(plan)
-        self._questions, self._domains = plan.questions, plan._domains
+    _plan: Marginals
 
     def estimate(self) -> dict[tuple[str, ...], FrequencyEstimate]:
-        """Return the estimate of every marginal; intervals hold together over all of them.
+        """Return the estimate of every marginal, with tuples as its values.
 
-        Returns
-        -------
-        dict
-            An estimate for the names of its attributes; its values are tuples.
+        Intervals hold together over all marginals.
 
-        Raises
-        ------
-        NotApplicable
-            If no report was accepted, or none for some marginal.
+        :raises NotApplicable: if no report was accepted, or none for some marginal
         """
         found = {}
-        for number, names in enumerate(self._questions):
-            cells = product(*(self._domains[name].labels for name in names))
+        for number, names in enumerate(self._plan.questions):
+            cells = product(*(self._plan._domains[name].labels for name in names))
             found[names] = self._estimate_question(number, [*cells, ELSE])
         return found
 
@@ -229,65 +199,37 @@ class Hierarchy(GroupedPlan):
     ``fanout``, so that any range is a union of few nodes. Numbers outside the range count as its
     nearer end; what is no number becomes the reserved value.
 
-    Parameters
-    ----------
-    low, high : float
-        The public range.
-    epsilon : number or str
-        The loss of one report, read exactly.
-    levels : int
-        How often the range is divided.
-    fanout : int
-        Into how many parts each node is divided.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
-
-    Examples
-    --------
-    >>> plan = Hierarchy(0, 64, epsilon=4, levels=3)
-    >>> server = plan.server()
-    >>> server.aggregate(plan.randomize_each(np.arange(64.0).repeat(100)))
-    6400
-    >>> 24 < server.estimate().quantile(0.5) < 40
-    True
+    :param low: where the public range begins
+    :param high: where it ends
+    :param epsilon: the loss of one report, read exactly
+    :param levels: how often the range is divided
+    :param fanout: into how many parts each node is divided
+    :raises InvalidValue: if an argument is outside its range
     """
 
     def __init__(
         self, low: float, high: float, epsilon: object, *, levels: int = 4, fanout: int = 4
     ) -> None:
-        self._low = _validate.real("low", low)
-        self._high = _validate.real("high", high)
-        if not self._low < self._high or not math.isfinite(self._high - self._low):
-            raise InvalidValue("high", high, f"more than low, {self._low}, by a finite amount")
+        super().__init__(epsilon)
+        self._range = NumberRange(low, high)
         self.fanout = _validate.integer("fanout", fanout, at_least=2, at_most=1 << 10)
         self.levels = _validate.integer("levels", levels, at_least=1, at_most=20)
         if self.fanout**self.levels > 1 << 16:
             raise InvalidValue("levels", levels, "at most 2**16 bins")
         sizes = [self.fanout**level for level in range(1, self.levels + 1)]
-        plan = {"low": self._low.hex(), "high": self._high.hex(), "fanout": self.fanout}
-        super().__init__("hierarchy", sizes, epsilon, {**plan, "levels": self.levels})
-        self.edges = np.linspace(self._low, self._high, sizes[-1] + 1)
+        shape = {"fanout": self.fanout, "levels": self.levels}
+        self._ask("hierarchy", sizes, **self._range.identity, **shape)
+        self.edges = np.linspace(self._range.low, self._range.high, sizes[-1] + 1)
 
     def _read(self, values: Any) -> Places:
-        try:
-            row = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise withheld("values", "a row with one number for each person") from None
-        if row.ndim != 1:
-            raise withheld("values", "a row with one number for each person")
-        known, bins = ~np.isnan(row), self.edges.size - 1
-        inside = np.clip(np.where(known, row, self._low), self._low, self._high)
+        inside, known = self._range.read(values, otherwise=self._range.low)
         leaf = np.searchsorted(self.edges, inside, side="right") - 1
-        leaf = np.clip(leaf, 0, bins - 1)
+        leaf = np.clip(leaf, 0, self.edges.size - 2)
         nodes = [leaf // self.fanout ** (self.levels - 1 - level) for level in range(self.levels)]
         reserved = [self.fanout ** (level + 1) for level in range(self.levels)]
         return np.where(known[:, None], np.stack(nodes, axis=1), np.array(reserved))
 
     def server(self) -> HierarchyServer:
-        """Return an empty collector of this plan."""
         return HierarchyServer(self)
 
 
@@ -295,24 +237,14 @@ class Hierarchy(GroupedPlan):
 class HierarchyServer(GroupedServer):
     """Counts reports of :class:`Hierarchy`."""
 
-    def __init__(self, plan: Hierarchy) -> None:
-        super().__init__(plan)
-        self._hierarchy = plan
+    _plan: Hierarchy
 
     def estimate(self) -> RangeEstimate:
         """Return shares of ranges and quantiles.
 
-        Returns
-        -------
-        RangeEstimate
-            What the reports say.
-
-        Raises
-        ------
-        NotApplicable
-            If no report was accepted, or none for some level.
+        :raises NotApplicable: if no report was accepted, or none for some level
         """
-        plan = self._hierarchy
+        plan = self._plan
         levels = [
             self._estimate_question(number, [*range(plan.fanout ** (number + 1)), ELSE])
             for number in range(plan.levels)
@@ -354,20 +286,9 @@ class RangeEstimate:
     def share(self, low: float, high: float) -> tuple[float, float]:
         """Return the unbiased share of a range, and its variance.
 
-        Parameters
-        ----------
-        low, high : float
-            The range; each end is moved to the nearest edge.
-
-        Returns
-        -------
-        tuple
-            The share and its variance.
-
-        Raises
-        ------
-        InvalidValue
-            If the range is empty.
+        :param low: where the range begins; moved to the nearest edge
+        :param high: where it ends; moved to the nearest edge
+        :raises InvalidValue: if the range is empty
         """
         parts = self._nodes(*self._bins(low, high))
         share = sum(float(self.levels[at].shares[nodes].sum()) for at, nodes in parts)
@@ -378,22 +299,10 @@ class RangeEstimate:
 
         It is the sum of the intervals of its nodes, and of those of the rest, whichever says more.
 
-        Parameters
-        ----------
-        low, high : float
-            The range; each end is moved to the nearest edge.
-        confidence : float
-            The least probability that all intervals of all ranges hold.
-
-        Returns
-        -------
-        Interval
-            Two shares.
-
-        Raises
-        ------
-        InvalidValue
-            If the range is empty, or ``confidence`` is not in [0.5, 1).
+        :param low: where the range begins; moved to the nearest edge
+        :param high: where it ends; moved to the nearest edge
+        :param confidence: the least probability that all intervals of all ranges hold
+        :raises InvalidValue: if the range is empty, or ``confidence`` is not in [0.5, 1)
         """
         known = [level.interval(confidence=confidence) for level in self.levels]
         start, end = self._bins(low, high)
@@ -411,22 +320,11 @@ class RangeEstimate:
     def quantile(self, level: float) -> float:
         """Return the first edge below which an estimated share ``level`` of the numbers lies.
 
-        Parameters
-        ----------
-        level : float
-            Between 0 and 1.
+        :meth:`interval` of the range below it says how sure it is.
 
-        Returns
-        -------
-        float
-            An edge; :meth:`interval` of the range below it says how sure it is.
-
-        Raises
-        ------
-        InvalidValue
-            If ``level`` is not between 0 and 1.
-        NotApplicable
-            If hardly any number was reported.
+        :param level: between 0 and 1
+        :raises InvalidValue: if ``level`` is not between 0 and 1
+        :raises NotApplicable: if hardly any number was reported
         """
         wanted = _validate.real("level", level, above=0, below=1)
         bins = range(1, self.edges.size)

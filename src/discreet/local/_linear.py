@@ -23,7 +23,7 @@ from scipy import fft
 
 from discreet.errors import InvalidValue
 from discreet.local._coins import Coins
-from discreet.local._methods import Method, read_integers, variance_at_zero, write_integers
+from discreet.local._methods import Method, bytes_below, variance_at, write_integers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +50,7 @@ class LinearResponse(Method):
             if prime**length > _MOST_VECTORS:
                 continue
             self.prime, self.length = prime, length
-            variance = variance_at_zero(self, root)
+            variance = variance_at(self.chances(root))
             if best is None or variance < best[0]:
                 best = variance, prime, length
         if best is None:
@@ -58,10 +58,10 @@ class LinearResponse(Method):
                 "domain", values - 1, f"a domain for which {self.name} has at most 2**23 reports"
             )
         _, self.prime, self.length = best
-        self.vectors = self.prime**self.length
-        self.payload_bytes = ((self.vectors - 1).bit_length() + 7) // 8
+        self.cells = self.prime**self.length
+        self.payload_bytes = bytes_below(self.cells)
         # The transform, spread over a million people.
-        self.decoding = 1.0 + self.vectors * self.length / 1e6
+        self.decoding = 1.0 + self.cells * self.length / 1e6
         points = _canonical_points(values, self.prime)
         digits = points[None, :] // self.prime ** np.arange(self.length)[:, None]
         self._digits = digits % self.prime
@@ -115,15 +115,9 @@ class LinearResponse(Method):
             product -= row[places] * digit
         return write_integers(code + product % r * leading, self.payload_bytes)
 
-    def new_tally(self) -> Integers:
-        return np.zeros(self.vectors, dtype=np.int64)
-
     def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
-        codes = read_integers(payloads)
-        return np.asarray((codes < self.vectors) & (codes >= (0 if self.with_zero else 1)))
-
-    def add(self, tally: Integers, payloads: Bytes) -> None:
-        np.add.at(tally, read_integers(payloads), 1)
+        good = super().valid(payloads)
+        return good if self.with_zero else good & payloads.any(axis=1)
 
     def supports(self, tally: Integers) -> Integers:
         r, half = self.prime, self.prime // 2 + 1

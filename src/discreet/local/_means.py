@@ -1,4 +1,4 @@
-"""The mean of numbers that nobody may see: Duchi, piecewise and hybrid responses on a grid.
+"""The mean of numbers that stay with their people: Duchi, piecewise and hybrid responses on a grid.
 
 A report is one of N numbered points. A window of w points starts at a place that moves linearly
 with the person's number, and a point of the window is sent with odds e^epsilon against one outside.
@@ -25,9 +25,8 @@ from discreet import _validate
 from discreet._validate import withheld
 from discreet.errors import InvalidValue
 from discreet.local._coins import Coins
-from discreet.local._methods import read_integers, write_integers
+from discreet.local._methods import Randomizer, bytes_below, write_integers
 from discreet.local._plans import LocalPlan, LocalServer
-from discreet.local._reports import ReportFormat
 from discreet.mechanisms import Interval
 
 if TYPE_CHECKING:
@@ -39,7 +38,31 @@ MEAN_METHODS = ("Duchi", "piecewise", "hybrid")
 _POINTS = 1 << 12
 _STEPS = 1 << 20
 _MIX = 1 << 16
-_MOST_EPSILON = 20
+
+
+@final
+class NumberRange:
+    """A public range of numbers."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = _validate.real("low", low), _validate.real("high", high)
+        self.size = self.high - self.low
+        if not self.low < self.high or not math.isfinite(self.size):
+            raise InvalidValue("high", high, f"more than low, {self.low}, by a finite amount")
+        self.identity = {"low": self.low.hex(), "high": self.high.hex()}
+
+    def read(
+        self, values: Any, *, otherwise: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return numbers inside the range, and which are numbers; the rest become ``otherwise``."""
+        try:
+            row = np.asarray(values, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            row = np.empty(())
+        if row.ndim != 1:
+            raise withheld("values", "a row with one number for each person")
+        known = ~np.isnan(row)
+        return np.clip(np.where(known, row, otherwise), self.low, self.high), known
 
 
 @final
@@ -96,6 +119,37 @@ class _Window:
 
 
 @final
+class _Mixture(Randomizer):
+    """One of several windows, drawn by a public coin; a value is a number of steps / most."""
+
+    def __init__(self, parts: list[tuple[Fraction, _Window]], most: int) -> None:
+        self.parts, self._most = parts, most
+        self.cells = sum(window.points for _, window in parts)
+        self.payload_bytes = bytes_below(self.cells)
+
+    def inputs(self) -> NDArray[np.int64]:
+        return np.arange(self._most + 1)
+
+    def randomize(self, places: NDArray[np.int64], coins: Coins) -> NDArray[np.uint8]:
+        # The coin that picks the window does not look at the number.
+        first = coins.rational(self.parts[0][0], places.size)
+        code = np.empty(places.size, dtype=np.int64)
+        offset = 0
+        for (_, window), chosen in zip(self.parts, (first, ~first), strict=False):
+            code[chosen] = offset + window.draw(places[chosen], self._most, coins)
+            offset += window.points
+        return write_integers(code, self.payload_bytes)
+
+    def variance(self, root: float, number: float) -> float:
+        """Return the variance of the estimate of a number of [0, 1]."""
+        return sum(float(c) * window.variance(root, number) for c, window in self.parts if c)
+
+    def worst_variance(self, root: float) -> float:
+        """Return the largest variance over the range."""
+        return max(self.variance(root, place) for place in np.linspace(0.0, 1.0, 33))
+
+
+@final
 @dataclass(frozen=True)
 class MeanEstimate:
     """An unbiased estimate of a mean; ``loss`` is what each report cost its person."""
@@ -109,15 +163,8 @@ class MeanEstimate:
     def interval(self, *, confidence: float = 0.95) -> Interval:
         """Return where the mean of the people's numbers lies, by Hoeffding's inequality.
 
-        Parameters
-        ----------
-        confidence : float
-            The least probability, over the clients' coins, that the mean is inside.
-
-        Returns
-        -------
-        Interval
-            Two numbers.
+        :param confidence: the least probability, over the clients' coins, that the mean is inside
+        :raises InvalidValue: if ``confidence`` is not between 0 and 1
         """
         level = _validate.real("confidence", confidence, above=0, below=1)
         half = self._spread * math.sqrt(math.log(2.0 / (1.0 - level)) / (2.0 * self.people))
@@ -131,21 +178,12 @@ class MeanOracle(LocalPlan):
     A number outside the range is moved to its nearer end, and what is no number becomes the middle
     of the range, before anything is drawn. Numbers are rounded to 2**20 steps of the range.
 
-    Parameters
-    ----------
-    low, high : float
-        The public range.
-    epsilon : number or str
-        The loss of one report, read exactly, at most 20.
-    method : str
-        One of ``MEAN_METHODS``, or ``"auto"`` for the least worst-case variance.
-    steps : int
-        How many steps the range has.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param low: where the public range begins
+    :param high: where it ends
+    :param epsilon: the loss of one report, read exactly, at most 20
+    :param method: one of ``MEAN_METHODS``, or ``"auto"`` for the least worst-case variance
+    :param steps: how many steps the range has
+    :raises InvalidValue: if an argument is outside its range
 
     Examples
     --------
@@ -157,32 +195,23 @@ class MeanOracle(LocalPlan):
     True
     """
 
+    _most_epsilon = 20
+    _method: _Mixture
+
     def __init__(
         self, low: float, high: float, epsilon: object, method: str = "auto", *, steps: int = _STEPS
     ) -> None:
-        self._low = _validate.real("low", low)
-        self._high = _validate.real("high", high)
-        if not self._low < self._high or not math.isfinite(self._high - self._low):
-            raise InvalidValue("high", high, f"more than low, {self._low}, by a finite amount")
-        self._epsilon = _validate.fraction("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
+        super().__init__(epsilon)
+        self._range = NumberRange(low, high)
         self._steps = _validate.integer("steps", steps, at_least=1, at_most=1 << 40)
-        self._root = math.exp(float(self._epsilon) / 2)
         _validate.one_of("method", method, ("auto", *MEAN_METHODS))
-        if method == "auto":
-            method = min(MEAN_METHODS, key=lambda name: self._worst(self._windows(name)))
-        self.method = method
-        self._mixture = self._windows(method)
-        plan = {
-            "epsilon": str(self._epsilon),
-            "high": self._high.hex(),
-            "low": self._low.hex(),
-            "method": method,
-            "mixture": [[str(c), w.points, w.width] for c, w in self._mixture],
-            "steps": self._steps,
-        }
-        self._points = sum(window.points for _, window in self._mixture)
-        self._payload = ((self._points - 1).bit_length() + 7) // 8
-        self._format = ReportFormat(method, plan, self._payload)
+        names = MEAN_METHODS if method == "auto" else (method,)
+        mixtures = {name: _Mixture(self._windows(name), self._steps) for name in names}
+        self.method = min(mixtures, key=lambda name: mixtures[name].worst_variance(self._root))
+        chosen = mixtures[self.method]
+        parts = [[str(c), window.points, window.width] for c, window in chosen.parts]
+        shape = {"mixture": parts, "steps": self._steps}
+        self._settle(self.method, chosen, **self._range.identity, **shape)
 
     def _windows(self, method: str) -> list[tuple[Fraction, _Window]]:
         width = min(max(round(_POINTS / (self._root + 1.0)), 1), _POINTS - 1)
@@ -195,120 +224,45 @@ class MeanOracle(LocalPlan):
         share = Fraction(round(_MIX / self._root), _MIX) if self._epsilon > Fraction(61, 100) else 1
         return [(Fraction(share), duchi), (1 - Fraction(share), piecewise)]
 
-    def _worst(self, mixture: list[tuple[Fraction, _Window]]) -> float:
-        places = np.linspace(0.0, 1.0, 33)
-        return max(self._variance(mixture, place) for place in places)
-
-    def _variance(self, mixture: list[tuple[Fraction, _Window]], place: float) -> float:
-        return sum(float(c) * w.variance(self._root, place) for c, w in mixture if c)
-
     def variance(self, people: int, *, number: float) -> float:
         """Return the variance of the estimated mean if everybody has this number.
 
-        Parameters
-        ----------
-        people : int
-            How many people report.
-        number : float
-            A number of the range.
-
-        Returns
-        -------
-        float
-            The variance over the clients' coins.
-
-        Raises
-        ------
-        InvalidValue
-            If an argument is outside its range.
+        :param people: how many people report
+        :param number: a number of the range
+        :raises InvalidValue: if an argument is outside its range
         """
-        count = _validate.integer("people", people, at_least=1)
-        size = self._high - self._low
-        value = _validate.real("number", number, at_least=self._low, at_most=self._high)
-        return self._variance(self._mixture, (value - self._low) / size) * size**2 / count
+        count, known = _validate.integer("people", people, at_least=1), self._range
+        value = _validate.real("number", number, at_least=known.low, at_most=known.high)
+        place = (value - known.low) / known.size
+        return self._method.variance(self._root, place) * known.size**2 / count
 
     def _read(self, values: Any) -> NDArray[np.int64]:
-        try:
-            row = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise withheld("values", "a row with one number for each person") from None
-        if row.ndim != 1:
-            raise withheld("values", "a row with one number for each person")
-        middle = self._low + (self._high - self._low) / 2
-        row = np.clip(np.where(np.isnan(row), middle, row), self._low, self._high)
-        steps = np.rint((row - self._low) / (self._high - self._low) * self._steps)
+        row, _ = self._range.read(values, otherwise=self._range.low + self._range.size / 2)
+        steps = np.rint((row - self._range.low) / self._range.size * self._steps)
         return np.clip(steps.astype(np.int64), 0, self._steps)
 
-    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
-        # The coin that picks the window does not look at the number.
-        steps: NDArray[np.int64] = values
-        first = coins.rational(self._mixture[0][0], steps.size)
-        code = np.empty(steps.size, dtype=np.int64)
-        offset = 0
-        for (_, window), chosen in zip(self._mixture, (first, ~first), strict=False):
-            code[chosen] = offset + window.draw(steps[chosen], self._steps, coins)
-            offset += window.points
-        return write_integers(code, self._payload)
-
     def server(self) -> MeanServer:
-        """Return an empty collector of this plan."""
         return MeanServer(self)
-
-    def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
-        """Return the exact matrix of the randomizer; a row for each step of the range.
-
-        Parameters
-        ----------
-        root : number or str
-            A rational number that stands for e^(epsilon/2), at least 1.
-
-        Returns
-        -------
-        tuple
-            All payloads, and a row of their probabilities for every step of the range.
-
-        Raises
-        ------
-        NotApplicable
-            If there are too many outcomes to play; take few ``steps``.
-        """
-        return self._play(root, np.arange(self._steps + 1))
 
     def estimates(self) -> NDArray[np.float64]:
         """Return what each possible report says about its person's number, without bias."""
-        parts = [window.estimates(self._root) for _, window in self._mixture]
-        return self._low + (self._high - self._low) * np.concatenate(parts)
+        parts = [window.estimates(self._root) for _, window in self._method.parts]
+        return self._range.low + self._range.size * np.concatenate(parts)
 
 
 @final
 class MeanServer(LocalServer):
     """Counts reports of one plan and estimates the mean."""
 
-    def __init__(self, oracle: MeanOracle) -> None:
-        super().__init__(oracle, np.zeros(oracle._points, dtype=np.int64))
-        self._oracle = oracle
-
-    def _valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        return read_integers(payloads) < self._tally.size
-
-    def _add(self, payloads: NDArray[np.uint8]) -> None:
-        np.add.at(self._tally, read_integers(payloads), 1)
+    _plan: MeanOracle
 
     def estimate(self) -> MeanEstimate:
         """Return the unbiased estimate of the mean.
 
-        Returns
-        -------
-        MeanEstimate
-            The mean and its interval.
-
-        Raises
-        ------
-        NotApplicable
-            If no report was accepted.
+        :raises NotApplicable: if no report was accepted
         """
         people = self._count_people()
-        says = self._oracle.estimates()
+        says = self._plan.estimates()
         mean = math.fsum(self._tally * says) / people
         spread = float(says.max() - says.min())
-        return MeanEstimate(mean, people, self._oracle.loss, dict(self.rejected), spread)
+        return MeanEstimate(mean, people, self._plan.loss, dict(self.rejected), spread)

@@ -27,52 +27,72 @@ _MOST_BITS = 1 << 16
 _MOST_VALUES = 1 << 31
 
 
-class Method(ABC):
-    """A randomizer of ``values`` values, and how its reports are counted.
+class Randomizer(ABC):
+    """How values become payloads, and how payloads are counted.
 
-    ``payload_bytes`` is the length of what it adds to a report's header, ``parameters`` are its own
-    public numbers, and ``decoding`` is about how many steps one report costs the server.
+    The tally has ``cells`` counts. A payload is the number of a cell unless a subclass has its own.
+    """
+
+    cells: int
+    payload_bytes: int
+
+    @abstractmethod
+    def inputs(self) -> NDArray[Any]:
+        """Return every value that can be randomized, one a row."""
+
+    @abstractmethod
+    def randomize(self, places: NDArray[Any], coins: Coins) -> Bytes:
+        """Return one payload a row for values as ``inputs`` has them."""
+
+    def new_tally(self) -> Integers:
+        """Return the empty state of a server."""
+        return np.zeros(self.cells, dtype=np.int64)
+
+    def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
+        """Say which payloads some client could have sent."""
+        return read_integers(payloads) < self.cells
+
+    def add(self, tally: Integers, payloads: Bytes) -> None:
+        """Count valid payloads."""
+        np.add.at(tally, read_integers(payloads), 1)
+
+
+class Method(Randomizer):
+    """A randomizer of ``values`` numbered values whose reports support sets of them.
+
+    ``parameters`` are the public numbers that it chose for itself, and ``decoding`` is about how
+    many steps one report costs the server.
     """
 
     name: ClassVar[str]
     values: int
-    payload_bytes: int
-    decoding: float
+    decoding: float = 1.0
 
     @property
     def parameters(self) -> dict[str, int]:
-        """The public numbers that the method chose for itself."""
         return {}
 
     @abstractmethod
     def chances(self, root: Any) -> tuple[Any, Any]:
         """Return p and q for e^(epsilon/2) = ``root``, a float or a Fraction."""
 
-    @abstractmethod
-    def randomize(self, places: Integers, coins: Coins) -> Bytes:
-        """Return one payload a row for the given numbers of values."""
+    def inputs(self) -> NDArray[Any]:
+        return np.arange(self.values)
 
-    @abstractmethod
-    def new_tally(self) -> Integers:
-        """Return the empty state of a server."""
-
-    @abstractmethod
-    def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
-        """Say which payloads some client could have sent."""
-
-    @abstractmethod
-    def add(self, tally: Integers, payloads: Bytes) -> None:
-        """Count valid payloads."""
-
-    @abstractmethod
     def supports(self, tally: Integers) -> Integers:
         """Return how many of the counted reports support each value."""
+        return tally.copy()
 
 
-def variance_at_zero(method: Method, root: float) -> float:
-    """Return n times the variance of the estimate of a value that nobody has."""
-    p, q = method.chances(root)
-    return float(q * (1.0 - q) / (p - q) ** 2)
+def variance_at(chances: tuple[Any, Any], share: Any = 0.0) -> Any:
+    """Return n times the variance of the estimate of a share or of several, from p and q."""
+    p, q = chances
+    return q * (1.0 - q) / (p - q) ** 2 + share * (1.0 - p - q) / (p - q)
+
+
+def bytes_below(count: int) -> int:
+    """Return how many bytes the integers below ``count`` need."""
+    return ((count - 1).bit_length() + 7) // 8
 
 
 def write_integers(numbers: Integers, width: int) -> Bytes:
@@ -94,10 +114,9 @@ class DirectResponse(Method):
     name = "GRR"
 
     def __init__(self, values: int, root: float) -> None:
-        check_size("domain", values, _MOST_VALUES, self.name)
-        self.values = values
-        self.payload_bytes = ((values - 1).bit_length() + 7) // 8
-        self.decoding = 1.0
+        check_size(values, _MOST_VALUES, self.name)
+        self.values = self.cells = values
+        self.payload_bytes = bytes_below(values)
 
     def chances(self, root: Any) -> tuple[Any, Any]:
         whole = root * root + self.values - 1
@@ -110,25 +129,13 @@ class DirectResponse(Method):
         said[~honest] = (said[~honest] + away) % self.values
         return write_integers(said, self.payload_bytes)
 
-    def new_tally(self) -> Integers:
-        return np.zeros(self.values, dtype=np.int64)
-
-    def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
-        return read_integers(payloads) < self.values
-
-    def add(self, tally: Integers, payloads: Bytes) -> None:
-        np.add.at(tally, read_integers(payloads), 1)
-
-    def supports(self, tally: Integers) -> Integers:
-        return tally.copy()
-
 
 class BitReport(Method):
     """Shared part of the methods that report one bit for every value."""
 
     def __init__(self, values: int, root: float) -> None:
-        check_size("domain", values, _MOST_BITS, self.name)
-        self.values = values
+        check_size(values, _MOST_BITS, self.name)
+        self.values = self.cells = values
         self.payload_bytes = (values + 7) // 8
         self.decoding = 1.0 + values / 8
 
@@ -145,9 +152,6 @@ class BitReport(Method):
             payloads[part] = np.packbits(bits, axis=1, bitorder="little")
         return payloads
 
-    def new_tally(self) -> Integers:
-        return np.zeros(self.values, dtype=np.int64)
-
     def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
         # Bits after the last value must be 0: a report has one form only.
         return np.asarray(payloads[:, -1] >> np.uint8((self.values - 1) % 8) <= 1)
@@ -160,8 +164,12 @@ class BitReport(Method):
             part = tally[8 * column : 8 * column + 8]
             part += seen[: part.size]
 
-    def supports(self, tally: Integers) -> Integers:
-        return tally.copy()
+
+def flip_indicator(places: Integers, values: int, coins: Coins) -> NDArray[np.bool_]:
+    """Return the indicators of the values with every bit flipped with odds 1 : e^(epsilon/2)."""
+    sent = ~coins.tilted(1, 1, places.size * values, halves=1).reshape(places.size, values)
+    sent[np.arange(places.size), places] ^= True
+    return sent
 
 
 @final
@@ -174,10 +182,7 @@ class SymmetricUnary(BitReport):
         return root / (root + 1), 1 / (root + 1)
 
     def bits(self, places: Integers, coins: Coins) -> NDArray[np.bool_]:
-        sent = ~coins.tilted(1, 1, places.size * self.values, halves=1)
-        sent = sent.reshape(places.size, self.values)
-        sent[np.arange(places.size), places] ^= True
-        return sent
+        return flip_indicator(places, self.values, coins)
 
 
 @final
@@ -209,7 +214,7 @@ class SubsetSelection(BitReport):
 
         def variance(size: int) -> float:
             self.size = size
-            return variance_at_zero(self, root)
+            return float(variance_at(self.chances(root)))
 
         self.size = min(sorted(sizes), key=variance)
 
@@ -251,7 +256,7 @@ def _choose_subsets(below: int, size: int, count: int, coins: Coins) -> NDArray[
     return chosen
 
 
-def check_size(argument: str, values: int, most: int, method: str) -> None:
+def check_size(values: int, most: int, method: str) -> None:
     """Raise if a method cannot serve a domain of this size."""
     if values > most:
-        raise InvalidValue(argument, values - 1, f"at most {most - 1} values for {method}")
+        raise InvalidValue("domain", values - 1, f"at most {most - 1} values for {method}")

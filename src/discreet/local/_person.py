@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Self, final
@@ -23,21 +26,16 @@ _KIND = "discreet.person"
 class PersonLedger:
     """The budget of one person over all collectors, which lives on her device.
 
-    Every report is paid for before it is drawn. With ``repeat`` the first report about a value is
-    remembered and sent again for nothing, so that averaging many reports shows no more than one;
-    another value is then refused, since the change itself would be seen.
+    Every report is paid for, and the payment is on the disk, before anything is drawn. A crash may
+    cost her a report that was never sent; it never gives her one for nothing.
 
-    Parameters
-    ----------
-    epsilon : number or str
-        What all her reports may cost together, read exactly.
-    file : path, optional
-        Where the ledger is written before any report is returned.
+    With ``repeat`` the first report about a value is remembered and sent again for nothing, so that
+    averaging many reports shows no more than one; another value is then refused, since the change
+    itself would be seen. A :class:`Rappor` is paid once: the ledger remembers her noisy bits.
 
-    Raises
-    ------
-    InvalidValue
-        If epsilon is not above 0.
+    :param epsilon: what all her reports may cost together, read exactly
+    :param file: where the ledger is written; several processes may share it
+    :raises InvalidValue: if epsilon is not above 0, or the file exists
 
     Examples
     --------
@@ -53,7 +51,8 @@ class PersonLedger:
         self.epsilon = _validate.fraction("epsilon", epsilon, above=0)
         self.spent = Fraction(0)
         self.sent: Counter[str] = Counter()
-        self._answers: dict[str, tuple[str, str]] = {}
+        self._answers: dict[str, Any] = {}
+        self._guard = threading.Lock()
         self._file = None if file is None else Path(file)
         if self._file is not None and self._file.exists():
             raise InvalidValue("file", str(file), "a new file; PersonLedger.open reads an old one")
@@ -69,98 +68,99 @@ class PersonLedger:
     ) -> bytes:
         """Pay for a report of this value and return it.
 
-        Parameters
-        ----------
-        plan : LocalPlan
-            What is collected; a :class:`Rappor` has a memory of its own and is refused.
-        value : object
-            Her value.
-        repeat : bool
-            Whether the same report is sent again for the same value, at no cost.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-
-        Returns
-        -------
-        bytes
-            The report.
-
-        Raises
-        ------
-        BudgetExceeded
-            If it would cost more than she has left; nothing was drawn.
-        MechanismHalted
-            If another value was reported with ``repeat`` before.
+        :param plan: what is collected, a :class:`LocalPlan`
+        :param value: her value
+        :param repeat: whether the same report is sent again for the same value, at no cost
+        :param source: where the bits come from; the operating system by default
+        :raises BudgetExceeded: if it would cost more than she has left; nothing was drawn
+        :raises MechanismHalted: if another value was reported before and changes are not paid for
         """
-        if not isinstance(plan, LocalPlan) or isinstance(plan, Rappor):
-            raise InvalidValue("plan", plan, "a plan whose reports are single")
-        name = plan._format.plan_id.hex()
-        own = plan._read([value]).tobytes().hex()
-        known = self._answers.get(name) if repeat else None
-        if known is not None:
-            if known[0] != own:
+        if not isinstance(plan, LocalPlan):
+            raise InvalidValue("plan", plan, "a plan of discreet.local")
+        bits, name = choose_source(source), plan._format.plan_id.hex()
+        with self._alone():
+            answer: Any
+            known = self._answers.get(name) if repeat or isinstance(plan, Rappor) else None
+            if known is None:
+                self._pay(plan)
+            else:
+                self.sent[name] += 1
+            if isinstance(plan, Rappor):
+                client = plan.client(memory=known, source=bits)
+                report, answer = client.randomize(value), client.memory
+            elif known is None:
+                report = plan._report(value, bits)
+                answer = [plan._identify(value), report.hex()] if repeat else None
+            elif known[0] != plan._identify(value):
                 raise MechanismHalted(
                     "another value was reported under this plan: go on reporting the old one"
                 )
-            return bytes.fromhex(known[1])
+            else:
+                report, answer = bytes.fromhex(known[1]), known
+            if answer is not None:
+                self._answers[name] = answer
+                self._save()
+        return report
+
+    def _pay(self, plan: LocalPlan) -> None:
         cost, _ = plan.loss.claim() or (None, None)
         if cost is None or cost > self.left:
             raise BudgetExceeded(
                 f"a report costs epsilon {cost} and {self.left} of {self.epsilon} is left"
             )
         self.spent += cost
-        self.sent[name] += 1
+        self.sent[plan._format.plan_id.hex()] += 1
         self._save()
-        report = plan.randomize_each([value], source=choose_source(source)).tobytes()
-        if repeat:
-            self._answers[name] = (own, report.hex())
-            self._save()
-        return report
 
     def to_json(self) -> dict[str, Any]:
         """Return the ledger as JSON; it holds her values and stays on her device."""
-        return {
-            "kind": _KIND,
-            "version": 1,
-            "epsilon": str(self.epsilon),
-            "spent": str(self.spent),
-            "sent": dict(self.sent),
-            "answers": {name: list(answer) for name, answer in self._answers.items()},
-        }
+        numbers = {"epsilon": str(self.epsilon), "spent": str(self.spent)}
+        lists = {"sent": dict(self.sent), "answers": dict(self._answers)}
+        return {"kind": _KIND, "version": 1, **numbers, **lists}
 
     def _save(self) -> None:
         if self._file is not None:
             write_file(self._file, canonical(self.to_json()), private=True)
 
-    @classmethod
-    def open(cls, file: str | Path) -> Self:
-        """Return the ledger that was written to a file.
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Shut out other threads and processes, and read what they have written."""
+        with self._guard:
+            if self._file is None:
+                yield
+                return
+            with Path(f"{self._file}.lock").open("a") as handle:
+                try:
+                    import fcntl
 
-        Parameters
-        ----------
-        file : path
-            The file.
+                    fcntl.flock(handle, fcntl.LOCK_EX)
+                except ImportError:  # pragma: no cover (Windows: one process at a time)
+                    pass
+                self._load(self._file)
+                yield
 
-        Returns
-        -------
-        PersonLedger
-            The same ledger, which goes on writing there.
-
-        Raises
-        ------
-        DataCorrupt
-            If the file is damaged.
-        """
-        document = read_json(Path(file).read_bytes(), "the ledger of a person")
+    def _load(self, file: Path) -> None:
+        document = read_json(file.read_bytes(), "the ledger of a person")
         try:
             if (document["kind"], document["version"]) != (_KIND, 1):
                 raise DataCorrupt(f"{file} is no ledger of a person in version 1")
-            ledger = cls(read_fraction(document["epsilon"], "epsilon"))
-            ledger.spent = read_fraction(document["spent"], "spent")
-            ledger.sent = Counter({str(k): int(v) for k, v in document["sent"].items()})
-            answers = document["answers"].items()
-            ledger._answers = {str(k): (str(own), str(report)) for k, (own, report) in answers}
+            self.epsilon = read_fraction(document["epsilon"], "epsilon")
+            self.spent = read_fraction(document["spent"], "spent")
+            self.sent = Counter({str(k): int(v) for k, v in document["sent"].items()})
+            self._answers = {str(name): answer for name, answer in document["answers"].items()}
+            if self.epsilon <= 0 or self.spent < 0:
+                raise ValueError("a budget is positive")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataCorrupt(f"{file} is a damaged ledger of a person") from error
+
+    @classmethod
+    def open(cls, file: str | Path) -> Self:
+        """Return the ledger that was written to a file, which goes on writing there.
+
+        :param file: where the ledger is
+        :raises DataCorrupt: if the file is damaged
+        """
+        ledger = cls(1)
+        ledger._load(Path(file))
         ledger._file = Path(file)
         return ledger

@@ -22,20 +22,16 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue, MechanismHalted
 from discreet.local._coins import Coins, SystemCoins
-from discreet.local._domain import Domain
-from discreet.local._frequency import FrequencyServer
-from discreet.local._methods import BitReport
-from discreet.local._plans import LocalPlan
-from discreet.local._reports import ReportFormat
-from discreet.privacy import PureDP
+from discreet.local._frequency import Domain, FrequencyPlan
+from discreet.local._methods import BitReport, flip_indicator
+from discreet.local._plans import LocalClient
+from discreet.privacy import Loss, PureDP
 from discreet.randomness import Source, choose_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-_MOST_EPSILON = 100
 
 
 @final
@@ -55,13 +51,6 @@ class _NoisyMemory(BitReport):
         right, wrong = root / (root + 1), 1 / (root + 1)
         return right * high + wrong * low, wrong * high + right * low
 
-    def remember(self, places: NDArray[np.int64], coins: Coins) -> NDArray[np.bool_]:
-        """Return the bits to remember, one row a person."""
-        memory = ~coins.tilted(1, 1, places.size * self.values, halves=1)
-        memory = memory.reshape(places.size, self.values)
-        memory[np.arange(places.size), places] ^= True
-        return memory
-
     def copy(self, memory: NDArray[np.bool_], coins: Coins) -> NDArray[np.bool_]:
         """Return bits to send."""
         ones = coins.rational(self._high, memory.size).reshape(memory.shape)
@@ -69,38 +58,20 @@ class _NoisyMemory(BitReport):
         return np.where(memory, ones, zeros)
 
     def bits(self, places: NDArray[np.int64], coins: Coins) -> NDArray[np.bool_]:
-        return self.copy(self.remember(places, coins), coins)
+        return self.copy(flip_indicator(places, self.values, coins), coins)
 
 
 @final
-class Rappor(LocalPlan):
+class Rappor(FrequencyPlan):
     """A public plan for repeated reports of a value that changes seldom or never.
 
-    Parameters
-    ----------
-    domain : int or sequence of str or int
-        The values, at most 65,535; anything else becomes the reserved value.
-    epsilon : number or str
-        What all reports of one unchanged value cost together, read exactly.
-    high, low : number or str
-        How often a remembered 1, and a remembered 0, is sent as 1; rational, low < high.
-    changes : int
-        How many times a client's value may change. Every change costs epsilon again, and the
-        promise does not cover when it happens.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
-
-    Examples
-    --------
-    >>> plan = Rappor(["home", "work"], epsilon=2)
-    >>> client = plan.client()
-    >>> len({len(client.randomize("home")) for _ in range(1000)})
-    1
-    >>> plan.loss
-    PureDP(epsilon=2, relation='replace')
+    :param domain: the values, at most 65,535; anything else becomes the reserved value
+    :param epsilon: what all reports of one unchanged value cost together, read exactly
+    :param high: how often a remembered 1 is sent as 1, a rational number
+    :param low: how often a remembered 0 is sent as 1, a rational number below ``high``
+    :param changes: how many times a client's value may change; every change costs epsilon again,
+        and the promise does not cover when it happens
+    :raises InvalidValue: if an argument is outside its range
     """
 
     def __init__(
@@ -112,43 +83,25 @@ class Rappor(LocalPlan):
         low: object = "1/2",
         changes: int = 0,
     ) -> None:
+        super().__init__(epsilon)
         self.domain = Domain(domain)
-        self._epsilon = _validate.fraction("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
         upper = _validate.fraction("high", high, above=0, at_most=1)
         lower = _validate.fraction("low", low, at_least=0, below=1)
         if lower >= upper:
             raise InvalidValue("low", low, f"less than high, {upper}")
         self._changes = _validate.integer("changes", changes, at_least=0)
-        self._method = _NoisyMemory(self.domain.size, upper, lower)
-        plan = {
-            "changes": self._changes,
-            "domain": self.domain.identity,
-            "epsilon": str(self._epsilon),
-            "high": str(upper),
-            "low": str(lower),
-            "method": "RAPPOR",
-        }
-        self._format = ReportFormat("RAPPOR", plan, self._method.payload_bytes)
+        self.covers = "all reports of one value that never changes"
+        if self._changes:
+            values = f"at most {self._changes + 1} values in turn"
+            self.covers = f"all reports of {values}; when the value changed is not covered"
+        rates = {"high": str(upper), "low": str(lower), "changes": self._changes}
+        method = _NoisyMemory(self.domain.size, upper, lower)
+        self._settle("RAPPOR", method, domain=self.domain.identity, **rates)
 
     @property
     def loss(self) -> PureDP:
         """What all reports of a person cost her together, at given times of change."""
         return PureDP(self._epsilon * (1 + self._changes), relation="replace")
-
-    @property
-    def covers(self) -> str:
-        """What the loss speaks of, in words for a certificate."""
-        if self._changes == 0:
-            return "all reports of one value that never changes"
-        return (
-            f"all reports of at most {self._changes + 1} values in turn; when the value changed is "
-            "not covered"
-        )
-
-    def chances(self) -> tuple[float, float]:
-        """Return how often one report supports its own value, and any given other one."""
-        p, q = self._method.chances(math.exp(float(self._epsilon) / 2))
-        return float(p), float(q)
 
     def one_report_epsilon(self) -> float:
         """Return the epsilon of a single report that is never followed by another.
@@ -159,97 +112,78 @@ class Rappor(LocalPlan):
         return math.log(p * (1.0 - q) / (q * (1.0 - p)))
 
     def client(  # type: ignore[override] # any number of reports is paid for
-        self, *, source: Source | None = None, insecure_seed: int | None = None
+        self,
+        *,
+        memory: dict[str, Any] | None = None,
+        source: Source | None = None,
+        insecure_seed: int | None = None,
     ) -> RapporClient:
         """Return the side of one person.
 
-        Parameters
-        ----------
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        RapporClient
-            A client that remembers nothing yet.
+        :param memory: the ``memory`` of an earlier client of hers; without it bits are drawn anew,
+            and epsilon is spent again
+        :param source: where the bits come from; the operating system by default
+        :param insecure_seed: the seed of a reproducible source, for experiments only
+        :raises InvalidValue: if ``memory`` is not that of a client of this plan
         """
-        bits = choose_source(source, insecure_seed)
-        return RapporClient(self, SystemCoins(self._epsilon, bits))
-
-    def server(self) -> FrequencyServer:
-        """Return an empty collector for one round, in which each person sends one report."""
-        return FrequencyServer(self, self._method)
-
-    def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
-        """Return the exact matrix of one report; see :meth:`FrequencyOracle.channel`.
-
-        Parameters
-        ----------
-        root : number or str
-            A rational number that stands for e^(epsilon/2), at least 1.
-
-        Returns
-        -------
-        tuple
-            All payloads, and a row of their probabilities for every value.
-        """
-        return self._play(root, np.arange(self.domain.size))
-
-    def _read(self, values: Any) -> NDArray[np.int64]:
-        return self.domain.places(values)
-
-    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
-        return self._method.randomize(values, coins)
+        return RapporClient(self, choose_source(source, insecure_seed), memory)
 
 
 @final
-class RapporClient:
+class RapporClient(LocalClient):
     """One person's side: it remembers noisy bits of her value and sends noisy copies of them."""
 
-    def __init__(self, plan: Rappor, coins: SystemCoins) -> None:
-        self._plan = plan
-        self._coins = coins
+    _plan: Rappor
+
+    def __init__(self, plan: Rappor, source: Source, memory: dict[str, Any] | None) -> None:
+        super().__init__(plan, 0, source)
+        self._coins = SystemCoins(plan.epsilon, source)
         self._place: int | None = None
-        self._memory: NDArray[np.bool_] | None = None
+        self._memory = np.zeros((1, plan.domain.size), dtype=np.bool_)
         self._changed = 0
-        self._sent = 0
+        if memory is not None:
+            try:
+                bits = np.array([[int(bit) for bit in memory["bits"]]], dtype=np.bool_)
+                self._place, self._changed = int(memory["place"]), int(memory["changed"])
+            except (KeyError, TypeError, ValueError):
+                bits = np.empty((0, 0), dtype=np.bool_)
+            if bits.shape != self._memory.shape:
+                raise InvalidValue("memory", "withheld", "the memory of a client of this plan")
+            self._memory = bits
 
     @property
-    def sent(self) -> int:
-        """How many reports she has sent."""
-        return self._sent
+    def memory(self) -> dict[str, Any] | None:
+        """What a later client must remember, for JSON; it shows her value and stays with her."""
+        if self._place is None:
+            return None
+        bits = "".join(str(int(bit)) for bit in self._memory[0])
+        return {"bits": bits, "changed": self._changed, "place": self._place}
+
+    @property
+    def loss(self) -> Loss:
+        return self._plan.loss
 
     def randomize(self, value: Any) -> bytes:
-        """Return a report of this value.
+        """Return a report of this value, always of the same length.
 
-        Parameters
-        ----------
-        value : object
-            Her value now; outside the domain it becomes the reserved value.
-
-        Returns
-        -------
-        bytes
-            The report, always of the same length.
-
-        Raises
-        ------
-        MechanismHalted
-            If the value changed more often than the plan declares; nothing was drawn.
+        :param value: her value now; outside the domain it becomes the reserved value
+        :raises MechanismHalted: if the value changed more often than declared; nothing was drawn
         """
-        method = self._plan._method
+        with self._guard:
+            return self._randomize(value)
+
+    def _randomize(self, value: Any) -> bytes:
+        method: _NoisyMemory = self._plan._method  # type: ignore[assignment]
         places = self._plan.domain.places([value])
-        if self._memory is None or places[0] != self._place:
-            if self._memory is not None:
+        if places[0] != self._place:
+            if self._place is not None:
                 if self._changed == self._plan._changes:
                     raise MechanismHalted(
                         f"the value changed more than {self._changed} times, which is all that the "
                         "plan pays for: go on reporting the old value, or declare more changes"
                     )
                 self._changed += 1
-            self._memory = method.remember(places, self._coins)
+            self._memory = flip_indicator(places, method.values, self._coins)
             self._place = int(places[0])
         self._sent += 1
         bits = method.copy(self._memory, self._coins)

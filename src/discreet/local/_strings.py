@@ -12,51 +12,64 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet._validate import withheld
 from discreet.errors import InvalidValue, MechanismHalted
 from discreet.local._coins import Coins
-from discreet.local._estimates import chernoff_bounds
-from discreet.local._frequency import FrequencyOracle
-from discreet.local._methods import SymmetricUnary, read_integers, write_integers
+from discreet.local._frequency import FrequencyOracle, chernoff_bounds, list_people
+from discreet.local._methods import Randomizer, SymmetricUnary, read_integers, write_integers
 from discreet.local._plans import LocalPlan, LocalServer
-from discreet.local._reports import ReportFormat
 from discreet.mechanisms import Interval
 from discreet.privacy import Loss
 from discreet.randomness import Source, choose_source, uniform_integers
 
 if TYPE_CHECKING:
-    from fractions import Fraction
-
     from numpy.typing import NDArray
 
     Bytes = NDArray[np.uint8]
 
-_MOST_EPSILON = 100
 _MOST_CANDIDATES = 1 << 20
 
 
 @final
+class _SketchRow(Randomizer):
+    """The noisy indicator of a bucket in one of several rows; a value is a bucket in each row."""
+
+    def __init__(self, rows: int, width: int, root: float) -> None:
+        self.rows, self.bits = rows, SymmetricUnary(width, root)
+        self.cells = rows * width
+        self.payload_bytes = 2 + self.bits.payload_bytes
+
+    def inputs(self) -> NDArray[np.int64]:
+        every = product(range(self.bits.values), repeat=self.rows)
+        return np.array(list(every), dtype=np.int64)
+
+    def randomize(self, places: NDArray[np.int64], coins: Coins) -> Bytes:
+        rows = coins.uniform(self.rows, len(places))
+        bits = self.bits.randomize(places[np.arange(len(places)), rows], coins)
+        return np.concatenate([write_integers(rows, 2), bits], axis=1)
+
+    def valid(self, payloads: Bytes) -> NDArray[np.bool_]:
+        good = read_integers(payloads[:, :2]) < self.rows
+        return np.asarray(good & self.bits.valid(payloads[:, 2:]))
+
+    def add(self, tally: NDArray[np.int64], payloads: Bytes) -> None:
+        rows, table = read_integers(payloads[:, :2]), tally.reshape(self.rows, -1)
+        for row in np.unique(rows):
+            self.bits.add(table[row], payloads[rows == row, 2:])
+
+
+@final
 class CountMeanSketch(LocalPlan):
-    """A public plan for shares of values that nobody has listed, such as words.
+    """A public plan for shares of values without a list, such as words.
 
     Each person draws one of ``rows`` public hash functions without a look at her value, and sends
     the indicator of her value's bucket with every bit flipped with odds 1 : e^(epsilon/2) (Apple
     2017). Other values fall into the same bucket in some rows; that error does not fall as people
     come.
 
-    Parameters
-    ----------
-    epsilon : number or str
-        The loss of one report, read exactly.
-    width : int
-        The number of buckets, a power of two.
-    rows : int
-        The number of hash functions.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param epsilon: the loss of one report, read exactly
+    :param width: the number of buckets, a power of two
+    :param rows: the number of hash functions
+    :raises InvalidValue: if an argument is outside its range
 
     Examples
     --------
@@ -69,40 +82,30 @@ class CountMeanSketch(LocalPlan):
     """
 
     def __init__(self, epsilon: object, *, width: int = 1024, rows: int = 256) -> None:
-        self._epsilon = _validate.fraction("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
+        super().__init__(epsilon)
         self.width = _validate.integer("width", width, at_least=2, at_most=1 << 16)
         if self.width & (self.width - 1):
             raise InvalidValue("width", width, "a power of two")
         self.rows = _validate.integer("rows", rows, at_least=1, at_most=1 << 16)
-        root = math.exp(float(self._epsilon) / 2)
-        self._bits = SymmetricUnary(self.width, root)
-        self.chances = self._bits.chances(root)
-        plan = {"epsilon": str(self._epsilon), "rows": self.rows, "width": self.width}
-        payload = 2 + self._bits.payload_bytes
-        self._format = ReportFormat("sketch", {"method": "sketch", **plan}, payload)
+        method = _SketchRow(self.rows, self.width, self._root)
+        self.chances = method.bits.chances(self._root)
+        self._settle("sketch", method, rows=self.rows, width=self.width)
 
     def buckets(self, value: Any) -> NDArray[np.int64]:
         """Return the bucket of a value in every row; equal values of one type share it.
 
-        Parameters
-        ----------
-        value : object
-            A str, bytes or int; anything else counts as one unknown value.
-
-        Returns
-        -------
-        array
-            A bucket for every row.
+        :param value: a str, bytes or int; anything else counts as one unknown value
         """
         known = isinstance(value, str | bytes | int) and not isinstance(value, bool)
-        text = f"{type(value).__name__} {value!r}" if known else "unknown"
+        # Python writes no number of more than some thousands of digits in decimal.
+        shown = hex(value) if isinstance(value, int) and abs(value) >> 64 else repr(value)
+        text = f"{type(value).__name__} {shown}" if known else "unknown"
         stream = hashlib.shake_256(text.encode("utf-8", "surrogatepass")).digest(4 * self.rows)
         return np.frombuffer(stream, dtype="<u4").astype(np.int64) % self.width
 
     def _read(self, values: Any) -> NDArray[np.int64]:
-        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-            raise withheld("values", "a row with one value for each person")
-        given = values.tolist() if isinstance(values, np.ndarray) else list(values)
+        given = list_people(values)
+        given = given.tolist() if isinstance(given, np.ndarray) else given
         known: dict[Any, NDArray[np.int64]] = {}
         rows = np.empty((len(given), self.rows), dtype=np.int64)
         for at, value in enumerate(given):
@@ -112,34 +115,7 @@ class CountMeanSketch(LocalPlan):
             rows[at] = known[key]
         return rows
 
-    def _randomize(self, values: Any, coins: Coins) -> Bytes:
-        rows = coins.uniform(self.rows, len(values))
-        bits = self._bits.randomize(values[np.arange(len(values)), rows], coins)
-        return np.concatenate([write_integers(rows, 2), bits], axis=1)
-
-    def channel(self, root: object) -> tuple[list[bytes], list[list[Fraction]]]:
-        """Return the exact matrix; a row for every combination of buckets.
-
-        Parameters
-        ----------
-        root : number or str
-            A rational number that stands for e^(epsilon/2), at least 1.
-
-        Returns
-        -------
-        tuple
-            All payloads, and a row of their probabilities for every combination.
-
-        Raises
-        ------
-        NotApplicable
-            If there are too many outcomes to play.
-        """
-        every = product(range(self.width), repeat=self.rows)
-        return self._play(root, np.array(list(every), dtype=np.int64))
-
     def server(self) -> SketchServer:
-        """Return an empty collector of this plan."""
         return SketchServer(self)
 
 
@@ -147,40 +123,17 @@ class CountMeanSketch(LocalPlan):
 class SketchServer(LocalServer):
     """Counts reports of a :class:`CountMeanSketch`."""
 
-    def __init__(self, plan: CountMeanSketch) -> None:
-        super().__init__(plan, np.zeros((plan.rows, plan.width), dtype=np.int64))
-        self._sketch = plan
-
-    def _valid(self, payloads: Bytes) -> NDArray[np.bool_]:
-        good = read_integers(payloads[:, :2]) < self._sketch.rows
-        return np.asarray(good & self._sketch._bits.valid(payloads[:, 2:]))
-
-    def _add(self, payloads: Bytes) -> None:
-        rows = read_integers(payloads[:, :2])
-        for row in np.unique(rows):
-            self._sketch._bits.add(self._tally[row], payloads[rows == row, 2:])
+    _plan: CountMeanSketch
 
     def estimate(self, values: Sequence[Any]) -> SketchEstimate:
-        """Return the shares of the given values.
+        """Return the shares of the given values, with intervals that hold together.
 
-        Parameters
-        ----------
-        values : sequence
-            What to ask for; this choice needs no privacy.
-
-        Returns
-        -------
-        SketchEstimate
-            Shares and intervals that hold together.
-
-        Raises
-        ------
-        NotApplicable
-            If no report was accepted.
+        :param values: what to ask for; this choice needs no privacy
+        :raises NotApplicable: if no report was accepted
         """
-        people, plan = self._count_people(), self._sketch
-        places = plan._read(values)
-        counts = self._tally[np.arange(plan.rows), places].sum(axis=1)
+        people, plan = self._count_people(), self._plan
+        table = self._tally.reshape(plan.rows, plan.width)
+        counts = table[np.arange(plan.rows), plan._read(values)].sum(axis=1)
         return SketchEstimate(list(values), counts, people, plan, plan.loss, dict(self.rejected))
 
 
@@ -212,20 +165,8 @@ class SketchEstimate:
         The hash functions are taken as random. Half of the allowed failure goes to collisions,
         whose share in all rows is at most that of ``rows`` independent coins.
 
-        Parameters
-        ----------
-        confidence : float
-            The least probability that all shares are inside.
-
-        Returns
-        -------
-        Interval
-            Two arrays in the order of ``values``.
-
-        Raises
-        ------
-        InvalidValue
-            If ``confidence`` is not in [0.5, 1).
+        :param confidence: the least probability that all shares are inside
+        :raises InvalidValue: if ``confidence`` is not in [0.5, 1)
         """
         level = _validate.real("confidence", confidence, at_least=0.5, below=1)
         error = (1.0 - level) / 4.0 / len(self.values)
@@ -257,30 +198,12 @@ class HeavyHitters:
     it: her prefix among the candidates of the round, or the reserved value. So each
     report costs epsilon, and what is found is post-processing.
 
-    Parameters
-    ----------
-    alphabet : str
-        The letters; any other becomes unknown and ends the known part of a string.
-    length : int
-        How many letters are found at most; shorter strings are filled up by an end mark.
-    epsilon : number or str
-        The loss of one report, read exactly.
-    step : int
-        How many letters a round adds.
-    survivors : int
-        How many prefixes go on to the next round.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
-
-    Examples
-    --------
-    >>> hunt = HeavyHitters("ab", 4, epsilon=4, step=2, survivors=2)
-    >>> people = ["abba"] * 3000 + ["aab"] * 2000
-    >>> sorted(text for text, _ in hunt.run(people, insecure_seed=5))
-    ['aab', 'abba']
+    :param alphabet: the letters; any other becomes unknown and ends the known part of a string
+    :param length: how many letters are found at most; shorter strings are filled up by an end mark
+    :param epsilon: the loss of one report, read exactly
+    :param step: how many letters a round adds
+    :param survivors: how many prefixes go on to the next round
+    :raises InvalidValue: if an argument is outside its range
     """
 
     END = "\0"
@@ -296,7 +219,7 @@ class HeavyHitters:
         self._survivors = _validate.integer("survivors", survivors, at_least=1)
         if len(self._letters) ** self._step * self._survivors > _MOST_CANDIDATES:
             raise InvalidValue("step", step, f"at most {_MOST_CANDIDATES} candidates in a round")
-        self._epsilon = _validate.fraction("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
+        self._epsilon = FrequencyOracle(1, epsilon).epsilon
         self.rounds = -(-self.length // self._step)
         self.round = 0
         self.found: list[tuple[str, float]] = []
@@ -317,17 +240,9 @@ class HeavyHitters:
         self.oracle = FrequencyOracle(good, self._epsilon)
 
     def prefix(self, text: Any) -> str:
-        """Return what a client reports of her string in this round, before it is randomized.
+        """Return the prefix that a client reports in this round, before it is randomized.
 
-        Parameters
-        ----------
-        text : object
-            Her string; what is none has no prefix among the candidates.
-
-        Returns
-        -------
-        str
-            Her prefix, filled up by end marks.
+        :param text: her string; what is none has no prefix among the candidates
         """
         whole = text if isinstance(text, str) and self.END not in text else "\ufffd"
         return whole[: self._reach].ljust(self._reach, self.END)
@@ -339,44 +254,23 @@ class HeavyHitters:
         source: Source | None = None,
         insecure_seed: int | None = None,
     ) -> Bytes:
-        """Return one report of each person of this round.
+        """Return one report of each person of this round, one a row.
 
-        Parameters
-        ----------
-        texts : sequence
-            One string of each person; what is not among the candidates becomes the reserved value.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        array of uint8
-            A row a person.
+        :param texts: one string of each person; what is no candidate becomes the reserved value
+        :param source: where the bits come from; the operating system by default
+        :param insecure_seed: the seed of a reproducible source, for experiments only
         """
         bits = choose_source(source, insecure_seed)
         return self.oracle.randomize_each([self.prefix(text) for text in texts], source=bits)
 
     def close_round(self, reports: Any) -> list[str]:
-        """Count the reports of the round, and go on with the most frequent prefixes.
+        """Count the reports of the round, and return the prefixes that go on to the next.
 
-        Parameters
-        ----------
-        reports : iterable of bytes, bytes, or array of uint8
-            What the people of this round sent.
+        After the last round ``found`` has strings and shares.
 
-        Returns
-        -------
-        list of str
-            The prefixes that go on; after the last round ``found`` has strings and shares.
-
-        Raises
-        ------
-        MechanismHalted
-            If all rounds are closed.
-        NotApplicable
-            If no report was accepted; the round stays open.
+        :param reports: what the people of this round sent
+        :raises MechanismHalted: if all rounds are closed
+        :raises NotApplicable: if no report was accepted; the round stays open
         """
         if self.round == self.rounds:
             raise MechanismHalted("all rounds are closed: see found")
@@ -403,21 +297,11 @@ class HeavyHitters:
         source: Source | None = None,
         insecure_seed: int | None = None,
     ) -> list[tuple[str, float]]:
-        """Draw a round for each person, run all rounds and return the strings and their shares.
+        """Draw a round for each person, run all, and return strings and shares, largest first.
 
-        Parameters
-        ----------
-        texts : sequence
-            One string of each person.
-        source : Source, optional
-            Where the bits come from; the operating system by default.
-        insecure_seed : int, optional
-            The seed of a reproducible source, for experiments only.
-
-        Returns
-        -------
-        list of tuple
-            Strings and estimated shares, the most frequent first.
+        :param texts: one string of each person
+        :param source: where the bits come from; the operating system by default
+        :param insecure_seed: the seed of a reproducible source, for experiments only
         """
         bits = choose_source(source, insecure_seed)
         groups = uniform_integers(self.rounds, len(texts), source=bits)

@@ -6,7 +6,7 @@ the cap and (1 - p) / q outside, so no two vectors differ by more than
 
     p / (1 - p) * q / (1 - q) <= e^epsilon,
 
-whatever the dimension. The coin p is rational and exact. g is rounded down, which lowers q and so
+in every dimension. The coin p is rational and exact. g is rounded down, which lowers q and so
 the ratio. The normals are floating-point numbers: that is a listed assumption. The report is U
 rounded to a public grid, which is post-processing.
 """
@@ -23,10 +23,10 @@ from scipy import special
 
 from discreet import _validate
 from discreet._validate import withheld
-from discreet.errors import InvalidValue
+from discreet.errors import NotApplicable
 from discreet.local._coins import Coins
+from discreet.local._methods import Randomizer
 from discreet.local._plans import LocalPlan, LocalServer
-from discreet.local._reports import ReportFormat
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from discreet.privacy import Loss
 
 _GRID = 1 << 20
-_MOST_EPSILON = 30
-_LEAST_EPSILON = Fraction(1, 10**6)
 _CHANCES = 512
 
 
@@ -58,22 +56,50 @@ def _choose_cap(epsilon: float) -> tuple[Fraction, float, float]:
 
 
 @final
+class _CapResponse(Randomizer):
+    """A normal vector in the cap around a unit vector, or outside, rounded to the grid."""
+
+    def __init__(self, dimension: int, epsilon: float) -> None:
+        self.cells = dimension
+        self.payload_bytes = 4 * dimension
+        self.chance, self.threshold, self.bias = _choose_cap(epsilon)
+
+    def inputs(self) -> NDArray[np.float64]:
+        raise NotApplicable("unit vectors are no finite list; see the density ratio")
+
+    def randomize(self, places: NDArray[np.float64], coins: Coins) -> NDArray[np.uint8]:
+        people = len(places)
+        in_cap = coins.rational(self.chance, people)
+        # Uniform numbers of (0, 1), never an end, for normals by inversion.
+        uniform = (coins.uniform(1 << 52, people * (self.cells + 1)) + 0.5) / (1 << 52)
+        t = self.threshold
+        part = uniform[:people]
+        above = -special.ndtri(part * special.ndtr(-t))
+        below = special.ndtri(part * special.ndtr(t))
+        along = np.where(in_cap, np.maximum(above, t), np.minimum(below, np.nextafter(t, -1.0)))
+        normals = special.ndtri(uniform[people:]).reshape(people, self.cells)
+        normals += (along - np.sum(normals * places, axis=1))[:, None] * places
+        steps = np.rint(normals * (_GRID / math.sqrt(self.cells)))
+        return steps.astype("<i4").view(np.uint8).reshape(people, -1)
+
+    def valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        # No normal number in double precision is beyond 39 deviations; the rest is along v.
+        steps = np.ascontiguousarray(payloads).view("<i4").astype(np.float64)
+        return np.asarray((np.abs(steps) <= 80.0 * _GRID / math.sqrt(self.cells)).all(axis=1))
+
+    def add(self, tally: NDArray[np.int64], payloads: NDArray[np.uint8]) -> None:
+        tally += np.ascontiguousarray(payloads).view("<i4").sum(axis=0, dtype=np.int64)
+
+
+@final
 class VectorOracle(LocalPlan):
     """A public plan for the mean of unit vectors, such as directions of gradients.
 
     A vector is scaled to length 1; what has no direction counts as the first axis.
 
-    Parameters
-    ----------
-    dimension : int
-        The length of the vectors.
-    epsilon : number or str
-        The loss of one report, read exactly, at most 30.
-
-    Raises
-    ------
-    InvalidValue
-        If an argument is outside its range.
+    :param dimension: the length of the vectors
+    :param epsilon: the loss of one report, read exactly, at most 30
+    :raises InvalidValue: if an argument is outside its range
 
     Examples
     --------
@@ -85,52 +111,40 @@ class VectorOracle(LocalPlan):
     True
     """
 
-    def __init__(self, dimension: int, epsilon: object) -> None:
-        self.dimension = _validate.integer("dimension", dimension, at_least=1, at_most=1 << 20)
-        self._epsilon = _validate.fraction("epsilon", epsilon, above=0, at_most=_MOST_EPSILON)
-        if self._epsilon < _LEAST_EPSILON:
-            raise InvalidValue("epsilon", epsilon, "at least a millionth")
-        self.cap_chance, self._threshold, self._bias = _choose_cap(float(self._epsilon))
-        plan = {
-            "cap": [str(self.cap_chance), self._threshold.hex()],
-            "dimension": self.dimension,
-            "epsilon": str(self._epsilon),
-            "grid": _GRID,
-            "method": "PrivUnitG",
-        }
-        self._format = ReportFormat("PrivUnitG", plan, 4 * self.dimension)
+    assumptions = ("the normal numbers of PrivUnitG are drawn in double precision",)
+    _most_epsilon = 30
+    _method: _CapResponse
 
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        return ("the normal numbers of PrivUnitG are drawn in double precision",)
+    def __init__(self, dimension: int, epsilon: object) -> None:
+        super().__init__(epsilon)
+        self.dimension = _validate.integer("dimension", dimension, at_least=1, at_most=1 << 20)
+        method = _CapResponse(self.dimension, float(self._epsilon))
+        cap = [str(method.chance), method.threshold.hex()]
+        self._nothing = np.zeros(self.dimension)
+        self._settle("PrivUnitG", method, cap=cap, dimension=self.dimension, grid=_GRID)
 
     def mean_square_error(self, people: int) -> float:
         """Return the expected squared length of the error of the mean, at most.
 
-        Parameters
-        ----------
-        people : int
-            How many people report.
+        It is (E |U|^2 / m^2 - 1) / people, with the mean of the report m v.
 
-        Returns
-        -------
-        float
-            (E |U|^2 / m^2 - 1) / people, with the mean of the report m v.
+        :param people: how many people report
+        :raises InvalidValue: if it is not at least 1
         """
         count = _validate.integer("people", people, at_least=1)
-        t, p = self._threshold, float(self.cap_chance)
+        t, p = self._method.threshold, float(self._method.chance)
         density = math.exp(-t * t / 2.0) / math.sqrt(2.0 * math.pi)
         q, beyond = float(special.ndtr(t)), float(special.ndtr(-t))
         # The square of the normal along v, in the cap and outside of it.
         along = p * (1.0 + t * density / beyond) + (1.0 - p) * (1.0 - t * density / q)
         square = (self.dimension - 1 + along) / self.dimension
-        return (square * self.dimension / self._bias**2 - 1.0) / count
+        return (square * self.dimension / self._method.bias**2 - 1.0) / count
 
     def _read(self, values: Any) -> NDArray[np.float64]:
         try:
             rows = np.array(values, dtype=np.float64)
         except (TypeError, ValueError, OverflowError):
-            raise withheld("values", f"a row of {self.dimension} numbers each") from None
+            rows = np.empty(())
         if rows.ndim != 2 or rows.shape[1] != self.dimension:
             raise withheld("values", f"a row of {self.dimension} numbers each")
         rows[~np.isfinite(rows).all(axis=1)] = 0.0
@@ -139,23 +153,7 @@ class VectorOracle(LocalPlan):
         rows[(largest == 0.0).ravel(), 0] = 1.0
         return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
 
-    def _randomize(self, values: Any, coins: Coins) -> NDArray[np.uint8]:
-        people = len(values)
-        in_cap = coins.rational(self.cap_chance, people)
-        # Uniform numbers of (0, 1), never an end, for normals by inversion.
-        uniform = (coins.uniform(1 << 52, people * (self.dimension + 1)) + 0.5) / (1 << 52)
-        t = self._threshold
-        part = uniform[:people]
-        above = -special.ndtri(part * special.ndtr(-t))
-        below = special.ndtri(part * special.ndtr(t))
-        along = np.where(in_cap, np.maximum(above, t), np.minimum(below, np.nextafter(t, -1.0)))
-        normals = special.ndtri(uniform[people:]).reshape(people, self.dimension)
-        normals += (along - np.sum(normals * values, axis=1))[:, None] * values
-        steps = np.rint(normals * (_GRID / math.sqrt(self.dimension)))
-        return steps.astype("<i4").view(np.uint8).reshape(people, -1)
-
     def server(self) -> VectorServer:
-        """Return an empty collector of this plan."""
         return VectorServer(self)
 
 
@@ -175,33 +173,14 @@ class VectorEstimate:
 class VectorServer(LocalServer):
     """Adds reports of a :class:`VectorOracle`."""
 
-    def __init__(self, oracle: VectorOracle) -> None:
-        super().__init__(oracle, np.zeros(oracle.dimension, dtype=np.int64))
-        self._oracle = oracle
-
-    def _valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        # No normal number in double precision is beyond 39 deviations; the rest is along v.
-        steps = np.ascontiguousarray(payloads).view("<i4").astype(np.float64)
-        most = 80.0 * _GRID / math.sqrt(self._oracle.dimension)
-        return np.asarray((np.abs(steps) <= most).all(axis=1))
-
-    def _add(self, payloads: NDArray[np.uint8]) -> None:
-        self._tally += np.ascontiguousarray(payloads).view("<i4").sum(axis=0, dtype=np.int64)
+    _plan: VectorOracle
 
     def estimate(self) -> VectorEstimate:
-        """Return the unbiased estimate of the mean vector.
+        """Return the unbiased estimate of the mean vector, and its expected squared error.
 
-        Returns
-        -------
-        VectorEstimate
-            The mean and its expected squared error.
-
-        Raises
-        ------
-        NotApplicable
-            If no report was accepted.
+        :raises NotApplicable: if no report was accepted
         """
-        people, oracle = self._count_people(), self._oracle
-        mean = self._tally / people * (math.sqrt(oracle.dimension) / _GRID / oracle._bias)
-        error = oracle.mean_square_error(people)
-        return VectorEstimate(mean, error, people, oracle.loss, dict(self.rejected))
+        people, plan = self._count_people(), self._plan
+        mean = self._tally / people * (math.sqrt(plan.dimension) / _GRID / plan._method.bias)
+        error = plan.mean_square_error(people)
+        return VectorEstimate(mean, error, people, plan.loss, dict(self.rejected))

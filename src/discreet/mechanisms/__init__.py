@@ -74,9 +74,12 @@ from discreet.mechanisms._stability import (
     votes_distance,
 )
 from discreet.mechanisms._subsample import (
+    SubsamplingStability,
     printed_subsampling,
     subsample_and_aggregate,
     subsample_and_aggregate_as_printed,
+    subsampling_stability,
+    subsampling_success,
 )
 from discreet.privacy.theorems import channel_epsilon
 
@@ -98,6 +101,7 @@ __all__ = [
     "StableFunction",
     "StableVector",
     "StableVectorPlan",
+    "SubsamplingStability",
     "bernoulli_parameter",
     "binary_estimate",
     "binary_response",
@@ -141,6 +145,8 @@ __all__ = [
     "step_budget",
     "subsample_and_aggregate",
     "subsample_and_aggregate_as_printed",
+    "subsampling_stability",
+    "subsampling_success",
     "two_coin_estimate",
     "two_coin_response",
     "utility_bound",

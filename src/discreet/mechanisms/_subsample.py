@@ -26,9 +26,16 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from discreet import _validate
+from discreet._confidence import lower_bounds, upper_bounds
 from discreet._validate import withheld
 from discreet.errors import InvalidValue
-from discreet.mechanisms._intervals import check_delta, check_epsilon, decimal_up, exp_bounds
+from discreet.mechanisms._intervals import (
+    check_delta,
+    check_epsilon,
+    decimal_up,
+    exp_bounds,
+    laplace_tail,
+)
 from discreet.mechanisms._release import Release
 from discreet.mechanisms._stability import FAIL, stability_test
 from discreet.privacy import ApproxDP, Relation
@@ -43,6 +50,7 @@ from discreet.randomness import (
 
 Estimator = Callable[[Any], Any]
 _PLAIN = (str, bytes, bool, int, float, type(None))
+_EVERY_SUBSET = 12
 
 
 @final
@@ -89,6 +97,140 @@ def printed_subsampling(*, epsilon: object, delta: object, records: int) -> Prin
         raise InvalidValue("epsilon", epsilon, "epsilon <= 32 ln(1/delta), where the rate g is 1")
     subsets = math.ceil(math.log(n / target) / float(rate) ** 2)
     return PrintedSubsampling(rate, subsets, math.floor(2 * rate * subsets))
+
+
+def subsampling_success(*, epsilon: object, delta: object, records: int) -> float:
+    """Return with what probability the textbook form releases the answer of a stable function.
+
+    The function has the value f(D) on a subset that takes each record with probability g,
+    with probability at least 3/4 (:func:`subsampling_stability`). Then
+
+    - with probability 1 - delta at least (3/4 - t) n_T subsets vote for f(D),
+      t = sqrt(ln(1/delta) / (2 n_T)) (Hoeffding), so the lead is at least (1/2 - 2 t) n_T;
+    - no record is in more than 2 g n_T subsets but with probability n e^(-2 g^2 n_T);
+    - the lead decides d, and d the probability that its noise does not hide it.
+
+    The statement that is usually printed, f(D) with probability 1 - 3 delta, follows for
+    epsilon <= 0.8 ln(1/delta), and not without such a condition: above about 3 ln(1/delta) it
+    is false, because d is rounded and lowered by 1.
+
+    Parameters
+    ----------
+    epsilon, delta : number or str
+        The budget.
+    records : int
+        How many there are.
+
+    Returns
+    -------
+    float
+        A lower bound on the probability, for :func:`subsample_and_aggregate_as_printed`.
+
+    Examples
+    --------
+    >>> subsampling_success(epsilon=1, delta=1e-5, records=10_000) >= 1 - 3e-5
+    True
+    >>> subsampling_success(epsilon=40, delta=1e-5, records=10_000)
+    0.0
+    """
+    test = stability_test(epsilon=epsilon, delta=delta)
+    printed = printed_subsampling(epsilon=epsilon, delta=delta, records=records)
+    chance = float(check_delta(delta))
+    votes = printed.subsets * (0.75 - math.sqrt(-math.log(chance) / (2.0 * printed.subsets)))
+    lead = 2 * math.floor(votes) - printed.subsets
+    distance = math.floor(lead / (4 * printed.rate * printed.subsets)) - 1
+    overuse = records * math.exp(-2.0 * float(printed.rate) ** 2 * printed.subsets)
+    # P(noise hides d) by itself, because 1 minus a probability close to 1 would be rounded.
+    hidden = 1.0
+    if distance >= test.threshold:
+        hidden = float(laplace_tail(test.epsilon, distance - test.threshold + 1))
+    return max(0.0, 1.0 - (chance + overuse + hidden) * (1.0 + 1e-9))
+
+
+@final
+class SubsamplingStability(NamedTuple):
+    """Bounds on the probability that a function has its value on a random subset too."""
+
+    lower: float
+    upper: float
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether it is at least 3/4; None where that is not known."""
+        if self.lower >= 0.75:
+            return True
+        return False if self.upper < 0.75 else None
+
+
+def subsampling_stability(
+    records: Sequence[Any] | np.ndarray,
+    function: Estimator,
+    *,
+    rate: object,
+    trials: int = 2000,
+    failure: float = 1e-6,
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> SubsamplingStability:
+    """Check whether a function is subsampling stable on records that are public.
+
+    It is stable at ``rate`` if on a subset that takes each record independently with this
+    probability it has the value that it has on all of them, with probability at least 3/4. The
+    answer is read off the records without noise: use public or made-up ones.
+
+    Parameters
+    ----------
+    records : sequence or array
+        Public records. Up to 12 of them all subsets are tried, and the answer is exact.
+    function : callable
+        As the estimator of :func:`subsample_and_aggregate`; an abstention agrees with nothing.
+    rate : number or str
+        The probability with which a subset takes a record.
+    trials : int
+        How many random subsets are tried.
+    failure : float
+        The probability with which the bounds may fail.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
+
+    Returns
+    -------
+    SubsamplingStability
+        Bounds on the probability (Clopper and Pearson 1934), and whether it is at least 3/4.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument cannot be used.
+
+    Examples
+    --------
+    >>> subsampling_stability([0, 1, 1, 1], lambda part: int(sum(part) > 0), rate="1/2")
+    SubsamplingStability(lower=0.875, upper=0.875)
+    """
+    chance = _validate.fraction("rate", rate, above=0, at_most=1)
+    number = _validate.integer("trials", trials, at_least=1)
+    miss = _validate.real("failure", failure, above=0, below=1)
+    rows = _rows(records, function)
+    n = len(rows)
+    whole = _vote(function, _part(rows, np.arange(n)))
+
+    def agrees(taken: np.ndarray) -> bool:
+        vote = _vote(function, _part(rows, np.flatnonzero(taken)))
+        return vote is not None and whole is not None and vote[0] == whole[0]
+
+    if n <= _EVERY_SUBSET:
+        total = Fraction(0)
+        for subset in range(2**n):
+            taken = np.array([subset >> bit & 1 for bit in range(n)], dtype=bool)
+            size = int(taken.sum())
+            total += agrees(taken) * chance**size * (1 - chance) ** (n - size)
+        return SubsamplingStability(float(total), float(total))
+    bits = choose_source(source, insecure_seed)
+    right = sum(agrees(bernoulli(chance, n, source=bits)) for _ in range(number))
+    low = lower_bounds([right], number, error=miss / 2)[0]
+    high = upper_bounds([right], number, error=miss / 2)[0]
+    return SubsamplingStability(float(low), float(high))
 
 
 def subsample_and_aggregate(

@@ -265,7 +265,9 @@ class PATEClassifier(PrivateClassifier):
         asked = central_examples(seen, -(-votes.queries // rounds))
         classes = votes.aggregator.classes
         rehearse_student(student, rows, seen, classes=classes)
-        candidates = asked if rounds == 1 else np.arange(len(rows))
+        # Equal public rows make fewer first queries than were paid for: others follow them.
+        one_round = len(asked) >= min(votes.queries, len(rows))
+        candidates = asked if one_round else np.arange(len(rows))
         ensemble = TeacherEnsemble.prepare_for(
             self._teacher(),
             rows[candidates],
@@ -347,7 +349,7 @@ class PATEClassifier(PrivateClassifier):
         self.student_ = ready.student.fit(
             ready.rows, self.examples_, self.labels_, classes=classes, features=ready.features
         )
-        self._told = {
+        self._run = {
             "partition": parts.record,
             "teacher": name_teachers(self._teacher()),
             "public_rows": len(ready.rows),
@@ -366,7 +368,7 @@ class PATEClassifier(PrivateClassifier):
             self.student_.set_arrays(dict(arrays))
 
     def _run_facts(self) -> dict[str, Any]:
-        return self._told
+        return self._run
 
     def _certified_facts(self) -> dict[str, Any]:
         student: dict[str, Any] = {"kind": self.student, **(self.student_parameters or {})}

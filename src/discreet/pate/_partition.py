@@ -209,7 +209,7 @@ def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int) -> None:
 
 
 def shared_records(private: Any, public: Any) -> NDArray[np.bool_]:
-    """Which public rows are private records as well. PRIVATE: not for release.
+    """Return which public rows are private records as well. PRIVATE: not for release.
 
     For the keeper of the data, before anything is planned. :class:`PATEClassifier` never asks:
     whether it refused would tell who is in the data. The guarantee does not need it: it speaks of

@@ -274,8 +274,8 @@ def stated_plan(plan: Mapping[str, Any]) -> LabelPlan:
 
     >>> from discreet.pate import GNMax
     >>> chosen = GNMax(classes=3, teachers=50, noise=20)
-    >>> told = {"aggregator": chosen.parameters, "budget": {"queries": 7}, "queries_planned": 7}
-    >>> stated_plan({**told, "chosen_because": "given"}).loss == chosen.loss(queries=7)
+    >>> stated = {"aggregator": chosen.parameters, "budget": {"queries": 7}, "queries_planned": 7}
+    >>> stated_plan({**stated, "chosen_because": "given"}).loss == chosen.loss(queries=7)
     True
 
     Parameters

@@ -168,7 +168,7 @@ class TeacherEnsemble:
         votes: list[NDArray[np.int64] | None] = [None] * len(tasks)
         names = [self._file_name(place, task) for place, task in enumerate(tasks)]
         if self.files is not None:
-            votes = [self._kept(self.files, name) for name in names]
+            votes = [self._read_votes(self.files, name) for name in names]
         with Parallel(n_jobs=self.workers) as run:
             kept = [
                 self._train(run, places, tasks, votes, names) for places in self._groups(len(tasks))
@@ -210,7 +210,7 @@ class TeacherEnsemble:
         texts.append(repr(task.columns.tolist()))
         return f"votes-{fingerprint(*texts, task.features, task.labels, task.queries)[:40]}"
 
-    def _kept(self, files: ArrayCache, name: str) -> NDArray[np.int64] | None:
+    def _read_votes(self, files: ArrayCache, name: str) -> NDArray[np.int64] | None:
         """Return the votes that an earlier run stored, or None: the teacher is then trained."""
         votes = files.get(name, (len(self.asked),), np.int64)
         if votes is not None and votes.size and not 0 <= votes.min() <= votes.max() < self.classes:

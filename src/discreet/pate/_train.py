@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import _validate
 from discreet._files import new_directory
+from discreet._rounding import at_most
 from discreet.data import Schema, check_columns
 from discreet.errors import InvalidValue
 from discreet.learn import write_model_files
@@ -37,6 +38,25 @@ class TrainedStudent:
         """What the labels cost."""
         certificate: Certificate = self.model.certificate_
         return certificate
+
+    def lines(self) -> list[str]:
+        """Say what was done, what it costs and for whom; nothing that was not released."""
+        certificate, plan = self.certificate, self.certificate.plan
+        change = "added or removed" if certificate.relation == "add_remove" else "changed"
+        cost = f"epsilon {at_most(certificate.epsilon)} at delta {at_most(certificate.delta)}"
+        lines = [
+            f"a student for {self.schema.target!r}, taught by {plan['teachers']} teachers",
+            f"guarantee: {cost} for one {plan['unit']} {change} (data-independent)",
+            f"aggregator: {plan['aggregator']['aggregator']} ({plan['chosen_because']})",
+            f"labels: {plan['labels_answered']} answered of {plan['queries_asked']} queries",
+        ]
+        if any("INSECURE" in value for value in certificate.randomness.values()):
+            lines.append("INSECURE: the noise comes from a seed; this student protects nobody")
+        if certificate.receipt is None:
+            only = "no ledger was charged: the certificate is the only record of this release"
+            lines.append(only)
+        public = "public rows are not protected, whether or not they are private rows as well"
+        return [*lines, public]
 
 
 def train_student(

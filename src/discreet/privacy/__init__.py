@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from discreet.privacy._allocation import Allocated
 from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
 from discreet.privacy._composition import Composition, Grouped, compose
+from discreet.privacy._correlation import Correlated, Strategy, choose_bands
 from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
 from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian, GaussianMixture
 from discreet.privacy._laplace import DiscreteLaplace, Laplace
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from discreet.privacy._charges import plan_claim
     from discreet.privacy._filters import FILTER_KINDS, Filter, Odometer
     from discreet.privacy._imports import Imported, from_event, from_opacus
+    from discreet.privacy._individual import IndividualFilter
     from discreet.privacy._json import (
         OldLoss,
         from_json,
@@ -51,6 +53,7 @@ __all__ = [
     "CappedPoisson",
     "Cells",
     "Composition",
+    "Correlated",
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Exponential",
@@ -60,6 +63,7 @@ __all__ = [
     "GaussianMixture",
     "Grouped",
     "Imported",
+    "IndividualFilter",
     "Laplace",
     "Loss",
     "Odometer",
@@ -73,7 +77,9 @@ __all__ = [
     "Resolution",
     "SampledWithoutReplacement",
     "Shuffled",
+    "Strategy",
     "calibrate",
+    "choose_bands",
     "compose",
     "every_accountant",
     "from_event",
@@ -98,6 +104,7 @@ _LATER = {
     "Filter": "_filters",
     "Odometer": "_filters",
     "Imported": "_imports",
+    "IndividualFilter": "_individual",
     "OldLoss": "_json",
     "calibrate": "_calibration",
     "every_accountant": "_accountants",

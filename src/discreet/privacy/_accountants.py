@@ -38,9 +38,11 @@ from discreet.privacy import _bracket, _renyi
 from discreet.privacy._bracket import Terms
 from discreet.privacy._claims import ApproxDP, PureDP
 from discreet.privacy._composition import NO_TIGHT_PAIR, Grouped, compose, parts_of
+from discreet.privacy._correlation import Correlated
 from discreet.privacy._gaussian import SMALLEST_MU, Gaussian
 from discreet.privacy._loss import ACCOUNTANTS, Bounds, Loss, Relation, largest_loss, round_up
 from discreet.privacy._pair import Pair, Resolution
+from discreet.privacy._sampling import SampledWithoutReplacement
 from discreet.privacy.theorems import (
     PosteriorBounds,
     gaussian_delta,
@@ -52,6 +54,7 @@ CLOSED_FORM_ERROR = 1e-9
 LARGEST_MU = 1e9
 # What is tried where the first bracket is wider than was asked for.
 FINER_TOLERANCES = (1e-5, 1e-6, 1e-7, 1e-8, 1e-9)
+ATTAINED = "the upper bound is for the worst data sets of each step, the lower one for two of them"
 OUT_OF_RANGE = "the numbers leave the range of floating point, so nothing is certified"
 
 
@@ -75,8 +78,16 @@ def epsilon_bounds(loss: Loss, *, delta: float, tolerance: float | None = None) 
     target = _validate.real("delta", delta, at_least=0, below=1)
     if tolerance is not None:
         tolerance = _validate.real("tolerance", tolerance, above=0, below=1)
-    bracket = epsilon_bracket(loss, target, tolerance)
-    pure = basic_epsilon(loss, target)
+    found = _certified_epsilon(loss, target, tolerance)
+    if found.note != NO_TIGHT_PAIR or target == 0.0:
+        return found
+    least = _attained(loss)
+    return found if least is None else _raised(found, epsilon_bracket(least, target).lower)
+
+
+def _certified_epsilon(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
+    bracket = epsilon_bracket(loss, delta, tolerance)
+    pure = basic_epsilon(loss, delta)
     if pure < bracket.upper:
         return Bounds(min(bracket.lower, pure), pure, bracket.tolerance_met, bracket.note)
     return bracket
@@ -87,7 +98,38 @@ def delta_bounds(loss: Loss, *, epsilon: float) -> Bounds:
     at = _validate.real("epsilon", epsilon, at_least=0)
     if largest_loss(loss) <= at:
         return Bounds(0.0, 0.0)
-    return delta_bracket(loss, at)
+    found = delta_bracket(loss, at)
+    if found.note != NO_TIGHT_PAIR:
+        return found
+    least = _attained(loss)
+    return found if least is None else _raised(found, delta_bracket(least, at).lower)
+
+
+def _attained(loss: Loss) -> Loss | None:
+    """Return a loss whose pair two data sets have where that of ``loss`` is not tight, or None.
+
+    Let every other record be -1 and the changed one be 1 or -1. A subset of fixed size sums to
+    the same number unless it has the changed record, and then differs by 2: that is the pair of a
+    Poisson sample with the same rate and mu, the same at every step.
+    """
+    parts: list[tuple[Loss, int]] = []
+    for part, n in parts_of(loss):
+        subset = part if isinstance(part, SampledWithoutReplacement) else None
+        mu = (part if subset is None else subset.base).gaussian_mu()
+        if mu is None:
+            return None
+        once = Gaussian((1.0 + 1e-15) / mu)
+        parts.append(
+            (once if subset is None else once.poisson(rate=subset.rate * (1.0 - 1e-15)), n)
+        )
+    return compose(parts)
+
+
+def _raised(found: Bounds, lower: float) -> Bounds:
+    """The bracket with a better lower end; the upper one says the same as before."""
+    if lower <= found.lower:
+        return found
+    return replace(found, lower=min(lower, found.upper), note=ATTAINED)
 
 
 def every_accountant(loss: Loss, *, delta: float) -> dict[str, float | str]:
@@ -275,11 +317,11 @@ def _optimal_with(
         )
         for e, d, n in claims
     )
-    return epsilon_bounds(worst, delta=delta).upper
+    return _certified_epsilon(worst, delta).upper
 
 
 def _pld(loss: Loss, delta: float) -> float:
-    return epsilon_bounds(loss, delta=delta).upper
+    return _certified_epsilon(loss, delta).upper
 
 
 def _best(loss: Loss, delta: float) -> float:
@@ -288,7 +330,7 @@ def _best(loss: Loss, delta: float) -> float:
     Where the bracket of the dominating pair meets its tolerance, every other accountant
     lies above its lower bound, so none can be better by more than the tolerance.
     """
-    bracket = epsilon_bounds(loss, delta=delta)
+    bracket = _certified_epsilon(loss, delta)
     if bracket.tolerance_met:
         return bracket.upper
     answers = [bracket.upper]
@@ -518,7 +560,9 @@ def make_terms(loss: Loss, negligible: float) -> Terms:
     sampled: list[tuple[float, float, float]] = []
     curves: list[tuple[Loss, int]] = []
     hulls: list[tuple[Pair, int]] = []
-    seen = [(given, given.within_float_range(), n) for given, n in parts_of(loss)]
+    exact = ((p.expand() if isinstance(p, Correlated) else p, n) for p, n in parts_of(loss))
+    made_of = [(one, m * n) for part, n in exact for one, m in parts_of(part)]
+    seen = [(given, given.within_float_range(), n) for given, n in made_of]
     tight = all(stand_in is given for given, stand_in, _ in seen)
     for part, n in ((one, m * n) for _, whole, n in seen for one, m in parts_of(whole)):
         mu, stacked = part.gaussian_mu(), part.sampled_gaussian()

@@ -12,17 +12,18 @@ merges outcomes is dominated. Both survive sums of independent terms:
 
 * **above**: mass sits on the nodes e^(j h). A cell [a, b] is split between its ends, masses under
   P and Q unchanged. A sum of two nodes, e^(i h) + e^(k h), lies log1p(e^(-|i - k| h)) / h nodes
-  above the larger one, the same for every i: one product of vectors for each distance. It is
-  split again.
+  above the larger one, the same for every i: one convolution for distances of the same rise. It
+  is split again.
 * **below**: mass with its mean; pairs are merged by the same distances.
 
 What is cut off goes to u = 0 and to infinity, or in the law below into the last node. The sum of
-t terms is built by halves. The grid becomes finer on the way: a block of n terms has a relative
-variance of about 1 / n, and the error of its grid is to be a small share of that.
+t terms is built from the binary digits of t. The grid becomes finer on the way: a block of n terms
+has a relative variance of about 1 / n, and the error of its grid is to be a small share of that.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -37,7 +38,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy._composition import compose
 from discreet.privacy._gaussian import GDP, Gaussian
 from discreet.privacy._loss import MOST, Loss, Relation, check_loss, wrap
-from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side
+from discreet.privacy._pair import ROUGH, Array, Cells, Pair, Resolution, Side
 from discreet.privacy._renyi import curve
 
 # Beyond these a Gaussian with more or without amplification stands in, which dominates.
@@ -157,6 +158,8 @@ class Allocated(Loss):
     def pair(self, resolution: Resolution) -> Pair:
         if self.within_float_range() is not self:
             raise NotApplicable(f"{self!r} has no pair of its own, only losses that dominate it")
+        if resolution is ROUGH:  # only what kind of pair it is matters
+            return _law_pair(self._base.mu, self.batches, self.carried_out, 256, 1e-6)
         # Cells are a measure of fineness here: an error of the variance falls with their square.
         fineness = 2 ** math.floor(2.0 * math.log2(min(resolution.cells, _FINEST_CELLS)))
         tail = 10.0 ** math.floor(math.log10(max(resolution.tail, _LEAST_TAIL)))
@@ -295,29 +298,39 @@ def _add(one: _Law, other: _Law, finer: bool) -> _Law:
     gaps = gaps[np.abs(gaps) <= reach]
     rise = np.log1p(np.exp(-np.abs(gaps) * one.step)) / step
     whole = np.floor(rise).astype(int)
-    weights = np.expm1((rise - whole) * step) / math.expm1(step)
-    nearest = np.rint(rise).astype(int)
     # No sum lies below the least rise above the larger of both first nodes.
     least = 0 if far else stride * apart + int(whole.min())
     mass = np.zeros(stride * max(na, apart + nb) + math.ceil(math.log(2.0) / step) + 2 - least)
     mean = np.zeros(0 if above else len(mass))
-    for gap, up, w, near in zip(
-        gaps.tolist(), whole.tolist(), weights, nearest.tolist(), strict=True
-    ):
-        begin, end = max(0, apart - gap), min(na, apart - gap + nb)
-        here, there = slice(begin, end), slice(begin + gap - apart, end + gap - apart)
-        twice = 2.0 if same and gap else 1.0
-        pairs = twice * one.mass[here] * other.mass[there]
-        start = stride * (begin + max(gap, 0)) + (up if above else near) - least
-        target = slice(start, start + stride * (end - begin), stride)
-        if above:
-            share = pairs * w
-            mass[target] += pairs - share
-            mass[start + 1 : start + 1 + stride * (end - begin) : stride] += share
+    weights = np.expm1((rise - whole) * step) / math.expm1(step)
+    for large, small, chosen, base in ((other, one, gaps >= 0, apart), (one, other, gaps < 0, 0)):
+        distance = np.abs(gaps[chosen])
+        if not len(distance):
             continue
-        mass[target] += pairs
-        sums = one.mean[here] * other.mass[there] + one.mass[here] * other.mean[there]  # type: ignore[index]
-        mean[target] += twice * sums
+        order = np.argsort(distance)
+        distance, w, rises = distance[order], weights[chosen][order], rise[chosen][order]
+        twice = np.where((distance > 0) & same, 2.0, 1.0)
+        low, high = (twice * (1.0 - w), twice * w) if above else (twice, twice)
+        ups = (np.floor(rises) if above else np.rint(rises)).astype(int)
+        # Neighbouring distances with the same rise are one convolution, times the larger term.
+        cuts = [0, *(np.flatnonzero(np.diff(ups)) + 1).tolist(), len(ups)]
+        for i, k in itertools.pairwise(cuts):
+            # Node k of the larger law meets the smaller one from ``offset`` nodes below on.
+            offset = int(distance[i]) + small.first - large.first
+            begin, end = max(0, offset), min(len(large.mass), offset + len(small.mass) + k - i - 1)
+            if begin >= end:
+                continue
+            here, there = slice(begin, end), slice(begin - offset, end - offset)
+            start = stride * (begin + base) + int(ups[i]) - least
+            target = slice(start, start + stride * (end - begin), stride)
+            met = np.convolve(small.mass, low[i:k])[there]
+            mass[target] += large.mass[here] * met
+            if above:
+                higher = slice(start + 1, start + 1 + stride * (end - begin), stride)
+                mass[higher] += large.mass[here] * np.convolve(small.mass, high[i:k])[there]
+            elif large.mean is not None and small.mean is not None:
+                mean[target] += large.mean[here] * met
+                mean[target] += large.mass[here] * np.convolve(small.mean, low[i:k])[there]
     if far:
         _add_far(mass, mean, one, other, reach, stride)
     zero = one.zero * other.zero
@@ -376,12 +389,12 @@ def _trimmed(law: _Law, terms: int, tail: float) -> _Law:
         mass[-1] += law.mass[high + 1 :].sum()
         mean[-1] += law.mean[high + 1 :].sum()
         return replace(law, first=first, mass=mass, mean=mean)
-    kept = float(moments[:low].sum()) / nodes[low]
-    mass[0] += kept
+    left = float(moments[:low].sum()) / nodes[low]
+    mass[0] += left
     dropped = float(law.mass[high + 1 :].sum())
     mass[-1] += dropped
     lost = max(0.0, float(moments[high + 1 :].sum()) - dropped * nodes[high])
-    zero = law.zero + max(0.0, float(law.mass[:low].sum()) - kept)
+    zero = law.zero + max(0.0, float(law.mass[:low].sum()) - left)
     return replace(law, first=first, mass=mass, zero=zero, lost=law.lost + lost)
 
 
@@ -392,32 +405,43 @@ def _sum_law(
 
     ``error`` is the share of the variance that the grids may add or take away.
     """
-    levels = max(1, math.ceil(math.log2(terms)))
-    sizes = [{terms}]
-    while max(sizes[-1]) > 1:
-        halves = {n // 2 for n in sizes[-1]} | {(n + 1) // 2 for n in sizes[-1]}
-        sizes.append(halves - {0})
-    # The grid of a block of n terms adds about n step^2 / 6 to the variance of one term.
-    square = 6.0 * error * math.expm1(min(mu * mu, 50.0)) / (levels + 1)
+    levels = terms.bit_length()
+    # The grid of a block of n terms adds about n step^2 / 6 to the variance of one term. Blocks
+    # are doubled at every level, and those of the binary digits are joined: two levels more.
+    square = 6.0 * error * math.expm1(min(mu * mu, 50.0)) / (levels + 2)
     step = min(math.sqrt(square), _WIDEST_STEP, 0.25 * mu)
     share = tail / (2.0 * levels + 2.0)
-    laws = {1: _one_term(mu, step, share, above=above)}
-    largest = len(laws[1].mass)
-    for level in reversed(sizes[:-1]):
-        wanted = min(step, math.sqrt(square / max(level)))
-        grid = next(iter(laws.values())).step
-        finer = grid > 1.5 * wanted
-        found = {}
-        for n in level:
-            if n == 1:
-                found[1] = _one_term(mu, grid / 2.0 if finer else grid, share, above=above)
-                continue
-            total = _add(laws[n // 2], laws[n - n // 2], finer)
-            found[n] = _trimmed(total, n, share)
-            largest = max(largest, len(total.mass))
-        laws = found
-    law = laws[terms]
-    return law, 16.0 * _UNIT * (largest + 4.0 / law.step) * (levels + 1)
+    block, size = _one_term(mu, step, share, above=above), 1
+    total, done = (block, 1) if terms & 1 else (None, 0)
+    largest = len(block.mass)
+
+    def joined(one: _Law, other: _Law, count: int) -> _Law:
+        nonlocal largest
+        found = _add(one, other, other.step > 1.5 * math.sqrt(square / count))
+        largest = max(largest, len(found.mass))
+        return _trimmed(found, count, share)
+
+    while done < terms:
+        size *= 2
+        block = joined(block, block, size)
+        if terms & size:
+            done += size
+            total = block if total is None else joined(_refined(total, block.step), block, done)
+    assert total is not None
+    return total, 16.0 * _UNIT * (largest + 4.0 / total.step) * 2.0 * (levels + 1)
+
+
+def _refined(law: _Law, step: float) -> _Law:
+    """Return the same law on a grid 1, 2, 4, ... times as fine, of which its nodes are nodes."""
+    stride = round(law.step / step)
+    size = stride * (len(law.mass) - 1) + 1
+    mass = np.zeros(size)
+    mass[::stride] = law.mass
+    mean = None
+    if law.mean is not None:
+        mean = np.zeros(size)
+        mean[::stride] = law.mean
+    return replace(law, step=step, first=stride * law.first, mass=mass, mean=mean)
 
 
 @lru_cache(maxsize=32)

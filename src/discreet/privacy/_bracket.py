@@ -99,7 +99,7 @@ class Terms:
     """The parts of a loss, merged into the form that the search needs.
 
     ``items`` are distinct losses with counts; Poisson-sampled Gaussians, of which a plan may
-    have thousands, are kept as columns (``rates``, ``mus``, ``counts``) and handled at
+    have thousands, are columns (``rates``, ``mus``, ``counts``) and handled at
     once; ``hulls`` are pairs that stand for losses without a tight one; ``tight`` is
     false where a part was replaced by one that dominates it. A delta below ``negligible`` does not
     matter.
@@ -583,8 +583,9 @@ def _flatter_tilt(parts: Sequence[Part], tau: float, log_delta: float, epsilon: 
     worst = log_mgf(parts, tau) - tau * epsilon + MOST_LOST
     for share in FLATTER_TILTS:
         light = share * tau
-        found = window(parts, light, log_delta=log_delta, around=epsilon, blur=0.0)
-        if found > 0.95 * period or log_mgf(parts, light) - light * epsilon > worst:
+        known = tilted_moments(parts, light)
+        found = window(parts, light, known, log_delta=log_delta, around=epsilon, blur=0.0)
+        if found > 0.95 * period or known[0] - light * epsilon > worst:
             break
         best, period = light, found
     return best
@@ -683,6 +684,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
     bound: Callable[[float], float] = inversion.upper if is_upper else inversion.lower
     low, high = 0.0, math.inf
     point = guess
+    misses = 0
     for _ in range(60):
         value = bound(point)
         if value > target or (value == target and not is_upper):
@@ -694,6 +696,9 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
             if value <= inversion.infinite:
                 # Far from the tilt the bounds say nothing: come back in growing steps.
                 low, high = _bracket_by_doubling(bound, target, high, inversion.deviation)
+                misses += low == 0.0
+                if misses == 3 and not is_upper:
+                    return 0.0  # the errors hide all of it
         if math.isfinite(high) and high - low <= max(ACCURACY * high, 1e-12):
             break
         point = _next_point(inversion, point, value, target, low, high)

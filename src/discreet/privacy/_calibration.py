@@ -12,7 +12,7 @@ that epsilon is within ``tolerance`` of the target, or when the parameter is kno
 The search needs few readings (three to six are usual, a bracketing bisection would need twenty),
 because it looks at log mu against the log of the parameter, with mu the Gaussian-DP
 parameter that stands for the epsilon read. In these coordinates noise, steps and rate all act
-nearly linearly, and a secant step that is kept inside the bracket lands close to the goal.
+nearly linearly, and a secant step inside the bracket lands close to the goal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How one adaptive charge is read: as epsilon, rho, mu^2 or a Renyi divergence.
 
 A :class:`~discreet.privacy.Filter` adds up numbers along a path that the analyst chooses, so
-every number here is an upper bound and is kept as an exact rational.
+every number here is an upper bound and an exact rational.
 
 **The part that may fail.** An (epsilon, delta)-DP release equals, for any fixed pair of
 neighbours, an epsilon-DP release with probability 1 - delta and anything at all with

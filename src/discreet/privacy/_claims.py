@@ -18,7 +18,7 @@ from discreet.privacy._renyi import Array, Listed, Spectrum, pure_rho, response_
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class PureDP(Listed):
-    """An epsilon-DP release of which nothing more is known. ``epsilon`` is kept exactly.
+    """An epsilon-DP release of which nothing more is known. ``epsilon`` is exact.
 
     Binary randomized response dominates it (Kairouz, Oh, Viswanath 2015).
 
@@ -67,7 +67,7 @@ class PureDP(Listed):
 @final
 @dataclass(frozen=True, repr=False, init=False)
 class ApproxDP(Listed):
-    """An (epsilon, delta)-DP release of which nothing more is known; kept exactly.
+    """An (epsilon, delta)-DP release of which nothing more is known; exact.
 
     Parameters
     ----------

@@ -185,7 +185,7 @@ class Filter(_Budget):
     Parameters
     ----------
     epsilon, delta : number or str
-        The budget, kept exactly.
+        The budget, exact.
     kind : str, optional
         One of :data:`FILTER_KINDS` or several joined by ``+`` (see the module). By default
         ``basic`` for a pure budget (or epsilon 0) and ``auto`` otherwise, which the first charge

@@ -62,20 +62,24 @@ class Part:
         return int(self.counts.sum())
 
 
-def _tilted(measure: Measure, tau: float) -> tuple[Array, Array]:
-    """The masses tilted by exp(tau loss), each row normalised, and the log of the norms."""
-    exponent = tau * measure.loss
+def _tilted(measure: Measure, tau: float) -> tuple[Array, Array, Array]:
+    """The masses tilted by exp(tau loss) and scaled, their sum in each row, and its logarithm."""
+    # In place: many distinct steps are large arrays, and memory is what they wait for.
+    weight = tau * measure.loss
     # Nodes without mass must not set the scale, or everything else would underflow.
-    seen = exponent if measure.everywhere else np.where(measure.mass > 0, exponent, -math.inf)
+    seen = weight if measure.everywhere else np.where(measure.mass > 0, weight, -math.inf)
     largest = seen.max(axis=1, keepdims=True)
-    weight = measure.mass * np.exp(np.minimum(exponent - largest, 0.0))
+    weight -= largest
+    np.minimum(weight, 0.0, out=weight)
+    np.exp(weight, out=weight)
+    weight *= measure.mass
     norm = weight.sum(axis=1, keepdims=True)
-    return weight / norm, (largest + np.log(norm))[:, 0]
+    return weight, norm, (largest + np.log(norm))[:, 0]
 
 
 def log_mgf(parts: Sequence[Part], tau: float) -> float:
     """K(tau): the log of E_P exp(tau L) over the finite losses."""
-    return sum(float(part.counts @ _tilted(part.measure, tau)[1]) for part in parts)
+    return sum(float(part.counts @ _tilted(part.measure, tau)[2]) for part in parts)
 
 
 def tilted_moments(parts: Sequence[Part], tau: float) -> tuple[float, float, float]:
@@ -90,10 +94,14 @@ def _centred(
     total = mean = variance = 0.0
     centred = []
     for part in parts:
-        weight, log_norm = _tilted(part.measure, tau)
-        first = np.add.reduce(weight * part.measure.loss, axis=1)
+        weight, norm, log_norm = _tilted(part.measure, tau)
+        weight /= norm
+        product = weight * part.measure.loss
+        first = np.add.reduce(product, axis=1)
         around = part.measure.loss - first[:, None]
-        second = np.add.reduce(weight * around**2, axis=1)
+        np.multiply(around, around, out=product)
+        product *= weight
+        second = np.add.reduce(product, axis=1)
         total += float(part.counts @ log_norm)
         mean += float(part.counts @ first)
         variance += float(part.counts @ second)
@@ -192,22 +200,13 @@ def _increasing_root(
     return point
 
 
-def window(
-    parts: Sequence[Part], tau: float, *, log_delta: float, around: float, blur: float
-) -> float:
-    """A period W such that the copies of the trapezoidal rule near ``around`` are negligible."""
-    return _window(
-        parts, tau, tilted_moments(parts, tau), log_delta=log_delta, around=around, blur=blur
-    )
-
-
 def _further_tilts(tau: float, deviation: float) -> list[float]:
     """Return by how much more to tilt; with heavy tails far less than 1 / deviation may do."""
     by_deviation = [factor / deviation for factor in FURTHER_TILTS]
     return by_deviation[:1] + [share * tau for share in SHARES_OF_TILT] + by_deviation[1:]
 
 
-def _window(
+def window(
     parts: Sequence[Part],
     tau: float,
     known: tuple[float, float, float],
@@ -216,6 +215,10 @@ def _window(
     around: float,
     blur: float,
 ) -> float:
+    """A period W such that the copies of the trapezoidal rule near ``around`` are negligible.
+
+    ``known`` are the tilted moments at ``tau``.
+    """
     log_norm, mean, variance = known
     deviation = math.sqrt(variance + blur**2)
     anchor = min(mean, around)
@@ -259,7 +262,7 @@ class Inversion:
         self.deviation = math.sqrt(variance + blur**2)
         self.mass_pad = mass_pad(parts, tau)
         known_number("moments", self.log_mgf + self.mean + self.deviation + self.mass_pad)
-        self.window = _window(parts, tau, known, log_delta=log_delta, around=around, blur=blur)
+        self.window = window(parts, tau, known, log_delta=log_delta, around=around, blur=blur)
         nodes = sum(part.measure.loss.size for part in parts)
         self.most = max(2_000, min(MOST_FREQUENCIES, MOST_WORK // nodes))
         if nodes > MANY_NODES and self._transform(limit=max(300, MOST_WORK // (2 * nodes))):

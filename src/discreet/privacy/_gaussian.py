@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
-from typing import final
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy import special
@@ -16,6 +16,9 @@ from discreet.privacy._claims import ZCDP
 from discreet.privacy._loss import Atom, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
 from discreet.privacy._renyi import Array
+
+if TYPE_CHECKING:
+    from discreet.privacy._correlation import Strategy
 
 SMALLEST_MU = 1e-9
 LARGEST_SAMPLED_MU = 40.0
@@ -83,6 +86,56 @@ class _Normal(Atom, abstract=True):
         if taken == total:
             return (total if steps is None else steps) * self
         return Allocated(self, total, taken, steps)
+
+    def correlated(
+        self,
+        strategy: Strategy,
+        *,
+        steps: int,
+        separation: int | None = None,
+        participations: int | None = None,
+        rate: float | None = None,
+    ) -> Loss:
+        """Return the loss of all steps of a run with this noise, correlated by a strategy.
+
+        Without ``rate`` the steps of each record are fixed beforehand, for instance one batch
+        that it is in for all epochs. With it the records are divided into ``separation`` groups
+        that take turns, and are Poisson-sampled at their turn.
+
+        Parameters
+        ----------
+        strategy
+            How the noise of the steps is correlated.
+        steps
+            How many there are.
+        separation
+            How far two steps of one record are apart at least: the number of groups, or of
+            batches in an epoch. May be left out with a rate, for as many groups as bands, or
+            where ``participations=1``.
+        participations
+            How often a record takes part at most; by default as often as fits.
+        rate
+            The probability with which a record is drawn when it is its group's turn.
+
+        Returns
+        -------
+        Loss
+            That of the whole run.
+
+        Raises
+        ------
+        NotApplicable
+            If the sensitivity of the strategy, or its amplification, is not known.
+        """
+        from discreet.privacy._correlation import Correlated, Strategy, check_shape
+
+        if not isinstance(strategy, Strategy):
+            raise InvalidValue("strategy", strategy, "a discreet.privacy.Strategy")
+        if separation is None and rate is not None:
+            separation = strategy.bands
+        apart, times = check_shape(steps, separation, participations)
+        share = 1.0 if rate is None else rate
+        return Correlated(self, strategy.coefficients, steps, apart, times, share, strategy.inverse)
 
     def sampling_refusal(self, records: int) -> str | None:
         return None

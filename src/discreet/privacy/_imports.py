@@ -88,7 +88,7 @@ def from_event(event: object, *, relation: Relation | str = Relation.ADD_REMOVE)
     event
         A ``DpEvent``.
     relation
-        Which neighbours it speaks of, which dp-accounting's accountants are told apart from the
+        Which neighbours it speaks of, which dp-accounting's accountants say apart from the
         event: add_remove is ADD_OR_REMOVE_ONE, replace REPLACE_ONE, zero_out REPLACE_SPECIAL.
 
     Returns

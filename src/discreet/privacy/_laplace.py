@@ -244,7 +244,7 @@ def _sinh_excess(x: Array) -> Array:
 def _dominating_lattice(t: float, steps: int, log_share: float) -> tuple[Array, Array]:
     """Gather runs of lattice points at the two ends of each run, keeping both masses.
 
-    Moving mass outwards with the mean of P/Q kept raises every convex moment: the connected
+    Moving mass outwards with the mean of P/Q unchanged raises every convex moment: the connected
     dots dominate the lattice (Doroshenko et al. 2022).
     """
     cuts = np.unique(np.rint(np.linspace(1.0, steps - 1.0, _LONGEST_LATTICE + 1)))

@@ -249,7 +249,7 @@ class Loss(metaclass=_Checked):
     def sample_without_replacement(self, *, sample: int, population: int) -> Loss:
         """Return the loss on a uniform subset of fixed size, under ``replace``.
 
-        The dominating pair is not tight, so only upper bounds are certified.
+        The dominating pair is not tight; only for Gaussian noise is there a lower bound too.
 
         Parameters
         ----------

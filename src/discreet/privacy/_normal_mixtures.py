@@ -26,7 +26,7 @@ from discreet.privacy._pair import Array, Cells, Pair, Resolution, Side, sampled
 from discreet.privacy._renyi import log_choose, log_moments, sampled_log_ratio
 
 _ACCURACY = 46.0  # minus the log of the relative quadrature error
-_REACH = 11.5  # standard deviations kept beyond the outermost peak: e^-66
+_REACH = 11.5  # standard deviations beyond the outermost peak: e^-66
 _PLAIN_STEP = math.pi * math.sqrt(2.0 / _ACCURACY)
 _BLOCK = 400_000
 _STEEP = 40.0  # beyond this mu Minkowski's bound is as good and needs no nodes
@@ -312,12 +312,12 @@ def replaced_cells(shift: float, rate: float, resolution: Resolution) -> Cells:
         inner = np.minimum(np.abs(moved[:, 1:]), np.abs(moved[:, :-1]))
         masses.append(mass)
         errors.append(1e-15 * (mass + 2.0 * special.ndtr(-inner)))
-    kept, kept_error = shares[0] * masses[0], shares[0] * errors[0]
-    p, q = kept + rate * masses[1], kept + rate * masses[2]
+    rest, rest_error = shares[0] * masses[0], shares[0] * errors[0]
+    p, q = rest + rate * masses[1], rest + rate * masses[2]
     boundary = np.maximum.accumulate(_replaced_loss(edge, shift, rate), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         wrong_p, wrong_q = (
-            np.where(mass > 0, (kept_error + rate * error) / mass, 1.0) + 4e-16
+            np.where(mass > 0, (rest_error + rate * error) / mass, 1.0) + 4e-16
             for mass, error in zip((p, q), errors[1:], strict=True)
         )
         # The share that no one drew cancels exactly in the difference.

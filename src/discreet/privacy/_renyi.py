@@ -53,7 +53,7 @@ class Spectrum:
     """A pair (P, Q) as seen from Q: where the loss lies and how likely that is.
 
     ``log_weight`` is the log-probability of each point under Q, ``log_ratio`` is log(P/Q) there,
-    and ``gain`` is P/Q - 1, kept apart because it may be far smaller than 1. ``missing`` is the
+    and ``gain`` is P/Q - 1, stored apart because it may be far smaller than 1. ``missing`` is the
     mass of P where Q has none. A ``symmetric`` pair is exchanged by a reflection; then the
     divergence of a mixture from its base is the larger direction (Mironov, Talwar and Zhang
     2019, theorem 5) and the other one is not computed.
@@ -242,9 +242,9 @@ def envelope(pairs: tuple[Spectrum, ...]) -> Spectrum:
     profile = np.maximum.reduce(profiles)
     slopes = np.append(np.diff(profile) / np.diff(knots), 0.0)
     kinks = np.maximum(np.diff(slopes), 0.0)
-    kept = kinks > 0
-    gain = ratios[kept]
-    return Spectrum(np.log(kinks[kept]), np.log1p(gain), gain)
+    seen = kinks > 0
+    gain = ratios[seen]
+    return Spectrum(np.log(kinks[seen]), np.log1p(gain), gain)
 
 
 class Listed(Atom, abstract=True):
@@ -300,11 +300,11 @@ def pair_divergence(orders: Array, seen: Callable[[Resolution], Pair]) -> Array:
 
 def _measure_divergence(orders: Array, measure: Measure) -> Array:
     loss, mass = measure.loss[0], measure.mass[0] * (1.0 + measure.mass_error)
-    kept = mass > 0
-    if float(measure.infinite[0]) > 0.0 or not bool(np.any(kept)):
+    seen = mass > 0
+    if float(measure.infinite[0]) > 0.0 or not bool(np.any(seen)):
         return np.full_like(orders, np.inf)
-    log_weight = np.log(mass[kept]) - loss[kept]
-    return divergence(orders, Spectrum.from_losses(log_weight, loss[kept]))
+    log_weight = np.log(mass[seen]) - loss[seen]
+    return divergence(orders, Spectrum.from_losses(log_weight, loss[seen]))
 
 
 def curve_pair(items: Sequence[tuple[Loss, int]]) -> Pair:

@@ -309,7 +309,7 @@ def _mu_of(base: Loss) -> float:
 @final
 @dataclass(frozen=True, repr=False)
 class SampledWithoutReplacement(_Sampled):
-    """A loss on a uniform subset of fixed size; upper bounds only.
+    """A loss on a uniform subset of fixed size; lower bounds for Gaussian noise only.
 
     The profile at eps >= 0 is that of ((1 - r) Q + r P, Q), r the share drawn; it holds in both
     directions. P and Q are the records before and after, in either order (Balle, Barthe and

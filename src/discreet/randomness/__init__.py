@@ -10,6 +10,8 @@
   :func:`exp_negative`.
 - :func:`laplace_on_grid` and :func:`gaussian_on_grid` add such noise to real
   numbers on a declared grid; :func:`sensitivity_on_grid` is what to charge for.
+- :class:`CorrelatedStream` makes Gaussian noise that is correlated over steps, with bounded memory,
+  from a :class:`KeyedSource`, so that it can be made again.
 - :class:`NormalStream` supplies Gaussian tensors for training from a cryptographic
   keystream; its page says what that protects against and what it does not.
 - :func:`read_integer`, :func:`read_integers`, :func:`read_real`, :func:`read_reals` and
@@ -27,6 +29,7 @@ from discreet.randomness._answers import (
     read_row,
     to_fraction,
 )
+from discreet.randomness._correlated import CorrelatedStream
 from discreet.randomness._discrete import binomial, discrete_gaussian, discrete_laplace
 from discreet.randomness._enclosure import (
     bernoulli,
@@ -43,20 +46,24 @@ from discreet.randomness._grid import (
     round_to_grid,
     sensitivity_on_grid,
 )
-from discreet.randomness._integers import permutation, uniform_integers
 from discreet.randomness._normals import NormalStream
 from discreet.randomness._race import Race, select
 from discreet.randomness._sources import (
     InsecureSeededSource,
+    KeyedSource,
     Source,
     SystemSource,
     choose_source,
+    permutation,
     source,
+    uniform_integers,
 )
 
 __all__ = [
+    "CorrelatedStream",
     "GridRelease",
     "InsecureSeededSource",
+    "KeyedSource",
     "NormalStream",
     "Race",
     "Source",

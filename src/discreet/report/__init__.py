@@ -30,7 +30,10 @@ from discreet.report._attack_pages import (
     property_page,
 )
 from discreet.report._certificate_page import certificate_page
+from discreet.report._checks import Check
 from discreet.report._command_charts import (
+    Comparison,
+    compare_accountants,
     draw_comparison,
     draw_explanation,
     draw_flow,
@@ -50,6 +53,7 @@ from discreet.report._local_page import deployment_rows, draw_deployments, local
 from discreet.report._membership_page import membership_page, strongest_attack
 from discreet.report._page import Page
 from discreet.report._publishing import (
+    certify_model,
     file_hashes,
     model_certificate,
     model_files,
@@ -58,14 +62,15 @@ from discreet.report._publishing import (
     write_certificate,
 )
 from discreet.report._recheck import Rechecked, recheck
-from discreet.report._signatures import find_signature, verify_signature
+from discreet.report._signatures import find_signature, sign_file, verify_signature
 from discreet.report._table_pages import anonymity_page, linkage_page
-from discreet.report._verification import Check, read_document, verify_certificate
+from discreet.report._verification import read_document, verify_certificate
 
 __all__ = [
     "COLOURS",
     "Attacked",
     "Check",
+    "Comparison",
     "InternalFacts",
     "Page",
     "Rechecked",
@@ -77,6 +82,8 @@ __all__ = [
     "attack_page",
     "attribute_page",
     "certificate_page",
+    "certify_model",
+    "compare_accountants",
     "deployment_rows",
     "draw_comparison",
     "draw_deployments",
@@ -98,6 +105,7 @@ __all__ = [
     "read_document",
     "recheck",
     "save_figure",
+    "sign_file",
     "spread_labels",
     "strongest_attack",
     "summary_lines",

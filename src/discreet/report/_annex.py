@@ -140,14 +140,14 @@ def internal_annex(facts: InternalFacts, certificate: Mapping[str, Any]) -> dict
 
 
 def annex_schema() -> dict[str, Any]:
-    """The JSON Schema of the internal annex."""
+    """Return the JSON Schema of the internal annex."""
     place = resources.files("discreet.report").joinpath("annex.schema.json")
     read: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
     return read
 
 
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
-    """Whether a measured curve stays within what the guarantee allows, as far as can be told.
+    """Say whether a measured curve stays within the guarantee, as far as can be told.
 
     Every point of the curve is compared. It is a comparison, not a test with a known rate of false
     alarms: the exact bounds hold at all thresholds at once but with probability 1e-6 for

@@ -9,12 +9,13 @@ import math
 import re
 import textwrap
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -79,28 +80,77 @@ _ARROWS = (
 # --- compare -------------------------------------------------------------------------------
 
 
-class Comparison(Protocol):
-    """Epsilon by accountant and number of steps, for one Poisson-sampled Gaussian."""
+@dataclass(frozen=True)
+class Comparison:
+    """Epsilon by accountant and number of steps, for one Poisson-sampled Gaussian.
 
-    @property
-    def steps(self) -> Sequence[int]:
-        """The numbers of steps."""
+    ``epsilons`` holds one value for each entry of ``steps``, infinite where no finite epsilon
+    holds; an accountant that does not apply is in ``reasons`` instead.
+    """
 
-    @property
-    def epsilons(self) -> Mapping[str, Sequence[float]]:
-        """One value for each number of steps, by accountant."""
+    noise_multiplier: float
+    rate: float
+    delta: float
+    steps: list[int]
+    epsilons: dict[str, list[float]]
+    reasons: dict[str, str]
 
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise over the clip norm."""
 
-    @property
-    def rate(self) -> float:
-        """The probability that a record is in a step."""
+def compare_accountants(
+    noise_multiplier: float,
+    rate: float,
+    *,
+    delta: float,
+    max_steps: int,
+    points: int = 20,
+    track: Callable[[list[int]], Iterable[int]] | None = None,
+) -> Comparison:
+    """Ask every accountant about DP-SGD, for more and more steps.
 
-    @property
-    def delta(self) -> float:
-        """The delta of every epsilon."""
+    Parameters
+    ----------
+    noise_multiplier, rate, delta
+        The run: noise over the clip norm, probability of a record, delta of every epsilon.
+    max_steps, points
+        The largest number of steps, and how many numbers up to it, evenly in ratio.
+    track
+        Is given the numbers of steps and yields them, such as a progress bar.
+
+    Returns
+    -------
+    Comparison
+        Epsilons, and why some accountants do not apply.
+
+    Raises
+    ------
+    InvalidValue
+        If noise, rate or delta are out of range.
+    """
+    from discreet.privacy import Gaussian, every_accountant
+
+    step = Gaussian(noise_multiplier).poisson(rate=rate)
+    grid = spaced_steps(max_steps, points)
+    found = [every_accountant(n * step, delta=delta) for n in (track or list)(grid)]
+    epsilons: dict[str, list[float]] = {}
+    reasons: dict[str, str] = {}
+    for name in found[-1]:
+        column = [answer[name] for answer in found]
+        refusals = [value for value in column if isinstance(value, str)]
+        if refusals:
+            reasons[name] = refusals[-1]
+        if len(refusals) < len(column):
+            epsilons[name] = [math.inf if isinstance(value, str) else value for value in column]
+    return Comparison(noise_multiplier, rate, delta, grid, epsilons, reasons)
+
+
+def spaced_steps(last: int, points: int) -> list[int]:
+    """Return distinct integers from 1 to ``last``, about evenly spaced in ratio.
+
+    >>> spaced_steps(1000, 4), spaced_steps(3, 10), spaced_steps(500, 1)
+    ([1, 10, 100, 1000], [1, 2, 3], [500])
+    """
+    inner = {round(math.exp(math.log(last) * i / (points - 1))) for i in range(points - 1)}
+    return sorted(inner | {last})
 
 
 @in_house_style

@@ -103,7 +103,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def tidy_axes(axes: Axes) -> None:
-    """Leave out what carries no information.
+    """Remove the upper and right part of the frame, and draw a light grid.
 
     Parameters
     ----------

@@ -1,11 +1,13 @@
 """The page about a synthetic table: what was measured, beside what the model says of it.
 
 Everything on it was paid for with the model: noisy tables, the size of their noise, and tables of
-the model. No private row is looked at again.
+the model. No private row is looked at again. Figures that need real rows are answers that were paid
+for themselves, or the page is an internal one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from discreet.report._charts import Bar, bars
 from discreet.report._page import Page
 
 if TYPE_CHECKING:
+    from discreet._confidence import Proportion
+    from discreet.certificate import PaidAnswer
     from discreet.synth import SyntheticModel
 
 _MOST_PICTURES = 12
@@ -24,8 +28,14 @@ _MOST_LINES = 40
 _TWO_SIDED = 1.96
 
 
-def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
-    """Write the public page of a synthetic model: one HTML file with pictures and no script.
+def write_fidelity_page(
+    model: SyntheticModel,
+    path: str | Path,
+    *,
+    answers: Sequence[PaidAnswer] = (),
+    internal: Mapping[str, Proportion] | None = None,
+) -> Path:
+    """Write the page of a synthetic model: one HTML file with pictures and no script.
 
     Parameters
     ----------
@@ -33,6 +43,12 @@ def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
         The released model.
     path
         Where to write the page.
+    answers
+        Figures about real rows that were paid for, such as that of
+        :func:`discreet.synth.judge_classifier` with an epsilon.
+    internal
+        Figures that were computed from private rows and not paid for, by what they say. With any of
+        them the page is marked as internal: it must not be published.
 
     Returns
     -------
@@ -42,7 +58,7 @@ def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
     """
     stated = model.certificate_
     cost = f"epsilon {at_most(stated.epsilon)} at delta {at_most(stated.delta)}"
-    page = Page("Synthetic table", internal=False)
+    page = Page("Synthetic table", internal=bool(internal))
     page.finding(
         f"The model costs {cost} for one {stated.unit} ({stated.relation}).",
         f"It was fitted to {len(model.columns)} noisy histograms and {len(model.measured)} noisy "
@@ -53,7 +69,10 @@ def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
     for warning in stated.warnings:
         page.warning(warning)
     page.heading("Columns")
-    page.text("Bars of the model; the noisy histograms have intervals of 95 % for their noise.")
+    page.text(
+        "Measured: the noisy histograms, with intervals of 95 % for their noise. Model: the shares "
+        "that synthetic rows follow."
+    )
     for name in model.columns[:_MOST_PICTURES]:
         one = model.marginal(name)
         if one.noisy is None or one.stddev is None:
@@ -75,6 +94,15 @@ def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
             bars({"measured": measured, "model": model_bars}, title=f"share of {name}"),
             caption=f"{name}: {one.counts.size} groups of values, the largest {len(labels)} shown",
         )
+        ends = [(bar.low or 0.0, bar.high or 0.0) for bar in measured]
+        page.table(
+            [name, "measured", "from", "to", "model"],
+            [
+                [seen.name, *(f"{100 * x:.2f} %" for x in (seen.value, *end, made.value))]
+                for seen, end, made in zip(measured, ends, model_bars, strict=True)
+            ],
+            numeric=[False, True, True, True, True],
+        )
     page.heading("Measured tables")
     rows = []
     for measured_table in model.measured[:_MOST_LINES]:
@@ -90,7 +118,34 @@ def write_fidelity_page(model: SyntheticModel, path: str | Path) -> Path:
         rows,
         numeric=[False, True, True, True],
     )
+    _add_real_rows(page, answers, internal or {})
     return page.write(path)
+
+
+def _add_real_rows(
+    page: Page, answers: Sequence[PaidAnswer], internal: Mapping[str, Proportion]
+) -> None:
+    if not answers and not internal:
+        return
+    page.heading("On real rows")
+    rows = [
+        [
+            one.question,
+            f"{one.value:.3f}",
+            "-" if one.low is None or one.high is None else f"{one.low:.3f} to {one.high:.3f}",
+            f"epsilon {at_most(one.loss.epsilon(delta=one.delta))}",
+        ]
+        for one in answers
+    ]
+    rows += [
+        [what, f"{one.share:.3f}", f"{one.low:.3f} to {one.high:.3f}", "not paid for: internal"]
+        for what, one in internal.items()
+    ]
+    page.table(
+        ["figure", "value", "interval", "cost, for those rows"],
+        rows,
+        numeric=[False, True, True, False],
+    )
 
 
 def _score(model: SyntheticModel) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,8 @@ _SHOWN = 40
 
 @in_house_style
 def _draw(oracle: FrequencyOracle, rows: Sequence[Deployment], people: int) -> Figure:
+    from matplotlib.ticker import FuncFormatter
+
     figure = new_figure(6.4, 3.8)
     axes = figure.subplots()
     counts = [10.0**power for power in range(2, max(7, math.ceil(math.log10(people)) + 2))]
@@ -32,6 +34,8 @@ def _draw(oracle: FrequencyOracle, rows: Sequence[Deployment], people: int) -> F
         axes.plot([people], [row.deviation], "o", color=colour)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("people")
     axes.set_ylabel("standard deviation of a share")
     axes.legend(frameon=False, fontsize=9)
@@ -87,7 +91,10 @@ def deployment_rows(rows: Sequence[Deployment]) -> list[tuple[str, ...]]:
 
 
 def local_page(
-    oracle: FrequencyOracle, estimate: FrequencyEstimate, rows: Sequence[Deployment]
+    oracle: FrequencyOracle,
+    estimate: FrequencyEstimate,
+    rows: Sequence[Deployment],
+    spending: Mapping[int, int] | None = None,
 ) -> Page:
     """Return the collector's page.
 
@@ -99,6 +106,8 @@ def local_page(
         What came in.
     rows
         What ``discreet.local.compare_deployments`` returned.
+    spending
+        How many people sent 0, 1, 2, ... reports; by default each report is of another person.
 
     Returns
     -------
@@ -123,9 +132,19 @@ def local_page(
         f"{estimate.people} reports were counted, {sum(estimate.rejected.values())} were not.",
         f"Each report cost its person epsilon {oracle.epsilon} at delta 0, whoever reads it.",
     )
-    page.heading("What was collected").text(oracle.why)
+    values, size = oracle.domain.size - 1, oracle.report_bytes
+    about = f"{values} values by {oracle.method}, {size} bytes a report"
+    page.heading("What was collected").text(f"Shares of {about}. The method: {oracle.why}.")
     if turned_away:
         page.table(("not counted because", "reports"), turned_away, numeric=(False, True))
+    people = {1: estimate.people} if spending is None else spending
+    spent = [(str(sent), str(sent * oracle.epsilon), str(n)) for sent, n in sorted(people.items())]
+    page.table(
+        ("reports of a person", "epsilon she spent", "people"),
+        spent,
+        numeric=(True, True, True),
+        caption="What each person has spent here; her reports elsewhere come on top",
+    )
     caption = f"The {len(shares)} largest shares; intervals hold together with 95 %"
     page.table(
         ("value", "share", "from", "to"),

@@ -191,9 +191,9 @@ def _origins(results: Sequence[MembershipResult]) -> list[str]:
     for result in results:
         if result.decisions is None:
             continue
-        told = result.threshold_from
+        origin = result.threshold_from
         sentence = f"Decisions of {result.attack}: the threshold was set by "
-        sentence += "means that the result does not tell" if told is None else told
+        sentence += "means that the result does not tell" if origin is None else origin
         sentences.append(sentence + _APART[result.threshold_saw_evaluated])
     return sentences
 

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from discreet._files import write_file
+from discreet._files import new_directory, write_file
 from discreet.audit import TrainingAudit, require_sound_audits
 from discreet.certificate import (
     Certificate,
+    Collection,
     is_of_0_1,
     publication_digest,
     read_certificate,
@@ -29,6 +32,7 @@ from discreet.report._annex import InternalFacts, annex_page, internal_annex
 from discreet.report._certificate_page import certificate_page
 
 _NOT_ONE = "a directory with a model and the certificate.json that its learner wrote"
+_NOT_CHARGED = "none: no ledger was charged for this model"
 _RELEASED = (
     "certificate.json",
     "model.json",
@@ -202,13 +206,80 @@ def write_certificate(
     page = certificate_page(document)
     require_sound_audits(document)
     if ledger is not None and certificate.receipt is None:
-        raise InvalidValue("ledger", repr(ledger), "None: no ledger was charged for this release")
+        raise InvalidValue("ledger", repr(ledger), _NOT_CHARGED)
     place = _make_directory(Path(directory) / "public")
     written = write_json(place / "certificate.json", document)
     drawn = page.write(place / "certificate.html")
     if ledger is not None and certificate.receipt is not None:
         ledger.record_publication(certificate.receipt, publication_digest(document))
     return written, drawn
+
+
+def certify_model(
+    model: str | Path,
+    out: str | Path,
+    *,
+    title: str | None = None,
+    audits: Iterable[TrainingAudit] = (),
+    collection: Collection | None = None,
+    attack: Callable[[], InternalFacts] | None = None,
+    ledger: str | Path | None = None,
+) -> Certificate:
+    """Publish the certificate of a model, with the files that may be released.
+
+    Parameters
+    ----------
+    model
+        Where a learner saved its model.
+    out
+        A new directory: ``public/`` is made in it, and ``internal/`` if there is an attack.
+    title
+        What is certified; the name of the directory if None.
+    audits
+        What audits of the training found.
+    collection
+        Where the data come from and who can reach them.
+    attack
+        Attacks the model; what it returns goes to ``internal/``.
+    ledger
+        Where the ledger is that was charged; it records the publication.
+
+    Returns
+    -------
+    Certificate
+        The published one.
+
+    Raises
+    ------
+    FileUnusable
+        If there is no model with a certificate.
+    InvalidValue
+        If no ledger was charged and one is given, audits are unsound or ``out`` exists.
+    SchemaError
+        If model and certificate do not belong together.
+    """
+    place = Path(model)
+    if not place.is_dir():
+        raise FileUnusable("model", str(model), "a directory")
+    found = model_certificate(place)
+    if ledger is not None and found.receipt is None:
+        raise InvalidValue("ledger", str(ledger), _NOT_CHARGED)
+    names = model_files(place)
+    published = found.publish(
+        title=place.resolve().name if title is None else title,
+        files={f"model/{name}": digest for name, digest in file_hashes(place, names).items()},
+        audits=list(audits),
+        collection=collection or Collection(),
+    )
+    with new_directory(out) as draft:
+        if attack is not None:
+            write_annex(draft, attack(), published.to_json())
+        (draft / "public" / "model").mkdir(parents=True)
+        for name in names:
+            shutil.copyfile(place / name, draft / "public" / "model" / name)
+        with nullcontext() if ledger is None else Ledger.open(ledger) as book:
+            write_certificate(draft, published, ledger=book)
+    return published
 
 
 def write_annex(
@@ -247,7 +318,7 @@ def _make_directory(place: Path, *, mode: int = 0o777) -> Path:
 
 
 def file_hashes(directory: str | Path, names: Iterable[str]) -> dict[str, str]:
-    """The SHA-256 of files, by names relative to the directory of the certificate.
+    """Return the SHA-256 of files, by names relative to the directory of the certificate.
 
     Parameters
     ----------

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from discreet.certificate import ENVELOPE, SignedCertificate, TrustedKeys, files_of, read_signed
-from discreet.errors import FileUnusable
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from discreet._dsse import Envelope
+from discreet._files import replace_file
+from discreet.certificate import (
+    ENVELOPE,
+    Issuer,
+    SignedCertificate,
+    TrustedKeys,
+    files_of,
+    read_signed,
+    sign_certificate,
+)
+from discreet.errors import FileUnusable, InvalidValue
+from discreet.report._certificate_page import certificate_page
+from discreet.report._checks import Check, run_check
 from discreet.report._page import SIGNATURE, embedded_texts
-from discreet.report._verification import Check, is_page, read_document, run_check
+from discreet.report._verification import is_page, read_document
 
 _SIGNED = "a trusted key signed it"
 _CONTENT = "the signature is of this document and its files"
@@ -86,3 +102,55 @@ def _content_faults(signed: SignedCertificate, place: Path) -> Iterator[str]:
     own = not is_page(place) and not place.name.endswith(".dsse.json")
     content = place.read_bytes() if own else None
     yield from signed.content_faults(document, files_of(document), content=content)
+
+
+def sign_file(
+    path: str | Path, key: Ed25519PrivateKey, issuer: Issuer | None = None
+) -> tuple[Envelope, list[Path]]:
+    """Sign a certificate, or an envelope once more, and draw the page beside it again.
+
+    Whether the certificate is right is asked by :func:`verify_certificate`, not here. Everything is
+    made before anything is replaced.
+
+    Parameters
+    ----------
+    path
+        ``certificate.json``, or its envelope ``certificate.dsse.json``.
+    key
+        The private key.
+    issuer
+        Who answers for the certificate; None for an envelope, which has its issuer already.
+
+    Returns
+    -------
+    tuple of Envelope and list of Path
+        What was signed, and the files that were written: the envelope and the page, if there is
+        one.
+
+    Raises
+    ------
+    FileUnusable
+        If a file cannot be read, or the envelope is damaged.
+    InvalidValue
+        If an envelope comes with an issuer, or a certificate without one.
+    """
+    place = Path(path)
+    if place.name.endswith(".dsse.json") == (issuer is not None):
+        raise InvalidValue("issuer", issuer, "one for a certificate, None for an envelope")
+    if issuer is None:
+        found = find_signature(place)
+        assert found is not None
+        envelope, target = found.envelope.with_signature(key), place
+    else:
+        files = files_of(read_document(place))
+        envelope = sign_certificate(place.read_bytes(), files, issuer, key)
+        target = place.with_name(ENVELOPE)
+    texts = {target: json.dumps(envelope.to_json(), indent=1) + "\n"}
+    page = place.with_name("certificate.html")
+    if page.is_file():
+        signed = read_signed(texts[target])
+        texts[page] = certificate_page(signed.document, signed).html()
+    with ExitStack() as stack:
+        for goal, text in texts.items():
+            stack.enter_context(replace_file(goal)).write_text(text, encoding="utf-8", newline="\n")
+    return envelope, list(texts)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any
 
 from discreet import __version__
 from discreet._dsse import is_envelope
@@ -52,9 +51,26 @@ from discreet.errors import (
 )
 from discreet.learn import ROW_UNITS, check_unit, plan_problems, read_plan
 from discreet.ledger import check_receipt
-from discreet.privacy import Loss, compose, from_json, read_old, to_json
+from discreet.privacy import (
+    ApproxDP,
+    BestOf,
+    Composition,
+    Loss,
+    compose,
+    from_json,
+    read_old,
+    to_json,
+)
 from discreet.report._annex import annex_schema
 from discreet.report._certificate_page import certificate_page
+from discreet.report._checks import (
+    UNREADABLE,
+    Check,
+    check_collection,
+    facts_alone,
+    is_local,
+    run_check,
+)
 from discreet.report._page import SIGNATURE, embedded_texts, without_pictures
 from discreet.report._publishing import disagreements
 
@@ -65,19 +81,8 @@ if TYPE_CHECKING:
 # Another version of the accountant may read the same loss a little differently.
 _VERSIONS_AGREE = 1e-3
 _HERE = f"discreet {__version__}"
-_UNREADABLE = (DiscreetError, ArithmeticError, KeyError, TypeError, ValueError)
 _MODELS = ("model.npz", "model.safetensors")
 _NO_LEDGER = "no ledger was given"
-
-
-@final
-@dataclass(frozen=True)
-class Check:
-    """One question about a certificate: ``ok`` is ``None`` if it could not be asked here."""
-
-    what: str
-    ok: bool | None
-    detail: str = ""
 
 
 def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> list[Check]:
@@ -126,11 +131,14 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
         checks += _written_by_0_1(found, document, checks)
     else:
         checks.append(run_check("no warning was left out", lambda: _warnings(document)))
-    checks += _plan(document, ledger)
-    checks += _receipts(document, ledger)
-    checks += _recorded(document, ledger)
+    if is_local(document):
+        checks += check_collection(document, place.parent)
+    else:
+        checks += _plan(document, ledger)
+        checks += _receipts(document, ledger)
+        checks += _recorded(document, ledger)
+        checks += _model(document, place.parent, old=old)
     checks += _files(document, place.parent)
-    checks += _model(document, place.parent, old=old)
     if is_page(place):
         checks.append(_page(found, text))
     return checks
@@ -181,17 +189,6 @@ def _text(place: Path) -> str:
         raise InvalidValue("path", str(place), f"a readable file ({error.strerror})") from None
     except UnicodeDecodeError:
         raise InvalidValue("path", str(place), "a text file in UTF-8") from None
-
-
-def run_check(what: str, faults: Callable[[], Iterator[str]]) -> Check:
-    """Ask one question; what cannot even be read is a fault as well."""
-    try:
-        found = list(faults())
-    except ImportError as error:
-        return Check(what, None, f"{error.name} is not installed here")
-    except _UNREADABLE as error:
-        found = [f"cannot be read: {error}"]
-    return Check(what, not found, "; ".join(found))
 
 
 # --- what follows from the document ----------------------------------------------------------
@@ -353,14 +350,14 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     cost = document["plan"].get("schema_cost")
     counted = isinstance(cost, Mapping) and cost.get("counted") is True
     try:
-        whole = _planned_loss(_facts_alone(document))
+        whole = _planned_loss(facts_alone(document))
         if counted:
             whole = whole + Learned.from_json(cost).loss
     except NotApplicable as error:
         checks = [Check(what, None, str(error))]
     except ImportError as error:
         checks = [Check(what, None, f"{error.name} is not installed here")]
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         checks = [Check(what, False, f"cannot be computed: {error}")]
     else:
         checks = [run_check(what, partial(_covered, document, whole))]
@@ -378,18 +375,41 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
 
 
 def _planned_loss(facts: Certificate) -> Loss:
-    """Return the loss of what a learner, or the curator's desk, says that it did."""
+    """Return the loss of what a learner, a collector or the curator's desk says that it did."""
     if CURATOR in (facts.learner, facts.plan.get("kind")):
         from discreet.curator import certified_loss
 
         return certified_loss(facts)
+    if facts.learner.startswith("local "):
+        raise SchemaError("a local collection has no model, no ledger and no answers")
     loss: Loss = read_plan(facts).loss
     return loss
 
 
 def _covered(document: Mapping[str, Any], whole: Loss) -> Iterator[str]:
-    _facts_alone(document).check_covers(whole)
-    yield from ()
+    facts = facts_alone(document)
+    facts.check_covers(whole)
+    # Beliefs and rates are read off the whole loss, not off one delta. The plan of the best of
+    # several runs is the winner's, whose score was paid for too.
+    if document["versions"].get("discreet") != __version__:
+        return
+    if isinstance(facts.loss, BestOf):
+        run, planned = (one.epsilon(delta=facts.delta) for one in (facts.loss.base, whole))
+        if run < planned:
+            yield f"one run is said to cost {run}, its plan costs {planned}"
+    elif whole != facts.loss:
+        # What was charged as an epsilon and a delta claims nothing but these.
+        at = _stated_delta(facts.loss)
+        room = 1.0 + _VERSIONS_AGREE
+        if at == 0.0 or whole.epsilon(delta=at) > facts.loss.epsilon(delta=at) * room:
+            yield f"the plan has the loss {whole!r}, the certificate claims {facts.loss!r}"
+
+
+def _stated_delta(loss: Loss) -> float:
+    """Return the delta of the parts of a loss that are stated as an epsilon and a delta."""
+    parts = loss.parts if isinstance(loss, Composition) else [(loss, 1)]
+    stated = [count * one.claimed_delta for one, count in parts if isinstance(one, ApproxDP)]
+    return float(sum(stated))
 
 
 def _schema_cost(document: Mapping[str, Any], cost: Mapping[str, Any]) -> Iterator[str]:
@@ -408,19 +428,7 @@ def _schema_cost(document: Mapping[str, Any], cost: Mapping[str, Any]) -> Iterat
 
 
 def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
-    yield from plan_problems(_facts_alone(document))
-
-
-def _facts_alone(document: Mapping[str, Any]) -> Certificate:
-    kept = set(Certificate.__dataclass_fields__) | {
-        "schema",
-        "version",
-        "relation",
-        "covers",
-        "hash",
-    }
-    facts = {key: value for key, value in document.items() if key in kept}
-    return Certificate.from_json({**facts, "warnings": run_warnings(facts)})
+    yield from plan_problems(facts_alone(document))
 
 
 def _written_by_0_1(
@@ -522,7 +530,7 @@ def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model with the loss that its own charge is for: earlier plans had charges of theirs."""
     if document["learner"] != "DP-SGD" or not document["run"].get("earlier_plans"):
         return document
-    return {**document, "loss": to_json(read_plan(_facts_alone(document)).loss)}
+    return {**document, "loss": to_json(read_plan(facts_alone(document)).loss)}
 
 
 def _on_chain(ledger: Ledger, receipts: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -585,7 +593,7 @@ def _is_answer(document: Mapping[str, Any]) -> bool:
 def _answer_faults(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
     from discreet.curator import answer_faults
 
-    yield from answer_faults(_facts_alone(document), ledger)
+    yield from answer_faults(facts_alone(document), ledger)
 
 
 def _unit(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
@@ -677,7 +685,7 @@ def _model(document: Mapping[str, Any], directory: Path, *, old: bool) -> list[C
 
 
 def _same_model(document: Mapping[str, Any], place: Path, *, old: bool) -> Iterator[str]:
-    yield from disagreements(place, _facts_alone(document), old=old)
+    yield from disagreements(place, facts_alone(document), old=old)
 
 
 def _same_as_learner(document: Mapping[str, Any], place: Path, *, old: bool) -> Iterator[str]:

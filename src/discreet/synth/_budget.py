@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
@@ -119,6 +119,32 @@ class GaussianBudget:
             f"no Gaussian noise was certified for epsilon {epsilon!r} and delta {delta!r}"
         )
 
+    @classmethod
+    def of_mu(
+        cls, columns: int, columns_mu: float, tables_mu: float, relation: Relation, rows: int
+    ) -> GaussianBudget:
+        """Return the noise of histograms that cost at most one mu, with another for tables.
+
+        Parameters
+        ----------
+        columns
+            How many histograms there are.
+        columns_mu, tables_mu
+            The mu of all histograms, and of all tables.
+        relation, rows
+            What neighbours are, and the most rows of a person.
+
+        """
+        stddev = _shift(columns, relation, rows) / columns_mu
+        for attempt in range(_ATTEMPTS):
+            if stddev * STEPS >= _LARGEST_STDDEV:
+                raise InvalidValue("epsilon", columns_mu, "a value with less noise than 2**40 rows")
+            found = cls(columns, 0, stddev, 0.0, tables_mu, relation, rows)
+            if found._mu_of_columns <= columns_mu:
+                return found
+            stddev *= 1.0 + 2.0 ** (attempt - _FINEST)
+        raise NotApplicable("no Gaussian noise was certified for the histograms")
+
     @property
     def loss(self) -> GDP:
         """What all releases reveal together: one Gaussian."""
@@ -137,6 +163,15 @@ class GaussianBudget:
             return 0.0
         shift = _score_shift(self.scores, self.relation, self.rows_per_person)
         return _certified(self.score_stddev, shift, self.scores)
+
+    def mu_of_table(self, stddev: float) -> float:
+        """Return what one table with this noise costs."""
+        shift = _shift(1, self.relation, self.rows_per_person)
+        return _certified(stddev, shift, _changed(self.relation, self.rows_per_person))
+
+    def stddev_of_mu(self, mu: float) -> float:
+        """Return the noise of one table that costs at most mu."""
+        return replace(self, table_mu=mu).table_stddevs([1.0])[0]
 
     def table_stddevs(self, shares: Sequence[float]) -> list[float]:
         """Return the noise of the chosen tables, whose shares of the rest add up to 1."""

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from discreet import _validate
+from discreet.errors import NotApplicable
 from discreet.randomness import choose_source
-from discreet.synth._budget import STEPS
+from discreet.synth._budget import STEPS, GaussianBudget
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from discreet.randomness import Source
-    from discreet.synth._budget import GaussianBudget
     from discreet.synth._plan import SynthesisPlan
 
 _CELLS = 1 << 22
@@ -49,18 +49,26 @@ def canary_scores(
     tuple of arrays
         For :func:`discreet.audit.audit_gaussian`: with the record, without it.
 
+    Raises
+    ------
+    NotApplicable
+        If the loss of the plan is not one Gaussian.
+
     """
     count = _validate.integer("runs", runs, at_least=1)
+    budget = plan.budget
+    if not isinstance(budget, GaussianBudget) or plan.open is not None:
+        raise NotApplicable("only a plan whose loss is one Gaussian has a known worst case")
     bits = choose_source(source, insecure_seed)
     with_record, without = (
         np.concatenate(
             [
-                _scores(plan.budget, here, min(count - at, size), bits)
-                for size in [max(1, _CELLS // max(1, plan.budget.columns + plan.budget.scores))]
+                _scores(budget, here, min(count - at, size), bits)
+                for size in [max(1, _CELLS // max(1, budget.columns + budget.scores))]
                 for at in range(0, count, size)
             ]
         )
-        for here in (plan.budget.rows_per_person, 0)
+        for here in (budget.rows_per_person, 0)
     )
     return with_record, without
 

@@ -6,20 +6,36 @@ longer intervals a grid that is finer near both ends, on which the bounds and ze
 groups: rare labels into one, neighbouring numbers until they are more than noise, and a number that
 stands out stays alone. Groups are post-processing; a value is drawn from its group by the same
 noisy histogram.
+
+A column whose cells may be missing has one more cell for those that are. The table is then read by
+a schema with a wider interval (:func:`schema_to_read`), so that every engine stores a number for
+them that no value of the column has.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from discreet import _validate
-from discreet.data import Boolean, Date, Integer, Schema, import_arrow
+from discreet.data import (
+    Boolean,
+    Bounded,
+    Categorical,
+    Column,
+    Date,
+    Integer,
+    Real,
+    Schema,
+    category_text,
+    import_arrow,
+)
 from discreet.engines import stored_columns
 from discreet.errors import InvalidValue
 
@@ -36,6 +52,8 @@ _NEAR_ENDS = range(2, 12)
 _SPIKE_SHARE = 16
 _SPIKE_NOISE = 6.0
 _BELIEVED = 3.0
+_MISSING = "(missing)"
+_LOWEST = -(2**53)
 
 
 @final
@@ -44,7 +62,9 @@ class FineCells:
     """The fine cells of one column: cell i holds the stored integers from starts[i] on.
 
     ``kind`` is that of the values: ``"label"``, ``"boolean"``, ``"integer"``, ``"date"`` or
-    ``"real"``. A stored integer times ``step`` is the value.
+    ``"real"``. A stored integer times ``step`` is the value. ``missing`` is what is stored where
+    nothing stood: of labels it is one of them, of numbers it has the last cell. ``other`` is the
+    label of all texts that are no label, where texts are stored.
     """
 
     name: str
@@ -53,56 +73,87 @@ class FineCells:
     high: int
     step: Fraction = Fraction(1)
     labels: tuple[str, ...] | None = None
+    missing: int | None = None
+    other: int | None = None
 
     @property
     def size(self) -> int:
         """How many cells there are."""
-        return len(self.starts)
+        return len(self.starts) + (self.labels is None and self.missing is not None)
+
+    @property
+    def missing_cell(self) -> int | None:
+        """The cell of what is missing, if there is one."""
+        return None if self.missing is None else self.size - 1
 
     @property
     def single(self) -> bool:
         """Whether every cell is one stored integer."""
-        return self.high - self.starts[0] + 1 == self.size
+        return self.high - self.starts[0] + 1 == len(self.starts)
 
     def encode(self, stored: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the cell of each stored integer; what lies outside goes to the nearest."""
+        last = len(self.starts) - 1
         if self.single:
-            return np.clip(stored - self.starts[0], 0, self.size - 1)
-        found = np.searchsorted(np.array(self.starts), stored, side="right") - 1
-        return np.clip(found, 0, self.size - 1)
+            found = np.clip(stored - self.starts[0], 0, last)
+        else:
+            found = np.clip(np.searchsorted(np.array(self.starts), stored, "right") - 1, 0, last)
+        if self.labels is None and self.missing is not None:
+            found = np.where(stored == self.missing, last + 1, found)
+        return np.asarray(found)
+
+    def encode_texts(self, texts: Iterable[str]) -> NDArray[np.int64]:
+        """Return the cell of each text, where texts are stored."""
+        assert self.labels is not None
+        assert self.other is not None
+        codes = {label: at for at, label in enumerate(self.labels)}
+        found = [codes.get(text, codes.get(category_text(text.encode()) or "")) for text in texts]
+        return np.array([self.other if one is None else one for one in found], dtype=np.int64)
 
     def bounds(self, cell: int) -> tuple[float, float]:
         """Return the smallest and the largest value of a cell, as numbers."""
-        last = self.starts[cell + 1] - 1 if cell + 1 < self.size else self.high
+        last = self.starts[cell + 1] - 1 if cell + 1 < len(self.starts) else self.high
         return float(self.starts[cell] * self.step), float(last * self.step)
 
     def describe(self, first: int, last: int) -> str:
         """Return the values of neighbouring cells as text."""
         if self.labels is not None:
             return ", ".join(self.labels[first : last + 1])
+        if first == self.missing_cell:
+            return "missing"
         low, high = self.bounds(first)[0], self.bounds(last)[1]
         if self.kind == "date":
             days = [np.datetime64(int(end), "D") for end in (low, high)]
             return str(days[0]) if low == high else f"{days[0]} to {days[1]}"
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
-    def decode(self, cells: NDArray[np.int64], source: Source) -> Any:
-        """Return an Arrow column of values, uniform inside their cells."""
-        pa = import_arrow("pyarrow")
+    def draw(self, cells: NDArray[np.int64], source: Source) -> NDArray[np.int64]:
+        """Return stored integers, uniform inside their cells."""
         if self.labels is not None:
-            taken = pa.array(self.labels, pa.string()).take(pa.array(cells))
-            return taken if self.kind == "label" else pa.array(cells == 1)
+            return cells
         starts = np.array(self.starts, dtype=np.int64)
-        ends = np.append(starts[1:], self.high + 1)
-        width = (ends - starts)[cells]
-        stored = starts[cells]
+        inside = np.minimum(cells, starts.size - 1)
+        stored = starts[inside]
         if not self.single:
-            stored = stored + np.minimum((uniforms(cells.size, source) * width), width - 1).astype(
-                np.int64
-            )
+            width = (np.append(starts[1:], self.high + 1) - starts)[inside]
+            place = np.minimum(uniforms(cells.size, source) * width, width - 1)
+            stored = stored + place.astype(np.int64)
+        if self.missing is not None:
+            stored = np.where(cells == self.missing_cell, self.missing, stored)
+        return stored
+
+    def decode(self, stored: NDArray[np.int64]) -> Any:
+        """Return the Arrow column of stored integers."""
+        pa = import_arrow("pyarrow")
+        gone = None if self.missing is None else stored == self.missing
+        if self.kind == "label":
+            return pa.array(self.labels, pa.string()).take(pa.array(stored, mask=gone))
+        if self.kind == "boolean":
+            return pa.array(stored == 1)
         if self.kind == "real":
-            return pa.array(stored * float(self.step))
-        return pa.array(stored.astype("datetime64[D]") if self.kind == "date" else stored)
+            return pa.array(stored * float(self.step), mask=gone)
+        values = stored.astype("datetime64[D]") if self.kind == "date" else stored
+        return pa.array(values, mask=gone)
 
 
 def uniforms(count: int, source: Source) -> NDArray[np.float64]:
@@ -110,7 +161,68 @@ def uniforms(count: int, source: Source) -> NDArray[np.float64]:
     return np.asarray((source.words64(count) >> np.uint64(11)) * 2.0**-53)
 
 
-def fine_cells(schema: Schema, bins: Mapping[str, object] | None = None) -> tuple[FineCells, ...]:
+def schema_to_read(schema: Schema, missing: Sequence[str]) -> Schema:
+    """Return the schema by which a table is read so that missing cells can be told apart.
+
+    A column of numbers or dates gets a wider interval: what is missing is stored as one number
+    below the declared ones, and all others that lie outside are still moved to the nearest end.
+
+    Parameters
+    ----------
+    schema
+        What was declared.
+    missing
+        The columns whose missing cells have a cell of their own.
+
+    Raises
+    ------
+    InvalidValue
+        A column is not there, is of truth values, or says itself what is missing.
+
+    """
+    if isinstance(missing, str) or len(set(missing)) != len(missing):
+        raise InvalidValue("missing", missing, "different names of columns")
+    if not missing:
+        return schema
+    found: dict[str, Column] = {}
+    for name in missing:
+        column = schema.columns.get(name)
+        declared = getattr(column, "missing", None)
+        if column is None or isinstance(column, Boolean) or declared is not None:
+            expected = "columns of numbers, dates or categories that do not declare missing"
+            raise InvalidValue("missing", name, expected)
+        if isinstance(column, Categorical):
+            if column.complete and _MISSING in column.labels:
+                raise InvalidValue("missing", name, f"a column without the label {_MISSING!r}")
+            found[name] = replace(column, missing=_MISSING)
+        else:
+            assert isinstance(column, Bounded)
+            found[name] = _widened(name, column)
+    return replace(schema.with_columns(found), target=None)
+
+
+def _widened(name: str, column: Bounded) -> Column:
+    """Return a column of numbers with room for one that means missing."""
+    if isinstance(column, Real):
+        low, high = column.bounds
+        if math.isinf(2.0 * (high - low)) or not 2.0 * low - high < 1.5 * low - 0.5 * high < low:
+            raise InvalidValue("missing", name, "a column with smaller bounds")
+        return Real(2.0 * low - high, high, missing=1.5 * low - 0.5 * high)
+    low, high = (int(end) for end in column.bounds)
+    floor = _LOWEST if isinstance(column, Integer) else (dt.date.min - dt.date(1970, 1, 1)).days
+    lowest = max(2 * low - high - 3, floor)
+    middle = (lowest + low) // 2
+    if not lowest < middle < low:
+        raise InvalidValue("missing", name, "a column with some room below its lower bound")
+    if isinstance(column, Integer):
+        return Integer(lowest, high, missing=middle)
+    start = dt.date(1970, 1, 1)
+    return Date(start + dt.timedelta(lowest), column.upper, missing=start + dt.timedelta(middle))
+
+
+def fine_cells(
+    schema: Schema, bins: Mapping[str, object] | None = None, missing: Sequence[str] = ()
+) -> tuple[FineCells, ...]:
     """Return the fine cells of all columns, from public facts.
 
     Parameters
@@ -120,6 +232,8 @@ def fine_cells(schema: Schema, bins: Mapping[str, object] | None = None) -> tupl
     bins
         For some columns of numbers, how many cells of equal width, or the increasing values at
         which cells begin.
+    missing
+        The columns whose missing cells have a cell of their own.
 
     Raises
     ------
@@ -129,36 +243,47 @@ def fine_cells(schema: Schema, bins: Mapping[str, object] | None = None) -> tupl
     """
     given = dict(bins or {})
     found = []
-    for name, stored in stored_columns(schema).items():
+    read = schema_to_read(schema, missing)
+    for name, stored in stored_columns(read).items():
         column = schema.columns[name]
         wanted = given.pop(name, None)
         if stored.labels is not None:
             if wanted is not None:
                 raise InvalidValue(f"bins[{name!r}]", wanted, "columns of numbers only")
-            kind = "boolean" if isinstance(column, Boolean) else "label"
-            starts = tuple(range(len(stored.labels)))
-            found.append(
-                FineCells(
-                    name, kind, starts, len(starts) - 1, labels=tuple(map(str, stored.labels))
-                )
-            )
-            if len(starts) > MOST_CELLS:
-                raise InvalidValue(f"columns.{name}", len(starts), f"at most {MOST_CELLS} labels")
+            found.append(_label_cells(name, read.columns[name], stored.labels, name in missing))
             continue
         grid = stored.grid
         assert grid is not None
-        kind = (
-            "integer"
-            if isinstance(column, Integer)
-            else "date"
-            if isinstance(column, Date)
-            else "real"
-        )
-        cuts = _cuts(f"bins[{name!r}]", grid.low, grid.high, grid.step, wanted)
-        found.append(FineCells(name, kind, cuts, grid.high, grid.step))
+        assert isinstance(column, Bounded)
+        kind = {Integer: "integer", Date: "date"}.get(type(column), "real")
+        low, high = (round(Fraction(end) / grid.step) for end in column.bounds)
+        cuts = _cuts(f"bins[{name!r}]", low, high, grid.step, wanted)
+        wider = read.columns[name]
+        gap = None
+        if name in missing:
+            assert isinstance(wider, Bounded)
+            gap = round(Fraction(wider.fill) / grid.step)
+        found.append(FineCells(name, kind, cuts, high, grid.step, missing=gap))
     if given:
         raise InvalidValue("bins", sorted(given), "names of columns of the schema")
     return tuple(found)
+
+
+def _label_cells(
+    name: str, column: Column, labels: tuple[str, ...], has_missing: bool
+) -> FineCells:
+    if len(labels) > MOST_CELLS:
+        raise InvalidValue(f"columns.{name}", len(labels), f"at most {MOST_CELLS} labels")
+    texts = tuple(map(str, labels))
+    return FineCells(
+        name,
+        "boolean" if isinstance(column, Boolean) else "label",
+        tuple(range(len(texts))),
+        len(texts) - 1,
+        labels=texts,
+        missing=texts.index(_MISSING) if has_missing else None,
+        other=texts.index(column.other) if isinstance(column, Categorical) else None,
+    )
 
 
 def _cuts(argument: str, low: int, high: int, step: Fraction, wanted: object) -> tuple[int, ...]:
@@ -247,6 +372,8 @@ def group_cells(
     projected = project(noisy, total)
     single = np.zeros(cells.size, dtype=bool)
     single[list(alone)] = True
+    if cells.missing_cell is not None:
+        single[cells.missing_cell] = True
     if cells.labels is not None:
         rare = (noisy < _BELIEVED * stddev) & ~single
         group_of = np.cumsum(~rare) - 1
@@ -302,6 +429,8 @@ def group_names(cells: FineCells, groups: Groups) -> list[str]:
 
 def cell_of(argument: str, cells: FineCells, schema: Schema, value: Any) -> int:
     """Return the fine cell of a public value; one that is not in the domain raises."""
+    if value is None and cells.missing_cell is not None:
+        return cells.missing_cell
     column = schema.columns[cells.name]
     read = column.read_object(value)
     strange = cells.kind == "label" and str(value) not in (cells.labels or ())

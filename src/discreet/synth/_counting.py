@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet.data import import_arrow
 from discreet.synth._cells import FineCells, Groups
 from discreet.synth._tree import Columns, count_cells
 
@@ -125,11 +126,24 @@ def count_part(part: Any, *, recipe: Recipe) -> bytes:
             kept = some.column(_RANK).to_numpy() <= recipe.most_rank
         codes = []
         for name, cells, lookup in zip(recipe.names, recipe.cells, lookups, strict=True):
-            stored = some.column(name).to_numpy()
-            code = cells.encode((stored if kept is None else stored[kept]).astype(np.int64))
+            code = _encode(some.column(name), cells)
+            code = code if kept is None else code[kept]
             codes.append(code if lookup is None else lookup[code])
         _count_rows(codes, sizes, recipe.sets, counts)
     return b"".join(one.astype("<i8").tobytes() for one in counts)
+
+
+def _encode(column: Any, cells: FineCells) -> NDArray[np.int64]:
+    """Return the fine cells of a stored column, of integers or of texts."""
+    pa = import_arrow("pyarrow")
+    if pa.types.is_integer(column.type):
+        return cells.encode(column.to_numpy().astype(np.int64))
+    coded = column.cast(pa.string()).combine_chunks().dictionary_encode()
+    if isinstance(coded, pa.ChunkedArray):
+        coded = coded.combine_chunks()
+    codes: NDArray[np.int64] = coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    known = cells.encode_texts(coded.dictionary.to_pylist())
+    return known[codes] if known.size else codes
 
 
 def _count_rows(

@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, TypeVar, final
 
 import numpy as np
 
 from discreet import _validate
-from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.data import Schema, import_arrow
-from discreet.errors import InvalidValue, NotApplicable, SchemaError
-from discreet.learn import digest_model, read_model, write_model, write_model_files
+from discreet.errors import InvalidValue, SchemaError
+from discreet.learn import digest_model
 from discreet.privacy import Relation
 from discreet.randomness import source as random_source
-from discreet.synth._budget import GaussianBudget
 from discreet.synth._cells import Groups, cell_of, group_names
+from discreet.synth._constraints import Interval
 from discreet.synth._fitting import Measurement
+from discreet.synth._released import Released
 from discreet.synth._sampling import sample_rows
+from discreet.synth._spending import Spending
 from discreet.synth._tree import Columns, JunctionTree, count_cells
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from discreet.ledger import Charge
     from discreet.synth._plan import SynthesisPlan
+
+Finished = TypeVar("Finished")
 
 _MOST_ASKED = 1 << 24
 _MOST_ROWS = 1 << 32
@@ -57,7 +59,7 @@ class Marginal:
 
 @final
 @dataclass(frozen=True, eq=False)
-class SyntheticModel:
+class SyntheticModel(Released):
     """A distribution over rows of a schema, learned privately; made by ``SynthesisPlan.run``.
 
     ``total`` is the noisy number of rows. ``certificate_`` is the guarantee.
@@ -71,13 +73,6 @@ class SyntheticModel:
     conditionals: tuple[NDArray[np.float64], ...]
     measured: tuple[Measurement, ...]
     certificate: Certificate | None = None
-
-    @property
-    def certificate_(self) -> Certificate:
-        """The guarantee."""
-        if self.certificate is None:
-            raise NotApplicable("this model has no certificate")
-        return self.certificate
 
     @property
     def schema(self) -> Schema:
@@ -123,12 +118,17 @@ class SyntheticModel:
         rows = round(self.total) if n is None else n
         _validate.integer("n", rows, at_least=0, at_most=_MOST_ROWS)
         bits = random_source(insecure_seed=seed)
-        conditionals, shares = self._given(given or {})
+        cells, rules = self.plan.cells, self.plan.constraints
+        conditionals, shares, intervals = self._given(given or {})
         codes = sample_rows(self.tree, conditionals, rows, bits)
-        found: dict[str, Any] = {}
-        for at, cells in enumerate(self.plan.cells):
-            held = replace(self.groups[at], share=shares[at]) if at in shares else self.groups[at]
-            found[cells.name] = cells.decode(held.draw(codes[at], bits), bits)
+        held = [replace(one, share=shares.get(at, one.share)) for at, one in enumerate(self.groups)]
+
+        def draw(at: int, some: NDArray[np.int64] | slice) -> NDArray[np.int64]:
+            return cells[at].draw(held[at].draw(codes[at][some], bits), bits)
+
+        stored = {at: draw(at, slice(None)) for at in range(len(cells))}
+        rules.put_in_order(stored, codes, intervals, draw)
+        found: dict[str, Any] = {one.name: one.decode(stored[at]) for at, one in enumerate(cells)}
         pa = import_arrow("pyarrow")
         if self.schema.person is not None:
             found[self.schema.person] = pa.array(np.arange(rows, dtype=np.int64))
@@ -136,10 +136,14 @@ class SyntheticModel:
 
     def _given(
         self, given: Mapping[str, Any]
-    ) -> tuple[Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]]]:
-        """Return the conditionals given some values, and the shares of fine cells given them."""
+    ) -> tuple[
+        Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]], list[Interval | None]
+    ]:
+        """Return the conditionals given some values, and the shares and ends of groups then."""
+        rules = self.plan.constraints
+        intervals = [rules.interval(at, one) for at, one in enumerate(self.groups)]
         if not given:
-            return self.conditionals, {}
+            return self.conditionals, {}, intervals
         with np.errstate(divide="ignore"):
             potentials = [
                 np.log(table).reshape(node.shape)
@@ -153,6 +157,11 @@ class SyntheticModel:
             values = value if isinstance(value, list | tuple | set | frozenset) else [value]
             for one in values:
                 wanted[cell_of(f"given[{name!r}]", cells, self.schema, one)] = True
+            if intervals[at] is not None:
+                if np.count_nonzero(np.diff(wanted.astype(np.int8), prepend=0) == 1) > 1:
+                    expected = "one value, or neighbouring ones, of a column in order"
+                    raise InvalidValue("given", value, expected)
+                intervals[at] = rules.interval(at, held, wanted)
             inside = np.where(wanted, held.share, 0.0)
             mass = held.join(inside)
             if not mass.any():  # the noise left nothing of what is asked for
@@ -165,12 +174,18 @@ class SyntheticModel:
             _, shape = self.tree.axes_in(home, (at,))
             with np.errstate(divide="ignore"):
                 potentials[home] = potentials[home] + np.log(mass).reshape(shape)
+        for pair, mask in rules.order_masks(intervals):
+            home = self.tree.home(pair)
+            assert home is not None
+            order, shape = self.tree.axes_in(home, pair)
+            turned = mask if order == pair else mask.T
+            potentials[home] = np.where(turned.reshape(shape), -np.inf, potentials[home])
         log_z, conditionals = self.tree.infer(potentials, overwrite=True)
         if math.isinf(log_z):
             raise InvalidValue(
                 "given", dict(given), "values that the model holds possible together"
             )
-        return conditionals, shares
+        return conditionals, shares, intervals
 
     # --- tables -------------------------------------------------------------------------
 
@@ -226,7 +241,7 @@ class SyntheticModel:
 
     def _tables(self) -> list[Measurement]:
         """Return all measured tables, those of single columns first."""
-        singles = measured_columns(self.groups, self.histograms, self.plan.budget.column_stddev)
+        singles = measured_columns(self.groups, self.histograms, self.plan.gaussian.column_stddev)
         return [*singles, *self.measured]
 
     def _position(self, name: object) -> int:
@@ -259,36 +274,6 @@ class SyntheticModel:
         for at, one in enumerate(self.measured):
             arrays[f"table_{at}"] = one.values
         return head, arrays
-
-    def save(self, path: str | Path) -> None:
-        """Write the model to one file of arrays and JSON, atomically and without pickle."""
-        head, arrays = self._contents()
-        head["certificate"] = self.certificate_.to_json()
-        write_model(path, kind=type(self).__name__, head=head, arrays=arrays)
-
-    def save_directory(self, path: str | Path) -> None:
-        """Write model, schema and certificate to a new directory, or nothing.
-
-        Raises
-        ------
-        FileUnusable
-            If there is something of that name, or it cannot be written.
-
-        """
-        with new_directory(path) as draft:
-            write_model_files(draft, self)
-
-    @classmethod
-    def load(cls, path: str | Path) -> SyntheticModel:
-        """Read a model that :meth:`save` wrote.
-
-        Raises
-        ------
-        SchemaError
-            If the file is damaged, of another version, or not what its certificate is of.
-
-        """
-        return cls._from_file(*read_model(path, kind=cls.__name__))
 
     @classmethod
     def _from_file(
@@ -344,11 +329,11 @@ class SyntheticModel:
                 raise ValueError("a table that is not that of its columns")
 
     @classmethod
-    def _stated_plan(cls, certificate: Certificate) -> GaussianBudget:
+    def _stated_plan(cls, certificate: Certificate) -> Spending:
         """Return what has the loss that a certificate's plan states, computed again."""
         try:
-            return GaussianBudget.from_json(certificate.plan, certificate.loss.relation)
-        except (KeyError, TypeError) as error:
+            return Spending.from_json(certificate.plan, certificate.loss.relation)
+        except (KeyError, TypeError, ValueError) as error:
             raise SchemaError(f"the plan of a synthesis cannot be read: {error}") from None
 
 
@@ -371,9 +356,11 @@ def measured_columns(
     ]
 
 
-def finish(
-    model: SyntheticModel, certificate: Certificate, charge: Charge | None
-) -> SyntheticModel:
+def finish(model: Finished, certificate: Certificate, charge: Charge | None) -> Finished:
     """Return the model with its certificate, and have the ledger record both."""
-    digest = digest_model(type(model).__name__, *model._contents())
-    return replace(model, certificate=replace(certificate, model_digest=digest).paid_by(charge))
+    held: Any = model
+    digest = digest_model(type(held).__name__, *held._contents())
+    made: Finished = replace(
+        held, certificate=replace(certificate, model_digest=digest).paid_by(charge)
+    )
+    return made

@@ -14,15 +14,14 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.privacy import Loss, Relation
+from discreet.synth._adaptive import METHODS
 from discreet.synth._model import Marginal, SyntheticModel
-from discreet.synth._plan import OneShot, SynthesisPlan
+from discreet.synth._plan import SynthesisPlan
 
 if TYPE_CHECKING:
     from discreet.certificate import Certificate
     from discreet.data import Schema
     from discreet.ledger import Ledger
-
-METHODS = ("oneshot",)
 
 
 @final
@@ -39,12 +38,12 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
     schema
         What is public about the table. Nothing is read off the data.
     method
-        ``"oneshot"``.
+        ``"oneshot"``, ``"mst"`` or ``"aim"``.
     target
         The column that matters most; that of the schema by default.
     relation
         ``"add_remove"`` or ``"replace"``.
-    groups, max_cells, bins, forbid
+    groups, max_cells, bins, forbid, ordered, missing
         As for :class:`OneShot`.
     insecure_seed
         For tests only: the noise can be computed from it.
@@ -71,6 +70,8 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
         max_cells: int = 8_000,
         bins: Mapping[str, Any] | None = None,
         forbid: Sequence[Mapping[str, Any]] = (),
+        ordered: Sequence[Sequence[str]] = (),
+        missing: Sequence[str] = (),
         insecure_seed: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -83,19 +84,23 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
         self.max_cells = max_cells
         self.bins = bins
         self.forbid = forbid
+        self.ordered = ordered
+        self.missing = missing
         self.insecure_seed = insecure_seed
 
     def planned(self) -> SynthesisPlan:
         """Return the plan that :meth:`fit` will run; it follows from public facts alone."""
-        _validate.one_of("method", self.method, METHODS)
+        _validate.one_of("method", self.method, tuple(METHODS))
         if self.schema is None:
             raise InvalidValue("schema", None, "a Schema: domains are not read off the data")
-        how = OneShot(
+        how = METHODS[self.method](
             target=self.target,
             groups=self.groups,
             max_cells=self.max_cells,
             bins=dict(self.bins or {}),
             forbid=tuple(self.forbid),
+            ordered=tuple(self.ordered),
+            missing=tuple(self.missing),
         )
         return how.plan(self.schema, epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 

@@ -9,6 +9,7 @@ does no harm.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -77,6 +78,14 @@ class DecomposableGraph:
             if len(later) == len(left):
                 return
             left = later
+
+    def joined(self, columns: Columns, *, most_cells: int) -> DecomposableGraph | None:
+        """Return a graph in which some columns stand together, or None if that does not fit."""
+        grown = DecomposableGraph(self._sizes)
+        grown._near = list(self._near)
+        pairs = list(itertools.combinations(columns, 2))
+        grown.grow(pairs, most_cells=most_cells)
+        return grown if all(grown._near[u] >> v & 1 for u, v in pairs) else None
 
     def cliques(self) -> list[Columns]:
         """Return the maximal cliques, by maximum cardinality search."""

@@ -99,6 +99,7 @@ def test_measures_are_those_of_the_definitions(rows: list[tuple[str, str, str, s
 
 
 @given(small_tables, st.randoms(use_true_random=False))
+@pytest.mark.slow
 def test_the_order_of_rows_does_not_matter(rows: list[tuple[str, ...]], chance: object) -> None:
     shuffled = list(rows)
     chance.shuffle(shuffled)  # type: ignore[attr-defined]

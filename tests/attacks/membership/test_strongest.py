@@ -171,10 +171,10 @@ def test_too_few_models_are_refused_before_any_is_trained() -> None:
         world.train(np.arange(100), 3), world.records, world.labels, members=np.arange(200) < 100
     )
     alone = ShadowPool(world.records, world.labels, train, models=1, seed=1)
-    with pytest.raises(InvalidValue, match="none without it"):
+    with pytest.raises(InvalidValue, match="only 0 without it"):
         strongest_of_three(seen, alone)
     bare = ShadowPool(world.records, world.labels, train, models=4, seed=1, pairs=False)
-    with pytest.raises(InvalidValue, match="none without it"):
+    with pytest.raises(InvalidValue, match="only 0 without it"):
         rmia_source.check_rmia_models(bare.inclusion)
     with pytest.raises(InvalidValue, match="only 0 without it"):
         lira_source.check_lira_models(bare.inclusion)

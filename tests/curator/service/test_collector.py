@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import warnings
@@ -12,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from discreet.certificate import Certificate
 from discreet.curator.service import Collector, create_collector, run_collector
@@ -112,6 +116,110 @@ def test_threads_count_every_report_once(collector: Collector) -> None:
     assert done.count("counted") == 20
     assert done.count("counted before") == 40
     assert collector.summary()["reports"] == 20
+
+
+def batch(client: TestClient, listed: object):
+    return client.post("/v1/batches", json={"reports": listed})
+
+
+def test_a_batch_of_a_relay_is_answered_one_by_one(collector: Collector) -> None:
+    tokens = collector.admit_each(3, 2)
+    bodies = [base64.b64encode(report()).decode() for _ in range(5)]
+    with TestClient(create_collector(collector, rate=1000, burst=1000)) as client:
+        listed = [
+            [tokens[0], 1, bodies[0]],
+            [tokens[0], 1, bodies[0]],  # twice in one batch
+            [tokens[1], 1, bodies[1]],
+            [tokens[1], 3, bodies[2]],
+            [tokens[2], 1, base64.b64encode(b"noise").decode()],
+            ["nonsense", 1, bodies[3]],
+        ]
+        seen = ["counted", "counted before", "counted", "above her budget", "wrong length"]
+        assert batch(client, listed).json() == {"results": [*seen, "no such token"]}
+        again = batch(client, listed).json()["results"]
+        assert again == ["counted before"] * 3 + [*seen[3:], "no such token"]
+        for wrong in (None, {}, "text", [], [[]], [["a"]], [[1, 1, ""]], [["a", True, ""]],
+                      [["a", 10**30, ""]], [["a", 1, "%"]], [["a", 1, 5]], [7]):  # fmt: skip
+            assert batch(client, wrong).status_code == 400
+        assert client.post("/v1/batches", content=b"[" * 5000).status_code == 400
+        many = batch(client, [["a", 1, ""]] * 1001)
+        assert many.status_code == 413
+        assert client.post("/v1/batches", content=bytes(10**6)).status_code == 413
+    found = collector.summary()
+    assert found["reports"] == 2
+    assert found["spent"] == [
+        {"reports": 0, "epsilon": "0", "people": 1},
+        {"reports": 1, "epsilon": "2", "people": 2},
+    ]
+    with pytest.raises(InvalidValue, match="people"):
+        collector.admit_each(0)
+
+
+def test_a_disk_that_is_full_loses_nothing(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens, body = collector.admit_each(2), report()
+
+    class Full:
+        """A connection whose second insert fails, as on a full disk."""
+
+        def __init__(self, base: sqlite3.Connection) -> None:
+            self.base, self.inserts = base, 0
+
+        def __enter__(self) -> None:
+            self.base.__enter__()
+
+        def __exit__(self, *error: object) -> object:
+            return self.base.__exit__(*error)
+
+        def execute(self, statement: str, *given: object) -> object:
+            self.inserts += statement.startswith("INSERT INTO reports")
+            if self.inserts == 2:
+                raise sqlite3.OperationalError("database or disk is full")
+            return self.base.execute(statement, *given)
+
+        def executemany(self, *given: object) -> object:
+            return self.base.executemany(*given)
+
+    whole = collector._base
+    monkeypatch.setattr(collector, "_base", Full(whole))
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        collector.take_each([(token, 1, body) for token in tokens])
+    monkeypatch.setattr(collector, "_base", whole)
+    assert collector.summary()["reports"] == 0  # neither on the disk nor counted
+    assert collector.take_each([(token, 1, body) for token in tokens]) == ["counted"] * 2
+
+
+def sent_in_all(collector: Collector) -> int:
+    return sum(sent * people for sent, people in collector.spending().items())
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_whatever_is_sent_is_answered_and_counted(
+    collector: Collector, data: st.DataObject
+) -> None:
+    """Reports of other versions, plans and lengths, forged ones, tokens and numbers of any kind."""
+    good, token = report(), collector.admit(2)
+    other = st.sampled_from([
+        good, good[:-1], good + b"x", b"", good[:2] + b"\x02" + good[3:],
+        FrequencyOracle(["tea", "coffee", "milk"], 1).client().randomize("tea"),
+        FrequencyOracle(["tea", "coffee"], 2).client().randomize("tea"),
+    ])  # fmt: skip
+    flips = st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)).map(
+        lambda at: good[: at[0]] + bytes([at[1]]) + good[at[0] + 1 :]
+    )
+    bodies = other | flips | st.binary(max_size=40)
+    tokens = st.just(token) | st.text(max_size=90) | st.just(token[:-1] + "g")
+    numbers = st.integers(-(10**9), 10**9) | st.integers(0, 3)
+    reports = data.draw(st.lists(st.tuples(tokens, numbers, bodies), max_size=12))
+    before, refused = sent_in_all(collector), sum(collector.refused.values())
+    answers = collector.take_each(reports)
+    assert len(answers) == len(reports)
+    counted, again = answers.count("counted"), answers.count("counted before")
+    assert counted <= 2  # her budget
+    assert sent_in_all(collector) == before + counted
+    assert sum(collector.refused.values()) == refused + len(answers) - counted - again
 
 
 KILLED = """

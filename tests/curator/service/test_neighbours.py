@@ -136,6 +136,7 @@ def test_the_list_holds_answers_and_refusals(pair: list[tuple[Study, Local]]) ->
     assert statuses.count(200) >= 12
 
 
+@pytest.mark.slow
 def test_a_source_full_of_nonsense_is_served_all_the_same(tmp_path: Path) -> None:
     rows: list[Any] = [
         ("p1", "", ""),

@@ -6,30 +6,11 @@ from typing import Any
 
 import httpx
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
-from schemathesis.checks import (
-    not_a_server_error,
-)
-from schemathesis.specs.openapi.checks import (
-    content_type_conformance,
-    negative_data_rejection,
-    response_schema_conformance,
-    status_code_conformance,
-    unsupported_method,
-)
 
 from curator.service.studies import Local, Study, in_process, make_study
 from discreet.ledger import Ledger
 
-CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_schema_conformance,
-    negative_data_rejection,
-    unsupported_method,
-]
 SCHEMAS = "#/components/schemas/"
 OPERATIONS = [
     ("GET", "/health"),
@@ -78,24 +59,20 @@ def shallow(document: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def schema(client: Local) -> Any:
-    document = httpx.get(f"{client.url}/openapi.json").json()
-    return schemathesis.openapi.from_dict(shallow(document))
+def document(client: Local) -> Any:
+    return httpx.get(f"{client.url}/openapi.json").json()
 
 
-@pytest.mark.slow
-def test_every_operation_is_listed_here(schema: Any) -> None:
+def test_every_operation_is_listed_here(document: Any) -> None:
     found = {
-        (method.upper(), path)
-        for path, methods in schema.raw_schema["paths"].items()
-        for method in methods
+        (method.upper(), path) for path, methods in document["paths"].items() for method in methods
     }
     assert found == set(OPERATIONS)
 
 
-def test_every_operation_but_health_needs_a_token(schema: Any, client: Local) -> None:
+def test_every_operation_but_health_needs_a_token(document: Any, client: Local) -> None:
     for method, path in OPERATIONS:
-        described = schema.raw_schema["paths"][path][method.lower()]
+        described = document["paths"][path][method.lower()]
         filled = path.format(dataset="people", entry=1, token="0" * 16)
         bare = httpx.request(method, client.url + filled, json={})
         if path == "/health":
@@ -108,14 +85,41 @@ def test_every_operation_but_health_needs_a_token(schema: Any, client: Local) ->
         assert bare.status_code == 401
 
 
+# Schemathesis takes a second to import and seconds to make up bad values for an operation.
+
+
+@pytest.fixture(scope="module")
+def schema(document: Any) -> Any:
+    import schemathesis
+
+    return schemathesis.openapi.from_dict(shallow(document))
+
+
+def checks() -> list[Any]:
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.specs.openapi import checks as described
+
+    return [
+        not_a_server_error,
+        described.status_code_conformance,
+        described.content_type_conformance,
+        described.response_schema_conformance,
+        described.negative_data_rejection,
+        described.unsupported_method,
+    ]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("holder", ["ann", "owner"])
 @pytest.mark.parametrize(("method", "path"), OPERATIONS, ids=lambda value: str(value))
 def test_whatever_is_sent_is_answered_as_documented(
     schema: Any, client: Local, study: Study, method: str, path: str, holder: str
 ) -> None:
+    from schemathesis import GenerationMode
+
     operation = schema[path][method]
     strategy = operation.as_strategy()
-    fuzzy = operation.as_strategy(generation_mode=schemathesis.GenerationMode.NEGATIVE)
+    fuzzy = operation.as_strategy(generation_mode=GenerationMode.NEGATIVE)
     sent = 0
 
     def send(case: Any) -> None:
@@ -123,7 +127,7 @@ def test_whatever_is_sent_is_answered_as_documented(
         sent += 1
         answer = case.call(base_url=client.url, headers=study.token(holder))
         if answer.status_code != 413:  # documented, but no refusal in the eyes of schemathesis
-            case.validate_response(answer, checks=CHECKS)
+            case.validate_response(answer, checks=checks())
 
     def send_to_people(case: Any) -> None:
         if sent % 2 and "dataset" in (case.path_parameters or {}):
@@ -139,6 +143,7 @@ def test_whatever_is_sent_is_answered_as_documented(
     assert sent >= 1
 
 
+@pytest.mark.slow
 def test_the_ledger_is_sound_after_all_that(client: Local, study: Study) -> None:
     with Ledger.open(study.place, read_only=True) as ledger:
         assert ledger.verify().ok

@@ -3,6 +3,8 @@
 import shutil
 import socket
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +20,7 @@ from discreet.curator.service._bodies import DAMAGED, FULL, problem_of
 from discreet.errors import LedgerCorrupt, LedgerError, LedgerFull
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
-from ledger.tampering import database_of, tamper
+from ledger.tampering import database_of, query, tamper
 
 
 @pytest.fixture
@@ -110,6 +112,62 @@ def test_a_ledger_that_is_deleted_while_served_is_damaged(
         for answer in (asked, service.get("/health")):
             assert (answer.status_code, answer.json()["kind"]) == (503, "damaged")
             assert study.place not in answer.text
+
+
+def flip(place: str, old: bytes, new: bytes) -> None:
+    """Change bytes on the disk, by another process: to close the file here would drop locks."""
+    script = (
+        "import sys\nold, new = map(bytes.fromhex, sys.argv[1:3])\nfor name in sys.argv[3:]:\n"
+        " with open(name, 'r+b') as file:\n  held = file.read()\n  file.seek(0)\n"
+        "  file.write(held.replace(old, new))"
+    )
+    names = [
+        str(path) for path in Path(place).glob("ledger-*.sqlite*") if path.suffix[-3:] != "shm"
+    ]
+    subprocess.run([sys.executable, "-c", script, old.hex(), new.hex(), *names], check=True)
+
+
+def test_bytes_flipped_under_a_service_never_leave_as_an_answer(study: Study) -> None:
+    """Pages that SQLite holds are still right; what is read from the disk is refused."""
+    address, body = "/v1/datasets/people/ask", {"query": COUNT}
+    with in_process(study) as service:
+        given = service.post(address, headers=study.token("ann"), json=body)
+        value = given.json()["value"]
+        shown = f'"value": {value}'.encode()
+        flip(study.place, shown, shown[:-1] + (b"1" if shown[-1:] != b"1" else b"2"))
+        for _ in range(3):
+            again = service.post(address, headers=study.token("ann"), json=body)
+            if again.status_code == 200:
+                assert again.json()["value"] == value
+            else:
+                assert (again.status_code, again.json()["kind"]) == (503, "damaged")
+                assert str(value) not in again.text
+    with in_process(study) as service:
+        again = service.post(address, headers=study.token("ann"), json=body)
+        assert (again.status_code, again.json()["kind"]) == (503, "damaged")
+    with Ledger.open(study.place, read_only=True) as book:
+        assert book.show("people").budget.charges == 1
+
+
+def test_bytes_flipped_in_the_chain_stop_a_running_service(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_operations, "_VERDICT_HOLDS", 0.0)
+    ask_once(study)
+    [(text,)] = query(study.place, "SELECT text FROM entries WHERE kind = 'charge'")
+    spoilt = text.replace("1/10", "1/90")
+    with in_process(study) as service:
+        flip(study.place, text.encode(), spoilt.encode())
+        end = time.monotonic() + 60
+        while (health := service.get("/health")).status_code == 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        asked = {"query": {**COUNT, "epsilon": "1/7"}}
+        answer = service.post("/v1/datasets/people/ask", headers=study.token("ann"), json=asked)
+        for one in (health, answer):
+            assert (one.status_code, one.json()["kind"]) == (503, "damaged")
+    with Ledger.open(study.place, read_only=True) as book:
+        assert book.show("people").budget.charges == 1
 
 
 def test_a_head_without_end_is_cut_off(study: Study) -> None:

@@ -24,7 +24,16 @@ def either_way(request, monkeypatch):
     """Buffers of one step are filled in the background, or at need where no core is free."""
     cores = 1 if request.param == "at need" else 1_000
     monkeypatch.setattr(noise_module, "_usable_cores", lambda: cores)
+    monkeypatch.setattr(noise_module, "_WORTH_A_THREAD", 0)
     return request.param
+
+
+def test_little_noise_is_drawn_without_a_thread(monkeypatch):
+    monkeypatch.setattr(noise_module, "_usable_cores", lambda: 1_000)
+    small, large = bank((3,)), bank((1 << 15,))
+    small.prepare(0), large.prepare(0)
+    assert not small._worker._threads
+    assert large._worker._threads
 
 
 def bank(*shapes, stddev=2.0, dtype=torch.float32, **options):
@@ -194,6 +203,7 @@ def test_a_seeded_bank_does_not_depend_on_who_fills_it(monkeypatch):
 
     def values(cores):
         monkeypatch.setattr(noise_module, "_usable_cores", lambda: cores)
+        monkeypatch.setattr(noise_module, "_WORTH_A_THREAD", 0)
         made = bank((20,), stream=NormalStream(source=source(insecure_seed=4)))
         found = []
         for _ in range(6):

@@ -451,6 +451,31 @@ def test_tensors_from_outside_are_stated_unless_declared(losses):
     assert facts(run_of(losses, public=[WEIGHT])) == {}
 
 
+class Telling(nn.Module):
+    """Leaves what its layers made where the loop finds it."""
+
+    def __init__(self, cut):
+        super().__init__()
+        self.first, self.last = nn.Linear(FEATURES, 4), nn.Linear(4, CLASSES)
+        self.cut = cut
+
+    def forward(self, x):
+        hidden = self.first(x)
+        self.hidden = hidden.detach() if self.cut else hidden
+        return self.last(hidden.relu())
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_what_the_model_made_in_its_forward_pass_is_not_from_outside(cut):
+    private, optimizer = wrap(Telling(cut), plan(steps=3))
+    for x, y in private.batches(data(64)):
+        outputs = private.model(x)
+        private.backward(each(outputs, y) + private.model.hidden.square().mean(1))
+        optimizer.step()
+    assert facts(private.certificate()) == {}
+    private.detach()
+
+
 @pytest.mark.parametrize("losses", OUTSIDERS.values(), ids=OUTSIDERS)
 @pytest.mark.parametrize("only", [3, 5])
 def test_tensors_from_outside_are_seen_in_every_step(losses, only):

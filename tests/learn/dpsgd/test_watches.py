@@ -289,6 +289,60 @@ def test_a_drawn_look_finds_what_the_calls_do_not_show(monkeypatch):
     private.detach()
 
 
+class Thawing(nn.Module):
+    """Mixes its batch while one of its parts is not in training mode; the calls are the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.inner = nn.Identity(), network()
+
+    def forward(self, inputs):
+        share = 0.0 if self.part.training else 0.5
+        return self.inner(inputs + share * functional.softmax(inputs, 0))
+
+
+def change_flags(monkeypatch):
+    """Train two steps, switch a part to eval() and take another step; no look is drawn."""
+    monkeypatch.setattr(watches, "draw_look", lambda: False)
+    model = Thawing()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = dpsgd.make_private(model, optimizer, plan(steps=6), isolation="vouched")
+    private._record.isolation, private._record.probed = "checked", torch.zeros(1, FEATURES)
+    batches = private.batches(data(64))
+    run_until(private, optimizer, 2, batches)
+    before = [p.detach().clone() for p in model.parameters()]
+    model.part.eval()
+    try:
+        run_until(private, optimizer, 1, batches)
+    finally:
+        same = all(map(torch.equal, before, model.parameters()))
+        batches.close()
+        private.detach()
+    return same
+
+
+def test_a_change_of_train_flags_between_steps_is_looked_at_before_the_step_is_clipped(monkeypatch):
+    with pytest.raises(PlanViolation, match="otherwise than when it was tried out"):
+        change_flags(monkeypatch)
+
+
+def test_without_a_look_at_the_flags_such_a_step_is_taken(monkeypatch):
+    """The planted fault: flags that were never seen count as known."""
+
+    class Known(set):
+        def __contains__(self, flags):
+            return True
+
+    opened = watches.LayoutWatch.opened
+
+    def forgetful(watch, batch):
+        watch._flags = Known()
+        opened(watch, batch)
+
+    monkeypatch.setattr(watches.LayoutWatch, "opened", forgetful)
+    assert not change_flags(monkeypatch)
+
+
 def test_the_certificate_says_which_steps_were_looked_at(monkeypatch):
     monkeypatch.setattr(watches, "draw_look", lambda: private.steps_taken in (2, 5))
     model = network()

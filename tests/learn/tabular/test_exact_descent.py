@@ -159,7 +159,7 @@ def test_noise_has_the_planned_deviation():
     """No rows: everything released is noise. Chi-square bounds with false alarm below 1e-9."""
     facts = plan(features=60, norm=7.0)
     empty = descent.raw_rows(np.zeros((0, 60)), norm=7.0)
-    matrix = descent.noisy_moments(empty, facts, source(insecure_seed=5))
+    matrix = descent.noisy_moments(descent.exact_gram(empty), facts, source(insecure_seed=5))
     draws = matrix[np.triu_indices(61)] * facts.rows * descent.RAW_STEPS**2 / facts.moment_stddev
     ratio = float(np.mean(draws**2))
     spread = 6.5 * math.sqrt(2.0 / draws.size)
@@ -173,7 +173,8 @@ def test_weights_stay_where_scores_are_exact(outputs):
     """Even when the noise is far larger than the signal."""
     facts = plan(epsilon=1e-3, rows=10, outputs=outputs, steps=30, total_step_size=1000.0)
     rows = descent.raw_rows(np.random.default_rng(0).uniform(-1, 1, (10, 3)), norm=1.5)
-    done = descent.descend(rows, lambda s, a, b: np.tanh(s), facts, source(insecure_seed=2))
+    sums = descent.HeldRows(rows, lambda s, a, b: np.tanh(s))
+    done = descent.descend(sums, facts, source(insecure_seed=2))
     assert np.all(np.isfinite(done.weights))
     assert done.weights.shape == (4, outputs)
     assert done.clip_norm > 0
@@ -192,7 +193,8 @@ def claimed_at_least(noise_share, *, threshold):
         found = 0
         for run in range(1500):
             bits = source(insecure_seed=run + 1500 * present)
-            done = descent.descend(rows, lambda s, a, b: np.full_like(s, -9.0), facts, bits)
+            sums = descent.HeldRows(rows, lambda s, a, b: np.full_like(s, -9.0))
+            done = descent.descend(sums, facts, bits)
             scale = facts.gradient_stddev / GRADIENT_STEPS
             step = (
                 facts.total_step_size

@@ -6,6 +6,7 @@ search was developed on them and their inputs were found by trial, so what is sh
 estimate of how often faults of other kinds are found.
 """
 
+from discreet.audit.zoo import _synthesis  # noqa: F401 - registers its specimens
 from discreet.audit.zoo._bundled import bundled
 from discreet.audit.zoo._specimens import SPECIMENS, Specimen
 

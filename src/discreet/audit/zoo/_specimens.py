@@ -105,7 +105,7 @@ class Specimen:
 SPECIMENS: dict[str, Specimen] = {}
 
 
-def _specimen(
+def specimen(
     name: str, first: Any, second: Any, about: str, *, broken: bool = True, **settings: Any
 ) -> Callable[[Draw], Draw]:
     """Put a way to draw into ``SPECIMENS``, with its inputs and its claim (epsilon = 1)."""
@@ -144,19 +144,19 @@ def _count(records: tuple[int, ...], count: int, source: Source, *, scale: Fract
     return sum(records) + laplace_noise(scale, count, source)
 
 
-@_specimen("laplace", (), (1,), "count with Lap(1/epsilon)", broken=False)
+@specimen("laplace", (), (1,), "count with Lap(1/epsilon)", broken=False)
 def laplace_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     """A count of ones with Lap(1)."""
     return _count(records, count, source, scale=1)
 
 
-@_specimen("laplace-halved-noise", (), (1,), "half of the noise that is due")
+@specimen("laplace-halved-noise", (), (1,), "half of the noise that is due")
 def laplace_halved(records: tuple[int, ...], count: int, source: Source) -> Any:
     """The same with Lap(1/2)."""
     return _count(records, count, source, scale=Fraction(1, 2))
 
 
-@_specimen(
+@specimen(
     "sum-replace",
     (-1,),
     (1,),
@@ -169,7 +169,7 @@ def sum_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     return _count(records, count, source, scale=2)
 
 
-@_specimen(
+@specimen(
     "sum-sensitivity-off-by-two",
     (-1,),
     (1,),
@@ -181,14 +181,14 @@ def sum_off_by_two(records: tuple[int, ...], count: int, source: Source) -> Any:
     return _count(records, count, source, scale=1)
 
 
-@_specimen("histogram", (), (1,), "noise of its own in each cell", broken=False)
+@specimen("histogram", (), (1,), "noise of its own in each cell", broken=False)
 def histogram_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     """Two cells of a histogram with noise of their own; one record is in one of them."""
     cells = np.array([records.count(0), records.count(1)])
     return cells + laplace_noise(1, 2 * count, source).reshape(count, 2)
 
 
-@_specimen(
+@specimen(
     "histogram-noise-reused", (), (1,), "one draw of noise in both cells: the difference is exact"
 )
 def histogram_reused(records: tuple[int, ...], count: int, source: Source) -> Any:
@@ -197,13 +197,13 @@ def histogram_reused(records: tuple[int, ...], count: int, source: Source) -> An
     return cells + laplace_noise(1, count, source)[:, np.newaxis]
 
 
-@_specimen("group-of-three", (), (1, 1, 1), "noise for three records of one person", broken=False)
+@specimen("group-of-three", (), (1, 1, 1), "noise for three records of one person", broken=False)
 def group_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     """A count in which one person may have three records."""
     return _count(records, count, source, scale=3)
 
 
-@_specimen("group-size-ignored", (), (1, 1, 1), "a person with three records gets the noise of one")
+@specimen("group-size-ignored", (), (1, 1, 1), "a person with three records gets the noise of one")
 def group_ignored(records: tuple[int, ...], count: int, source: Source) -> Any:
     """The same count with noise for one record."""
     return _count(records, count, source, scale=1)
@@ -216,7 +216,7 @@ def _textbook_laplace(count: int, source: Source) -> NDArray[np.float64]:
     return np.asarray(np.where(uniform < 0, -magnitude, magnitude))
 
 
-@_specimen("float-on-grid", 0.0, 1.0, "real number, exact noise on a declared grid", broken=False)
+@specimen("float-on-grid", 0.0, 1.0, "real number, exact noise on a declared grid", broken=False)
 def float_on_grid(value: float, count: int, source: Source) -> Any:
     """A real number with exact Laplace noise on a declared grid."""
     return laplace_on_grid(
@@ -224,7 +224,7 @@ def float_on_grid(value: float, count: int, source: Source) -> Any:
     ).values
 
 
-@_specimen(
+@specimen(
     "float-textbook-laplace",
     0.0,
     1.0,
@@ -235,7 +235,7 @@ def float_textbook(value: float, count: int, source: Source) -> Any:
     return value + _textbook_laplace(count, source)
 
 
-@_specimen(
+@specimen(
     "float-noise-rounded-value-not",
     0.0,
     1 / 3,
@@ -246,7 +246,7 @@ def float_rounded_late(value: float, count: int, source: Source) -> Any:
     return value + np.rint(_textbook_laplace(count, source) * 2.0**20) * 2.0**-20
 
 
-@_specimen(
+@specimen(
     "gaussian",
     (),
     (1,),
@@ -260,7 +260,7 @@ def gaussian_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     return _gaussian(records, count, source, stddev=1)
 
 
-@_specimen(
+@specimen(
     "gaussian-halved-noise",
     (),
     (1,),
@@ -276,18 +276,26 @@ def gaussian_halved(records: tuple[int, ...], count: int, source: Source) -> Any
 def _gaussian(
     records: tuple[int, ...], count: int, source: Source, *, stddev: Fraction | int
 ) -> Any:
-    answers = np.full(count, float(sum(records)))
-    return gaussian_on_grid(answers, stddev=stddev, granularity=2.0**-20, source=source).values
+    return draw_normal(sum(records), count, source, stddev=stddev)
 
 
-@_specimen("mean-of-noisy-parts", (), (1,), "sum and size with noise, no error ever", broken=False)
+def draw_normal(
+    answer: int, count: int, source: Source, *, stddev: Fraction | int = 1
+) -> NDArray[np.float64]:
+    """Return an answer with exact Gaussian noise, again and again."""
+    answers = np.full(count, float(answer))
+    noisy = gaussian_on_grid(answers, stddev=stddev, granularity=2.0**-20, source=source)
+    return np.asarray(noisy.values)
+
+
+@specimen("mean-of-noisy-parts", (), (1,), "sum and size with noise, no error ever", broken=False)
 def mean_right(records: tuple[int, ...], count: int, source: Source) -> Any:
     """A sum and a size with noise; their ratio is taken afterwards, and may be anything."""
     noise = laplace_noise(2, 2 * count, source).reshape(count, 2)
     return np.array([sum(records), len(records)]) + noise
 
 
-@_specimen(
+@specimen(
     "mean-error-on-empty", (), (1,), "an error is raised for one neighbour only: the empty data set"
 )
 def mean_or_error(records: tuple[int, ...], count: int, source: Source) -> Any:
@@ -355,7 +363,7 @@ def _sparse_specimen(
     broken: bool = True,
     samples: int = 30_000,
 ) -> None:
-    _specimen(name, *inputs, about, broken=broken, samples=samples)(draw)
+    specimen(name, *inputs, about, broken=broken, samples=samples)(draw)
 
 
 _sparse_specimen(
@@ -412,7 +420,7 @@ _sparse_specimen(
 )
 
 
-@_specimen(
+@specimen(
     "threshold-public",
     (1, 1, 1),
     (1, 1, 1, 12),
@@ -425,7 +433,7 @@ def public_threshold(records: tuple[int, ...], count: int, source: Source) -> An
     return ABOVE_THRESHOLD((len(records),) * QUERIES, count, source, threshold=5)
 
 
-@_specimen(
+@specimen(
     "threshold-from-data",
     (1, 1, 1),
     (1, 1, 1, 12),
@@ -453,13 +461,13 @@ def _response(value: int, count: int, source: Source, *, categories_assumed: int
     return np.where(honest, value, other + (other >= value))
 
 
-@_specimen("k-response", 0, 1, "8-ary randomized response", loss=LN_ODDS, broken=False)
+@specimen("k-response", 0, 1, "8-ary randomized response", loss=LN_ODDS, broken=False)
 def response_right(value: int, count: int, source: Source) -> Any:
     """8-ary randomized response."""
     return _response(value, count, source, categories_assumed=CATEGORIES)
 
 
-@_specimen(
+@specimen(
     "k-response-wrong-k",
     0,
     1,
@@ -471,7 +479,7 @@ def response_wrong_k(value: int, count: int, source: Source) -> Any:
     return _response(value, count, source, categories_assumed=2)
 
 
-def _draw_index(
+def draw_index(
     scores: tuple[int, ...], count: int, source: Source, *, rate: float
 ) -> NDArray[np.int64]:
     """The index i with probability proportional to exp(rate * score), to within 2**-53."""
@@ -481,7 +489,7 @@ def _draw_index(
     return np.minimum(np.searchsorted(shares, uniform, side="right"), len(scores) - 1)
 
 
-@_specimen(
+@specimen(
     "exponential",
     (3, 0, 0, 0),
     (0, 3, 3, 3),
@@ -490,10 +498,10 @@ def _draw_index(
 )
 def exponential_right(scores: tuple[int, ...], count: int, source: Source) -> Any:
     """The exponential mechanism on scores of sensitivity 3: exp(score / (2 * 3))."""
-    return _draw_index(scores, count, source, rate=1 / 6)
+    return draw_index(scores, count, source, rate=1 / 6)
 
 
-@_specimen(
+@specimen(
     "exponential-unnormalised",
     (3, 0, 0, 0),
     (0, 3, 3, 3),
@@ -501,7 +509,7 @@ def exponential_right(scores: tuple[int, ...], count: int, source: Source) -> An
 )
 def exponential_unnormalised(scores: tuple[int, ...], count: int, source: Source) -> Any:
     """The same with exp(score / 2), as if the scores had sensitivity 1."""
-    return _draw_index(scores, count, source, rate=1 / 2)
+    return draw_index(scores, count, source, rate=1 / 2)
 
 
 def _noisy_max(
@@ -511,7 +519,7 @@ def _noisy_max(
     return np.asarray(np.argmax(np.array(scores) + noise, axis=1))
 
 
-@_specimen(
+@specimen(
     "noisy-max", (1,) + (0,) * 9, (0,) + (1,) * 9, "Lap(2/epsilon) on each score", broken=False
 )
 def noisy_max_right(scores: tuple[int, ...], count: int, source: Source) -> Any:
@@ -519,7 +527,7 @@ def noisy_max_right(scores: tuple[int, ...], count: int, source: Source) -> Any:
     return _noisy_max(scores, count, source, scale=2)
 
 
-@_specimen(
+@specimen(
     "noisy-max-half-noise",
     (1,) + (0,) * 9,
     (0,) + (1,) * 9,

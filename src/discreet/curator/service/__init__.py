@@ -10,7 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from discreet.curator.service._collector import Collector, create_collector, run_collector
+from discreet.curator.service._collector import (
+    Collector,
+    create_collector,
+    make_server,
+    run_collector,
+)
 from discreet.curator.service._operations import find_copies, give_budget, open_dataset
 from discreet.curator.service._registry import Registry
 from discreet.curator.service._settings import Settings
@@ -27,6 +32,7 @@ __all__ = [
     "create_collector",
     "find_copies",
     "give_budget",
+    "make_server",
     "open_dataset",
     "run_collector",
     "run_service",

@@ -263,6 +263,10 @@ class Operations:
                 self._check_again = ended + max(_VERDICT_HOLDS, 20.0 * (ended - began))
             finally:
                 self._verifying.release()
+        self._require_sound()
+
+    def _require_sound(self) -> None:
+        """Raise ``LedgerCorrupt`` if the last replay found a fault."""
         if self._fault is not None:
             raise LedgerCorrupt(f"{self._fault}; no question is answered")
 
@@ -278,6 +282,7 @@ class Operations:
         self, holder: Holder, dataset: str, query: Mapping[str, Any], *, key: str | None
     ) -> dict[str, Any]:
         """The answer to a query, charged to the budgets of the holder."""
+        self._require_sound()
         self._visible(holder, dataset)
         assert holder.analyst is not None
         asked = query_from_json(query)

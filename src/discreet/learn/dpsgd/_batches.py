@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd._padding import MOST, Pair, padded_pair
-from discreet.learn.dpsgd._plan import Phase, Plan
+from discreet.learn.dpsgd._plan import TURNS, Phase, Plan
 from discreet.learn.dpsgd._tensors import exchanged
 from discreet.privacy import Relation
 from discreet.randomness import Source, binomial, permutation, uniform_integers
@@ -188,13 +188,19 @@ _LARGE = 4096  # from here on, marking a table of all records is faster than sor
 
 
 def draws(
-    plan: Plan, *, population: int, start: int = 0, source: Source | None = None
+    plan: Plan,
+    *,
+    population: int,
+    start: int = 0,
+    source: Source | None = None,
+    groups: Source | None = None,
 ) -> Iterator[Indices]:
     """The indices of every step from ``start`` on, in ascending order within a step.
 
     ``population`` is the length of the data set. It may differ from ``plan.examples`` only
     where that number is private; then the rate stays that of the plan. Shuffled epochs start
-    at a boundary, see :func:`first_step_after`.
+    at a boundary, see :func:`first_step_after`. Where records take turns, ``groups`` divides
+    them: the same in every part of one run.
     """
     size = _validate.integer("population", population, at_least=0)
     _validate.integer("start", start, at_least=0, at_most=plan.steps)
@@ -202,7 +208,33 @@ def draws(
         raise InvalidValue("population", size, f"the public number of examples {plan.examples}")
     if start != first_step_after(plan, start):
         raise InvalidValue("start", start, "the first step of a shuffled epoch")
-    return _draws(plan, size, start, any_source() if source is None else source)
+    fresh = any_source() if source is None else source
+    if plan.sampler in TURNS:
+        if groups is None and start:
+            raise InvalidValue("groups", None, "the source that divided the records before")
+        return _turns(plan, size, start, fresh, fresh if groups is None else groups)
+    return _draws(plan, size, start, fresh)
+
+
+def _turns(
+    plan: Plan, population: int, start: int, source: Source, groups: Source
+) -> Iterator[Indices]:
+    """The steps of groups that take turns; two steps of one record are a whole round apart."""
+    members = _divide(plan.groups, population, groups)
+    rate = plan.rate_of(plan.phases[0])
+    for step in range(start, plan.steps):
+        group = members[step % plan.groups]
+        if plan.sampler == "cyclic":
+            group = group[PoissonSampler(population=len(group), rate=rate, source=source).draw()]
+        yield group
+
+
+def _divide(parts: int, population: int, source: Source) -> list[Indices]:
+    """Give every index a part of its own choice, independently; each part in ascending order."""
+    chosen = uniform_integers(parts, population, source=source)
+    order = np.argsort(chosen, kind="stable")
+    ends = np.searchsorted(chosen[order], np.arange(parts + 1))
+    return [order[ends[part] : ends[part + 1]] for part in range(parts)]
 
 
 def _draws(plan: Plan, population: int, start: int, source: Source) -> Iterator[Indices]:
@@ -256,11 +288,7 @@ def _epoch(plan: Plan, phase: Phase, population: int, source: Source) -> Iterato
         for start in range(0, batches * size, size):
             yield np.sort(order[start : start + size])
         return
-    chosen = uniform_integers(batches, population, source=source)
-    order = np.argsort(chosen, kind="stable")
-    ends = np.searchsorted(chosen[order], np.arange(batches + 1))
-    for batch in range(batches):
-        yield order[ends[batch] : ends[batch + 1]]
+    yield from _divide(batches, population, source)
 
 
 @final

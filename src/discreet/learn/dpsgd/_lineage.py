@@ -55,6 +55,8 @@ _READS = {
 STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors", "times_resumed")
 """What a certificate states of a run: in how many steps, or that it happened at all."""
 
+_LISTS = (list, tuple)
+_RESULTS = (Tensor, list, tuple)
 # What these make is as large as the values say, and a size is a number of Python.
 _SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
 # Copies that torch makes without asking the class of what it copies: only a mode sees them.
@@ -80,7 +82,7 @@ class FromBatch(Tensor):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        given = list(_flat((*args, *kwargs.values())))
+        given = _flat((*args, *kwargs.values()) if kwargs else args)
         marked = [one for one in given if isinstance(one, FromBatch)]
         if marked and func in _READS:
             marked[0].lineage.note_reading()
@@ -91,7 +93,7 @@ class FromBatch(Tensor):
             marked[0].lineage.note_reading()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
-        if not marked or not isinstance(result, Tensor | list | tuple):
+        if not marked or not isinstance(result, _RESULTS):
             if func is Tensor.__setitem__ and marked:
                 marked[0].lineage.take_in(given)
                 _mark_written(args[0], marked)
@@ -114,12 +116,15 @@ class FromBatch(Tensor):
         return plain(self).__reduce_ex__(protocol)
 
 
-def _flat(values: Iterable[Any]) -> Iterator[Tensor]:
+def _flat(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among some values and in their lists."""
+    found: list[Tensor] = []
     for value in values:
         if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _flat(value)
+            found.append(value)
+        elif isinstance(value, _LISTS):
+            found += _flat(value)
+    return found
 
 
 def _given(value: Any) -> Iterator[Tensor]:
@@ -314,13 +319,14 @@ class Lineage(Watch):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Note the result of a call, unless something from outside went into it."""
+        given = _flat((*args, *kwargs.values()) if kwargs else args)
         if func in _COPIES:
-            copied = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, FromBatch)]
+            copied = [one for one in given if isinstance(one, FromBatch)]
             if copied:
                 _mark(result, copied)
         if not self.is_open:
             return
-        clean = all(self._is_known(one) for one in _flat((*args, *kwargs.values())))
+        clean = all(map(self._is_known, given))
         for one in _flat((result,)):
             if clean:
                 self._made[id(one)] = ref(one)
@@ -477,8 +483,8 @@ class _LoopMode(TorchFunctionMode):
     ) -> Any:
         if func is Tensor.backward and self._is_on and self._comes_from_the_model(args[0]):
             self._on_backward(args[0])
-        result = func(*args, **(kwargs or {}))
-        if self._is_on and isinstance(result, Tensor | list | tuple):
+        result = func(*args, **kwargs) if kwargs else func(*args)
+        if self._is_on and isinstance(result, _RESULTS):
             self._note(func, args, kwargs or {}, result)
         return result
 

@@ -15,10 +15,11 @@ from torch.optim import Optimizer
 
 from discreet import _validate
 from discreet.errors import InvalidValue, PlanViolation, ResumeRefused
-from discreet.learn.dpsgd._plan import Plan
-from discreet.learn.dpsgd._private import Private, Setup
+from discreet.learn.dpsgd._plan import TURNS, Plan
+from discreet.learn.dpsgd._private import Private
 from discreet.learn.dpsgd._requirements import check_pair
 from discreet.learn.dpsgd._run_directory import RunDirectory
+from discreet.learn.dpsgd._setup import Setup
 from discreet.learn.dpsgd._step import Watch
 from discreet.learn.dpsgd._team import Team
 from discreet.learn.dpsgd._trial import probe
@@ -118,7 +119,12 @@ def wrap(
     _validate.one_of("isolation", isolation, ("check", "checked", "vouched"))
     if batch_axis is not None:
         _validate.integer("batch_axis", batch_axis, at_least=0, at_most=1)
-    _check_company(settings.get("team"))
+    team: Team | None = settings.get("team")
+    _check_company(team)
+    if team is not None and plan.sampler in TURNS:
+        raise InvalidValue(
+            "team", team, f"None with the sampler {plan.sampler!r}: groups have one process's keys"
+        )
     parameters = check_pair(model, optimizer)
     if inputs is not None and isolation == "check":
         groups = plan.clipping.groups(list(parameters))

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd._plan import Plan
-from discreet.randomness import NormalStream
+from discreet.randomness import CorrelatedStream, NormalStream
 
+_WORTH_A_THREAD = 1 << 15
 _KINDS: dict[torch.dtype, type[np.floating]] = {
     torch.float32: np.float32,
     torch.float64: np.float64,
@@ -48,7 +49,7 @@ class NoiseSource(Protocol):
     def provenance(self) -> Mapping[str, str]:
         """Where the randomness comes from, for the certificate."""
 
-    def continue_at(self, step: int) -> None:
+    def continue_at(self, step: int, correlated: CorrelatedStream | None = None) -> None:
         """Go on at a step, with other noise than that of the steps before."""
 
     def close(self) -> None:
@@ -120,7 +121,7 @@ class NoiseBank:
     """Independent normals for every step, each handed out exactly once.
 
     ``stddev_of(step)`` is the standard deviation in step number ``step``. A forked child throws
-    away what it inherited and draws its own.
+    away what it inherited and draws its own. With ``correlated`` the steps are not independent.
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class NoiseBank:
         stddev_of: Callable[[int], float],
         first_step: int = 0,
         stream: NormalStream | None = None,
+        correlated: CorrelatedStream | None = None,
     ) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for position, parameter in enumerate(parameters):
@@ -143,6 +145,7 @@ class NoiseBank:
         self._sizes = [shape.numel() for shape in self._shapes]
         self._stddev_of = stddev_of
         self._stream = NormalStream() if stream is None else stream
+        self._correlated = correlated
         self._scalars: NormalStream | None = None
         self._next_step = first_step
         self._start()
@@ -164,7 +167,10 @@ class NoiseBank:
         ]
         # Without the bank itself: it goes, with its memory, as soon as nobody holds it.
         fill = partial(_fill, self._stream, arrays, stddev)
-        at_need = torch.get_num_threads() >= self._cores
+        if self._correlated is not None:
+            fill = partial(self._correlated.fill, step, arrays, stddev=stddev)
+        # A thread costs more than it saves where there is little to draw, or no core for it.
+        at_need = sum(self._sizes) < _WORTH_A_THREAD or torch.get_num_threads() >= self._cores
         wait = fill if at_need else self._worker.submit(fill).result
         self._ahead = _Ahead(step, arrays, wait)
 
@@ -204,10 +210,11 @@ class NoiseBank:
     @property
     def provenance(self) -> Mapping[str, str]:
         """Where the randomness comes from."""
-        return self._stream.provenance
+        return (self._correlated or self._stream).provenance
 
-    def continue_at(self, step: int) -> None:
+    def continue_at(self, step: int, correlated: CorrelatedStream | None = None) -> None:
         """Go on at a step of a resumed run, with a stream of its own."""
+        self._correlated = correlated
         self._stream = self._stream.derive("from step", step)
         self._scalars, self._ahead, self._next_step = None, None, step
 

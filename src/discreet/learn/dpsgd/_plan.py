@@ -28,6 +28,17 @@ depends on how B was drawn (S6):
     amplification is proved. Under ``replace`` the batches are cut from a uniform permutation, so
     the places of other records depend on this one's, and an epoch costs one full participation:
     given the assignment of records to batches, one record changes one step of the epoch.
+``cyclic`` (either)
+    Records are divided at random, once for the whole run, into as many groups as the noise has
+    bands. Groups take turns, and at its turn every record of a group enters with probability
+    bands * expected_batch_size / examples.
+``fixed_bins`` (either)
+    Records are divided at random, once for the whole run, into as many batches as an epoch has,
+    and keep their batch in all epochs. Nothing is amplified.
+
+With ``noise``, a :class:`~discreet.privacy.Strategy`, the noise of a step takes back a part of that
+of earlier steps. What it costs rests on how far apart two steps of one record are, so only the last
+two samplers have it: a record that may come back at once moves the same noise twice.
 """
 
 from __future__ import annotations
@@ -49,17 +60,22 @@ from discreet.privacy import (
     Gaussian,
     Loss,
     Relation,
+    Strategy,
     calibrate,
+    choose_bands,
     compose,
     least_noise_multiplier,
 )
 from discreet.privacy.theorems import gaussian_mu
 
-SAMPLERS = ("poisson", "without_replacement", "full", "shuffled")
+TURNS = ("cyclic", "fixed_bins")
+SAMPLERS = ("poisson", "without_replacement", "full", "shuffled", *TURNS)
 _SCHEMA = "discreet.dpsgd.plan"
 # Version 1 charged a shuffled epoch one full participation and knew no ``at_most``. A plan is
-# written in version 2 only where that matters, so that all others keep their hash.
-_VERSIONS = (1, 2)
+# written in version 2 only where that matters, so that all others keep their hash; in version 3
+# where records take turns.
+_VERSIONS = (1, 2, 3)
+_MOST_BANDS = 128
 
 
 @lru_cache(maxsize=256)
@@ -119,6 +135,9 @@ class Plan:
     epsilon, where the number of examples is public. ``augmentations`` is the number of rows that
     each drawn example contributes; their mean gradient is clipped as one. ``unit`` is whose
     privacy is bounded, for the certificate: the caller asserts that one unit owns one example.
+    ``noise`` correlates the noise of the steps, with the samplers ``cyclic`` and ``fixed_bins``;
+    ``"best"`` has the number of bands chosen by epsilon and epochs
+    (:func:`discreet.privacy.choose_bands`). Memory grows with the bands.
     ``version`` is that of the rules by which the plan is charged; old plans keep theirs.
     """
 
@@ -135,6 +154,7 @@ class Plan:
     augmentations: int
     unit: str
     at_most: int | None
+    noise: Strategy | None
     version: int
 
     def __init__(
@@ -156,6 +176,7 @@ class Plan:
         augmentations: int = 1,
         unit: str = "record",
         at_most: int | None = None,
+        noise: Strategy | str | None = None,
     ) -> None:
         if (noise_multiplier is None) == (epsilon is None):
             raise InvalidValue(
@@ -163,9 +184,12 @@ class Plan:
             )
         count = _validate.integer("examples", examples, at_least=1)
         kind = _validate.one_of("sampler", sampler, SAMPLERS)
+        stretches = _phases_of(count, kind, expected_batch_size, steps, epochs, phases)
+        if isinstance(noise, str):
+            noise = _chosen(noise, kind, stretches, count, (epsilon, delta, relation))
         self._fill(
             examples=count,
-            phases=_phases_of(count, kind, expected_batch_size, steps, epochs, phases),
+            phases=stretches,
             clip_norm=clip_norm,
             clipping=clipping,
             noise_multiplier=1.0 if noise_multiplier is None else noise_multiplier,
@@ -177,6 +201,7 @@ class Plan:
             augmentations=augmentations,
             unit=unit,
             at_most=at_most,
+            noise=noise,
             version=None,
         )
         if epsilon is not None:
@@ -220,10 +245,14 @@ class Plan:
             ),
             "unit": unit,
             "at_most": values["at_most"],
+            "noise": values["noise"],
             "version": values["version"],
         }
         if checked["at_most"] is not None:
             _check_cap(checked)
+        _check_noise(checked)
+        if checked["version"] is None and sampler in TURNS:
+            checked["version"] = 3
         if checked["version"] is None:
             allocated = sampler == "shuffled" and relation is Relation.ADD_REMOVE
             checked["version"] = 2 if allocated or checked["at_most"] is not None else 1
@@ -253,11 +282,24 @@ class Plan:
         raise AssertionError  # the check above leaves no such step
 
     def rate_of(self, phase: Phase) -> float:
-        """The probability with which a record enters a step of the phase.
+        """The probability with which a record enters a step of the phase, or a turn of its group.
 
         The sampler draws with exactly this double, and the accountant reads it.
         """
-        return float(phase.expected_batch_size / self.examples)
+        groups = self.groups if self.sampler == "cyclic" else 1
+        return float(groups * phase.expected_batch_size / self.examples)
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups the records are divided that take turns; otherwise 1."""
+        if self.sampler == "fixed_bins":
+            return self.batches_per_epoch(self.phases[0])
+        return 1 if self.noise is None else self.noise.bands
+
+    @property
+    def strategy(self) -> Strategy:
+        """How the noise of the steps is correlated; by default not at all."""
+        return Strategy.independent() if self.noise is None else self.noise
 
     def batches_per_epoch(self, phase: Phase) -> int:
         """Into how many batches a shuffled epoch is divided."""
@@ -309,6 +351,9 @@ class Plan:
             return steps * atom.sample_without_replacement(sample=size, population=self.examples)
         if self.sampler == "full":
             return steps * atom
+        if self.sampler in TURNS:
+            turn = self.rate_of(phase) if self.sampler == "cyclic" else None
+            return atom.correlated(self.strategy, steps=steps, separation=self.groups, rate=turn)
         batches = self.batches_per_epoch(phase)
         if self.version == 1:
             return math.ceil(steps / batches) * atom
@@ -335,7 +380,10 @@ class Plan:
         twice = self.relation is Relation.REPLACE or self.at_most is not None
         changes = 2.0 if twice else 1.0
         least_factor = min(phase.noise_factor for phase in self.phases)
-        most = 1.1 * changes * math.sqrt(self.steps) / gaussian_mu(epsilon, self.delta)
+        reach = math.sqrt(self.steps)
+        if self.sampler in TURNS:
+            reach = self.strategy.sensitivity(steps=self.steps, separation=self.groups)
+        most = 1.1 * changes * reach / gaussian_mu(epsilon, self.delta)
         most *= 1e3 if self._is_adaptive() else 1.0
         return calibrate(
             self._loss,
@@ -368,6 +416,7 @@ class Plan:
             "augmentations": self.augmentations,
             "unit": self.unit,
             **({} if self.at_most is None else {"at_most": self.at_most}),
+            **({} if self.noise is None else {"noise": self.noise.to_json()}),
         }
 
     @classmethod
@@ -385,7 +434,8 @@ class Plan:
         if schema != _SCHEMA or version not in _VERSIONS or type(version) is not int:
             raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSIONS}")
         caps = {"at_most": body.pop("at_most")} if version == 2 and "at_most" in body else {}
-        expected = set(cls.__dataclass_fields__) - {"version", "at_most"}
+        noise = _read_noise(body.pop("noise")) if version == 3 and "noise" in body else None
+        expected = set(cls.__dataclass_fields__) - {"version", "at_most", "noise"}
         if set(body) != expected:
             raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
         if not isinstance(body["phases"], list | tuple) or not body["phases"]:
@@ -395,7 +445,9 @@ class Plan:
         except TypeError as error:
             raise SchemaError(f"plan: phases: {error}") from None
         plan = cls.__new__(cls)
-        plan._fill(**body, at_most=caps.get("at_most"), version=version)
+        plan._fill(**body, at_most=caps.get("at_most"), noise=noise, version=version)
+        if (version == 3) != (plan.sampler in TURNS):
+            raise SchemaError("plan: version 3 is for the samplers cyclic and fixed_bins only")
         allocated = (plan.sampler, plan.relation) == ("shuffled", Relation.ADD_REMOVE)
         if version == 2 and plan.at_most is None and not allocated:
             raise SchemaError(
@@ -469,6 +521,80 @@ def _check_cap(fields: Mapping[str, Any]) -> None:
             "public_examples=True with it: how often a batch is cut depends on the number of "
             "examples, so a private number would cost more than the plan says",
         )
+
+
+def _chosen(
+    noise: str,
+    sampler: str,
+    phases: Sequence[Phase],
+    examples: int,
+    goal: tuple[float | None, float, Relation | str | None],
+) -> Strategy:
+    """Return the bands with the least error of prefix sums, for ``noise="best"``."""
+    _validate.one_of("noise", noise, ("best",))
+    steps, size = phases[0].steps, phases[0].expected_batch_size
+    if sampler == "fixed_bins":
+        batches = math.ceil(Fraction(examples) / Fraction(size))
+        return Strategy.optimised(min(batches, steps, _MOST_BANDS), steps=steps)
+    epsilon, delta, relation = goal
+    if epsilon is None:
+        raise InvalidValue("noise", noise, "epsilon with it: the best bands depend on the budget")
+    return choose_bands(
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps,
+        rate=min(1.0, size / examples),
+        relation=Relation.ADD_REMOVE if relation is None else relation,
+        at_most=_MOST_BANDS,
+    )[0]
+
+
+def _check_noise(fields: Mapping[str, Any]) -> None:
+    """Refuse correlated noise where two steps of one record are not known to be apart."""
+    noise, sampler = fields["noise"], fields["sampler"]
+    if noise is not None and not isinstance(noise, Strategy):
+        raise InvalidValue("noise", noise, "a discreet.privacy.Strategy, 'best' or None")
+    if sampler not in TURNS:
+        if noise is not None:
+            raise InvalidValue(
+                "noise",
+                noise,
+                f"None with the sampler {sampler!r}, by which a record may come back within the "
+                "bands and then costs up to three times what is claimed: use sampler='cyclic' or "
+                "'fixed_bins'",
+            )
+        return
+    if len(fields["phases"]) > 1 or isinstance(fields["clipping"], Quantile):
+        raise InvalidValue(
+            "sampler",
+            sampler,
+            "one phase, and a clip norm that stays: the cost of other runs by turns is not known",
+        )
+    (phase,) = fields["phases"]
+    if sampler == "fixed_bins":
+        batches = math.ceil(Fraction(fields["examples"]) / Fraction(phase.expected_batch_size))
+        (noise or Strategy.independent()).sensitivity(steps=phase.steps, separation=batches)
+        return
+    if noise is None or noise.inverse:
+        raise InvalidValue(
+            "noise", noise, "a Strategy of bands with the sampler 'cyclic', or 'best'"
+        )
+    if noise.bands * phase.expected_batch_size > fields["examples"]:
+        raise InvalidValue(
+            "noise",
+            noise,
+            f"at most {int(fields['examples'] / phase.expected_batch_size)} bands: each of as many "
+            "groups must hold a batch",
+        )
+
+
+def _read_noise(given: object) -> Strategy:
+    if not isinstance(given, Mapping) or set(given) != {"coefficients", "inverse"}:
+        raise SchemaError("plan: noise: expected coefficients and inverse")
+    try:
+        return Strategy(tuple(given["coefficients"]), given["inverse"])
+    except TypeError as error:
+        raise SchemaError(f"plan: noise: {error}") from None
 
 
 def _check_batches(phases: Sequence[Phase], examples: int, sampler: str) -> None:

@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import reduce
 from typing import Any, NoReturn, final
 
 import torch
@@ -44,11 +44,11 @@ from discreet.learn.dpsgd._checkpoint import digest_of, released_tensors
 from discreet.learn.dpsgd._clipping import ClipPath
 from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd._losses import LossWatch
-from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource, StepFactors
+from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource
 from discreet.learn.dpsgd._padding import PaddingWatch
 from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
-from discreet.learn.dpsgd._run_directory import RunDirectory
 from discreet.learn.dpsgd._run_frame import continue_from, state_of
+from discreet.learn.dpsgd._setup import Setup
 from discreet.learn.dpsgd._step import (
     NO_BACKWARD,
     UNSEEN_BACKWARD,
@@ -65,7 +65,6 @@ from discreet.learn.dpsgd._step import (
     refuse_closure,
     wrong_loss_shape,
 )
-from discreet.learn.dpsgd._team import Team
 from discreet.learn.dpsgd._tensors import exchanged
 from discreet.learn.dpsgd._trial import SecondLook, inputs_like, probe
 from discreet.learn.dpsgd._watches import (
@@ -84,42 +83,7 @@ from discreet.learn.dpsgd.engine._layout import contains_sequence_first
 from discreet.learn.dpsgd.engine._recorder import refuse_autocast
 from discreet.ledger import Charge
 from discreet.privacy import Loss
-from discreet.randomness import NormalStream, Source
-
-
-@final
-@dataclass(frozen=True)
-class Setup:
-    """What a run is made with; none of it changes."""
-
-    model: nn.Module
-    optimizer: Optimizer
-    plan: Plan
-    parameters: dict[str, nn.Parameter]
-    reduction: str = "mean"
-    after_step: tuple[Callable[[], object], ...] = ()
-    batch_axis: int | None = None
-    source: Source | None = None
-    team: Team | None = None
-    inputs_of: Callable[[list[Tensor]], Any] | None = None
-    losses_of: Callable[[nn.Module, Any], Any] | None = None
-    run: RunDirectory | None = None
-    pid: int = field(default_factory=os.getpid)
-
-    @cached_property
-    def trained(self) -> list[nn.Parameter]:
-        """The parameters that the plan trains."""
-        return list(self.parameters.values())
-
-    @cached_property
-    def held(self) -> list[Tensor]:
-        """All parameters of the optimizer, frozen ones too."""
-        return [one for group in self.optimizer.param_groups for one in group["params"]]
-
-    @cached_property
-    def factors(self) -> StepFactors:
-        """Noise and normaliser of each step."""
-        return StepFactors(self.plan, ranks=1 if self.team is None else self.team.ranks)
+from discreet.randomness import NormalStream
 
 
 @final
@@ -191,6 +155,7 @@ class Private:
             trained,
             stddev_of=setup.factors.unit if self._clip.rule else setup.factors.stddev,
             stream=NormalStream(source=None if source is None else source.derive(*label)),
+            correlated=None if setup.turns is None else setup.turns.noise(),
         )
         lineage = Lineage(
             model,
@@ -400,7 +365,9 @@ class Private:
         """The examples of the steps that are left from now on."""
         setup, start = self._setup, self._step.number
         source = setup.source and setup.source.derive("sampling", start)
-        steps = draws(setup.plan, population=length_of(dataset), start=start, source=source)
+        length, turns = length_of(dataset), setup.turns
+        groups = None if turns is None else turns.groups(dataset, length)
+        steps = draws(setup.plan, population=length, start=start, source=source, groups=groups)
         return steps if setup.team is None else map(setup.team.share, steps)
 
     def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
@@ -756,6 +723,8 @@ class Private:
             try:
                 run.save_state(*state_of(self))
                 run.give_back(self.steps_taken)
+                if self.steps_taken == setup.plan.steps:
+                    run.remove_secrets()
             finally:
                 run.close()
 
@@ -793,7 +762,9 @@ class Private:
         self._step.number = self._step.begun = step
         self._put_mark()
         record.written.seal()
-        self._noise.continue_at(step)  # not the noise of step 0 again
+        turns = self._setup.turns
+        # Not the noise of step 0 again.
+        self._noise.continue_at(step, None if turns is None else turns.noise())
         self._clip.continue_with(clip_norms)
 
     def __reduce__(self) -> NoReturn:

@@ -250,8 +250,19 @@ class RunDirectory:
         """Remove a model that was not published."""
         shutil.rmtree(self.unpublished, ignore_errors=True)
 
+    @property
+    def secret_file(self) -> Path:
+        """Where the keys are by which groups and noise can be made again; for its owner only."""
+        return self.path / "secret.json"
+
+    def remove_secrets(self) -> None:
+        """Remove the keys of a run that needs them no more, and drafts of them."""
+        for path in (self.secret_file, *self.path.glob(".secret.*")):
+            path.unlink(missing_ok=True)
+
     def finish(self) -> None:
         """The run is complete: it will not be resumed."""
+        self.remove_secrets()
         self._save_progress(attempt=self.attempt, reserved=self.reserved, finished=True)
 
     def close(self) -> None:

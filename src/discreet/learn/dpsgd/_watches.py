@@ -149,7 +149,8 @@ class ForwardWatch(Watch):
         refuse_autocast()
         self._step.require_thread()
         self._membership.require_same_parts()
-        self._check_rows(batch.rows, args, kwargs)
+        with torch._C.DisableTorchFunction():  # sizes only: nothing that a mode needs to see
+            self._check_rows(batch.rows, args, kwargs)
         return self._lineage.unwrap(args, kwargs)
 
     def _check_rows(self, rows: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ what a guarantee means  :func:`explain`, :func:`posterior_interval`, :func:`best
 divergences             :func:`renyi`, :func:`hockey_stick`, :func:`channel_epsilon`, ...
 groups and composition  :func:`group_pure`, :func:`advanced_composition`, ...
 sampling                :func:`amplification_poisson`, :func:`moments_to_epsilon`, ...
+correlated noise        :func:`toeplitz_sensitivity`, :func:`block_norms`, ...
 Gaussian noise          :func:`gaussian_delta`, :func:`gaussian_epsilon`, :func:`gaussian_mu`, ...
 conversions             :func:`zcdp_to_approx_tight`, :func:`rdp_laplace`, :func:`gdp_from_pure`
 ======================  ======================================================================
@@ -58,6 +59,16 @@ from discreet.privacy.theorems._conversions import (
     zcdp_from_pure,
     zcdp_to_approx,
     zcdp_to_approx_tight,
+)
+from discreet.privacy.theorems._correlation import (
+    block_norms,
+    inverse_square_root_coefficients,
+    inverse_toeplitz,
+    least_error_coefficients,
+    majorant,
+    prefix_errors,
+    square_root_coefficients,
+    toeplitz_sensitivity,
 )
 from discreet.privacy.theorems._divergences import (
     channel_epsilon,
@@ -124,6 +135,7 @@ __all__ = [
     "bayes_error",
     "best_accuracy",
     "best_tpr",
+    "block_norms",
     "bounded_range_delta",
     "bounded_range_from_pure",
     "channel_epsilon",
@@ -147,9 +159,13 @@ __all__ = [
     "group_pure",
     "group_zcdp",
     "hockey_stick",
+    "inverse_square_root_coefficients",
+    "inverse_toeplitz",
     "laplace_delta",
+    "least_error_coefficients",
     "lecture_sgd_sigma",
     "loss_tail",
+    "majorant",
     "moments_closed_form",
     "moments_to_delta",
     "moments_to_epsilon",
@@ -162,6 +178,7 @@ __all__ = [
     "posterior_interval",
     "posterior_interval_loose",
     "posterior_with_delta",
+    "prefix_errors",
     "pure_delta",
     "pure_from_bounded_range",
     "randomized_response_delta",
@@ -177,6 +194,8 @@ __all__ = [
     "rdp_to_delta_tight",
     "rdp_zcdp",
     "renyi",
+    "square_root_coefficients",
+    "toeplitz_sensitivity",
     "total_variation",
     "two_coin_posterior",
     "zcdp_from_bounded_range",

@@ -223,6 +223,53 @@ def test_an_engine_with_wrong_sums_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         verify_attribution(nn.Linear(3, 2), torch.zeros(1, 3))
 
 
+# --- what the trial says: too large, unheard, or of another example -------------------------------
+
+
+def with_norms(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    right = GradientEngine.squared_norms
+
+    def changed(self: GradientEngine, **options: Any) -> Tensor:
+        return change(right(self, **options))
+
+    monkeypatch.setattr(attribution.GradientEngine, "squared_norms", changed)
+
+
+def test_norms_that_are_too_large_are_safe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example that is clipped more than it need be gives away less."""
+    with_norms(monkeypatch, lambda norms: norms * 3.0 + 1.0)
+    verify_attribution(nn.Linear(3, 2), torch.zeros(1, 3))
+
+
+def test_norms_that_are_too_small_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_norms(monkeypatch, lambda norms: norms * 0.99)
+    with pytest.raises(NotApplicable, match="given to the wrong examples"):
+        verify_attribution(nn.Linear(3, 2), torch.zeros(1, 3))
+
+
+def test_norms_of_other_examples_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_norms(monkeypatch, lambda norms: norms.flip(1))
+    with pytest.raises(NotApplicable, match="given to the wrong examples"):
+        verify_attribution(nn.Linear(3, 2), torch.zeros(1, 3))
+
+
+@pytest.mark.parametrize("lose", ["norms", "sums"])
+def test_a_gradient_that_was_not_heard_is_named(lose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if lose == "norms":
+        with_norms(monkeypatch, torch.zeros_like)
+    else:
+        right = GradientEngine.clipped_sum
+        monkeypatch.setattr(
+            attribution.GradientEngine,
+            "clipped_sum",
+            lambda self, weights: {
+                name: torch.zeros_like(one) for name, one in right(self, weights).items()
+            },
+        )
+    with pytest.raises(NotApplicable, match="no gradient of it was heard"):
+        verify_attribution(nn.Linear(3, 2), torch.zeros(1, 3))
+
+
 def test_one_of_two_orders_is_known_where_sizes_tell_nothing() -> None:
     """As many examples as positions in a fold: both orders are followed from the input."""
 

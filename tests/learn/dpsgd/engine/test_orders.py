@@ -217,6 +217,57 @@ def test_a_record_moves_the_clipped_sum_by_at_most_one_clip_norm(
         assert distance(whole, clipped_sum(model, rest)) <= CLIP * (1 + 1e-6)
 
 
+class NoRule(nn.Module):
+    """Meets its data in an operation that the engine has no rule for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+
+    def forward(self, data: Tensor, beside: Tensor | None = None) -> Tensor:
+        places = torch.linalg.matrix_exp(self.weight * 0.1)
+        distances = torch.cdist(data[None], places[None])[0]
+        return distances if beside is None else distances + 0 * beside.sum()
+
+
+# Rows of several examples as they reach a module that is run example by example.
+SHAPES: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "flat": lambda odd, h: odd(h.flatten(0, 1)).view(len(h), TIME, WIDTH).mean(1),
+    "flat and rows": lambda odd, h: odd(h.flatten(0, 1), h[:, 0]).view(len(h), TIME, WIDTH).mean(1),
+    "copies": lambda odd, h: odd(h.mean(1).repeat_interleave(2, 0)).view(-1, 2, WIDTH).mean(1),
+    "copies and rows": lambda odd, h: (
+        odd(h.mean(1).repeat_interleave(2, 0), h[:, 0]).view(-1, 2, WIDTH).mean(1)
+    ),
+    "rows and all of them": lambda odd, h: odd(h.mean(1), h.flatten(0, 1)),
+    "in two parts": lambda odd, h: torch.cat([odd(part.mean(1)) for part in h.tensor_split(2)]),
+    "in two parts and rows": lambda odd, h: torch.cat(
+        [odd(part.mean(1), h[:, 0]) for part in h.tensor_split(2)]
+    ),
+    "time first and rows": lambda odd, h: (
+        odd(h.transpose(0, 1).flatten(0, 1), h[:, 0]).view(TIME, -1, WIDTH).mean(0)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_example_sees_the_rows_of_others(shape: str) -> None:
+    """What cannot be cut into examples at an inner module is cut at the one around it."""
+
+    def way(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+        return SHAPES[shape](model.inner, rows[:, None] * torch.arange(1, TIME + 1)[:, None])
+
+    torch.manual_seed(5)
+    model, ids = made(way)
+    model.inner = NoRule().double()
+    whole = clipped_sum(model, ids)
+    alone = [clipped_sum(model, row[None]) for row in ids]
+    expected = {name: sum(one[name] for one in alone) for name in whole}
+    assert distance(whole, expected) < 1e-9
+    for row in range(ROWS):
+        rest = torch.cat((ids[:row], ids[row + 1 :]))
+        assert distance(whole, clipped_sum(model, rest)) <= CLIP * (1 + 1e-6)
+
+
 def test_a_sequence_written_step_by_step_stays_in_order() -> None:
     """Writing into one time step or one column of every row moves no row, and costs nothing."""
 

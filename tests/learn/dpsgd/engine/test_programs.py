@@ -209,12 +209,39 @@ def rearrange(at: State) -> State:
     return at.now(at.pick(*ways))
 
 
+def apply_without_rule(at: State) -> State:
+    """Apply a module that runs example by example, in any layout, also beside the other rows."""
+    at = with_features_last(at)
+    rows, module = batch_first(at).value, at.model.without_rule
+    ways = (
+        lambda: module(at.value),
+        lambda: module(at.value, [rows]),
+        lambda: module(at.value, {"rows": rows, "key": at.key}),
+        lambda: module(at.value, (at.order, 1)),
+        lambda: module(at.value, at.value.flatten(0, -2)),
+    )
+    return at.now(at.pick(*ways))
+
+
 STEPS = [
     *(batch_first, time_first, merge, merge_by_time, features_first, flatten),
     *(apply_linear, apply_linear, apply_shift, apply_convolution, apply_sequence_layer),
     *(reorder, reorder, reorder_merged, apply_in_parts, apply_to_copies, rearrange),
+    apply_without_rule,
 ]
 Program = list[tuple[Callable[[State], State], int]]
+
+
+class Distances(nn.Module):
+    """Distances from rows to learned places, for which the engine has no rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(WIDTH, WIDTH) / 2)
+
+    def forward(self, h: Tensor, beside: object = None) -> Tensor:
+        places = torch.linalg.matrix_exp(self.places)
+        return torch.cdist(h.reshape(1, -1, WIDTH), places[None]).view(h.shape).tanh()
 
 
 class Layers(nn.Module):
@@ -231,6 +258,7 @@ class Layers(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.recurrent = nn.GRU(WIDTH, WIDTH, batch_first=True)
         self.attention = nn.MultiheadAttention(WIDTH, 2) if attends else None
+        self.without_rule = Distances()
         self.outer = nn.Linear(WIDTH, 2)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -265,7 +293,7 @@ def difference(seed: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "seeds", [range(40), pytest.param(range(40, 500), marks=pytest.mark.slow)], ids=len
+    "seeds", [range(30), pytest.param(range(30, 500), marks=pytest.mark.slow)], ids=len
 )
 def test_the_clipped_sum_is_that_of_single_examples(seeds: range) -> None:
     assert [seed for seed in seeds if not difference(seed) < 1e-9] == []

@@ -593,9 +593,14 @@ class BlackBoxes:
                 return axis
         try:
             axis = axes.find(value, leading=value.ndim, site="an input")
+            if value.shape[axis] == axes.rows:
+                return axis
         except (InvalidValue, UnknownOrder):
-            return None
-        return axis if value.shape[axis] == axes.rows else None
+            axis = 0
+        if module is not self._model and recorder.is_data(value) and value.shape[axis] != 1:
+            # Rows of several examples, as in (rows * time, width): no example may see them all.
+            raise UnknownOrder("an input", value.shape)
+        return None
 
     def _shared_row(self, value: Any) -> Any:
         """One row of a constant that repeats it for every example, as a first state does."""

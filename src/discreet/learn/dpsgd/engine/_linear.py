@@ -60,6 +60,20 @@ def linear(
     bias: Tensor | None = None,
 ) -> Tensor:
     """``input @ weight.T + bias``, for inputs (examples, ..., features)."""
+    if type(input) is not Tensor:
+        return _linear(recorder, func, input, weight, bias)
+    # Its steps are the engine's own; modes, which cost every call, see the result when it is used.
+    with torch._C.DisableTorchFunction():
+        return _linear(recorder, func, input, weight, bias)
+
+
+def _linear(
+    recorder: Recorder,
+    func: Any,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
     by_weight, by_bias = recorder.source_of(weight), recorder.source_of(bias)
     if recorder.source_of(input) is not None or weight.ndim != 2:
         raise NoRule(func, recorder.names_in((input, weight, bias), {}))

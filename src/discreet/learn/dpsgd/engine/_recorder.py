@@ -675,7 +675,9 @@ class Recorder(TorchFunctionMode):
 
         def checked(gradient: Tensor) -> None:
             self.require_current(generation)
-            receive(gradient)
+            # What is made of a gradient stays in the record: no mode needs to see it.
+            with torch._C.DisableTorchFunction():
+                receive(gradient)
 
         return checked
 

@@ -1,17 +1,15 @@
-"""The model under attack, and the records it is asked about, from what the command line names.
+"""What is under attack: a saved model, a model in Python, or the answers of one, and its files.
 
-A model is a directory that ``discreet train`` wrote, or ``module:name`` in Python: the model itself
-or a function without arguments that returns it. Without a model, the files hold its answers.
-Records are NPZ without pickle, CSV or Parquet; files of one experiment are joined by the names of
+Files are NPZ without pickle, CSV or Parquet; those of one experiment are joined by the names of
 their columns, never by their places. Nothing is ever unpickled: a pickle runs code, which is not
-expected of a data file. Naming ``module:name`` does run that module, which is said in the help.
+expected of a data file. Naming ``module:name`` does run that module.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,20 +17,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from discreet._rounding import at_most
-from discreet.attacks import (
-    Records,
-    align_columns,
-    membership_inputs,
-    read_answers,
-    read_records,
-)
+from discreet._validate import one_of
+from discreet.attacks._attribute import Attribute
+from discreet.attacks._membership_run import RetrainedTwin, membership_inputs
+from discreet.attacks._record_files import Records, align_columns, read_answers, read_records
+from discreet.attacks._target import OUTPUTS, Target, as_target
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
-    from discreet.attacks import Target
     from discreet.data import Schema
     from discreet.privacy import Loss
 
+_MOST_VALUES = 100
 _MODEL = "a directory that discreet train wrote, or module:name in Python"
 
 
@@ -61,8 +57,6 @@ class AttackTarget:
     @property
     def retrain(self) -> Callable[..., Any] | None:
         """A function that trains another such model, if its directory says how."""
-        from discreet.attacks import RetrainedTwin
-
         return None if self.learner is None else RetrainedTwin(self.learner)
 
     def read_all(self, files: Mapping[str, str]) -> dict[str, Records]:
@@ -79,29 +73,106 @@ class AttackTarget:
             sets[argument] = found
         return sets
 
+    def read_inputs(
+        self, needs: tuple[str, ...], texts: dict[str, str], overlap: str
+    ) -> dict[str, Any]:
+        """Return what an attack needs of the model; files of records leave ``texts``."""
+        if "observation" not in needs and "records" not in needs:
+            return {"target": self.target if self.model is None else self.model}
+        names = [name for name in ("members", "nonmembers", "public") if name in texts]
+        if not {"members", "nonmembers"} <= set(names):
+            raise NotApplicable(f"the attack needs members and nonmembers beside {self.title}")
+        sets = self.read_all({name: texts.pop(name) for name in names})
+        pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
+        return membership_inputs(
+            self.target, **pairs, overlap=overlap, observed="observation" in needs
+        )
 
-def read_model_inputs(
-    asked: AttackTarget, needs: tuple[str, ...], texts: dict[str, str], overlap: str
-) -> dict[str, Any]:
-    """Return what an attack needs of a model; texts of files of records leave ``texts``."""
-    if "observation" not in needs and "records" not in needs:
-        return {"target": asked.target if asked.model is None else asked.model}
-    names = [name for name in ("members", "nonmembers", "public") if name in texts]
-    if not {"members", "nonmembers"} <= set(names):
-        raise NotApplicable(f"the attack needs members and nonmembers beside {asked.title}")
-    sets = asked.read_all({name: texts.pop(name) for name in names})
-    pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
-    return membership_inputs(
-        asked.target, **pairs, overlap=overlap, observed="observation" in needs
-    )
+    def attribute(
+        self,
+        name: str,
+        values: Sequence[str],
+        auxiliary: Records,
+        *,
+        number: Callable[[str, str], float],
+    ) -> Attribute:
+        """Return a hidden column by its name, or by its number where columns have no names.
+
+        ``values`` are its candidates as texts, which ``number`` reads; without them all that are
+        declared, or that occur in ``auxiliary``.
+        """
+        if self.learner is None:
+            return _attribute_of_columns(name, values, auxiliary, number)
+        features = self.learner.schema.features
+        if name not in features:
+            raise InvalidValue("attribute", name, f"one of the columns {', '.join(features)}")
+        if self.learner.takes_codes:
+            # Codes of labels, or of parts of an interval, one column for each feature.
+            place = list(features).index(name)
+            labels = getattr(features[name], "labels", None)
+            found = [float(code) for code in range(len(labels))] if labels else None
+            codes = found or sorted(set(auxiliary.values[:, place].tolist()))
+            names = list(labels) if labels else [f"part {code:g}" for code in codes]
+            return Attribute(name, columns=place, candidates=codes, values=names)
+        from discreet.data import Encoding
+
+        kind = features[name].kind
+        chosen = [_typed_value(kind, value, number) for value in values] or None
+        return Attribute.from_encoding(Encoding(self.learner.schema), name, values=chosen)
+
+
+def _typed_value(kind: str, value: str, number: Callable[[str, str], float]) -> object:
+    if kind == "boolean":
+        if value.lower() not in {"true", "false"}:
+            raise InvalidValue("value", value, "true or false")
+        return value.lower() == "true"
+    return value if kind == "categorical" else number("value", value)
+
+
+def _attribute_of_columns(
+    name: str, values: Sequence[str], auxiliary: Records, number: Callable[[str, str], float]
+) -> Attribute:
+    parts = name.split(",") if auxiliary.columns is None else [name]
+    places = [auxiliary.place("attribute", part, name) for part in parts]
+    if values:
+        if len(places) > 1:
+            raise InvalidValue("value", ", ".join(values), "nothing, for several columns")
+        rows = np.array([[number("value", value)] for value in values])
+    else:
+        rows = np.unique(np.asarray(auxiliary.values, dtype=np.float64)[:, places], axis=0)
+    if len(rows) > _MOST_VALUES:
+        expected = f"a column with at most {_MOST_VALUES} values (or --value); it has {len(rows)}"
+        raise InvalidValue("attribute", name, expected)
+    return Attribute(name, columns=places, candidates=rows)
 
 
 def read_model(model: str | None, *, label: str, output: str | None = None) -> AttackTarget:
-    """Return what ``--model`` names; without it, files are answers of a model.
+    """Return the model under attack by its name.
 
-    ``output`` is what an imported model gives: the other kinds say so themselves.
+    Parameters
+    ----------
+    model
+        A directory of a saved model, ``module:name`` in Python, which is imported and run, or
+        None: then files hold the answers of a model.
+    label
+        The column of the true class in files of a model in Python.
+    output
+        What a model in Python gives; the other kinds say so themselves.
+
+    Returns
+    -------
+    AttackTarget
+        The model, and how files of records are read for it.
+
+    Raises
+    ------
+    InvalidValue
+        If there is no such model, or its output is named and known.
+    NotApplicable
+        If it predicts a number.
     """
-    check_output_kind("model_output", output)
+    if output is not None:
+        one_of("model_output", output, OUTPUTS)
     if output is not None and (model is None or Path(model).is_dir()):
         raise InvalidValue("model_output", output, "nothing without a model of module:name")
     if model is None:
@@ -112,7 +183,23 @@ def read_model(model: str | None, *, label: str, output: str | None = None) -> A
 
 
 def import_name(argument: str, path: str) -> Any:
-    """Return ``module:name``; the module is looked for in the current directory, too."""
+    """Import ``module:name``; the module is looked for in the current directory, too.
+
+    Parameters
+    ----------
+    argument, path
+        The name of an option, for errors, and what was given for it.
+
+    Returns
+    -------
+    Any
+        What has that name.
+
+    Raises
+    ------
+    InvalidValue
+        If it cannot be imported.
+    """
     module, colon, name = path.partition(":")
     if not colon or not all(part.isidentifier() for part in [*module.split("."), *name.split(".")]):
         if argument == "model" and not colon:
@@ -131,18 +218,7 @@ def import_name(argument: str, path: str) -> Any:
     return found
 
 
-def check_output_kind(argument: str, text: str | None) -> str | None:
-    """Return what ``--model-output`` says, if it is a kind of output."""
-    from discreet.attacks import OUTPUTS
-
-    if text is not None and text not in OUTPUTS:
-        raise InvalidValue(argument, text, "one of " + ", ".join(OUTPUTS))
-    return text
-
-
 def _answers(label: str) -> AttackTarget:
-    from discreet.attacks import as_target
-
     def same(records: Any) -> Any:
         return records
 
@@ -158,8 +234,6 @@ def _answers(label: str) -> AttackTarget:
 
 
 def _imported_model(model: str, label: str, output: str | None) -> AttackTarget:
-    from discreet.attacks import Target, as_target
-
     found = import_name("model", model)
     ready = isinstance(found, Target) or hasattr(found, "predict") or hasattr(found, "state_dict")
     # A class has these attributes as well; what it makes is the model.
@@ -193,7 +267,6 @@ def _imported_model(model: str, label: str, output: str | None) -> AttackTarget:
 
 
 def _trained(model: str) -> AttackTarget:
-    from discreet.attacks import as_target
     from discreet.learn import learner_name, load_model
 
     learner: Any = load_model(model)

@@ -23,6 +23,7 @@ from discreet.privacy._fourier import (
     Part,
     infinite_mass,
     log_mgf,
+    most_infinite_mass,
     tilt_for_delta,
     tilt_for_epsilon,
     tilted_moments,
@@ -259,7 +260,7 @@ def _epsilon_one_way(
         return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
     top = _finite_top(upper)
     if top <= 0.0:
-        return Bounds(0.0, 0.0), None
+        return Bounds(0.0, 0.0 if most_infinite_mass(upper) <= delta else math.inf), None
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:
         return _tilt_for_delta(parts, log_delta, top, near)
@@ -342,7 +343,7 @@ def _epsilon_attempt(
     tight: bool,
 ) -> Bounds:
     high, low = math.inf, 0.0
-    if infinite_mass(upper) < delta:
+    if most_infinite_mass(upper) < delta:
         high = _epsilon_of(upper, delta, tilt, blur, is_upper=True)
     if tight and math.isfinite(high):
         # Where what was cut off decides, delta is below the range of the search: see no further.
@@ -354,7 +355,7 @@ def _certainly_below(
     parts: Sequence[Part], delta: float, tilt: Tilt, blur: float, epsilon: float
 ) -> bool:
     """Whether delta at ``epsilon`` is certainly at most ``delta``, by one rough look."""
-    if infinite_mass(parts) >= delta or as_one_step(parts, is_upper=True) is not None:
+    if most_infinite_mass(parts) >= delta or as_one_step(parts, is_upper=True) is not None:
         return False
     inversion = Inversion(
         parts, tau=tilt.tau, blur=blur, log_delta=math.log(delta), around=tilt.epsilon
@@ -412,9 +413,7 @@ def _delta_one_way(
     lower, upper, tight = terms.measures(first_look)
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what was cut off is among them.
-        # The two may differ in the last digit.
-        most = infinite_mass(upper)
-        return Bounds(min(infinite_mass(lower), most) if tight else 0.0, most)
+        return Bounds(infinite_mass(lower) if tight else 0.0, most_infinite_mass(upper))
     tilt, cells, blur, tail = _delta_aim(terms, lower, epsilon)
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:
@@ -499,7 +498,7 @@ def _curve_look(terms: Terms, epsilons: Array, at: int, *, swapped: bool) -> Arr
         Resolution(COARSE_CELLS, 0.0, 1e-40 / terms.steps, swapped=swapped)
     )
     beyond = epsilons >= _finite_top(upper)
-    result = np.where(beyond, infinite_mass(upper), 1.0)
+    result = np.where(beyond, most_infinite_mass(upper), 1.0)
     if beyond[at]:
         return result
     tilt, cells, blur, tail = _delta_aim(terms, parts, epsilon)
@@ -676,7 +675,8 @@ def as_one_step(parts: Sequence[Part], *, is_upper: bool) -> Measure | None:
     # What the sums of the losses may lose.
     rounding = UNIT * largest * sum(part.steps for part in parts)
     loss = loss + rounding if is_upper else loss - rounding
-    return Measure.single(loss, mass, infinite_mass(parts), error)
+    infinite = most_infinite_mass(parts) if is_upper else infinite_mass(parts)
+    return Measure.single(loss, mass, infinite, error)
 
 
 def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:

@@ -109,8 +109,12 @@ def _centred(
     return centred, (total, mean, variance)
 
 
+# Relative; logarithms and exponentials are rounded otherwise on another machine.
+_ROUNDING = 1e-14
+
+
 def infinite_mass(parts: Sequence[Part]) -> float:
-    """The probability that some step has loss +infinity."""
+    """At most the probability that some step has loss +infinity."""
     total = 0.0
     for part in parts:
         infinite = part.measure.infinite
@@ -119,7 +123,12 @@ def infinite_mass(parts: Sequence[Part]) -> float:
             return 1.0
         if most > 0.0:
             total += float(part.counts @ np.log1p(-infinite))
-    return -math.expm1(total)
+    return -math.expm1(total) * (1.0 - _ROUNDING)
+
+
+def most_infinite_mass(parts: Sequence[Part]) -> float:
+    """At least the probability that some step has loss +infinity."""
+    return min(1.0, infinite_mass(parts) * (1.0 + 2.0 * _ROUNDING))
 
 
 def mass_pad(parts: Sequence[Part], tau: float) -> float:
@@ -255,7 +264,7 @@ class Inversion:
         self.parts = parts
         self.tau = tau
         self.blur = blur
-        self.infinite = infinite_mass(parts)
+        self.infinite = infinite_mass(parts), most_infinite_mass(parts)
         self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
         self._centred_parts, known = _centred(parts, tau)
         self.log_mgf, self.mean, variance = known
@@ -428,7 +437,7 @@ class Inversion:
         value = float(np.dot(self.call, self._phase(epsilon)).real)
         scale = self._scale(epsilon)
         known_number("transform", value + self.call_error)
-        return self.infinite + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
+        return self.infinite[1] + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
 
     def upper_at(self, epsilons: Array) -> Array:
         """As :meth:`upper`, at many epsilons, which may be far from the one it was made for.
@@ -444,7 +453,7 @@ class Inversion:
         known_number("transform", float(values.sum()))
         scales = np.array([self._scale(epsilon) for epsilon in epsilons.tolist()])
         finite: Array = scales * np.maximum(values, 0.0) * math.exp(self.mass_pad)
-        return self.infinite + finite
+        return self.infinite[1] + finite
 
     def lower(self, epsilon: float) -> float:
         """At most delta(epsilon) of the composed measures."""
@@ -457,7 +466,7 @@ class Inversion:
         net -= self._copies(epsilon)
         known_number("transform", net)
         scale = self._scale(epsilon, -1.0)
-        return self.infinite + scale * max(net, 0.0) * math.exp(-self.mass_pad)
+        return self.infinite[0] + scale * max(net, 0.0) * math.exp(-self.mass_pad)
 
     def value_and_slope(self, epsilon: float) -> tuple[float, float]:
         """An estimate (not a bound) of delta's finite part and its derivative."""

@@ -684,6 +684,7 @@ def as_one_step(parts: Sequence[Part], *, is_upper: bool) -> Measure | None:
 def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:
     """Where the bound crosses ``target``: rounded up for an upper bound, down for a lower."""
     bound: Callable[[float], float] = inversion.upper if is_upper else inversion.lower
+    infinite = inversion.most_infinite if is_upper else inversion.least_infinite
     low, high = 0.0, math.inf
     point = guess
     misses = 0
@@ -695,7 +696,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
             high = min(high, point)
             if point == 0.0:
                 break
-            if value <= inversion.most_infinite:
+            if value <= infinite:
                 # Far from the tilt the bounds say nothing: come back in growing steps.
                 low, high = _bracket_by_doubling(bound, target, high, inversion.deviation)
                 misses += low == 0.0

@@ -175,8 +175,7 @@ class Loss(metaclass=_Checked):
         """The neighbouring relation that this loss speaks of."""
 
     def check(self) -> None:
-        """Refuse parameters that no theorem covers, and bring the others to one form; called after
-        every constructor."""
+        """Refuse parameters that no theorem covers, after every constructor, and unify others."""
 
     def parse_relation(self) -> None:
         """Turn the name of a relation into the relation; called before :meth:`check`."""

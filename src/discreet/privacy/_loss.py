@@ -175,7 +175,7 @@ class Loss(metaclass=_Checked):
         """The neighbouring relation that this loss speaks of."""
 
     def check(self) -> None:
-        """Refuse parameters that no theorem covers, after every constructor, and unify others."""
+        """After every constructor: refuse what no theorem covers, bring the rest to one form."""
 
     def parse_relation(self) -> None:
         """Turn the name of a relation into the relation; called before :meth:`check`."""

@@ -344,7 +344,7 @@ def _epsilon_attempt(
     high, low = math.inf, 0.0
     if infinite_mass(upper, is_upper=True) < delta:
         high = _epsilon_of(upper, delta, tilt, blur, is_upper=True)
-    if tight and math.isfinite(high):
+    if tight and (math.isfinite(high) or as_one_step(lower, is_upper=False) is not None):
         # Where what was cut off decides, delta is below the range of the search: see no further.
         low = _epsilon_of(lower, delta, tilt, blur, is_upper=False, guess=high)
     return Bounds(low, min(high, _finite_top(upper)) if math.isfinite(high) else high)

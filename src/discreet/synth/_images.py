@@ -281,7 +281,8 @@ def _are_labels(names: Sequence[Any]) -> bool:
 def _certified(stddev: float, shift: float, changed: int) -> float:
     mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
     if mu is None:
-        raise InvalidValue("epsilon", stddev, "a smaller one: the noise is below one step")
+        expected = "a smaller epsilon, with noise of more than one step"
+        raise InvalidValue("epsilon", f"noise of {stddev:.2g} steps", expected)
     return mu
 
 

@@ -77,7 +77,8 @@ class LinkedTables:
     strength: float = 0.01
 
     def __post_init__(self) -> None:
-        if not isinstance(self.persons, OneShot) or self.persons.missing:
+        how: Any = self.persons
+        if not isinstance(how, OneShot) or how.missing:
             expected = "a OneShot without missing, because cells are read before persons are joined"
             raise InvalidValue("persons", self.persons, expected)
         _validate.integer("groups", self.groups, at_least=2, at_most=1 << 12)

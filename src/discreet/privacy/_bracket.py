@@ -693,7 +693,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
             high = min(high, point)
             if point == 0.0:
                 break
-            if value <= inversion.infinite:
+            if value <= inversion.infinite[is_upper]:
                 # Far from the tilt the bounds say nothing: come back in growing steps.
                 low, high = _bracket_by_doubling(bound, target, high, inversion.deviation)
                 misses += low == 0.0
@@ -701,7 +701,8 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
                     return 0.0  # the errors hide all of it
         if math.isfinite(high) and high - low <= max(ACCURACY * high, 1e-12):
             break
-        point = _next_point(inversion, point, value, target, low, high)
+        infinite = inversion.infinite[is_upper]
+        point = _next_point(inversion, point, value - infinite, target - infinite, low, high)
     if is_upper:
         return high
     return low if low > 0.0 and bound(low) >= target else 0.0
@@ -720,11 +721,10 @@ def _bracket_by_doubling(
 
 
 def _next_point(
-    inversion: Inversion, point: float, value: float, target: float, low: float, high: float
+    inversion: Inversion, point: float, excess: float, wanted: float, low: float, high: float
 ) -> float:
     """A Newton step on log delta, pushed just past the root; else bisection."""
     finite, slope = inversion.value_and_slope(point)
-    excess, wanted = value - inversion.infinite, target - inversion.infinite
     if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
         move = math.log(excess / wanted) * finite / -slope
         fresh = point + move

@@ -437,7 +437,8 @@ class Inversion:
         value = float(np.dot(self.call, self._phase(epsilon)).real)
         scale = self._scale(epsilon)
         known_number("transform", value + self.call_error)
-        return self.infinite[1] + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
+        finite = scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
+        return self.infinite[1] + finite
 
     def upper_at(self, epsilons: Array) -> Array:
         """As :meth:`upper`, at many epsilons, which may be far from the one it was made for.

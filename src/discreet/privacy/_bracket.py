@@ -701,8 +701,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
                     return 0.0  # the errors hide all of it
         if math.isfinite(high) and high - low <= max(ACCURACY * high, 1e-12):
             break
-        infinite = inversion.infinite[is_upper]
-        point = _next_point(inversion, point, value - infinite, target - infinite, low, high)
+        point = _next_point(inversion, point, value, target, low, high)
     if is_upper:
         return high
     return low if low > 0.0 and bound(low) >= target else 0.0
@@ -721,10 +720,12 @@ def _bracket_by_doubling(
 
 
 def _next_point(
-    inversion: Inversion, point: float, excess: float, wanted: float, low: float, high: float
+    inversion: Inversion, point: float, value: float, target: float, low: float, high: float
 ) -> float:
     """A Newton step on log delta, pushed just past the root; else bisection."""
     finite, slope = inversion.value_and_slope(point)
+    infinite = inversion.infinite[1]
+    excess, wanted = value - infinite, target - infinite
     if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
         move = math.log(excess / wanted) * finite / -slope
         fresh = point + move

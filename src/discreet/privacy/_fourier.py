@@ -264,7 +264,7 @@ class Inversion:
         self.parts = parts
         self.tau = tau
         self.blur = blur
-        self.infinite = infinite_mass(parts), most_infinite_mass(parts)
+        self.infinite = infinite_mass(parts), most_infinite_mass(parts)  # below, above
         self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
         self._centred_parts, known = _centred(parts, tau)
         self.log_mgf, self.mean, variance = known

@@ -154,7 +154,8 @@ def check_isolation(
     A copy of the model is run in double precision on made-up batches after ``train()`` was called
     on it, because training loops call that too. For one example, outputs, loss and gradients are
     compared while the others are replaced, scaled, copied from it, made NaN or infinite,
-    reordered and removed; the gradients of all at once with those one by one; then buffers and attributes after different batches, and the answers
+    reordered and removed; the gradients of all at once with those one by one; then buffers and
+    attributes after different batches, and the answers
     to one batch after different earlier ones. Nothing is known about layer names. The model and
     torch's generators stay as they are.
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from discreet.learn.dpsgd.engine import GradientEngine
 
 ROWS, TIME, WORDS = 4, 6, 50
 Batch = dict[str, Tensor] | tuple[Tensor, ...]
@@ -66,8 +68,8 @@ def still(model: nn.Module) -> nn.Module:
         for name in ("dropout", "attention_dropout", "drop_prob", "attn_drop"):
             if isinstance(vars(module).get(name), float):
                 setattr(module, name, 0.0)
-        if isinstance(module, nn.Dropout | nn.Dropout1d | nn.Dropout2d) or hasattr(module, "mode"):
-            module.p = 0.0
+        if type(module).__name__ in ("Dropout", "Dropout1d", "Dropout2d", "StochasticDepth"):
+            module.p = 0.0  # type: ignore[assignment]
     return model
 
 
@@ -80,15 +82,22 @@ def transformer(name: str, config: str, **options: Any) -> nn.Module:
 
 
 def from_torchvision(name: str, **options: Any) -> nn.Module:
-    allow_torchvision()
     import torchvision
 
     made: nn.Module = getattr(torchvision.models, name)(weights=None, num_classes=3, **options)
     return made
 
 
+def small_convnext() -> nn.Module:
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+
+    made: nn.Module = ConvNeXt(
+        [CNBlockConfig(16, 32, 2), CNBlockConfig(32, None, 2)], num_classes=3
+    )
+    return made
+
+
 def from_timm(name: str, **options: Any) -> nn.Module:
-    allow_torchvision()
     import timm
 
     made: nn.Module = timm.create_model(name, pretrained=False, num_classes=3, **options)
@@ -289,18 +298,21 @@ class Entry:
     make: Callable[[], nn.Module]
     batch: Callable[[], Batch] = text
     double: bool = True  # else in its own precision
-    by_example: tuple[str, ...] = ()  # modules that may run example by example, and why they may
-    refused: str = ""  # the words of a refusal
-    extra: dict[str, Any] = field(default_factory=dict)
+    by_example: tuple[str, ...] = ()  # modules that may run example by example
+    through_loop: bool = True  # else only the engine: the trial of the larger ones takes a minute
+
+    def model(self) -> nn.Module:
+        """Make the model; transformers and timm import torchvision where it is there."""
+        allow_torchvision()
+        torch.manual_seed(0)
+        return self.make()
 
     @property
     def origin(self) -> str:
-        return self.package if self.package == "here" else f"{self.package} {version(self.package)}"
+        return f"{self.package} {version(self.package).partition('+')[0]}"
 
 
-def zoo() -> list[Entry]:
-    """Return all models; transformers imports torchvision where it is there."""
-    allow_torchvision()
+def _entries() -> list[Entry]:
     hf, vision, peft, opacus = "transformers", "torchvision", "peft", "opacus"
     linear = ["query", "value"]
 
@@ -326,7 +338,7 @@ def zoo() -> list[Entry]:
         Entry("GPT-2", hf, gpt2),
         Entry("Llama", hf, llama),
         Entry("Llama, tied", hf, lambda: llama(tie_word_embeddings=True)),
-        Entry("Mixtral", hf, mixtral, double=False, by_example=("mlp",)),
+        Entry("Mixtral", hf, mixtral, double=False, by_example=("mlp.experts",)),
         Entry("T5", hf, t5, two_texts),
         Entry("ViT", hf, vit, pixels),
         Entry("LoRA in BERT", peft, lambda: adapted(bert(), linear, task_type="SEQ_CLS")),
@@ -339,11 +351,12 @@ def zoo() -> list[Entry]:
             vision,
             lambda: fixed(from_torchvision("resnet18")),
             lambda: images(3, 32, 32),
+            through_loop=False,
         ),
         Entry(
-            "ConvNeXt tiny",
+            "ConvNeXt, two stages",
             vision,
-            lambda: from_torchvision("convnext_tiny"),
+            small_convnext,
             lambda: images(3, 32, 32),
         ),
         Entry(
@@ -371,10 +384,11 @@ def zoo() -> list[Entry]:
             lambda: images(3, 32, 32),
         ),
         Entry(
-            "ResNet-18 through fix, timm",
+            "ResNet-18 through fix",
             "timm",
             lambda: fixed(from_timm("resnet18")),
             lambda: images(3, 32, 32),
+            through_loop=False,
         ),
         Entry(
             "EfficientNet through fix",
@@ -387,7 +401,93 @@ def zoo() -> list[Entry]:
         Entry("IMDB example, LSTM", opacus, Reviews, characters),
         Entry("IMDB tutorial, means", opacus, Means, characters),
         Entry("char-LSTM, torch's LSTM", opacus, lambda: Names(nn.LSTM), characters),
-        Entry("char-LSTM, DPLSTM", opacus, lambda: Names(dp_lstm), characters),
+        Entry(
+            "char-LSTM, DPLSTM",
+            opacus,
+            lambda: Names(dp_lstm),
+            characters,
+            by_example=("lstm",),
+        ),
         Entry("DCGAN discriminator", opacus, Discriminator, lambda: images(1, 24, 24)),
         Entry("a tied language model", "torch", Tied, characters),
     ]
+
+
+ZOO = _entries()
+
+
+def cut(batch: Batch, row: int) -> Batch:
+    """One example, as a batch."""
+    if isinstance(batch, dict):
+        return {name: one[row : row + 1] for name, one in batch.items()}
+    return tuple(one[row : row + 1] for one in batch)
+
+
+def in_type(batch: Batch, dtype: torch.dtype) -> Batch:
+    def cast(one: Tensor) -> Tensor:
+        return one.to(dtype) if one.is_floating_point() else one
+
+    if isinstance(batch, dict):
+        return {name: cast(one) for name, one in batch.items()}
+    return tuple(map(cast, batch))
+
+
+def outputs_of(model: nn.Module, batch: Batch) -> Tensor:
+    """What the losses are made of: the tensor that a model gives, or its logits."""
+    found = model(**batch) if isinstance(batch, dict) else model(*batch)
+    outputs: Tensor = found if isinstance(found, Tensor) else found.logits
+    return outputs
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the engine made of a model: its largest error, and what ran example by example."""
+
+    error: float
+    parameters: int
+    tensors: int
+    by_example: tuple[str, ...]
+
+
+def measure(entry: Entry) -> Found:
+    """Hold norms and a weighted sum against the examples one by one, relative to the largest entry.
+
+    Parameters whose gradients are rounding alone (biases of keys) are held against all others.
+    """
+    dtype = torch.float64 if entry.double else torch.float32
+    model = still(entry.model()).to(dtype).train()
+    batch = in_type(entry.batch(), dtype)
+    weights = torch.rand(1, ROWS, dtype=dtype)
+    engine = GradientEngine(model)
+    with engine.recording(ROWS):
+        outputs_of(model, batch).sin().sum().backward()  # type: ignore[no-untyped-call]
+        norms, sums = engine.squared_norms()[0], engine.clipped_sum(weights)
+    engine.detach()
+    named = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    expected = {name: torch.zeros_like(one) for name, one in named.items()}
+    error = 0.0
+    for row in range(ROWS):
+        model.zero_grad()
+        outputs_of(model, cut(batch, row)).sin().sum().backward()  # type: ignore[no-untyped-call]
+        square = 0.0
+        for name, one in named.items():
+            if one.grad is not None:
+                square += float(one.grad.square().sum())
+                expected[name] += weights[0, row] * one.grad
+        error = max(error, abs(float(norms[row]) - square) / square)
+    largest = max(float(one.abs().max()) for one in expected.values())
+    for name, one in expected.items():
+        scale = max(float(one.abs().max()), 1e-6 * largest)
+        error = max(error, float((sums[name] - one).abs().max()) / scale)
+    by_example = tuple(name for name, rules in engine.report.items() if "torch.func" in rules)
+    size = sum(one.numel() for one in named.values())
+    return Found(error, size, len(named), by_example)
+
+
+def row_of(entry: Entry, found: Found) -> str:
+    """The line of a model in docs/models.md."""
+    how = "rules alone"
+    if found.by_example:
+        inner = " and ".join(f"`{name}`" for name in entry.by_example)
+        how = f"rules; {inner} example by example"
+    return f"| {entry.name} | {entry.origin} | {found.parameters:,} | {how} |"

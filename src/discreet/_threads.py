@@ -139,12 +139,12 @@ def one_thread() -> AbstractContextManager[Any]:
     another cost a hundredfold. Without the package threadpoolctl, which comes with scikit-learn,
     it does nothing.
     """
-    libraries = _threaded_libraries("sklearn" in sys.modules, "torch" in sys.modules)
+    libraries = _find_threaded_libraries("sklearn" in sys.modules, "torch" in sys.modules)
     return nullcontext() if libraries is None else libraries.limit(limits=1)
 
 
 @lru_cache(maxsize=4)
-def _threaded_libraries(*_loaded: bool) -> Any:
+def _find_threaded_libraries(*_loaded: bool) -> Any:
     """The libraries of this process that have threads of their own; looked for once."""
     try:
         return import_module("threadpoolctl").ThreadpoolController()

@@ -171,7 +171,7 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     if array.ndim != 1:
         raise InvalidValue("labels", f"an array of shape {array.shape}", "one label per record")
     if target.names is not None:
-        return _by_name(array, target.names)
+        return _positions_by_name(array, target.names)
     codes = check_labels(array, target.classes)
     if isinstance(target, _QueriedTarget) and target.known_classes is not None:
         strange = codes[~np.isin(codes, target.known_classes)]
@@ -182,7 +182,7 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     return codes
 
 
-def _by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
+def _positions_by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
     tables: tuple[tuple[Callable[[object], object], dict[object, int | None]], ...] = tuple(
         (read, {}) for read in (_itself, str, _number)
     )

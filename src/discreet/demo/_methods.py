@@ -199,7 +199,7 @@ class _Estimated(Method):
 
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
-        model = self._fitted(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
+        model = self._fit(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
 
         def keep(place: Path) -> None:
             place.mkdir(parents=True)
@@ -232,19 +232,21 @@ class _Estimated(Method):
         """How many columns the made-up rows have: a thousand fits must not take long."""
         return min(self.data.columns, self._most_columns)
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         # One row is one unit here, whatever the ledger calls it.
         named = {"unit": self.data.unit} if "ledger" in keywords else {}
         return estimator.fit(records, labels, **keywords, **named)
 
     def plain(self, indices: NDArray[Any], seed: int) -> Any:
-        return self._asked(self._twin().fit(self.data.records[indices], self.data.labels[indices]))
+        return self._as_target(
+            self._twin().fit(self.data.records[indices], self.data.labels[indices])
+        )
 
     def shadow(self, indices: NDArray[Any], seed: int) -> Any:
         records, labels = self.data.records[indices], self.data.labels[indices]
-        return self._asked(self._fitted(self._estimator(seed), records, labels))
+        return self._as_target(self._fit(self._estimator(seed), records, labels))
 
-    def _asked(self, fitted: Any) -> Any:
+    def _as_target(self, fitted: Any) -> Any:
         from discreet.attacks import as_target
 
         return as_target(
@@ -375,9 +377,9 @@ class Teachers(_Estimated):
             insecure_seed=seed,
         )
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         named = {"public": self.data.unlabelled, **keywords}
-        return super()._fitted(estimator, records, labels, **named)
+        return super()._fit(estimator, records, labels, **named)
 
     def _twin(self) -> Any:
         from sklearn.linear_model import LogisticRegression

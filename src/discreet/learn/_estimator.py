@@ -271,7 +271,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._abandon_batches()
         ready = self._plan_fit(X, y, persons, unit)
         bits = source(insecure_seed=self.insecure_seed)
-        with self._charged(ready, ledger, dataset) as charge:
+        with self._open_charge(ready, ledger, dataset) as charge:
             self._begin(ready)
             rows = Rows(ready.opened, ready.declared, bits)
             arrays = self._learn(
@@ -385,7 +385,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return whole
 
-    def _charged(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
+    def _open_charge(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
         return charged(
             ledger,
             dataset,

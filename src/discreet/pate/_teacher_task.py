@@ -140,7 +140,7 @@ def train_and_vote(kind: Any, tasks: Sequence[TeacherTask]) -> list[NDArray[np.i
     results = [task.votes_without_training for task in tasks]
     left = [at for at, vote in enumerate(results) if vote is None]
     # Filters of warnings belong to the process: a thread that ends would show those of another.
-    with exclusive(), _without_warnings(), one_thread():
+    with exclusive(), _silence_warnings(), one_thread():
         answers = _answers(kind, tasks, left)
     for at, answer in answers.items():
         results[at] = read_class_codes(answer, tasks[at])
@@ -220,5 +220,5 @@ def read_class_codes(answer: Any, task: TeacherTask) -> NDArray[np.int64] | None
     return codes.astype(np.int64)
 
 
-def _without_warnings() -> AbstractContextManager[Any]:
+def _silence_warnings() -> AbstractContextManager[Any]:
     return warnings.catch_warnings(action="ignore")

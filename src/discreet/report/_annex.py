@@ -203,7 +203,7 @@ def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
         _curves(page, facts, loss)
         _figures(page, facts)
         if facts.exposed:
-            _exposed(page, facts)
+            _add_exposed_records(page, facts)
     page.heading("What these figures do not say").points(
         "A weak attack is no guarantee: a stronger one may come. Only the certificate bounds every "
         "attack.",
@@ -225,7 +225,7 @@ def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
 def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
     certified = [one for one in facts.attacked if one.private]
     held = all(within_guarantee(result, loss) for one in certified for result in one.results)
-    lines = [_found(one) for one in facts.attacked]
+    lines = [_format_finding(one) for one in facts.attacked]
     if not certified:
         page.finding(*lines)
         return
@@ -240,7 +240,7 @@ def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
         page.headline("Attacks beyond the certificate", kind="bad", lines=lines)
 
 
-def _found(attacked: Attacked) -> str:
+def _format_finding(attacked: Attacked) -> str:
     best, sure = strongest_attack(attacked.results), quoted_confidence(attacked.results, 0.95)
     low, high = best.auc_interval(confidence=sure)
     area = f"{best.auc:.3f} ({interval(low, high, digits=3)})"
@@ -313,7 +313,7 @@ def _figures(page: Page, facts: InternalFacts) -> None:
     )
 
 
-def _exposed(page: Page, facts: InternalFacts) -> None:
+def _add_exposed_records(page: Page, facts: InternalFacts) -> None:
     page.heading("The most exposed records")
     page.warning("INTERNAL: this list names records of the training data.")
     for attacked in facts.attacked:

@@ -6,9 +6,8 @@ scikit-learn and of Discreet are described by class, parameters and fitted state
 needs a ``cache_key``, a text that its author changes whenever it changes, as an argument or as an
 attribute.
 
-Whether a kept entry is still what would be computed is found by behaviour, by those who keep: votes
-of teachers are kept under what these answered about public rows, and a pool of shadow models trains
-one kept model again.
+Callers find stale entries by behaviour: the name of stored votes contains the teachers' answers
+about public rows, and a pool of shadow models trains one stored model again and compares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers in few digits, rounded against the reader's hopes.
+"""Round bounds to few digits: upper bounds up, lower bounds down.
 
 An upper bound is rounded up and a lower bound down, so that what is read is as safe as what was
 computed: 3.04 is never shown as 3.0.

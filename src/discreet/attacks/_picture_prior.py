@@ -1,4 +1,4 @@
-"""What an attacker knows of inputs before a model is asked: priors, and the one for pictures.
+"""Priors for model inversion: what an attacker knows about inputs in advance.
 
 Pictures are arrays (..., height, width): neighbouring pixels are alike, and so are low
 frequencies. Total variation is that of Rudin, Osher and Fatemi (1992) with rounded corners, so

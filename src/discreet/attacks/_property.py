@@ -1,4 +1,4 @@
-"""Property inference: what a model tells of its training set as a whole.
+"""Property inference: guess a property of the whole training set from a model.
 
 Not who is in the training set, but a fact about all of it, such as the share of women
 (Ateniese et al. 2015, Ganju et al. 2018). A meta-classifier learns from shadow models, trained

@@ -1,4 +1,4 @@
-"""Attacks on synthetic rows: who was in the table, and what do its rows say about people.
+"""Attacks on synthetic rows: membership, and what the rows reveal about people.
 
 Two ask for membership. :func:`distance_ratio` compares how near a record is to synthetic rows with
 how near it is to rows of the same population (van Breugel and others 2023, by nearest

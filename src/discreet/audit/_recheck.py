@@ -1,4 +1,4 @@
-"""What an audit in a certificate says, computed again from the counts that it rests on.
+"""Compute the audits of a certificate again from their counts.
 
 A certificate shows an audit only if its numbers follow from its counts by a method that is known
 here, if the counts are all that its evidence holds, and if it tested the claim of the
@@ -217,7 +217,7 @@ def _tradeoff(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[st
     def shown(rate: float, *, best: bool) -> float:
         return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    # Among several thresholds the one that is told need not be the one with the largest epsilon.
+    # Among several thresholds the stated one need not be the one with the largest epsilon.
     alone = audit["evidence"]["thresholds_tested"] == 1
     yield from _compare_figure(
         audit, "epsilon_lower", lambda rate: shown(rate, best=False), exact=alone

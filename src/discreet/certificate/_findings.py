@@ -1,6 +1,6 @@
 """What follows from the facts of a certificate: accountants, meaning, warnings, verdict.
 
-Everything here is a function of what the document says, so that whoever checks a certificate
+Everything here is a function of what the document says, so that anyone who checks a certificate
 computes it again and nothing can be left out. Severities of warnings: *void* (there is no
 guarantee), *serious* (it may say much less than it seems), *caution* (a reader should know) and
 *note*. Layers are those of the pyramid: the guarantee, what undermines it, the collection of the

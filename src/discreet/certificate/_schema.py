@@ -22,7 +22,7 @@ COVERS = (
     "the same data: scaling, features or a vocabulary that were fitted to them, parameters that "
     "were tried out on them, scores that were computed on them"
 )
-"""What a certificate speaks of, and what nobody but its owner can know."""
+"""What a certificate covers, and what only its owner can know."""
 
 _SILENT = {"$schema", "$id", "$defs", "title", "description"}
 _KINDS: dict[str, tuple[type, ...]] = {

@@ -63,7 +63,7 @@ def ledger() -> None:
 
 
 def open_to_read(place: str) -> Ledger:
-    """A ledger for reading, which waits for nobody.
+    """Open a ledger for reading; a reader does not wait for writers.
 
     One who only reads may also open what a writer refuses, and say all that is wrong with it.
     """

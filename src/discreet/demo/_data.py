@@ -1,4 +1,4 @@
-"""The data of the demonstration: two halves, one to learn from and one that stays outside.
+"""The data of the demonstration: one half for training, the other for evaluation.
 
 Digits, MNIST, Fashion-MNIST and Adult are published: their sizes and everything declared about them
 here are public. A table of one's own is read by its schema, which declares all that is public.

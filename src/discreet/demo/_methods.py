@@ -277,7 +277,7 @@ class NaiveBayes(_Estimated):
         return GaussianNB(var_smoothing=1e-3)
 
     def _neighbours(self) -> Neighbours:
-        """A canary in a corner, among so many rows in the middle that nothing is cut off.
+        """Return a canary in a corner, and enough rows in the middle that nothing is cut off.
 
         It moves one of the three soft bins of every column by a whole record. The count of its
         class and the distance of the means from the middle are sums over the bins with noise that

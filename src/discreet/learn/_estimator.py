@@ -365,7 +365,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Take note of how the columns are called, before the plan is made."""
 
     def _whole_loss(self, plan: Any, declared: Declared) -> Loss:
-        """Return the loss of the plan, and of learning the schema if nobody has paid for that."""
+        """Return the loss of the plan, and of learning the schema if that was not paid for."""
         loss: Loss = plan.loss
         unpaid = None if declared.schema is None else declared.schema.unpaid_loss()
         if unpaid is None or self._schema_is_counted:
@@ -480,7 +480,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def for_encoded_rows(self) -> Self:
         """Return the same estimator, fitted or not, for rows that are encoded already.
 
-        It is told by parameters what the schema declares, so it takes the arrays of
+        Its parameters state what the schema declares, so it takes the arrays of
         :meth:`encoded` and no frames. Its classes are still the words of the
         schema. It is for attacks and experiments, and is not saved.
 

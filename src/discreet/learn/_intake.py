@@ -1,4 +1,4 @@
-"""What ``fit`` was handed: its form is checked before a charge, its cells are read inside it.
+"""Read the arguments of ``fit``: check their form before the charge, read cells inside it.
 
 What may be refused is public: the names and the number of columns, types that a container declares
 independently of its cells, features, targets and
@@ -665,7 +665,7 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     """Keep the first ``cap`` rows of each person; names are compared as in a table.
 
     Which rows of a person count depends on that person's rows alone. A row without a name can be
-    charged to nobody and is left out.
+    charged to no person and is left out.
 
     >>> kept = owned_rows(["a", "b", "a", "", "a"], rows=5, cap=2)
     >>> kept.rows.tolist(), kept.owners.tolist(), kept.ranks.tolist()

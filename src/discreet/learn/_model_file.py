@@ -44,7 +44,7 @@ LEARNERS = {
 """What the command line calls the learners for tables, and the estimators that they are."""
 
 BINS = 8
-"""Into how many parts naive Bayes cuts the interval of a number, unless it is told otherwise."""
+"""Into how many parts naive Bayes cuts the interval of a number by default."""
 
 _HOMES = {
     "PATEClassifier": "discreet.pate",

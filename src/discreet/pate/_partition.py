@@ -117,7 +117,7 @@ def partition_records(
     Parameters
     ----------
     *columns
-        Arrays of records, by which equal ones are told.
+        Arrays of records, by which equal ones are recognised.
     teachers
         How many parts.
     persons

@@ -1,4 +1,4 @@
-"""The internal annex of a certificate: what attacks got, beside what the bound allows.
+"""The internal annex of a certificate: results of attacks beside what the bound allows.
 
 How well attacks do on real members, how good the model is on its training data, the twin without
 privacy, who is most exposed: each of them is a function of private records that no noise covers.
@@ -147,7 +147,7 @@ def annex_schema() -> dict[str, Any]:
 
 
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
-    """Say whether a measured curve stays within the guarantee, as far as can be told.
+    """Say whether a measured curve stays within the guarantee, by confidence bounds.
 
     Every point of the curve is compared. It is a comparison, not a test with a known rate of false
     alarms: the exact bounds hold at all thresholds at once but with probability 1e-6 for

@@ -1,4 +1,4 @@
-"""Pages about tables: who stands alone in one, and who is found again in another."""
+"""Pages about tables: the anonymity of one, and the linkage of two."""
 
 from __future__ import annotations
 

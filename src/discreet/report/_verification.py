@@ -1,4 +1,4 @@
-"""Checking a certificate: what it says is held against what it rests on.
+"""Verify a certificate: compute what it states again from the ledger, the files and the counts.
 
 What a certificate says is either a function of its loss, its audits and its plan, which are
 computed again, or it was recorded by the ledger when the run ended and when the certificate was

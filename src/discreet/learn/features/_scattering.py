@@ -1,4 +1,4 @@
-"""The scattering transform and normalisation by row: features that owe nothing to the data.
+"""The scattering transform and normalisation by row: features that do not depend on other rows.
 
 Under differential privacy every learned weight costs accuracy through its noise. Features
 that are fixed beforehand cost nothing, and a linear model on scattering coefficients beats

@@ -144,7 +144,7 @@ test-lowest: build/lowest
 	PYTHONPATH=build/lowest $(PYTEST) -m 'not slow and not judge'
 
 # The least share of branches that the tests of make test run through: of each parametrized test, the
-# first and the last case only. The floor is in pyproject.toml.
+# first and the last case only, of each property five draws. The floor is in pyproject.toml.
 coverage: $(VENV)/installed-test
 	$(call stage,pytest --cov)
 	$(PYTEST) -m 'not slow and not judge' -q --few-cases --cov --cov-report=term

@@ -117,7 +117,7 @@ def partition_records(
     Parameters
     ----------
     *columns
-        Arrays of records, by which equal ones are told.
+        Arrays of records, by which equal ones are recognised.
     teachers
         How many parts.
     persons
@@ -146,11 +146,11 @@ def partition_records(
         raise InvalidValue("columns", f"{len(tables)} arrays", "arrays of one length")
     rows = len(tables[0])
     bits = choose_source(source, insecure_seed)
-    secret = draw_key(bits) if key is None else _checked_key(key)
+    secret = draw_key(bits) if key is None else _check_key(key)
     if neighbours is Relation.REPLACE:
         if persons is not None:
             raise InvalidValue("relation", "replace", "add_remove where records have persons")
-        return _by_position(count, rows, secret)
+        return _partition_by_position(count, rows, secret)
     names = _digests(tables, secret)
     if persons is None:
         places = _teacher_of_row(names, count, secret)
@@ -243,7 +243,7 @@ def _plain(column: Any) -> NDArray[Any]:
     return array
 
 
-def _checked_key(key: object) -> bytes:
+def _check_key(key: object) -> bytes:
     if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
         raise InvalidValue("key", "withheld", f"{_KEY_BYTES} secret bytes")
     return key
@@ -320,7 +320,7 @@ def _place(content: bytes, teachers: int, key: bytes) -> int:
     return int.from_bytes(digest, "little") % teachers
 
 
-def _by_position(teachers: int, rows: int, key: bytes) -> Partition:
+def _partition_by_position(teachers: int, rows: int, key: bytes) -> Partition:
     numbers = (position.to_bytes(8, "little") for position in range(rows))
     places = np.array([_place(number, teachers, key) for number in numbers], dtype=np.int64)
     members = _group(places, np.arange(rows), teachers)

@@ -72,7 +72,7 @@ class Folds:
         self._elsewhere: dict[int, tuple[ref[Tensor], int]] = {}
 
     def open(self, rows: int) -> None:
-        """Forget all, and expect so many rows."""
+        """Forget everything, and expect this many rows."""
         self.rows = rows
         if self._together:
             self._together = {}
@@ -231,7 +231,7 @@ class Axes:
         self._inputs: list[ref[Tensor]] = []
 
     def open(self, rows: int) -> None:
-        """Expect so many rows in the following forward pass."""
+        """Expect this many rows in the following forward pass."""
         self.rows = rows
         self.known = None
         self._inputs = []

@@ -8,6 +8,7 @@ from discreet.privacy._allocation import Allocated
 from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
 from discreet.privacy._composition import Composition, Grouped, compose
 from discreet.privacy._correlation import Correlated, Strategy, choose_bands
+from discreet.privacy._distributed import Skellam, SummedDiscreteGaussian
 from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
 from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian, GaussianMixture
 from discreet.privacy._laplace import DiscreteLaplace, Laplace
@@ -77,7 +78,9 @@ __all__ = [
     "Resolution",
     "SampledWithoutReplacement",
     "Shuffled",
+    "Skellam",
     "Strategy",
+    "SummedDiscreteGaussian",
     "calibrate",
     "choose_bands",
     "compose",

@@ -9,10 +9,11 @@ where a change is meant, and with a line in the CHANGELOG)::
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import discreet.privacy as calculus
 from discreet.errors import DiscreetError

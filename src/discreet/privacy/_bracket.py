@@ -693,7 +693,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
             high = min(high, point)
             if point == 0.0:
                 break
-            if value <= inversion.infinite:
+            if value <= inversion.infinite[is_upper]:
                 # Far from the tilt the bounds say nothing: come back in growing steps.
                 low, high = _bracket_by_doubling(bound, target, high, inversion.deviation)
                 misses += low == 0.0
@@ -724,7 +724,8 @@ def _next_point(
 ) -> float:
     """A Newton step on log delta, pushed just past the root; else bisection."""
     finite, slope = inversion.value_and_slope(point)
-    excess, wanted = value - inversion.infinite, target - inversion.infinite
+    infinite = inversion.infinite[1]
+    excess, wanted = value - infinite, target - infinite
     if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
         move = math.log(excess / wanted) * finite / -slope
         fresh = point + move

@@ -264,7 +264,7 @@ class Inversion:
         self.parts = parts
         self.tau = tau
         self.blur = blur
-        self.infinite = infinite_mass(parts), most_infinite_mass(parts)
+        self.infinite = infinite_mass(parts), most_infinite_mass(parts)  # below, above
         self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
         self._centred_parts, known = _centred(parts, tau)
         self.log_mgf, self.mean, variance = known
@@ -437,7 +437,8 @@ class Inversion:
         value = float(np.dot(self.call, self._phase(epsilon)).real)
         scale = self._scale(epsilon)
         known_number("transform", value + self.call_error)
-        return self.infinite[1] + scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
+        finite = scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
+        return self.infinite[1] + finite
 
     def upper_at(self, epsilons: Array) -> Array:
         """As :meth:`upper`, at many epsilons, which may be far from the one it was made for.

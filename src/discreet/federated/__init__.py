@@ -5,6 +5,9 @@
 - :class:`InProcessEngine` runs a plan with :class:`Clients` in memory, :class:`Training` says how
   clients train, :func:`split_dirichlet` divides a data set for experiments.
 - :func:`clip_update` and :func:`to_steps` are what a client does before anything leaves.
+- :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation, whose keys
+  on a roster :func:`make_identity` makes; :class:`Advert` and :class:`Share` are its messages.
+  :func:`mask_numbers`, :func:`split_secret` and :func:`join_secret` are what it is made of.
 - :func:`certify_federated` writes the certificate, :func:`certified_loss` computes it again.
 """
 
@@ -20,9 +23,20 @@ if TYPE_CHECKING:
     from discreet.federated._clients import Clients, split_dirichlet
     from discreet.federated._engine import Federated, InProcessEngine, Training
     from discreet.federated._round import Client, Finished, Round, clip_update, to_steps
+    from discreet.federated._secure import (
+        Advert,
+        SecureClient,
+        SecureServer,
+        Share,
+        join_secret,
+        make_identity,
+        mask_numbers,
+        split_secret,
+    )
 
 __all__ = [
     "LEARNERS",
+    "Advert",
     "Client",
     "Clients",
     "Federated",
@@ -30,11 +44,18 @@ __all__ = [
     "Finished",
     "InProcessEngine",
     "Round",
+    "SecureClient",
+    "SecureServer",
+    "Share",
     "Training",
     "certified_loss",
     "certify_federated",
     "clip_update",
+    "join_secret",
+    "make_identity",
+    "mask_numbers",
     "split_dirichlet",
+    "split_secret",
     "to_steps",
 ]
 
@@ -42,6 +63,10 @@ __all__ = [
 _HOMES = {
     "_clients": ("Clients", "split_dirichlet"),
     "_engine": ("Federated", "InProcessEngine", "Training"),
+    "_secure": (
+        *("Advert", "SecureClient", "SecureServer", "Share", "join_secret", "make_identity"),
+        *("mask_numbers", "split_secret"),
+    ),
     "_round": ("Client", "Finished", "Round", "clip_update", "to_steps"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

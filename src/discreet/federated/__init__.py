@@ -8,6 +8,7 @@
 - :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation, whose keys
   on a roster :func:`make_identity` makes; :class:`Advert` and :class:`Share` are its messages.
   :func:`mask_numbers`, :func:`split_secret` and :func:`join_secret` are what it is made of.
+- :class:`SiloPlan` and :func:`run_silos` are for a few institutions with many records each.
 - :func:`certify_federated` writes the certificate, :func:`certified_loss` computes it again.
 """
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet.federated._certificate import LEARNERS, certified_loss, certify_federated
 from discreet.federated._plan import FederatedPlan
+from discreet.federated._silos import SiloPlan, run_silos
 
 if TYPE_CHECKING:
     from discreet.federated._clients import Clients, split_dirichlet
@@ -47,6 +49,7 @@ __all__ = [
     "SecureClient",
     "SecureServer",
     "Share",
+    "SiloPlan",
     "Training",
     "certified_loss",
     "certify_federated",
@@ -54,6 +57,7 @@ __all__ = [
     "join_secret",
     "make_identity",
     "mask_numbers",
+    "run_silos",
     "split_dirichlet",
     "split_secret",
     "to_steps",

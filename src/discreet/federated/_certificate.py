@@ -10,7 +10,8 @@ from discreet.errors import SchemaError
 from discreet.federated._plan import FederatedPlan
 from discreet.privacy import Loss
 
-LEARNER = "FederatedModel"
+LEARNER, SILO_LEARNER = "FederatedModel", "FederatedSilos"
+LEARNERS = (LEARNER, SILO_LEARNER)
 
 
 def certify_federated(
@@ -82,7 +83,3 @@ def certified_loss(certificate: Certificate) -> Loss:
     if certificate.assumptions[: len(plan.assumptions)] != plan.assumptions:
         raise SchemaError("the assumptions are not those of the plan")
     return plan.loss
-
-
-SILO_LEARNER = "FederatedSilos"
-LEARNERS = (LEARNER, SILO_LEARNER)

@@ -143,7 +143,13 @@ def test_a_client_counts_its_rounds_by_itself():
     assert client.rounds_taken == 4
 
 
-SUMS = {"trust": "aggregation", "dimension": SIZE, "threshold": 8, "colluders": 2, "participations": 4}
+SUMS = {
+    "trust": "aggregation",
+    "dimension": SIZE,
+    "threshold": 8,
+    "colluders": 2,
+    "participations": 4,
+}
 
 
 @pytest.mark.parametrize("shares", ["discrete_gaussian", "skellam"])
@@ -222,18 +228,13 @@ def test_correlated_noise_takes_back_what_it_added():
 
     bands = Strategy.square_root(4)
     plan = make(sampler="cyclic", noise=bands, noise_multiplier=1.0, expected_cohort=5)
-    stream = CorrelatedStream(
-        bands.coefficients, keys=[(0, KeyedSource(bytes(32), provenance={}))]
-    )
+    stream = CorrelatedStream(bands.coefficients, keys=[(0, KeyedSource(bytes(32), provenance={}))])
     rows = [
-        Round(plan, n, size=4000, asked=(), correlated=stream).finish().update * 5
-        for n in range(8)
+        Round(plan, n, size=4000, asked=(), correlated=stream).finish().update * 5 for n in range(8)
     ]
     # C times the noise is white: its rows are independent of unit variance.
     column = np.asarray(bands.coefficients)
-    white = [
-        sum(column[j] * rows[n - j] for j in range(min(n + 1, 4))) for n in range(8)
-    ]
+    white = [sum(column[j] * rows[n - j] for j in range(min(n + 1, 4))) for n in range(8)]
     covariance = np.corrcoef(white)
     assert np.abs(covariance - np.eye(8)).max() < 0.09  # 5.5 deviations, 28 pairs: 1e-6
     assert np.std(white) == pytest.approx(1.0, abs=0.03)

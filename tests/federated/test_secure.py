@@ -117,9 +117,7 @@ def attack_with_a_late_message(*, self_mask):
     guess = masked[late].copy()
     private = _secure.X25519PrivateKey.from_private_bytes(secret)
     for other in arrived:
-        shared = _secure._agree(
-            private, server._adverts[other].masks, server._setting.text("mask")
-        )
+        shared = _secure._agree(private, server._adverts[other].masks, server._setting.text("mask"))
         pairwise = mask_numbers(shared, SIZE)
         guess = guess - pairwise if late < other else guess + pairwise
     return bool((guess == numbers(late)).all())
@@ -274,11 +272,11 @@ def test_clients_on_hosts_of_their_own():
             pipe.send((step, arguments))
         return {name: one for _, pipe in hosts for name, one in pipe.recv().items()}
 
-    adverts = server.collect_keys(ask("advertise", {n: () for n in names}))
-    inboxes = server.route(ask("share_keys", {n: (adverts,) for n in names}))
+    adverts = server.collect_keys(ask("advertise", dict.fromkeys(names, ())))
+    inboxes = server.route(ask("share_keys", dict.fromkeys(names, (adverts,))))
     arrived = server.collect(ask("mask", {n: (inboxes[n],) for n in names}))
-    signatures = ask("confirm", {n: (arrived,) for n in names})
-    total = server.open(ask("unmask", {n: (signatures,) for n in names}))
+    signatures = ask("confirm", dict.fromkeys(names, (arrived,)))
+    total = server.open(ask("unmask", dict.fromkeys(names, (signatures,))))
     for process, pipe in hosts:
         pipe.send(None)
         process.join(60)

@@ -95,7 +95,7 @@ def test_the_characters_of_polya_multiply_to_that_of_the_sum():
         p, n = mpmath.exp(-mpmath.mpf(1) / 2), 7
         for z in (0.3, 0.9):
             series = mpmath.nsum(
-                lambda k: mpmath.rf(mpmath.mpf(1) / n, k) / mpmath.factorial(k) * (p * z) ** k,
+                lambda k, z=z: mpmath.rf(mpmath.mpf(1) / n, k) / mpmath.factorial(k) * (p * z) ** k,
                 [0, mpmath.inf],
             )
             whole = (series * (1 - p) ** (mpmath.mpf(1) / n)) ** n

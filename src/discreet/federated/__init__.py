@@ -5,8 +5,8 @@
 - :class:`InProcessEngine` runs a plan with :class:`Clients` in memory, :class:`Training` says how
   clients train, :func:`split_dirichlet` divides a data set for experiments.
 - :func:`clip_update` and :func:`to_steps` are what a client does before anything leaves.
-- :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation, whose keys
-  on a roster :func:`make_identity` makes; :class:`Advert` and :class:`Share` are its messages.
+- :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation;
+  :func:`make_identity` makes the keys on their roster; :class:`Advert` and :class:`Share` are its messages.
   :func:`mask_numbers`, :func:`split_secret` and :func:`join_secret` are what it is made of.
 - :class:`SiloPlan` and :func:`run_silos` are for a few institutions with many records each.
 - :func:`certify_federated` writes the certificate, :func:`certified_loss` computes it again.
@@ -18,7 +18,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from discreet.federated._certificate import LEARNERS, certified_loss, certify_federated
-from discreet.federated._plan import FederatedPlan
+from discreet.federated._plan import TRUSTS, FederatedPlan
 from discreet.federated._silos import SiloPlan, run_silos
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LEARNERS",
+    "TRUSTS",
     "Advert",
     "Client",
     "Clients",

@@ -291,7 +291,9 @@ class InProcessEngine:
         if not isinstance(plan, FederatedPlan):
             raise InvalidValue("plan", type(plan).__name__, "a FederatedPlan")
         if plan.dimension not in (None, self.size):
-            raise InvalidValue("plan", f"dimension {plan.dimension}", f"that of the model, {self.size}")
+            raise InvalidValue(
+                "plan", f"dimension {plan.dimension}", f"that of the model, {self.size}"
+            )
         public = plan.trust != "server" or plan.central.public_examples
         if public and len(self._clients) != plan.clients:
             raise InvalidValue(
@@ -367,7 +369,9 @@ class InProcessEngine:
     def _judge(self, flat: Tensor, validation: tuple[Tensor, Tensor]) -> dict[str, float]:
         inputs, targets = validation
         with torch.no_grad():
-            parts = [functional_call(self._model, self._split(flat), (x,)) for x in inputs.split(1000)]
+            parts = [
+                functional_call(self._model, self._split(flat), (x,)) for x in inputs.split(1000)
+            ]
             outputs = torch.cat(parts)
             figures = {"validation loss": float(self._loss(outputs, targets).mean())}
         if outputs.ndim == 2 and targets.ndim == 1 and not targets.is_floating_point():
@@ -556,15 +560,22 @@ def _charged(
 
 
 @contextmanager
-def _bar(plan: FederatedPlan, *, shown: bool) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+def _bar(
+    plan: FederatedPlan, *, shown: bool
+) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
     """Show the rounds on a terminal: public numbers only."""
     if not shown:
-        yield lambda taken, figures: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+    columns = (
+        TextColumn("rounds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=plan.rounds, text="")
 
@@ -577,6 +588,3 @@ def _bar(plan: FederatedPlan, *, shown: bool) -> Iterator[Callable[[int, Mapping
 
 def _arrays_of(model: nn.Module) -> dict[str, NDArray[Any]]:
     return {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
-
-
-

@@ -33,6 +33,7 @@ from discreet import _validate
 from discreet._json import digest_of, read_json
 from discreet.certificate import delta_warning
 from discreet.errors import InvalidValue, SchemaError
+from discreet.learn import ROW_UNITS
 from discreet.learn.dpsgd import Clipping, Flat, Plan, Quantile
 from discreet.privacy import (
     Loss,
@@ -46,7 +47,6 @@ from discreet.privacy import (
 from discreet.randomness import discrete_gaussian, skellam
 
 TRUSTS = ("server", "aggregation", "shuffler", "nobody")
-UNITS = ("client", "record")
 SHARES = ("discrete_gaussian", "skellam")
 SAMPLERS = ("poisson", "without_replacement", "full", "cyclic", "fixed_bins")
 _SCHEMA, _VERSION = "discreet.federated.plan", 1
@@ -63,7 +63,11 @@ class FederatedPlan:
     """A federated run, declared before a client is asked.
 
     >>> plan = FederatedPlan(
-    ...     clients=3_000, expected_cohort=100, rounds=100, clip_norm=0.3, delta=1e-5,
+    ...     clients=3_000,
+    ...     expected_cohort=100,
+    ...     rounds=100,
+    ...     clip_norm=0.3,
+    ...     delta=1e-5,
     ...     noise_multiplier=1.0,
     ... )
     >>> plan.loss
@@ -86,8 +90,9 @@ class FederatedPlan:
     trust : str
         ``server``, ``aggregation``, ``shuffler`` or ``nobody``.
     unit : str
-        ``client``: all that a client has comes and goes. ``record``: one of its records changes,
-        which may change its whole update to any other.
+        ``client``, or what the ledger calls one (phone, patient): all that a client has comes and
+        goes. ``record``, row or example: one of its records changes, which may change its whole
+        update to any other.
     epsilon, noise_multiplier, local_epsilon
         One of them: the target, the noise in clip norms (of the sum, ``server`` and
         ``aggregation``), or the epsilon of one report (``shuffler`` and ``nobody``).
@@ -212,7 +217,8 @@ class FederatedPlan:
         whole = ("clients", "expected_cohort", "rounds", "participations", "steps_per_clip")
         checked = {**given, **{n: _validate.integer(n, given[n], at_least=1) for n in whole}}
         checked["trust"] = _validate.one_of("trust", given["trust"], TRUSTS)
-        checked["unit"] = _validate.one_of("unit", given["unit"], UNITS)
+        if not isinstance(given["unit"], str) or not given["unit"].strip():
+            raise InvalidValue("unit", given["unit"], "client, record, or another word for one")
         checked["colluders"] = _validate.integer("colluders", given["colluders"], at_least=0)
         checked["delta"] = _validate.real("delta", given["delta"], above=0, below=1)
         checked["clip_norm"] = _validate.real(
@@ -240,7 +246,9 @@ class FederatedPlan:
     def _check_parts(self) -> None:
         """Refuse what has no meaning under this trust."""
         trust, cohort = self.trust, self.expected_cohort
-        self._require("expected_cohort", cohort <= self.clients, f"at most clients = {self.clients}")
+        self._require(
+            "expected_cohort", cohort <= self.clients, f"at most clients = {self.clients}"
+        )
         if type(self.clipping) not in (Flat, Quantile):
             raise InvalidValue("clipping", self.clipping, "Flat() or a Quantile")
         self._require(
@@ -312,7 +320,7 @@ class FederatedPlan:
         """The plan of DP-SGD with clients for examples, where the server is trusted."""
         if self.trust != "server":
             raise InvalidValue("trust", self.trust, "server")
-        replace = self.unit == "record" or self.sampler == "without_replacement"
+        replace = self._of_records or self.sampler == "without_replacement"
         return Plan(
             examples=self.clients,
             expected_batch_size=self.expected_cohort,
@@ -326,6 +334,10 @@ class FederatedPlan:
             unit=self.unit,
             noise=self.noise,
         )
+
+    @property
+    def _of_records(self) -> bool:
+        return self.unit.lower() in ROW_UNITS
 
     @property
     def honest(self) -> int:
@@ -361,7 +373,7 @@ class FederatedPlan:
             assert self.local_epsilon is not None
             return PureDP(self.local_epsilon, Relation.REPLACE).shuffled(population=self.honest)
         assert self.dimension is not None
-        twice = self.unit == "record"
+        twice = self._of_records
         l2 = math.sqrt(self.l2_squared) * (1.0 + 1e-15) * (2.0 if twice else 1.0)
         # Of whole numbers: no absolute value is above its square.
         l1 = l2 * math.sqrt(self.dimension) if twice else min(

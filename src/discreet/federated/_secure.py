@@ -236,7 +236,9 @@ class SecureClient:
 
     def _step(self, name: str) -> None:
         if self._next >= len(_STEPS) or _STEPS[self._next] != name:
-            raise MechanismHalted(f"{name} comes once, in its order: a client answers no step twice")
+            raise MechanismHalted(
+                f"{name} comes once, in its order: a client answers no step twice"
+            )
         self._next += 1
 
     def _enough(self, names: Iterable[str], within: Iterable[str], what: str) -> None:
@@ -396,7 +398,9 @@ class SecureClient:
         }
         self._enough(good, self._arrived, "signatures under one list")
         return {
-            name: Share("self-mask", shares[1]) if name in self._arrived else Share("key", shares[0])
+            name: Share("self-mask", shares[1])
+            if name in self._arrived
+            else Share("key", shares[0])
             for name, shares in self._held.items()
         }
 

@@ -75,13 +75,11 @@ class SiloPlan:
         if len({(one.delta, one.relation, one.unit) for one in plans}) > 1:
             raise InvalidValue("silos", list(self.silos), "plans of one delta, relation and unit")
         _validate.integer("rounds", self.rounds, at_least=1)
-        _validate.integer(
-            "silos_per_person", self.silos_per_person, at_least=1, at_most=len(plans)
-        )
+        _validate.integer("silos_per_person", self.silos_per_person, at_least=1, at_most=len(plans))
         top = self.client
         if top is not None and (
-            (top.trust, top.unit, top.sampler, top.rounds, top.clients)
-            != ("server", "client", "full", self.rounds, len(plans))
+            (top.trust, top.sampler, top.rounds, top.clients)
+            != ("server", "full", self.rounds, len(plans))
         ):
             raise InvalidValue(
                 "client", top, "a plan of trust 'server' and sampler 'full' for as many clients "
@@ -367,8 +365,7 @@ def _certify(plan: SiloPlan, arrays: Mapping[str, Any], randomness: Mapping[str,
         run={"rounds_taken": plan.rounds, "silos_per_person": several, **whole},
         randomness=randomness,
         assumptions=(
-            f"no {plan.unit} has data in more than {several} of {len(plan.silos)} silos: declared, "
-            "not checked",
+            f"no {plan.unit} has data in more than {several} silos: declared, not checked",
             "every silo trains by its plan; sampling positions and batch sizes were not published",
             "the loss is that of ideal real-valued noise; arithmetic was in floating point",
         ),

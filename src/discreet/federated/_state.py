@@ -81,9 +81,7 @@ class RunState:
     ) -> None:
         """Return when the disk has the model, and knows that ``reserved`` rounds may be taken."""
         head = {**self._facts, **facts, "run_id": self.run_id, "reserved": reserved}
-        write_model(
-            self._file, kind=_KIND, head={**head, "attempt": self.attempt}, arrays=arrays
-        )
+        write_model(self._file, kind=_KIND, head={**head, "attempt": self.attempt}, arrays=arrays)
         self.reserved = reserved
 
     @property

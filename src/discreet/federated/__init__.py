@@ -6,8 +6,9 @@
   clients train, :func:`split_dirichlet` divides a data set for experiments.
 - :func:`clip_update` and :func:`to_steps` are what a client does before anything leaves.
 - :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation;
-  :func:`make_identity` makes the keys on their roster; :class:`Advert` and :class:`Share` are its messages.
-  :func:`mask_numbers`, :func:`split_secret` and :func:`join_secret` are what it is made of.
+  :func:`make_identity` makes the keys on their roster, :class:`Advert` and :class:`Share` are
+  messages between them.
+  :func:`mask_numbers`, :func:`split_secret` and :func:`join_secret` are its parts.
 - :class:`SiloPlan` and :func:`run_silos` are for a few institutions with many records each.
 - :func:`certify_federated` writes the certificate, :func:`certified_loss` computes it again.
 """

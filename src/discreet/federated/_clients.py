@@ -93,7 +93,7 @@ def split_dirichlet(
         for place in range(each):
             total = np.cumsum(shares)
             if total[-1] <= 0.0:  # none of its labels is left
-                shares = np.array([float(len(one)) for one in left])
+                shares = np.array([len(one) for one in left], dtype=np.float64)
                 total = np.cumsum(shares)
             at = float(bits.words64(1)[0]) / 2.0**64 * total[-1]
             label = min(int(np.searchsorted(total, at, side="right")), len(left) - 1)

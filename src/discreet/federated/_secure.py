@@ -255,12 +255,12 @@ class SecureClient:
         Advert
         """
         self._step("advertise")
-        keys = [
+        channel, masks = (
             one.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
             for one in (self._channel, self._masks)
-        ]
-        text = self._setting.text("keys", self.name.encode(), *keys)
-        return Advert(*keys, self._signing.sign(text))
+        )
+        text = self._setting.text("keys", self.name.encode(), channel, masks)
+        return Advert(channel, masks, self._signing.sign(text))
 
     def share_keys(self, adverts: Mapping[str, Advert]) -> dict[str, bytes]:
         """Return shares of this client's secrets, encrypted to each peer.

@@ -27,9 +27,9 @@ def test_1_the_adaptive_clip_of_the_peer_runs_away_and_ours_arrives(start):
     rule, ours, theirs = Quantile(), start, start
     for _ in range(60):
         ours = rule.next_clip_norm(
-            100.0 * ((1.0 <= ours) - 0.5), clip_norm=ours, initial=start, expected_batch_size=100
+            100.0 * ((ours >= 1.0) - 0.5), clip_norm=ours, initial=start, expected_batch_size=100
         )
-        theirs = flower_clip(theirs, float(1.0 <= theirs))
+        theirs = flower_clip(theirs, float(theirs >= 1.0))
     assert 0.8 < ours < 1.25
     assert theirs < 1e-3 or theirs > 1e3
 

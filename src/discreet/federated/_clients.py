@@ -108,5 +108,4 @@ def _gamma_draws(alpha: float, size: int, bits: InsecureSeededSource) -> NDArray
     from scipy import special
 
     uniform = (bits.words64(size) + 0.5) / 2.0**64
-    drawn: NDArray[np.float64] = special.gammaincinv(alpha, uniform)
-    return drawn
+    return np.asarray(special.gammaincinv(alpha, uniform), dtype=np.float64)

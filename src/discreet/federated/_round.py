@@ -347,7 +347,8 @@ class Round:
             return Finished(self._clip * mean * (self._counted / plan.denominator), self._clip)
         if plan.trust == "aggregation":
             length = self._clip / plan.steps_per_clip
-            return Finished(self._sum * (length / plan.denominator), self._clip)
+            mean = self._sum.astype(np.float64) * (length / plan.denominator)
+            return Finished(mean, self._clip)
         assert plan.noise_multiplier is not None
         deviation = plan.noise_multiplier * self._clip
         normals = NormalStream(source=self._source.derive("noise", self.number))
@@ -355,7 +356,7 @@ class Round:
             noise = normals.array(self._size, stddev=deviation)
         else:
             noise = self._correlated.array(self.number, self._size, stddev=deviation)
-        update = (self._sum * self._cell + noise) / plan.denominator
+        update: Update = (self._sum * self._cell + noise) / plan.denominator
         return Finished(update, self._next_clip(normals))
 
     def _next_clip(self, normals: NormalStream) -> float:

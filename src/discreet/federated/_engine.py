@@ -370,7 +370,8 @@ class InProcessEngine:
         inputs, targets = validation
         with torch.no_grad():
             parts = [
-                functional_call(self._model, self._split(flat), (x,)) for x in inputs.split(1000)
+                functional_call(self._model, self._split(flat), (x,))
+                for x in torch.split(inputs, 1000)
             ]
             outputs = torch.cat(parts)
             figures = {"validation loss": float(self._loss(outputs, targets).mean())}

@@ -72,7 +72,7 @@ from discreet.report._checks import (
     run_check,
 )
 from discreet.report._page import SIGNATURE, embedded_texts, without_pictures
-from discreet.report._publishing import disagreements
+from discreet.report._publishing import RELEASED, disagreements
 
 if TYPE_CHECKING:
     from discreet.ledger import Ledger
@@ -659,9 +659,22 @@ def _files(document: Mapping[str, Any], directory: Path) -> list[Check]:
         if content is None:
             checks.append(Check(what, None, "is not here"))
             continue
-        same = hashlib.sha256(content).hexdigest() == digest
-        checks.append(Check(what, same, "" if same else "is not the one that was certified"))
+        if hashlib.sha256(content).hexdigest() != digest:
+            checks.append(Check(what, False, "is not the one that was certified"))
+        elif _is_of_the_run(document, relative, digest):
+            checks.append(Check(what, True))
+        else:
+            checks.append(Check(what, None, "is as published, but no run recorded anything of it"))
     return checks
+
+
+def _is_of_the_run(document: Mapping[str, Any], file: Path, digest: str) -> bool:
+    """Whether a file is what the certificate speaks of, and not one that was laid beside it."""
+    if is_local(document):
+        named = (document["run"].get(key) for key in ("plan", "reports"))
+        return digest in [one.get("sha256") for one in named if isinstance(one, Mapping)]
+    places = {Path(name).parent for name in document["files"] if Path(name).name in _MODELS}
+    return not _is_answer(document) and file.name in RELEASED and places == {file.parent}
 
 
 def _model(document: Mapping[str, Any], directory: Path, *, old: bool) -> list[Check]:

@@ -27,17 +27,22 @@ def rdp_skellam(
 
     Parameters
     ----------
-    orders
+    orders : sequence of float
         Numbers above 1.
-    variance
+    variance : float
         Of the sum of all noise, in every coordinate.
-    l2, l1
+    l2, l1 : float
         The norms of the largest change, which is a vector of integers.
 
     Returns
     -------
     numpy.ndarray
         A bound for each order.
+
+    Examples
+    --------
+    >>> rdp_skellam([2.0], variance=100.0, l2=1, l1=1).tolist()
+    [0.010225]
     """
     a = np.ceil(_orders(orders))
     mu, square, length = _sizes(variance, l2, l1)
@@ -55,15 +60,20 @@ def summed_gaussian_gap(*, variance: float, parties: int) -> float:
 
     Parameters
     ----------
-    variance
+    variance : float
         The parameter sigma^2 of the noise of each party.
-    parties
+    parties : int
         How many add noise.
 
     Returns
     -------
     float
         tau; 0 for one party.
+
+    Examples
+    --------
+    >>> summed_gaussian_gap(variance=1.0, parties=1)
+    0.0
     """
     share = _validate.real("variance", variance, above=0)
     count = _validate.integer("parties", parties, at_least=1)
@@ -91,21 +101,29 @@ def rdp_summed_discrete_gaussian(
 
     Parameters
     ----------
-    orders
+    orders : sequence of float
         Numbers above 1.
-    variance
+    variance : float
         The parameter sigma^2 of the noise of each party.
-    parties
+    parties : int
         How many parties certainly add noise.
-    l2, l1
+    l2, l1 : float
         The norms of the largest change, which is a vector of integers.
-    dimension
+    dimension : int
         The number d of coordinates.
 
     Returns
     -------
     numpy.ndarray
         A bound for each order.
+
+    Examples
+    --------
+    >>> found = rdp_summed_discrete_gaussian(
+    ...     [2.0], variance=25.0, parties=4, l2=1, l1=1, dimension=1
+    ... )
+    >>> round(float(found[0]), 9)
+    0.01
     """
     a = _orders(orders)
     d = float(_validate.integer("dimension", dimension, at_least=1))

@@ -61,7 +61,7 @@ class Skellam(_Shared):
     Examples
     --------
     >>> round(Skellam(variance=1e6, l2=1000, l1=10_000).epsilon(delta=1e-5), 2)
-    5.0
+    4.76
     """
 
     variance: float
@@ -96,7 +96,7 @@ class SummedDiscreteGaussian(_Shared):
     --------
     >>> noise = SummedDiscreteGaussian(variance=1e4, parties=100, l2=1000, l1=10_000, dimension=100)
     >>> round(noise.epsilon(delta=1e-5), 2)
-    5.0
+    4.73
     """
 
     variance: float

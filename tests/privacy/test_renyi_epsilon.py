@@ -40,7 +40,6 @@ from discreet.privacy._renyi import (
     rdp_epsilon,
     zcdp_epsilon,
 )
-
 from oracles import gaussian_mixtures as mixtures
 
 REPLACE = Relation.REPLACE

@@ -89,8 +89,8 @@ class StableFunction(Generic[Data, Value]):
 
     ``distance(data)`` is an integer as described on top of this module, counted in
     changes of ``relation``; the caller vouches for it. With a ``bound`` above 0 the answer
-    is an integer, and the distance is that to data where one change moves it by more. Neither callable may raise an
-    error that depends on the records.
+    is an integer, and the distance is that to data where one change moves it by more. Neither
+    callable may raise an error that depends on the records.
 
     >>> larger = StableFunction(
     ...     value=lambda counts: int(counts[1] > counts[0]),
@@ -388,6 +388,53 @@ def check_relation(
         expected = "0 where answers are released without noise: use propose_test_release"
         raise InvalidValue("bound", function.bound, expected)
     return chosen
+
+
+@final
+class PrintedStableVector(NamedTuple):
+    """Noise scale and threshold of M_svec as a lecture prints them; not what is proved here."""
+
+    scale: float
+    threshold: float
+
+
+def printed_stable_vector(
+    *, fails: int, questions: int, epsilon: float, delta: float
+) -> PrintedStableVector:
+    """Return L = sqrt(32 Q ln(1/delta)) / epsilon and T = 2 L ln(2 m/delta), for comparison only.
+
+    Parameters
+    ----------
+    fails, questions : int
+        Q and m.
+    epsilon, delta : float
+        The budget of the whole run.
+
+    Returns
+    -------
+    PrintedStableVector
+        The printed numbers, with "... epsilon" read as "/ epsilon". All of delta pays for the
+        composition there and nothing is left for the stable answers. The run that is proved to be
+        (epsilon, delta)-DP gives half of delta to each: ``stable_vector_plan`` with
+        ``threshold="printed"`` has ln(2/delta) in L and a larger threshold.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
+    >>> facts = {"questions": 10_000, "epsilon": 1, "delta": 1e-5}
+    >>> [round(printed_stable_vector(fails=q, **facts).threshold) for q in (1, 10)]
+    [822, 2600]
+    """
+    rounds = _validate.integer("fails", fails, at_least=1)
+    most = _validate.integer("questions", questions, at_least=1)
+    rate = _validate.real("epsilon", epsilon, above=0)
+    target = _validate.real("delta", delta, above=0, below=1)
+    scale = math.sqrt(32 * rounds * -math.log(target)) / rate
+    return PrintedStableVector(scale, 2 * scale * math.log(2 * most / target))
 
 
 # --- Functions whose distance is known exactly -----------------------------------------

@@ -47,7 +47,7 @@ BOTH = pytest.mark.parametrize(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
+@pytest.mark.parametrize("loss", ["logistic", "hinge", "squared_hinge"])
 def test_it_classifies_at_epsilon_one(loss):
     X, y = load_breast_cancer(return_X_y=True)
     scaled = (X[:, [0, 1, 7, 27]] / [15.0, 20.0, 0.05, 0.12]) - 1.0
@@ -122,7 +122,7 @@ cell = st.floats(allow_nan=True, allow_infinity=True)
 @given(
     st.lists(st.lists(cell, min_size=3, max_size=3), min_size=1, max_size=4),
     st.lists(cell, min_size=4, max_size=4),
-    st.sampled_from(["huber", "squared", "logistic", "hinge"]),
+    st.sampled_from(["huber", "squared", "logistic", "hinge", "squared_hinge"]),
     st.booleans(),
 )
 def test_gradients_are_bounded_whatever_the_data_is(rows, answers, name, intercept):

@@ -187,8 +187,9 @@ def _one_scale(rows: int) -> None:
                 )
                 writer.write_table(pa.table(list(mixed.T), schema=fields))
         begun, cpu = time.perf_counter(), time.process_time()
-        with open_table(str(path), schema, engine="duckdb") as table:
-            OneShot().plan(schema, epsilon=1.0, delta=1e-9).run(table).sample(1_000)
+        table = open_table(str(path), schema, engine="duckdb")
+        OneShot().plan(schema, epsilon=1.0, delta=1e-9).run(table).sample(1_000)
+        table.close()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(time.perf_counter() - begun, time.process_time() - cpu, peak)
 

@@ -500,7 +500,7 @@ def test_ci_runs_the_tests() -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("#!")
     assert "set -euo pipefail" in lines
-    assert "for lane in test test-slow; do" in lines
+    assert "for lane in test test-slow test-zoo; do" in lines
     assert '  make "$lane"' in lines
     subprocess.run(["bash", "-n", str(script)], check=True)
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from fractions import Fraction
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,19 @@ def test_when_a_value_changed_is_not_covered() -> None:
     assert worst(2, 6, 2 / 3, 1 / 3) == pytest.approx(2.62, abs=0.005)
     assert "when the value changed is not covered" in Rappor(2, LN3, changes=1).covers
     assert "never changes" in Rappor(2, LN3).covers
+
+
+@pytest.mark.parametrize(
+    "change", [{"bits": "1"}, {"bits": "01x"}, {"place": 9}, {"place": -1}, {"changed": -1}]
+)
+def test_a_memory_that_was_changed_is_refused(change: dict[str, Any]) -> None:
+    """One with fewer changes than there were would give some for nothing."""
+    plan = Rappor(2, 1, changes=2)
+    client = plan.client()
+    client.randomize(1)
+    assert plan.client(memory=client.memory).memory == client.memory
+    with pytest.raises(InvalidValue, match="memory"):
+        plan.client(memory={**(client.memory or {}), **change})
 
 
 def test_averaging_finds_the_memory_and_not_the_value() -> None:

@@ -1,6 +1,9 @@
 """The contract of an atom: one class is enough, and no override is looser than its default."""
 
+import json
 import math
+import subprocess
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
@@ -20,6 +23,7 @@ from discreet.privacy import (
     Loss,
     Pair,
     PureDP,
+    RandomizedResponse,
     Relation,
     from_json,
     to_json,
@@ -152,9 +156,25 @@ def test_whatever_is_built_was_checked():
         from_json(document)
 
 
-def test_a_kind_of_the_package_cannot_be_replaced():
+@pytest.mark.parametrize("name", ["Gaussian", "Shuffled"])
+def test_a_kind_of_the_package_cannot_be_replaced(name):
     with pytest.raises(TypeError, match="choose another name"):
-        type("Gaussian", (Loss,), {})
+        type(name, (Loss,), {})
+
+
+def test_kinds_are_public_and_read_from_json_before_they_are_used():
+    program = (
+        "import json, sys, discreet.privacy as p\n"
+        "assert 'discreet.privacy._shuffling' not in sys.modules\n"
+        "assert 'discreet.privacy.theorems' not in sys.modules\n"
+        "print(repr(p.from_json(json.loads(sys.argv[1]))))\n"
+        "from discreet.privacy._loss import KINDS\n"
+        "print(set(KINDS) - set(p.__all__))\n"
+    )
+    loss = RandomizedResponse(1.0).shuffled(population=100)
+    command = [sys.executable, "-c", program, json.dumps(to_json(loss))]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [repr(loss), "set()"]
 
 
 # --- overrides against their defaults ---------------------------------------------------------

@@ -243,3 +243,10 @@ def test_noise_for_an_advantage_and_for_a_rate_of_true_positives():
 def test_wrong_targets_are_refused(target):
     with pytest.raises(InvalidValue):
         calibrate(training, bracket=(0.5, 2.0), increasing=False, **target)
+
+
+def test_a_rare_contribution_is_counted_whole():
+    """1 - 0.999999999 is below 1e-9 in floats, and nearly all of 1e-9 is seen at this shift."""
+    loss = GaussianMixture(1.0, (0.0, 39.0), (0.999999999, 1e-9))
+    assert 1.0 - 0.999999999 < 1e-9 <= loss.touched_mass()
+    assert loss.delta(epsilon=0) >= 1e-9 * (1 - 1e-12)

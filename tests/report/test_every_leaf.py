@@ -44,7 +44,14 @@ from discreet.learn import (
 from discreet.learn.dpsgd import Plan, Trainer, make_private, save
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
 from discreet.ledger import Ledger
-from discreet.local import FrequencyOracle, Hierarchy, MeanOracle, Rappor, certify_collection
+from discreet.local import (
+    FrequencyOracle,
+    Hierarchy,
+    MeanOracle,
+    Rappor,
+    certify_collection,
+    write_plan,
+)
 from discreet.mechanisms import laplace_count
 from discreet.pate import PATEClassifier
 from discreet.privacy import DiscreteLaplace, PureDP, to_json
@@ -334,6 +341,49 @@ def test_every_leaf_of_a_local_collection_is_refused_or_not_checked(
         forged["hash"] = content_hash(forged)
         wrong = [one for one in judged(forged) if one.ok is False]
         assert [one.what for one in wrong] == ["the loss is that of the plan"]
+
+
+def test_a_file_that_no_run_recorded_is_not_checked(book: Ledger, tmp_path: Path) -> None:
+    """A harmless collection, answer or model with another model laid beside it is not all right."""
+    plan = COLLECTIONS["shares"]
+    reports = [plan.client().randomize("tea") for _ in range(3)]
+    (server := plan.server()).aggregate(reports)
+    (tmp_path / "plan.json").write_text(json.dumps(write_plan(["tea", "milk"], "3/2")))
+    (tmp_path / "reports").write_bytes(b"".join(reports))
+    named = file_hashes(tmp_path, ["plan.json", "reports"])
+    counted = {
+        key: {"file": file, "sha256": named[file]}
+        for key, file in (("plan", "plan.json"), ("reports", "reports"))
+    }
+    make("moments", tmp_path / "model", book)
+    query = Workload([Compare(">", Field("age"), Value(k)) for k in (30, 40)], epsilon=1)
+    for at, (facts, ledger) in enumerate(
+        [
+            (certify_collection(plan, server, files=counted), None),
+            (ask(book, query), book),
+            (model_certificate(tmp_path / "model"), book),
+        ]
+    ):
+        place = tmp_path / str(at) / "public"
+        (place / "model").mkdir(parents=True)
+        for file in ("plan.json", "reports"):
+            (place / file).write_bytes((tmp_path / file).read_bytes())
+        names = ["other/model.pt"]
+        (place / "other").mkdir()
+        (place / names[0]).write_bytes(b"trained without privacy")
+        if at == 2:
+            for file in model_files(tmp_path / "model"):
+                (place / "model" / file).write_bytes((tmp_path / "model" / file).read_bytes())
+                names.append(f"model/{file}")
+        certificate = facts.publish(
+            title="our network",
+            files=file_hashes(place, names),
+            collection=Collection(source="us", lawful_basis="none is needed"),
+        )
+        path = write_certificate(place.parent, certificate, ledger=ledger)[0]
+        checks = {one.what: one.ok for one in verify_certificate(path, ledger=ledger)}
+        assert checks.pop("the file other/model.pt") is None
+        assert set(checks.values()) == {True}, checks
 
 
 def refusals(path: Path, ledger: Ledger) -> str:

@@ -256,7 +256,10 @@ def test_an_order_holds_in_every_row(method: type, missing: tuple[str, ...]) -> 
     model = plan.run(lives(800), insecure_seed=1)
     asked = [{}, {"born": 1990}, {"out": [DAY, DAY + dt.timedelta(1)]}, {"died": [1950, 1951]}]
     for given in asked:
-        frame = model.sample(4000, given=given, seed=1).to_pandas()
+        rows = model.sample(4000, given=given, seed=1)
+        for name, value in given.items():
+            assert set(rows[name].to_pylist()) <= set(value if isinstance(value, list) else [value])
+        frame = rows.to_pandas()
         for small, large in [*ORDER, ("born", "died")]:
             both = frame[[small, large]].dropna()
             assert not np.any(both[small].to_numpy() > both[large].to_numpy())

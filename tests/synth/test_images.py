@@ -1,5 +1,6 @@
 """S33: pictures from noisy moments: codes of one picture alone, exact lengths, one Gaussian."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from discreet.ledger import Ledger
 from discreet.privacy import GDP
 from discreet.report import verify_certificate
 from discreet.synth import ImageModel, Images
-from discreet.synth._image_codes import UNIT, ImageCode
+from discreet.synth._image_codes import UNIT, ImageCode, read_labels
 from discreet.synth._images import _clip, _Run
 
 PLAN = Images(clusters=2, kept=6, directions=8).plan([0, 1], shape=(12, 12), epsilon=1, delta=1e-5)
@@ -123,6 +124,30 @@ def test_classes_can_be_told_apart_and_files_are_checked(tmp_path: Path) -> None
         ImageModel.load(tmp_path / "other.npz")
 
 
+@pytest.mark.parametrize(
+    "odd", ["?", None, math.nan, 0.5, 1e400, b"\xff", 10**400, object(), [1], (), True, 2**70, "1"]
+)
+def test_one_strange_label_changes_how_no_other_is_read(odd: Any) -> None:
+    """numpy makes texts of all labels if one is a text, and fractions if one is missing."""
+    for classes, usual in (([0, 1, 7], [0, 1, 7, 1]), (["a", "b", "1"], ["a", "b", "1", "x"])):
+        right = read_labels(usual, classes, 4).tolist()
+        assert right == [classes.index(one) if one in classes else -1 for one in usual]
+        assert read_labels([*usual, odd], classes, 5)[:4].tolist() == right
+        boxed = np.empty(5, dtype=object)
+        boxed[:] = [*usual, odd]
+        assert read_labels(boxed, classes, 5)[:4].tolist() == right
+        if isinstance(odd, str | float):
+            assert read_labels(np.array([*usual, odd]), classes, 5)[:4].tolist() == right
+
+
+def test_the_noise_of_a_tiny_budget_leaves_all_sums_exact() -> None:
+    """Otherwise the way in which others are added up could move a record to another cluster."""
+    plan = Images(clusters=2, kept=2).plan([0], shape=(4, 4), epsilon=1e-7, delta=1e-9)
+    model = plan.run(np.zeros((3, 4, 4)), [0, 0, 0])
+    assert np.abs(model.mean).max() <= 1 << 20
+    assert np.abs(model.centres).max() <= 1 << 20
+
+
 @pytest.mark.parametrize("rows", [0, 1])
 def test_few_pictures_strange_labels_and_values_raise_nothing(rows: int) -> None:
     pictures = np.full((rows, 12, 12), np.nan)
@@ -141,6 +166,9 @@ def test_few_pictures_strange_labels_and_values_raise_nothing(rows: int) -> None
         (lambda: PLAN.run(PICTURES[:, :5], LABELS), "pictures"),
         (lambda: PLAN.run(PICTURES, LABELS[:5]), "labels"),
         (lambda: PLAN.run([["a"]], [0]), "pictures"),
+        (lambda: PLAN.run(list(PICTURES[:3]), LABELS[:3]), "pictures"),
+        (lambda: PLAN.run(PICTURES[:3], "010"), "labels"),
+        (lambda: Images().plan([0, 1 << 60], epsilon=1, delta=1e-5), "classes"),
         (lambda: PLAN.run(PICTURES, LABELS, insecure_seed=1).sample(1, label=7), "label"),
     ],
 )

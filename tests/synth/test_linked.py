@@ -14,7 +14,7 @@ from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
 from discreet.ledger import Ledger
 from discreet.privacy import GDP
 from discreet.privacy.theorems import gaussian_mu
-from discreet.synth import LinkedPlan, LinkedTables, OneShot
+from discreet.synth import AIM, MST, LinkedPlan, LinkedTables, OneShot
 from discreet.synth._cells import fine_cells
 from discreet.synth._counting import count_tables
 from discreet.synth._linked import join_tables
@@ -200,6 +200,28 @@ def test_schemas_that_do_not_fit_are_refused() -> None:
         LinkedTables().plan(PERSONS, unbounded, epsilon=1.0, delta=1e-6)
     with pytest.raises(InvalidValue, match="delta"):
         LinkedTables().plan(SMALL_PERSONS, VISITS, epsilon=1.0)
+
+
+def test_methods_and_numbers_that_do_not_fit_are_refused() -> None:
+    for wrong in (
+        {"persons": AIM()},
+        {"persons": MST()},
+        {"persons": OneShot(missing=["age"])},
+        {"groups": 1},
+        {"strength": math.nan},
+    ):
+        with pytest.raises(InvalidValue):
+            LinkedTables(**wrong)
+    for epsilon in (0, -1, math.nan, math.inf, 1e300, "1"):
+        with pytest.raises(InvalidValue, match="epsilon"):
+            LinkedTables().plan(PERSONS, VISITS, epsilon=epsilon, delta=1e-6)
+
+
+def test_a_part_that_delta_alone_would_pay_for_is_planned_too() -> None:
+    """At delta 1e-3, the part of the persons has epsilon 0."""
+    plan = LinkedTables().plan(PERSONS, VISITS, epsilon=1e-4, delta=1e-3)
+    assert plan.loss.epsilon(delta=1e-3) <= 1e-4
+    assert plan.loss.mu == pytest.approx(gaussian_mu(1e-4, 1e-3), rel=1e-6)
 
 
 def test_dates_and_files_are_read(tmp_path: Any) -> None:

@@ -1,6 +1,7 @@
 """S33: the methods mst and aim: what they cost, and that no neighbour moves a score further."""
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,18 @@ def test_rounds_and_orders_that_do_not_fit_are_refused() -> None:
             AIM(**bad)
     with pytest.raises(InvalidValue, match="rounds"):
         AIM(rounds=5).plan(SCHEMA, epsilon=1.0, delta=1e-6)
+
+
+@pytest.mark.parametrize("method", [OneShot, MST, AIM])
+def test_budgets_at_the_ends_are_planned_or_refused_with_words(method: Any) -> None:
+    schema = Schema({"a": Integer(0, 9), "b": Integer(0, 3)}, expected_rows=20)
+    for epsilon in (1e-9, 50.0):
+        plan = method().plan(schema, epsilon=epsilon, delta=1e-6)
+        assert plan.loss.epsilon(delta=1e-6) <= epsilon
+    plan.run({"a": [1], "b": [1]})
+    for epsilon in (0, -1, math.nan, math.inf, 1e300, 1e5, "1"):
+        with pytest.raises(InvalidValue, match="epsilon"):
+            method().plan(schema, epsilon=epsilon, delta=1e-6)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """S33: the released model: rows, tables with error bars, files, certificates."""
 
+import datetime as dt
 import json
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def test_sampling_is_free_and_repeatable(model: SyntheticModel) -> None:
     assert model.sample(30, seed=5).equals(model.sample(30, seed=5))
     assert not model.sample(30).equals(model.sample(30))
     assert model.sample(0).num_rows == 0
+
+
+def test_given_values_of_wide_cells_hold_exactly(model: SyntheticModel) -> None:
+    """A cell of a long interval holds many values; every row has one that was asked for."""
+    days = [dt.date(2021, 3, 3), dt.date(2021, 3, 4), dt.date(2022, 9, 9)]
+    for asked in (days[0], days):
+        rows = model.sample(300, given={"day": asked}, seed=3)
+        assert set(rows["day"].to_pylist()) == set(asked if isinstance(asked, list) else [asked])
+    rows = model.sample(50, given={"paid": 123.5, "age": 40}, seed=3).to_pydict()
+    assert (set(rows["paid"]), set(rows["age"])) == ({123.5}, {40})
 
 
 def test_given_values_hold_in_every_row(model: SyntheticModel) -> None:

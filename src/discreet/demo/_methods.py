@@ -199,7 +199,7 @@ class _Estimated(Method):
 
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
-        model = self._fitted(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
+        model = self._fit(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
 
         def keep(place: Path) -> None:
             place.mkdir(parents=True)
@@ -232,19 +232,21 @@ class _Estimated(Method):
         """How many columns the made-up rows have: a thousand fits must not take long."""
         return min(self.data.columns, self._most_columns)
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         # One row is one unit here, whatever the ledger calls it.
         named = {"unit": self.data.unit} if "ledger" in keywords else {}
         return estimator.fit(records, labels, **keywords, **named)
 
     def plain(self, indices: NDArray[Any], seed: int) -> Any:
-        return self._asked(self._twin().fit(self.data.records[indices], self.data.labels[indices]))
+        return self._as_target(
+            self._twin().fit(self.data.records[indices], self.data.labels[indices])
+        )
 
     def shadow(self, indices: NDArray[Any], seed: int) -> Any:
         records, labels = self.data.records[indices], self.data.labels[indices]
-        return self._asked(self._fitted(self._estimator(seed), records, labels))
+        return self._as_target(self._fit(self._estimator(seed), records, labels))
 
-    def _asked(self, fitted: Any) -> Any:
+    def _as_target(self, fitted: Any) -> Any:
         from discreet.attacks import as_target
 
         return as_target(
@@ -275,7 +277,7 @@ class NaiveBayes(_Estimated):
         return GaussianNB(var_smoothing=1e-3)
 
     def _neighbours(self) -> Neighbours:
-        """A canary in a corner, among so many rows in the middle that nothing is cut off.
+        """Return a canary in a corner, and enough rows in the middle that nothing is cut off.
 
         It moves one of the three soft bins of every column by a whole record. The count of its
         class and the distance of the means from the middle are sums over the bins with noise that
@@ -375,9 +377,9 @@ class Teachers(_Estimated):
             insecure_seed=seed,
         )
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         named = {"public": self.data.unlabelled, **keywords}
-        return super()._fitted(estimator, records, labels, **named)
+        return super()._fit(estimator, records, labels, **named)
 
     def _twin(self) -> Any:
         from sklearn.linear_model import LogisticRegression

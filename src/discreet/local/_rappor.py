@@ -147,7 +147,8 @@ class RapporClient(LocalClient):
                 self._place, self._changed = int(memory["place"]), int(memory["changed"])
             except (KeyError, TypeError, ValueError):
                 bits = np.empty((0, 0), dtype=np.bool_)
-            if bits.shape != self._memory.shape:
+            known = 0 <= (self._place or 0) < bits.shape[1] and 0 <= self._changed <= plan._changes
+            if bits.shape != self._memory.shape or not known:
                 raise InvalidValue("memory", "withheld", "the memory of a client of this plan")
             self._memory = bits
 

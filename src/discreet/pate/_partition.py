@@ -125,7 +125,7 @@ def partition_records(
     Parameters
     ----------
     *columns
-        Arrays of records, by which equal ones are told.
+        Arrays of records, by which equal ones are recognised.
     teachers
         How many parts.
     persons
@@ -157,7 +157,7 @@ def partition_records(
         raise InvalidValue("columns", f"{len(tables)} arrays", "arrays of one length")
     rows = len(tables[0])
     bits = choose_source(source, insecure_seed)
-    secret = draw_key(bits) if key is None else _checked_key(key)
+    secret = draw_key(bits) if key is None else _check_key(key)
     if neighbours is Relation.REPLACE:
         if persons is not None:
             raise InvalidValue("relation", "replace", "add_remove where records have persons")
@@ -259,7 +259,7 @@ def _plain(column: Any) -> NDArray[Any]:
     return array
 
 
-def _checked_key(key: object) -> bytes:
+def _check_key(key: object) -> bytes:
     if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
         raise InvalidValue("key", "withheld", f"{_KEY_BYTES} secret bytes")
     return key

@@ -1,4 +1,4 @@
-"""PATE by stability: the exact winner of the vote, where no few votes could change it.
+"""PATE by stability: release the exact winner where a few votes could not change it.
 
 **The distance.** Let a be the winner, ties to the lowest class, and g_j = votes_a - votes_j.
 Class j overtakes a when its votes exceed a's if j > a, or reach them if j < a: when the gap is

@@ -153,7 +153,7 @@ class TeacherEnsemble:
         files, name = None, ""
         if cache is not None:
             files = ArrayCache(cache)
-            described = describe(*map(_without_fit, kinds), prepare, cache_key=cache_key)
+            described = describe(*map(_copy_unfitted, kinds), prepare, cache_key=cache_key)
             name = fingerprint(described, *tried)
         asked = queries if prepare is None else prepare(queries)
         sets = _read_column_sets(columns, asked.shape[1])
@@ -386,7 +386,7 @@ def _name_of(kind: Any) -> str:
     return str(getattr(kind, "__qualname__", type(kind).__qualname__))
 
 
-def _without_fit(kind: Any) -> Any:
+def _copy_unfitted(kind: Any) -> Any:
     """Return an estimator as it will be trained: nothing that it has learnt counts."""
     if not hasattr(kind, "get_params"):
         return kind

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from discreet.privacy._allocation import Allocated
 from discreet.privacy._claims import ZCDP, ApproxDP, PureDP, RenyiDP
 from discreet.privacy._composition import Composition, Grouped, compose
-from discreet.privacy._correlation import Correlated, Strategy, choose_bands
-from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
 from discreet.privacy._gaussian import GDP, DiscreteGaussian, Gaussian, GaussianMixture
-from discreet.privacy._laplace import DiscreteLaplace, Laplace
 from discreet.privacy._loss import ACCOUNTANTS, Atom, Bounds, Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
 from discreet.privacy._sampling import CappedPoisson, PoissonSampled, SampledWithoutReplacement
-from discreet.privacy._selection import BestOf, Exponential
-from discreet.privacy._shuffling import Shuffled
 
 if TYPE_CHECKING:
     from discreet.privacy import theorems
     from discreet.privacy._accountants import every_accountant
+    from discreet.privacy._allocation import Allocated
     from discreet.privacy._calibration import (
         calibrate,
         largest_rate,
@@ -28,7 +23,9 @@ if TYPE_CHECKING:
         most_steps,
     )
     from discreet.privacy._charges import plan_claim
+    from discreet.privacy._correlation import Correlated, Strategy, choose_bands
     from discreet.privacy._filters import FILTER_KINDS, Filter, Odometer
+    from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
     from discreet.privacy._imports import Imported, from_event, from_opacus
     from discreet.privacy._individual import IndividualFilter
     from discreet.privacy._json import (
@@ -39,6 +36,9 @@ if TYPE_CHECKING:
         to_json,
         write_fraction,
     )
+    from discreet.privacy._laplace import DiscreteLaplace, Laplace
+    from discreet.privacy._selection import BestOf, Exponential
+    from discreet.privacy._shuffling import Shuffled
 
 __all__ = [
     "ACCOUNTANTS",
@@ -98,8 +98,21 @@ __all__ = [
     "write_fraction",
 ]
 
-# Read on first use, so that describing a loss does not wait for what reads, spends or stores it.
+# Read on first use: describing a loss does not wait for what reads, spends or stores it, nor for
+# kinds that a program has no use for.
 _LATER = {
+    "Allocated": "_allocation",
+    "Correlated": "_correlation",
+    "Strategy": "_correlation",
+    "choose_bands": "_correlation",
+    "FinitePair": "_finite",
+    "RandomizedResponse": "_finite",
+    "from_pair": "_finite",
+    "DiscreteLaplace": "_laplace",
+    "Laplace": "_laplace",
+    "BestOf": "_selection",
+    "Exponential": "_selection",
+    "Shuffled": "_shuffling",
     "FILTER_KINDS": "_filters",
     "Filter": "_filters",
     "Odometer": "_filters",

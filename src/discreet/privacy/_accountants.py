@@ -88,9 +88,12 @@ def epsilon_bounds(loss: Loss, *, delta: float, tolerance: float | None = None) 
 def _certified_epsilon(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
     bracket = epsilon_bracket(loss, delta, tolerance)
     pure = basic_epsilon(loss, delta)
-    if pure < bracket.upper:
-        return Bounds(min(bracket.lower, pure), pure, bracket.tolerance_met, bracket.note)
-    return bracket
+    if not pure < bracket.upper:
+        return bracket
+    lower = min(bracket.lower, pure)
+    if pure - lower <= _bracket.promise(pure, tolerance):
+        return Bounds(lower, pure)
+    return Bounds(lower, pure, bracket.tolerance_met, bracket.note)
 
 
 def delta_bounds(loss: Loss, *, epsilon: float) -> Bounds:

@@ -18,12 +18,10 @@ import numpy as np
 
 from discreet.privacy._composition import NO_TIGHT_PAIR
 from discreet.privacy._fourier import (
-    UNIT,
     Inversion,
     Part,
     infinite_mass,
     log_mgf,
-    most_infinite_mass,
     tilt_for_delta,
     tilt_for_epsilon,
     tilted_moments,
@@ -33,6 +31,7 @@ from discreet.privacy._loss import Bounds, Loss
 from discreet.privacy._normal_mixtures import stacked_cells
 from discreet.privacy._pair import (
     ROUGH,
+    UNIT,
     Array,
     Cells,
     Measure,
@@ -256,11 +255,11 @@ def _epsilon_one_way(
         cells = terms.cells(expected) if fine else terms.few_cells
         first_look = replace(first_look, tau=expected.steep, cells=cells, focus=expected.epsilon)
     lower, upper, tight = terms.measures(first_look)
-    if infinite_mass(lower) >= delta:
+    if infinite_mass(lower, is_upper=False) >= delta:
         return (Bounds(math.inf, math.inf) if tight else _upper_only(math.inf)), None
     top = _finite_top(upper)
     if top <= 0.0:
-        return Bounds(0.0, 0.0 if most_infinite_mass(upper) <= delta else math.inf), None
+        return Bounds(0.0, 0.0 if infinite_mass(upper, is_upper=True) <= delta else math.inf), None
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:
         return _tilt_for_delta(parts, log_delta, top, near)
@@ -343,9 +342,9 @@ def _epsilon_attempt(
     tight: bool,
 ) -> Bounds:
     high, low = math.inf, 0.0
-    if most_infinite_mass(upper) < delta:
+    if infinite_mass(upper, is_upper=True) < delta:
         high = _epsilon_of(upper, delta, tilt, blur, is_upper=True)
-    if tight and math.isfinite(high):
+    if tight and (math.isfinite(high) or as_one_step(lower, is_upper=False) is not None):
         # Where what was cut off decides, delta is below the range of the search: see no further.
         low = _epsilon_of(lower, delta, tilt, blur, is_upper=False, guess=high)
     return Bounds(low, min(high, _finite_top(upper)) if math.isfinite(high) else high)
@@ -355,7 +354,9 @@ def _certainly_below(
     parts: Sequence[Part], delta: float, tilt: Tilt, blur: float, epsilon: float
 ) -> bool:
     """Whether delta at ``epsilon`` is certainly at most ``delta``, by one rough look."""
-    if most_infinite_mass(parts) >= delta or as_one_step(parts, is_upper=True) is not None:
+    if infinite_mass(parts, is_upper=True) >= delta:
+        return False
+    if as_one_step(parts, is_upper=True) is not None:
         return False
     inversion = Inversion(
         parts, tau=tilt.tau, blur=blur, log_delta=math.log(delta), around=tilt.epsilon
@@ -413,7 +414,8 @@ def _delta_one_way(
     lower, upper, tight = terms.measures(first_look)
     if _finite_top(upper) <= epsilon:
         # Only infinite losses lie beyond; what was cut off is among them.
-        return Bounds(infinite_mass(lower) if tight else 0.0, most_infinite_mass(upper))
+        least = infinite_mass(lower, is_upper=False) if tight else 0.0
+        return Bounds(least, infinite_mass(upper, is_upper=True))
     tilt, cells, blur, tail = _delta_aim(terms, lower, epsilon)
 
     def focus(parts: Sequence[Part], near: float) -> Tilt:
@@ -433,7 +435,8 @@ def _delta_one_way(
             return result
         if not tight:
             break
-        if infinite_mass(upper) - infinite_mass(lower) > 1e-4 * best:
+        sure = infinite_mass(lower, is_upper=False)
+        if infinite_mass(upper, is_upper=True) - sure > 1e-4 * best:
             # The first guess at delta was too high, and what was cut off now decides.
             tail = max(SMALLEST_TAIL, 1e-9 * tail)
             continue
@@ -498,7 +501,7 @@ def _curve_look(terms: Terms, epsilons: Array, at: int, *, swapped: bool) -> Arr
         Resolution(COARSE_CELLS, 0.0, 1e-40 / terms.steps, swapped=swapped)
     )
     beyond = epsilons >= _finite_top(upper)
-    result = np.where(beyond, most_infinite_mass(upper), 1.0)
+    result = np.where(beyond, infinite_mass(upper, is_upper=True), 1.0)
     if beyond[at]:
         return result
     tilt, cells, blur, tail = _delta_aim(terms, parts, epsilon)
@@ -675,13 +678,13 @@ def as_one_step(parts: Sequence[Part], *, is_upper: bool) -> Measure | None:
     # What the sums of the losses may lose.
     rounding = UNIT * largest * sum(part.steps for part in parts)
     loss = loss + rounding if is_upper else loss - rounding
-    infinite = most_infinite_mass(parts) if is_upper else infinite_mass(parts)
-    return Measure.single(loss, mass, infinite, error)
+    return Measure.single(loss, mass, infinite_mass(parts, is_upper=is_upper), error)
 
 
 def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) -> float:
     """Where the bound crosses ``target``: rounded up for an upper bound, down for a lower."""
     bound: Callable[[float], float] = inversion.upper if is_upper else inversion.lower
+    infinite = inversion.most_infinite if is_upper else inversion.least_infinite
     low, high = 0.0, math.inf
     point = guess
     misses = 0
@@ -693,7 +696,7 @@ def solve(inversion: Inversion, target: float, guess: float, *, is_upper: bool) 
             high = min(high, point)
             if point == 0.0:
                 break
-            if value <= inversion.infinite[is_upper]:
+            if value <= infinite:
                 # Far from the tilt the bounds say nothing: come back in growing steps.
                 low, high = _bracket_by_doubling(bound, target, high, inversion.deviation)
                 misses += low == 0.0
@@ -724,7 +727,7 @@ def _next_point(
 ) -> float:
     """A Newton step on log delta, pushed just past the root; else bisection."""
     finite, slope = inversion.value_and_slope(point)
-    infinite = inversion.infinite[1]
+    infinite = inversion.most_infinite
     excess, wanted = value - infinite, target - infinite
     if finite > 0.0 and slope < 0.0 and excess > 0.0 and wanted > 0.0:
         move = math.log(excess / wanted) * finite / -slope
@@ -742,16 +745,18 @@ def _next_point(
 
 def single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
     """epsilon of one step, exactly: delta is linear in exp(epsilon) between losses."""
-    slack = 1.0 + (measure.mass_error if is_upper else -measure.mass_error)
+    sign = 1.0 if is_upper else -1.0
     order = np.argsort(measure.loss[0])
-    loss, mass = measure.loss[0, order], measure.mass[0, order] * slack
+    loss, mass = measure.loss[0, order], measure.mass[0, order] * (1.0 + sign * measure.mass_error)
     anchor = float(loss[-1])
-    p = np.cumsum(mass[::-1])[::-1]
+    # What the sums lose matters where little is left of them: delta may be nearly all of p.
+    rounding = sign * UNIT * (len(loss) + 4)
+    p = np.cumsum(mass[::-1])[::-1] * (1.0 + rounding)
     # Where Q leaves the floats an upper bound may count less of it, a lower one may not.
     apart = np.minimum(anchor - loss, 700.0) if is_upper else anchor - loss
     with np.errstate(over="ignore", invalid="ignore"):
-        q = np.cumsum((mass * np.exp(apart))[::-1])[::-1]
-    wanted = target - float(measure.infinite[0])
+        q = np.cumsum((mass * np.exp(apart))[::-1])[::-1] * (1.0 - rounding)
+    wanted = target - measure.infinite_end(is_upper=is_upper)
     known_number("masses", float(p[0]) + float(np.max(q)) + anchor)
     # delta just at each loss, decreasing; the root lies below the first that is small enough.
     with np.errstate(invalid="ignore"):

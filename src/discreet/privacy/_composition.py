@@ -253,7 +253,7 @@ class Grouped(Loss):
         return Grouped(self.base, self.size * size, relation)
 
     def touched_mass(self) -> float:
-        return min(1.0, self.size * self.base.touched_mass())
+        return min(1.0, self.size * self.base.touched_mass() * (1.0 + 1e-15))
 
     def known_orders(self) -> list[float]:
         return [order / self.size for order in self.base.known_orders()]

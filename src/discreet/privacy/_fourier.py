@@ -31,9 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from discreet.privacy._pair import Array, Measure, known_number
+from discreet.privacy._pair import MASS_ROUNDING, UNIT, Array, Measure, known_number
 
-UNIT = 2.0**-52
 MOST_FREQUENCIES = 60_000
 # Frequencies times nodes: what one transform may cost (about half a second).
 MOST_WORK = 100_000_000
@@ -109,12 +108,8 @@ def _centred(
     return centred, (total, mean, variance)
 
 
-# Relative; logarithms and exponentials are rounded otherwise on another machine.
-_ROUNDING = 1e-14
-
-
-def infinite_mass(parts: Sequence[Part]) -> float:
-    """At most the probability that some step has loss +infinity."""
+def infinite_mass(parts: Sequence[Part], *, is_upper: bool) -> float:
+    """The probability that some step has loss +infinity, rounded up or down."""
     total = 0.0
     for part in parts:
         infinite = part.measure.infinite
@@ -123,12 +118,9 @@ def infinite_mass(parts: Sequence[Part]) -> float:
             return 1.0
         if most > 0.0:
             total += float(part.counts @ np.log1p(-infinite))
-    return -math.expm1(total) * (1.0 - _ROUNDING)
-
-
-def most_infinite_mass(parts: Sequence[Part]) -> float:
-    """At least the probability that some step has loss +infinity."""
-    return min(1.0, infinite_mass(parts) * (1.0 + 2.0 * _ROUNDING))
+    # What the logarithms and their sum lose.
+    rounding = MASS_ROUNDING + UNIT * sum(len(part.counts) for part in parts)
+    return min(1.0, -math.expm1(total) * (1.0 + (rounding if is_upper else -rounding)))
 
 
 def mass_pad(parts: Sequence[Part], tau: float) -> float:
@@ -264,7 +256,8 @@ class Inversion:
         self.parts = parts
         self.tau = tau
         self.blur = blur
-        self.infinite = infinite_mass(parts), most_infinite_mass(parts)  # below, above
+        self.least_infinite = infinite_mass(parts, is_upper=False)
+        self.most_infinite = infinite_mass(parts, is_upper=True)
         self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
         self._centred_parts, known = _centred(parts, tau)
         self.log_mgf, self.mean, variance = known
@@ -437,8 +430,9 @@ class Inversion:
         value = float(np.dot(self.call, self._phase(epsilon)).real)
         scale = self._scale(epsilon)
         known_number("transform", value + self.call_error)
-        finite = scale * max(value + self.call_error, 0.0) * math.exp(self.mass_pad)
-        return self.infinite[1] + finite
+        return self.most_infinite + scale * max(value + self.call_error, 0.0) * math.exp(
+            self.mass_pad
+        )
 
     def upper_at(self, epsilons: Array) -> Array:
         """As :meth:`upper`, at many epsilons, which may be far from the one it was made for.
@@ -454,7 +448,7 @@ class Inversion:
         known_number("transform", float(values.sum()))
         scales = np.array([self._scale(epsilon) for epsilon in epsilons.tolist()])
         finite: Array = scales * np.maximum(values, 0.0) * math.exp(self.mass_pad)
-        return self.infinite[1] + finite
+        return self.most_infinite + finite
 
     def lower(self, epsilon: float) -> float:
         """At most delta(epsilon) of the composed measures."""
@@ -467,7 +461,7 @@ class Inversion:
         net -= self._copies(epsilon)
         known_number("transform", net)
         scale = self._scale(epsilon, -1.0)
-        return self.infinite[0] + scale * max(net, 0.0) * math.exp(-self.mass_pad)
+        return self.least_infinite + scale * max(net, 0.0) * math.exp(-self.mass_pad)
 
     def value_and_slope(self, epsilon: float) -> tuple[float, float]:
         """An estimate (not a bound) of delta's finite part and its derivative."""

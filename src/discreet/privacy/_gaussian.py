@@ -339,8 +339,11 @@ class GaussianMixture(Atom):
         return f"{self!r} has its sampling in its weights already"
 
     def touched_mass(self) -> float:
-        missed = self.weights[0] if self.shifts[0] == 0.0 else 0.0
-        return min(1.0, (1.0 - missed) * (1.0 + 1e-15))
+        if self.shifts[0] > 0.0:
+            return 1.0
+        # The weights sum to 1 but for rounding, and then the larger of both counts.
+        seen = max(1.0 - self.weights[0], math.fsum(self.weights[1:]))
+        return min(1.0, seen * (1.0 + 1e-15))
 
 
 @final

@@ -25,6 +25,9 @@ from typing import Any, NamedTuple
 
 from discreet._json import read_json
 from discreet.errors import DiscreetError, NotApplicable, SchemaError
+
+# Each of them adds its losses to KINDS.
+from discreet.privacy import _allocation, _correlation, _laplace, _selection, _shuffling  # noqa: F401
 from discreet.privacy._composition import Grouped, compose
 from discreet.privacy._finite import FinitePair, worst_order
 from discreet.privacy._gaussian import LARGEST_SAMPLED_MU

@@ -122,8 +122,7 @@ def require_same(first: Relation, second: Relation) -> Relation:
 class Bounds:
     """A certified bracket: the exact value of the dominating pair lies inside.
 
-    ``tolerance_met`` is false when the bracket is wider than was asked for, and
-    ``note`` then says why; both numbers are valid all the same.
+    ``tolerance_met`` is false when the bracket is wider than was asked for, as ``note`` explains.
     """
 
     lower: float
@@ -159,9 +158,11 @@ class Loss(metaclass=_Checked):
 
     def __init_subclass__(cls, *, abstract: bool = False) -> None:
         super().__init_subclass__()
-        known = KINDS.get(cls.__name__)
-        if known is not None and known.__module__.startswith("discreet."):
-            raise TypeError(f"there is a loss called {cls.__name__} already: choose another name")
+        if not cls.__module__.startswith("discreet."):
+            from discreet.privacy import __all__ as taken
+
+            if cls.__name__ in taken:
+                raise TypeError(f"discreet.privacy has a {cls.__name__}: choose another name")
         if not abstract:
             KINDS[cls.__name__] = cls
 
@@ -174,10 +175,7 @@ class Loss(metaclass=_Checked):
         """The neighbouring relation that this loss speaks of."""
 
     def check(self) -> None:
-        """Refuse parameters that no theorem covers, and bring the others to one form.
-
-        It is called after every constructor.
-        """
+        """After every constructor: refuse what no theorem covers, bring the rest to one form."""
 
     def parse_relation(self) -> None:
         """Turn the name of a relation into the relation; called before :meth:`check`."""

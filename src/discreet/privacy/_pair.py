@@ -41,8 +41,11 @@ import numpy as np
 
 Array = np.ndarray
 
+UNIT = 2.0**-52
 # A few units in the last place: what log1p, exp and one product may lose.
 ROUNDING = 4e-16
+# What a logarithm, an exponential and some sums may lose of a mass, on any machine.
+MASS_ROUNDING = 1e-14
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,11 @@ class Measure:
     ) -> Measure:
         """Return a measure with one row."""
         return cls(loss[None, :], mass[None, :], np.array([infinite]), mass_error)
+
+    def infinite_end(self, *, is_upper: bool) -> float:
+        """Return the mass of one row at loss +infinity, rounded up or down."""
+        rounding = MASS_ROUNDING if is_upper else -MASS_ROUNDING
+        return min(1.0, float(self.infinite[0]) * (1.0 + rounding))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -483,9 +491,10 @@ def single_delta(measure: Measure, epsilon: float, *, is_upper: bool) -> float:
     """Return delta of one step, exactly up to rounding: up for an upper bound, else down."""
     above = measure.loss[0] > epsilon
     value = -float(np.dot(measure.mass[0, above], np.expm1(epsilon - measure.loss[0, above])))
-    slack = measure.mass_error + 1e-13
+    slack = measure.mass_error + 1e-13 + UNIT * len(above)
     value *= 1.0 + slack if is_upper else 1.0 - slack
-    return min(1.0, max(0.0, known_number("masses", float(measure.infinite[0]) + value)))
+    infinite = measure.infinite_end(is_upper=is_upper)
+    return min(1.0, max(0.0, known_number("masses", infinite + value)))
 
 
 def profile(measure: Measure, epsilons: Array) -> Array:

@@ -33,7 +33,8 @@ from discreet.report._certificate_page import certificate_page
 
 _NOT_ONE = "a directory with a model and the certificate.json that its learner wrote"
 _NOT_CHARGED = "none: no ledger was charged for this model"
-_RELEASED = (
+# What learners write to be released.
+RELEASED = (
     "certificate.json",
     "model.json",
     "model.npz",
@@ -123,7 +124,7 @@ def model_files(directory: str | Path) -> list[str]:
     """Return the files that learners write to be released, and no others.
 
     A directory in which a run was checkpointed, or in which somebody keeps records, holds files
-    that nobody has paid for.
+    that was not paid for.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ def model_files(directory: str | Path) -> list[str]:
         Names.
     """
     place = Path(directory)
-    return [name for name in _RELEASED if (place / name).is_file()]
+    return [name for name in RELEASED if (place / name).is_file()]
 
 
 def read_audit(path: str | Path) -> TrainingAudit:

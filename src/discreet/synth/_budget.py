@@ -138,7 +138,8 @@ class GaussianBudget:
         stddev = _shift(columns, relation, rows) / columns_mu
         for attempt in range(_ATTEMPTS):
             if stddev * STEPS >= _LARGEST_STDDEV:
-                raise InvalidValue("epsilon", columns_mu, "a value with less noise than 2**40 rows")
+                shown = f"noise of {stddev:.2g} rows"
+                raise InvalidValue("epsilon", shown, "a larger epsilon, with less than 2**40 rows")
             found = cls(columns, 0, stddev, 0.0, tables_mu, relation, rows)
             if found._mu_of_columns <= columns_mu:
                 return found
@@ -256,7 +257,10 @@ def _score_shift(scores: int, relation: Relation, rows: int) -> float:
 def _certified(stddev: float, shift: float, changed: int) -> float:
     mu = discrete_gaussian_mu(stddev * STEPS, shift * STEPS, coordinates=changed)
     if mu is None:
-        raise InvalidValue("epsilon", stddev, "a smaller one: the noise is below 1/1024 row")
+        shown = f"noise of {stddev:.2g} rows"
+        raise InvalidValue(
+            "epsilon", shown, "a smaller epsilon, with noise of about a tenth of a row"
+        )
     return mu
 
 

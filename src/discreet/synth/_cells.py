@@ -1,4 +1,4 @@
-"""The cells of each column: fine ones from public facts, groups of them from noisy counts.
+"""Divide columns into cells: fine cells from public facts, groups of them from noisy counts.
 
 Fine cells are fixed by the schema alone: each label, each whole number of a short interval, and for
 longer intervals a grid that is finer near both ends, on which the bounds and zero stand alone
@@ -127,10 +127,19 @@ class FineCells:
             return str(days[0]) if low == high else f"{days[0]} to {days[1]}"
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
-    def draw(self, cells: NDArray[np.int64], source: Source) -> NDArray[np.int64]:
-        """Return stored integers, uniform inside their cells."""
+    def draw(
+        self, cells: NDArray[np.int64], source: Source, only: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Return stored integers, uniform inside their cells, or among those that may occur."""
         if self.labels is not None:
             return cells
+        if only is not None:
+            owner = self.encode(only)
+            listed, owner = only[np.argsort(owner)], np.sort(owner)
+            first = np.searchsorted(owner, cells)
+            width = np.searchsorted(owner, cells, "right") - first
+            place = first + (uniforms(cells.size, source) * width).astype(np.int64)
+            return np.asarray(listed[np.minimum(place, first + np.maximum(width, 1) - 1)])
         starts = np.array(self.starts, dtype=np.int64)
         inside = np.minimum(cells, starts.size - 1)
         stored = starts[inside]
@@ -427,10 +436,10 @@ def group_names(cells: FineCells, groups: Groups) -> list[str]:
     return found
 
 
-def cell_of(argument: str, cells: FineCells, schema: Schema, value: Any) -> int:
-    """Return the fine cell of a public value; one that is not in the domain raises."""
-    if value is None and cells.missing_cell is not None:
-        return cells.missing_cell
+def stored_value(argument: str, cells: FineCells, schema: Schema, value: Any) -> int:
+    """Return what is stored for a public value; one that is not in the domain raises."""
+    if value is None and cells.missing is not None:
+        return cells.missing
     column = schema.columns[cells.name]
     read = column.read_object(value)
     strange = cells.kind == "label" and str(value) not in (cells.labels or ())
@@ -439,6 +448,4 @@ def cell_of(argument: str, cells: FineCells, schema: Schema, value: Any) -> int:
     stored = float(column.to_domain(np.array([read]))[0])
     if cells.labels is None and stored != read:
         raise InvalidValue(argument, value, "a value of the column's domain")
-    if cells.kind == "real":
-        stored = round(stored / float(cells.step))
-    return int(cells.encode(np.array([stored], dtype=np.int64))[0])
+    return round(stored / float(cells.step)) if cells.kind == "real" else int(stored)

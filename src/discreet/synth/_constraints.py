@@ -1,4 +1,4 @@
-"""What no row may have, by public knowledge: pairs of values, and ``a > b`` where ``a <= b``.
+"""Public constraints on rows: forbidden pairs of values, and orders ``a <= b``.
 
 A value of a forbidden pair keeps a group of its own, so the pair is one cell of the model; its
 probability is 0, and no synthetic row has it.
@@ -21,7 +21,7 @@ import numpy as np
 
 from discreet.data import Schema
 from discreet.errors import InvalidValue
-from discreet.synth._cells import FineCells, Groups, cell_of
+from discreet.synth._cells import FineCells, Groups, stored_value
 from discreet.synth._tree import Columns, DecomposableGraph, JunctionTree
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ class Constraints:
             for at in columns:
                 if not isinstance(one[names[at]], str | int | float):
                     raise InvalidValue("forbid", one, "texts, numbers or truth values")
-                cell = cell_of(f"forbid[{names[at]!r}]", cells[at], schema, one[names[at]])
+                value = stored_value(f"forbid[{names[at]!r}]", cells[at], schema, one[names[at]])
+                cell = int(cells[at].encode(np.array([value]))[0])
                 low, high = (0.0, 0.0) if cells[at].labels else cells[at].bounds(cell)
                 if low != high:
                     raise InvalidValue("forbid", one, "values that have a cell of their own")
@@ -160,7 +161,7 @@ class Constraints:
         return found
 
     def interval(
-        self, at: int, groups: Groups | None, wanted: NDArray[np.bool_] | None = None
+        self, at: int, groups: Groups | None, wanted: NDArray[np.int64] | None = None
     ) -> Interval | None:
         """Return the least and largest value of each group of an ordered column.
 
@@ -171,7 +172,7 @@ class Constraints:
         groups
             Its groups, or None for the fine cells.
         wanted
-            The fine cells that may occur; without it, all.
+            The stored integers that may occur; without it, all.
 
         """
         if not any(at in pair for pair in self.orders):
@@ -181,7 +182,11 @@ class Constraints:
         if cells.missing_cell is not None:
             ends = np.vstack([ends, [-math.inf, math.inf]])
         if wanted is not None:
-            ends[~wanted] = [math.inf, -math.inf]
+            ends[:] = [math.inf, -math.inf]
+            cell, value = cells.encode(wanted), wanted * float(cells.step)
+            gone = cell == cells.missing_cell
+            np.minimum.at(ends[:, 0], cell, np.where(gone, -math.inf, value))
+            np.maximum.at(ends[:, 1], cell, np.where(gone, math.inf, value))
         owner = np.arange(cells.size) if groups is None else groups.group_of
         low, high = np.full(owner.max() + 1, math.inf), np.full(owner.max() + 1, -math.inf)
         np.minimum.at(low, owner, ends[:, 0])

@@ -38,7 +38,7 @@ from discreet.learn.dpsgd import Plan
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream
 from discreet.randomness import source as random_source
-from discreet.synth._image_codes import UNIT, ImageCode, read_pictures
+from discreet.synth._image_codes import UNIT, ImageCode, read_labels, read_pictures
 from discreet.synth._model import finish
 from discreet.synth._released import Released, sheet
 
@@ -157,13 +157,12 @@ class PictureForm:
 
     def encode(self, source: Any, labels: Any) -> NDArray[np.float32]:
         """Return codes and classes as vectors; each depends on its own picture alone."""
-        pictures, named = read_pictures("pictures", source), np.asarray(labels)
-        if pictures.shape[1:] != self.shape or named.shape != (len(pictures),):
-            raise InvalidValue(
-                "pictures", f"shape {pictures.shape}", f"pictures of {self.shape}, with labels"
-            )
+        pictures = read_pictures("pictures", source)
+        if pictures.shape[1:] != self.shape:
+            raise InvalidValue("pictures", f"shape {pictures.shape}", f"pictures of {self.shape}")
+        places = read_labels(labels, self.classes, len(pictures))
         codes = self.code.encode(pictures) * (_SCALE / UNIT)
-        kinds = np.stack([named == one for one in self.classes], axis=1)
+        kinds = places[:, None] == np.arange(len(self.classes))
         return np.concatenate([codes, kinds], axis=1).astype(np.float32)
 
     def decode(self, outputs: NDArray[np.float64], kinds: Any, bits: Source) -> Any:

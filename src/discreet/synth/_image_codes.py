@@ -8,6 +8,7 @@ of integers, and exact: no code depends on other pictures, on their order or on 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
@@ -116,11 +117,16 @@ def _cosines(size: int, kept: int) -> NDArray[np.float64]:
 def read_pictures(argument: str, pictures: Any) -> NDArray[np.uint8]:
     """Return pictures as bytes, from bytes or from numbers between 0 and 1.
 
+    A list is refused: one picture of numbers in a list of bytes would change how all are read.
+
     Raises
     ------
     InvalidValue
         If it is no array (pictures, height, width) of numbers. What the numbers are is private.
     """
+    if not hasattr(pictures, "__array__"):
+        expected = "an array (pictures, height, width) of numbers"
+        raise InvalidValue(argument, type(pictures).__name__, expected)
     array = np.asarray(pictures)
     if array.ndim != 3 or array.dtype.kind not in "buif":
         shown = f"{array.dtype} of shape {array.shape}"
@@ -130,3 +136,40 @@ def read_pictures(argument: str, pictures: Any) -> NDArray[np.uint8]:
     values = np.nan_to_num(array.astype(np.float64), nan=0.0, posinf=1.0, neginf=0.0)
     levels: NDArray[np.uint8] = np.rint(values.clip(0.0, 1.0) * _LEVELS).astype(np.uint8)
     return levels
+
+
+def read_labels(labels: Any, classes: Sequence[Any], count: int) -> NDArray[np.int64]:
+    """Return the place of each label among the classes, and -1 for any other.
+
+    Each label is read by itself. numpy writes all labels as texts if one of them is a text, and as
+    fractions if one is missing; so a text or a fraction that says a class is that class.
+
+    Raises
+    ------
+    InvalidValue
+        If there are not as many labels as pictures.
+    """
+    if isinstance(labels, str | bytes) or not isinstance(labels, Iterable):
+        raise InvalidValue("labels", type(labels).__name__, f"{count} labels")
+    listed = np.asarray(labels).tolist() if hasattr(labels, "__array__") else list(labels)
+    if len(listed) != count:
+        raise InvalidValue("labels", f"{len(listed)} labels", f"{count} labels")
+    places = {str(one): at for at, one in enumerate(classes)}
+    whole = isinstance(classes[0], int)
+    return np.array([places.get(_label_text(one, whole), -1) for one in listed], dtype=np.int64)
+
+
+def _label_text(label: Any, whole: bool) -> str:
+    """Return a label as text; one that is or spells a whole number as that, if classes are such."""
+    if isinstance(label, bytes):
+        label = label.decode("utf-8", "replace")
+    if not isinstance(label, str | int | float | np.generic):
+        return ""
+    text = str(label)
+    if not whole:
+        return text
+    try:
+        number = float(label)
+        return str(int(number)) if number.is_integer() else ""
+    except (TypeError, ValueError, OverflowError):
+        return ""

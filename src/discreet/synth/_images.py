@@ -32,7 +32,7 @@ from discreet.privacy import GDP
 from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
 from discreet.randomness import NormalStream
 from discreet.randomness import source as random_source
-from discreet.synth._image_codes import UNIT, ImageCode, read_pictures
+from discreet.synth._image_codes import UNIT, ImageCode, read_labels, read_pictures
 from discreet.synth._model import finish
 from discreet.synth._released import Released, sheet
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 _LARGEST = 64
 _MOST = 1 << 62
+_FARTHEST = 1 << 20
 _TRIES = 60
 _SHARES = (0.02, 0.2, 0.07, 0.21, 0.5)
 _ROUNDS = 3
@@ -150,7 +151,8 @@ class ImagePlan:
         pictures
             An array (pictures, height, width) of bytes, or of numbers from 0 to 1.
         labels
-            One label each; pictures with another one than the classes are left out.
+            One label each; pictures with another one than the classes are left out. What is or
+            spells a class is that class: 1, 1.0 and "1" are the same.
         ledger, dataset
             The ledger to charge, and the dataset in it.
         unit
@@ -171,16 +173,10 @@ class ImagePlan:
             If the budget is too small; nothing was charged.
 
         """
-        read, named = read_pictures("pictures", pictures), np.asarray(labels)
+        read = read_pictures("pictures", pictures)
         if read.shape[1:] != self.shape:
             raise InvalidValue("pictures", f"shape {read.shape}", f"pictures of {self.shape}")
-        if named.shape != (len(read),):
-            raise InvalidValue("labels", f"shape {named.shape}", f"{len(read)} labels")
-        places = {one: at for at, one in enumerate(self.classes)}
-        kind = np.array(
-            [places.get(one, -1) if isinstance(one, str | int) else -1 for one in named.tolist()],
-            dtype=np.int64,
-        )
+        kind = read_labels(labels, self.classes, len(read))
         stated, bits = stated_unit(unit, persons=False), random_source(insecure_seed=insecure_seed)
         with charged(
             ledger,
@@ -277,15 +273,16 @@ class Images:
 
 
 def _are_labels(names: Sequence[Any]) -> bool:
-    return all(isinstance(one, str) for one in names) or all(
-        isinstance(one, int) and not isinstance(one, bool) for one in names
+    return all(isinstance(one, str) and one for one in names) or all(
+        isinstance(one, int) and not isinstance(one, bool) and abs(one) <= 1 << 53 for one in names
     )
 
 
 def _certified(stddev: float, shift: float, changed: int) -> float:
     mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
     if mu is None:
-        raise InvalidValue("epsilon", stddev, "a smaller one: the noise is below one step")
+        expected = "a smaller epsilon, with noise of more than one step"
+        raise InvalidValue("epsilon", f"noise of {stddev:.2g} steps", expected)
     return mu
 
 
@@ -305,7 +302,7 @@ class _Run:
         kind = kind[kind >= 0]
         whole, around, inside, near = (UNIT * one for one in _LENGTHS)
         sums, counts = self._sums(0, _clip(codes, whole), np.zeros_like(kind), 1, whole)
-        mean = np.rint(sums[0] / counts[0])
+        mean = _limited(sums[0] / counts[0])
         second = self._second(1, [_clip(codes - mean, around)])[0]
         _, turned = np.linalg.eigh(second)
         turn = np.rint(turned[:, ::-1][:, :few] * _TURN)
@@ -320,7 +317,7 @@ class _Run:
             nearest = _assign(parts, kind, centres, clusters)
             sums, counts = self._sums(3, parts, nearest, count * clusters, inside)
             centres = self._shrunk(sums / counts[:, None], counts, means)
-        centres = np.rint(centres)
+        centres = _limited(centres)
         nearest = _assign(parts, kind, centres, clusters)
         rest = _clip(parts - centres[nearest], near)
         moments = self._second(4, [rest[kind == one] for one in range(count)])
@@ -402,6 +399,11 @@ def _clip(codes: NDArray[np.float64], length: float) -> NDArray[np.float64]:
     return np.asarray(np.where(fits[:, None], short, np.trunc(short * (1.0 - 2.0**-20))))
 
 
+def _limited(noisy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return integers so small that all that is computed with them, record by record, is exact."""
+    return np.rint(np.clip(noisy, -_FARTHEST, _FARTHEST))
+
+
 def _assign(
     parts: NDArray[np.float64],
     kind: NDArray[np.int64],
@@ -409,7 +411,7 @@ def _assign(
     clusters: int,
 ) -> NDArray[np.int64]:
     """Return the nearest centre of the own class, by distances in whole steps."""
-    own = np.rint(centres).reshape(-1, clusters, parts.shape[1])
+    own = _limited(centres).reshape(-1, clusters, parts.shape[1])
     found = np.empty(len(parts), dtype=np.int64)
     for one in range(len(own)):
         rows = np.flatnonzero(kind == one)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from scipy import sparse
 
+from discreet import _validate
 from discreet.certificate import Certificate
 from discreet.data import Date, Integer, Labelled, Schema, import_arrow, open_input
 from discreet.engines import open_table
@@ -38,7 +39,7 @@ from discreet.synth._budget import GaussianBudget
 from discreet.synth._cells import FineCells, Groups, fine_cells, group_cells, uniforms
 from discreet.synth._counting import count_tables
 from discreet.synth._fitting import Point, minimise
-from discreet.synth._methods import OneShot
+from discreet.synth._methods import MOST_EPSILON, OneShot
 from discreet.synth._model import SyntheticModel
 from discreet.synth._plan import SynthesisPlan, synthesise
 from discreet.synth._sampling import sample_rows
@@ -74,6 +75,14 @@ class LinkedTables:
     persons: OneShot = field(default_factory=OneShot)
     groups: int = 16
     strength: float = 0.01
+
+    def __post_init__(self) -> None:
+        how: Any = self.persons
+        if not isinstance(how, OneShot) or how.missing:
+            expected = "a OneShot without missing, because cells are read before persons are joined"
+            raise InvalidValue("persons", self.persons, expected)
+        _validate.integer("groups", self.groups, at_least=2, at_most=1 << 12)
+        _validate.real("strength", self.strength, at_least=1e-9, at_most=1)
 
     def plan(
         self, persons: Schema, visits: Schema, *, epsilon: float, delta: float | None = None
@@ -116,10 +125,14 @@ class LinkedTables:
             target=persons.target,
             expected_rows=persons.expected_rows,
         )
+        _validate.real("epsilon", epsilon, above=0, at_most=MOST_EPSILON)
         mu = gaussian_mu(epsilon, delta)
         for attempt in range(_ATTEMPTS):
-            part = GDP(math.sqrt(_PERSONS_SHARE) * mu).epsilon(delta=delta)
-            first = self.persons.plan(whole, epsilon=part, delta=delta)
+            # Where delta alone would pay for the persons, their epsilon is read at a smaller one.
+            share, point = GDP(math.sqrt(_PERSONS_SHARE) * mu), delta
+            while (part := share.epsilon(delta=point)) <= 0.0:
+                point /= 2.0
+            first = self.persons.plan(whole, epsilon=part, delta=point)
             budget = GaussianBudget.of_mu(
                 len(visits.columns),
                 math.sqrt(_HISTOGRAM_SHARE) * mu,

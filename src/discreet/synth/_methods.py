@@ -44,6 +44,7 @@ _DROWNED = 0.1
 _MOST_CELLS = 1 << 26
 _BYTES_A_CELL = 64
 _COLUMN_SHARE, _SCORE_SHARE = 0.2, 0.05
+MOST_EPSILON = 1e9
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class TreeMethod(ABC):
             if schema.expected_rows is None:
                 raise InvalidValue("delta", None, "a delta, or expected_rows in the schema")
             delta = default_delta(schema.expected_rows)
-        whole = float(_validate.real("epsilon", epsilon, above=0))
+        whole = float(_validate.real("epsilon", epsilon, above=0, at_most=MOST_EPSILON))
         point = float(_validate.real("delta", delta, above=0, below=1))
         left = OpenCategories.share(schema, whole, point, kind)
         # Open columns have no cells yet; here each stands for the label that it has in any case.

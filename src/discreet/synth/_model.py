@@ -16,7 +16,7 @@ from discreet.errors import InvalidValue, SchemaError
 from discreet.learn import digest_model
 from discreet.privacy import Relation
 from discreet.randomness import source as random_source
-from discreet.synth._cells import Groups, cell_of, group_names
+from discreet.synth._cells import Groups, group_names, stored_value
 from discreet.synth._constraints import Interval
 from discreet.synth._fitting import Measurement
 from discreet.synth._released import Released
@@ -100,7 +100,8 @@ class SyntheticModel(Released):
         n
             How many rows; by default the noisy number of rows.
         given
-            Values of some columns that all rows have: one value or a list of possible ones.
+            Values of some columns that all rows have: one value or a list of possible ones. A
+            fraction is rounded as the model stores it.
         seed
             Makes the rows repeatable. The model is public, so this hides nothing.
 
@@ -119,12 +120,15 @@ class SyntheticModel(Released):
         _validate.integer("n", rows, at_least=0, at_most=_MOST_ROWS)
         bits = random_source(insecure_seed=seed)
         cells, rules = self.plan.cells, self.plan.constraints
-        conditionals, shares, intervals = self._given(given or {})
+        asked = {
+            self._position(name): self._asked(name, one) for name, one in (given or {}).items()
+        }
+        conditionals, shares, intervals = self._given(asked)
         codes = sample_rows(self.tree, conditionals, rows, bits)
         held = [replace(one, share=shares.get(at, one.share)) for at, one in enumerate(self.groups)]
 
         def draw(at: int, some: NDArray[np.int64] | slice) -> NDArray[np.int64]:
-            return cells[at].draw(held[at].draw(codes[at][some], bits), bits)
+            return cells[at].draw(held[at].draw(codes[at][some], bits), bits, asked.get(at))
 
         stored = {at: draw(at, slice(None)) for at in range(len(cells))}
         rules.put_in_order(stored, codes, intervals, draw)
@@ -134,8 +138,15 @@ class SyntheticModel(Released):
             found[self.schema.person] = pa.array(np.arange(rows, dtype=np.int64))
         return pa.table(found)
 
+    def _asked(self, name: str, value: Any) -> NDArray[np.int64]:
+        """Return the stored integers of the values that a column is to have."""
+        cells = self.plan.cells[self._position(name)]
+        values = value if isinstance(value, list | tuple | set | frozenset) else [value]
+        found = {stored_value(f"given[{name!r}]", cells, self.schema, one) for one in values}
+        return np.array(sorted(found), dtype=np.int64)
+
     def _given(
-        self, given: Mapping[str, Any]
+        self, given: Mapping[int, NDArray[np.int64]]
     ) -> tuple[
         Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]], list[Interval | None]
     ]:
@@ -150,18 +161,15 @@ class SyntheticModel(Released):
                 for table, node in zip(self.conditionals, self.tree.nodes, strict=True)
             ]
         shares: dict[int, NDArray[np.float64]] = {}
-        for name, value in given.items():
-            at = self._position(name)
+        for at, values in given.items():
             cells, held = self.plan.cells[at], self.groups[at]
             wanted = np.zeros(cells.size, dtype=bool)
-            values = value if isinstance(value, list | tuple | set | frozenset) else [value]
-            for one in values:
-                wanted[cell_of(f"given[{name!r}]", cells, self.schema, one)] = True
+            wanted[cells.encode(values)] = True
             if intervals[at] is not None:
                 if np.count_nonzero(np.diff(wanted.astype(np.int8), prepend=0) == 1) > 1:
                     expected = "one value, or neighbouring ones, of a column in order"
-                    raise InvalidValue("given", value, expected)
-                intervals[at] = rules.interval(at, held, wanted)
+                    raise InvalidValue("given", cells.name, expected)
+                intervals[at] = rules.interval(at, held, values)
             inside = np.where(wanted, held.share, 0.0)
             mass = held.join(inside)
             if not mass.any():  # the noise left nothing of what is asked for
@@ -183,7 +191,9 @@ class SyntheticModel(Released):
         log_z, conditionals = self.tree.infer(potentials, overwrite=True)
         if math.isinf(log_z):
             raise InvalidValue(
-                "given", dict(given), "values that the model holds possible together"
+                "given",
+                [self.columns[at] for at in given],
+                "values that the model holds possible together",
             )
         return conditionals, shares, intervals
 

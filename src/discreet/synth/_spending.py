@@ -1,4 +1,4 @@
-"""What the methods cost: Gaussian noise, exact choices, and categories that were left open.
+"""The cost of the methods: Gaussian noise, exact choices, and categories that were left open.
 
 - ``oneshot``: Gaussian noise only (:class:`GaussianBudget`).
 - ``mst``: Gaussian noise and d - 1 exponential mechanisms (:class:`SpanningBudget`), whose losses
@@ -62,7 +62,8 @@ class SpanningBudget:
         if columns == 1:
             return best
         # The algebra reads less than zCDP does: what is left is used, the shares stay.
-        unused = epsilon / best.loss.epsilon(delta=delta)
+        used = best.loss.epsilon(delta=delta)
+        unused = epsilon / used if used > 0.0 else 1.0
         for power in (1.9, 1.7, 1.0, 0.0):
             trial = cls._of(columns, rho * unused**power, relation, rows_per_person)
             if trial.loss.epsilon(delta=delta) <= epsilon:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from discreet.certificate import Certificate
 from discreet.curator.service import Collector, create_collector, run_collector
+from discreet.curator.service._registry import new_secret
 from discreet.errors import DataCorrupt, InvalidValue
 from discreet.local import FrequencyOracle, read_plan, write_plan
 
@@ -105,6 +106,17 @@ def test_one_token_cannot_flood(collector: Collector) -> None:
         codes = [post(client, token, report(), number).status_code for number in (1, 2, 3)]
         assert codes == [201, 201, 429]
         assert post(client, collector.admit(), report()).status_code == 201  # others go on
+
+
+def test_made_up_tokens_have_no_rate_of_their_own(collector: Collector) -> None:
+    with TestClient(create_collector(collector, rate=0.001, burst=2)) as client:
+        made_up = [new_secret().as_text() for _ in range(3)]
+        known = collector.admit()
+        made_up.append(made_up[0].rpartition("_")[0] + "_" + known.rpartition("_")[2])
+        assert not any(collector.admits(one) for one in made_up)
+        codes = [post(client, one, report()).status_code for one in made_up]
+        assert codes == [401, 401, 429, 429]
+        assert post(client, known, report()).status_code == 201  # whoever has a token goes on
 
 
 def test_threads_count_every_report_once(collector: Collector) -> None:

@@ -107,6 +107,43 @@ class MixingBackward(torch.autograd.Function):
         return gradient.roll(1, 0)
 
 
+class OneScaleForAll(torch.autograd.Function):
+    """Its backward pass divides by the norm of the gradients of all examples."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient / gradient.norm()
+
+
+class HookOnAll(nn.Module):
+    """A hook that changes the gradients of all examples together."""
+
+    def __init__(self, hook):
+        super().__init__()
+        self.linear, self.hook = nn.Linear(6, 6), hook
+
+    def forward(self, x):
+        h = self.linear(x)
+        if h.requires_grad:
+            h.register_hook(self.hook)
+        return h.tanh()
+
+
+class EvenBatches(nn.Module):
+    """A batch of an odd number of examples gets another scale."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.linear(x) * (1 + len(x) % 2)
+
+
 class PositionInBatch(nn.Module):
     def __init__(self):
         super().__init__()
@@ -196,6 +233,11 @@ def test_synchronised_batch_norm_is_found_in_training_mode():
         (Calls(lambda h: h / len(h)), "", "batch size"),
         (GradientMixer(), "", "mixes"),
         (Calls(MixingBackward.apply), "first", "gradient"),
+        (Calls(OneScaleForAll.apply), "first", "gradient"),
+        (HookOnAll(lambda g: g / g.norm()), "linear", "gradient"),
+        (HookOnAll(lambda g: g * (10.0 / g.norm()).clamp(max=1.0)), "linear", "gradient"),
+        (HookOnAll(lambda g: g * len(g)), "linear", "gradient"),
+        (EvenBatches(), "", "batch size"),
         (CachesTheLastBatch(), "", "state"),
         (CachesTheLastBatch(), "", "carried"),
         (KeepsAQueue(), "", "state"),
@@ -213,6 +255,11 @@ def test_synchronised_batch_norm_is_found_in_training_mode():
 def test_other_ways_of_touching_are_found(model, culprit, kind):
     report = check_isolation(model, inputs=VECTOR)
     assert (culprit, kind) in [(one.module, one.kind) for one in report.culprits]
+
+
+@pytest.mark.parametrize("hook", [lambda g: g.clamp(-0.1, 0.1), nn.functional.normalize])
+def test_hooks_that_change_each_gradient_by_itself_are_accepted(hook):
+    assert check_isolation(HookOnAll(hook), inputs=VECTOR).ok
 
 
 def test_instance_norm_with_running_statistics_is_found_by_its_state():

@@ -175,6 +175,33 @@ def sequence_first(rows):
     return classifier()(inputs)
 
 
+@pytest.mark.parametrize(
+    ("hook", "found"),
+    [
+        (lambda g: g / g.norm(), True),
+        (lambda g: g * (100.0 / g.norm()).clamp(max=1.0), True),
+        (lambda g: g * len(g[g != 0]), True),
+        (lambda g: g.clamp(-0.1, 0.1), False),
+        (functional.normalize, False),
+    ],
+)
+def test_hooks_between_model_and_loss_that_look_at_all_gradients_are_found(hook, found):
+    model = network()
+    private, optimizer = wrap(model, plan(steps=1), isolation="check")
+    try:
+        for x, y in private.batches(data(64)):
+            output = private.model(x)
+            output.register_hook(hook)
+            if found:
+                with pytest.raises(NotApplicable, match="depends on the model's output for other"):
+                    private.backward(each(output, y))
+                break
+            private.backward(each(output, y))
+            optimizer.step()
+    finally:
+        private.detach()
+
+
 def test_where_the_examples_are_is_found_out():
     output = sequence_first(4)
     require_total_apart(output.sum((0, 2)).square().mean(), output, rows=4)

@@ -197,6 +197,25 @@ def test_padding_in_blocks_or_as_far_as_ever_is_felt_too(dataset, make, run):
     run(Masked(), dataset, make())
 
 
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_layer_that_forgets_over_a_long_padding_may_learn_to_remember(layer):
+    """At the start the two results agree to 1e-9: only a copy that remembers shows more."""
+
+    def in_blocks(items):
+        names, labels = padded(items)
+        return functional.pad(names, (0, -names.shape[1] % 64)), labels
+
+    def run(model, batch):
+        return model(batch[0])
+
+    pair = padded_pair([Names()[at] for at in range(4)], in_blocks)
+    model = CharLSTM()
+    model.lstm, model.last = layer(5, 32, batch_first=True), nn.Linear(32, 2)
+    with pytest.raises(PlanViolation, match="changes with the padding"):
+        require_padding_ignored(model, pair, run)
+    require_padding_ignored(Masked(), pair, run)
+
+
 def test_one_long_example_late_in_the_batch_is_found():
     """The first 16 are equally long, and collate would make all of them longer only for a long one.
 

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd._step import OpenBatch, Watch
-from discreet.learn.dpsgd._tensors import Reading, exchanged, tensors
+from discreet.learn.dpsgd._tensors import Reading, close, exchanged, size_of, tensors
 from discreet.learn.dpsgd.engine._recorder import leaves_behind
 
 _TRANSPARENT = ("Neg", "Squeeze", "View", "UnsafeView", "Clone", "ToCopy", "Reshape", "Alias")
@@ -39,6 +39,8 @@ _MESSAGE = (
     "not bound the influence of one of them: compute the losses of the examples one by one"
 )
 
+# Beyond what a backward pass may cut gradients to.
+_STEEP = 1e4
 _UNSEEN = (
     "the loss uses tensors of the model that are not in what the model returned, or in an object "
     "that cannot be opened, so whether it keeps the examples apart cannot be seen: return them "
@@ -65,11 +67,38 @@ def require_losses_apart(losses: Tensor, outputs: object, *, examples_first: boo
     if rows < 2 or not found or not losses.requires_grad:
         return
     possible = [_possible(one, rows, examples_first) for one in found]
-    for row in (0, rows - 1):
-        gradients = torch.autograd.grad(
-            losses[row], found, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        _narrow(possible, gradients, row, rows)
+    for factor in (1.0, _STEEP):
+        weights = torch.full_like(losses.detach(), factor)
+        together = _slopes(losses, weights, found)
+        for row in (0, rows - 1):
+            alone = torch.zeros_like(weights)
+            alone[row] = factor
+            gradients = _slopes(losses, alone, found)
+            _narrow(possible, gradients, row, rows)
+            for candidates, one, other in zip(possible, gradients, together, strict=True):
+                if candidates and not _agree(candidates[0], one, other, row, rows):
+                    raise NotApplicable(_MESSAGE)
+
+
+def _slopes(losses: Tensor, weights: Tensor, outputs: list[Tensor]) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = torch.autograd.grad(
+        losses,
+        outputs,
+        weights,
+        retain_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
+    )
+    return found
+
+
+def _agree(reading: Reading, alone: Tensor, together: Tensor, row: int, rows: int) -> bool:
+    """Whether a backward pass gives one example the same with the others and without them."""
+    one, other = (reading.part(each.detach().to_dense(), row, rows) for each in (alone, together))
+    if not bool(one.isfinite().all() and other.isfinite().all()):
+        return True
+    scale = max(size_of(one), 1e-6 * size_of(together))
+    return close(one, other, scale=scale, tolerance=1e-2)
 
 
 def require_total_apart(

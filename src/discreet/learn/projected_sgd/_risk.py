@@ -1,4 +1,4 @@
-"""The measured excess risk, next to what theory bounds. It is private and not for release.
+"""Measure the excess risk beside its theoretical bound. The result is private.
 
 The minimum of F over the set is computed without privacy by accelerated projected gradient
 descent (Beck and Teboulle 2009), and enclosed: any point is an upper bound, and by convexity

@@ -72,7 +72,7 @@ class Folds:
         self._elsewhere: dict[int, tuple[ref[Tensor], int]] = {}
 
     def open(self, rows: int) -> None:
-        """Forget all, and expect so many rows."""
+        """Forget everything, and expect this many rows."""
         self.rows = rows
         if self._together:
             self._together = {}
@@ -130,8 +130,9 @@ class Folds:
             return
         for one in made:
             self.place(one, self._axis_after(func, args, kwargs, data, one, by_rule))
-        if len(made) == 1 and (by_rule or func in FOLLOWED):
-            self._note_together(func, args, kwargs, data, made[0])
+        if by_rule or func in FOLLOWED:
+            for one in made:
+                self._note_together(func, data, one)
 
     def _axis_after(
         self,
@@ -162,7 +163,7 @@ class Folds:
             return self._reshaped(first.shape, axis, one.shape)
         move = MOVES.get(func)
         if move is not None:
-            return self._followed(move, args, kwargs, data, axes)
+            return self._followed(move, args, kwargs, data, axes, one)
         if not by_rule:
             inner = axis < first.ndim - 1 or func in (F.embedding, F.one_hot)
             if func not in BY_ROW or len(data) > 1 or first is not args[0] or not inner:
@@ -170,7 +171,13 @@ class Folds:
         return axis if axis < one.ndim and one.shape[axis] == first.shape[axis] else LOST
 
     def _followed(
-        self, move: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Tensor], axes: Any
+        self,
+        move: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        axes: Any,
+        result: Tensor,
     ) -> int:
         if not isinstance(args[0], list | tuple) and args[0] is not data[0]:
             # Looked up in a table that all share: the rows are those of the index.
@@ -178,7 +185,8 @@ class Folds:
         if isinstance(args[0], list | tuple) and len(set(axes)) > 1:
             return LOST
         axis: int = move(args, kwargs, axes[0])
-        return axis
+        kept = axis < 0 or result.shape[axis] == data[0].shape[axes[0]]
+        return axis if kept else REORDERED  # gathered with fewer places, some rows are gone
 
     def _reshaped(self, before: Sequence[int], axis: int, after: Sequence[int]) -> int:
         if axis:
@@ -187,26 +195,26 @@ class Folds:
             return 0
         return 1 if tuple(after[:2]) == (1, self.rows) else LOST
 
-    def _note_together(
-        self,
-        func: Any,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        data: list[Tensor],
-        result: Tensor,
-    ) -> None:
-        first, size = data[0], result.shape[0]
-        if size == self.rows or size % self.rows or self.axis(first):
+    def _note_together(self, func: Any, data: list[Tensor], result: Tensor) -> None:
+        """Note that rows of an example still lie together: their axis has kept its length."""
+        axis, before = self.axis(result), self.axis(data[0])
+        if min(axis, before) < 0:
+            return
+        size = result.shape[axis]
+        if size == self.rows or size % self.rows:
             return
         if func in RESHAPING:
-            together = self.known(first) or (first.ndim > 0 and first.shape[0] == self.rows)
+            first = data[0]
+            together = self.known(first) or (first.ndim > 0 and first.shape[before] == self.rows)
         else:
             wide = [one for one in data if one.ndim]
-            together = all(self.known(one) and one.shape[0] == size for one in wide)
-            if func in MOVES and together:
-                together = MOVES[func](args, kwargs, 0) == 0
+            together = all(self.known(one) and one.shape[self.axis(one)] == size for one in wide)
         if together:
-            self._together[id(result)] = ref(result)
+            self.place_together(result)
+
+    def place_together(self, tensor: Tensor) -> None:
+        """Note that the axis of the examples has several rows for each, one after the other."""
+        self._together[id(tensor)] = ref(tensor)
 
 
 @final
@@ -223,7 +231,7 @@ class Axes:
         self._inputs: list[ref[Tensor]] = []
 
     def open(self, rows: int) -> None:
-        """Expect so many rows in the following forward pass."""
+        """Expect this many rows in the following forward pass."""
         self.rows = rows
         self.known = None
         self._inputs = []

@@ -132,6 +132,8 @@ class IsolationReport:
 
 _ROWS, _FEWER = 5, 3
 _SPECIALS = (float("nan"), float("inf"))
+# Beyond what a backward pass may cut gradients to.
+_STEEP = 1e4
 
 
 def check_isolation(
@@ -152,7 +154,8 @@ def check_isolation(
     A copy of the model is run in double precision on made-up batches after ``train()`` was called
     on it, because training loops call that too. For one example, outputs, loss and gradients are
     compared while the others are replaced, scaled, copied from it, made NaN or infinite,
-    reordered and removed; then buffers and attributes after different batches, and the answers
+    reordered and removed; the gradients of all at once with those one by one; then buffers and
+    attributes after different batches, and the answers
     to one batch after different earlier ones. Nothing is known about layer names. The model and
     torch's generators stay as they are.
 
@@ -351,7 +354,7 @@ class _Probe:
 
     def _sizes(self) -> None:
         self.tried.append("batch size")
-        for rows in ([0, 1, 2], [4]):
+        for rows in ([0, 1, 2], [4], [3, 1], [2, 0, 4, 3]):
             evidence = f"{len(rows)} of {_ROWS} examples"
             try:
                 self._elsewhere(self._take(self.one, rows), rows, "batch size", evidence)
@@ -366,15 +369,18 @@ class _Probe:
 
     # --- gradients
 
-    def _gradient(self, batch: Batch, row: int, rows: int) -> list[torch.Tensor]:
-        """The gradients of a fixed combination of all values that belong to one example."""
+    def _gradient(
+        self, batch: Batch, row: int | range, rows: int, *, factor: float = 1.0
+    ) -> list[torch.Tensor]:
+        """The gradients of a fixed combination of all values that belong to some examples."""
         outcome = self.subject.run(batch)
         total = torch.zeros((), dtype=torch.float64)
         for one, candidates in zip(outcome.per_example, self.candidates, strict=True):
             if candidates and one.requires_grad:
-                part = candidates[0].part(one, row, rows).reshape(-1).double()
-                weights = torch.arange(1, part.numel() + 1, dtype=torch.float64).cos()
-                total = total + (weights * part).sum()
+                for at in [row] if isinstance(row, int) else row:
+                    part = candidates[0].part(one, at, rows).reshape(-1).double()
+                    weights = torch.arange(1, part.numel() + 1, dtype=torch.float64).cos()
+                    total = total + factor * (weights * part).sum()
         return self._differentiated(total)
 
     def _differentiated(self, total: torch.Tensor) -> list[torch.Tensor]:
@@ -397,6 +403,15 @@ class _Probe:
         one = self._gradient(self.one, 0, _ROWS)
         other = self._gradient(self.few, 0, _FEWER)
         self._match(one, other, self.subject.coarse, f"{_FEWER} of {_ROWS} examples")
+        # A backward pass or a hook may look at the gradients of all examples at once.
+        for factor in (1.0, _STEEP):
+            together = self._gradient(self.one, range(_ROWS), _ROWS, factor=factor)
+            alone = [
+                self._gradient(self._take(self.one, [row]), 0, 1, factor=factor)
+                for row in range(_ROWS)
+            ]
+            summed = [torch.stack(parts).sum(0) for parts in zip(*alone, strict=True)]
+            self._match(together, summed, self.subject.coarse, "all at once and one by one")
 
     def _match(
         self, one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float, evidence: str

@@ -238,7 +238,7 @@ def _about_the_run(facts: Mapping[str, Any]) -> Iterator[_Warning]:
                 "protects nobody and must not leave the house."
             ),
         )
-    examples = facts["plan"].get("examples")
+    examples = facts["plan"].get("examples", facts["plan"].get("clients"))
     if type(examples) is int:
         text = delta_warning(facts["delta"], examples)
         if text is not None:

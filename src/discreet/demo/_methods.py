@@ -519,8 +519,112 @@ class Synthesis(_Estimated):
         raise NotApplicable("a synthesis is audited by its noise, not by runs on made-up records")
 
 
+@final
+class Federation(Method):
+    """A federated run with a trusted server, in which every record is a client of its own.
+
+    What is audited is a round: what it does to one client that sends as much as it can.
+    """
+
+    name = "federated"
+    plain_shadows, private_shadows = 16, 8
+    _rounds, _audited_rounds = 60, 1000
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        from discreet.attacks import NetworkTrainer, Perceptron
+        from discreet.federated import FederatedPlan
+
+        super().__init__(data, epsilon=epsilon, delta=delta)
+        self._network = Perceptron(data.columns, len(data.classes), hidden=(32,))
+        size = data.planned
+        self._plan = FederatedPlan(
+            clients=size,
+            expected_cohort=min(size, max(300, size // 10)),
+            rounds=self._rounds,
+            clip_norm=1.0,
+            epsilon=epsilon,
+            delta=delta,
+            unit=data.unit,
+        )
+        wide = Perceptron(data.columns, len(data.classes), hidden=(128,))
+        self._twin = NetworkTrainer(
+            data.records, data.labels, wide, epochs=60 if size <= _MANY else 10, learning_rate=1e-2
+        )
+
+    def _run(self, records: Any, labels: Any, **settings: Any) -> Any:
+        import torch
+        from torch import nn
+
+        from discreet.federated import Clients, InProcessEngine, Training
+
+        clients = Clients(
+            torch.from_numpy(records[:, None]), torch.from_numpy(np.asarray(labels)[:, None])
+        )
+        engine = InProcessEngine(
+            clients,
+            settings.pop("model", None) or self._network(),
+            nn.CrossEntropyLoss(reduction="none"),
+            Training(local_rate=1.0, server_rate=2.0, momentum=0.5, decay=0.1),
+        )
+        return engine.run(self._plan, progress=False, **settings)
+
+    def private(self, ledger: Ledger, dataset: str) -> Made:
+        """Train, and audit the rounds of the same noise on made-up updates."""
+        done = self._run(
+            *self.data.inside, ledger=ledger, dataset=dataset,
+            purpose="discreet demo: a federated model",
+        )  # fmt: skip
+
+        def keep(place: Path) -> None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            done.save(place)
+
+        return Made(done.model, keep, (self._audit(),))
+
+    def _audit(self) -> TrainingAudit:
+        from discreet.audit import audit_gaussian
+        from discreet.federated import FederatedPlan, Round
+
+        one = FederatedPlan(
+            clients=2, expected_cohort=2, rounds=1, clip_norm=1.0, delta=self.delta, sampler="full",
+            noise_multiplier=self._plan.noise_multiplier, unit=self.data.unit,
+        )  # fmt: skip
+
+        def score(canary: float) -> float:
+            seen = Round(one, 0, size=1, asked=(0, 1))
+            seen.receive(0, {"update": np.zeros(1)})
+            if canary:
+                seen.receive(1, {"update": np.array([canary])})
+            return float(seen.finish().update[0])
+
+        scores = [[score(sent) for _ in range(self._audited_rounds)] for sent in (1e9, 0.0)]
+        audit = audit_gaussian(*scores, loss=one.loss, delta=self.delta, mechanism="gaussian")
+        what = (
+            f"one round with the same noise, {self._audited_rounds} times with a made-up client "
+            "that sends an update of length 10^9, and as often without it"
+        )
+        return replace(audit, evidence={"audited": what, **audit.evidence})
+
+    def plain(self, indices: NDArray[Any], seed: int) -> Any:
+        return self._twin(indices, seed)
+
+    @property
+    def plain_trainer(self) -> Callable[..., Any]:
+        return self._twin
+
+    def shadow(self, indices: NDArray[Any], seed: int) -> Any:
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._network()
+        records, labels = self.data.records[indices], self.data.labels[indices]
+        return self._run(records, labels, model=model, insecure_seed=seed).model.eval()
+
+
 METHODS: dict[str, type[Method]] = {
-    made.name: made for made in (GradientDescent, ProjectedDescent, NaiveBayes, Teachers, Synthesis)
+    made.name: made
+    for made in (GradientDescent, ProjectedDescent, NaiveBayes, Teachers, Synthesis, Federation)
 }
 
 

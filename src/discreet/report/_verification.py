@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discreet import __version__
+from discreet import __version__, federated
 from discreet._dsse import is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
@@ -380,6 +380,8 @@ def _planned_loss(facts: Certificate) -> Loss:
         from discreet.curator import certified_loss
 
         return certified_loss(facts)
+    if facts.learner in federated.LEARNERS:
+        return federated.certified_loss(facts)
     if facts.learner.startswith("local "):
         raise SchemaError("a local collection has no model, no ledger and no answers")
     loss: Loss = read_plan(facts).loss

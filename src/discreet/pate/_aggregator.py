@@ -431,6 +431,11 @@ class Aggregator(ABC):
         """Whether sessions take a student's predictions."""
         return False
 
+    @property
+    def teachers_per_record(self) -> int:
+        """How many teachers a record may have: as many votes move with it and are paid for."""
+        return 1
+
     # --- plans and sessions ---------------------------------------------------------------
 
     def loss(self, *, queries: int, answers: int | None = None) -> Loss:

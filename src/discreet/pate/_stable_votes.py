@@ -150,7 +150,8 @@ class StableVotes(StabilityVotes):
 class SampledVotes(StabilityVotes):
     """M_samp on votes: teachers may share records, each record in at most ``cap`` of them.
 
-    The lead of the first over the second moves by at most 2 cap, so that
+    :class:`PATEClassifier` trains such teachers: :func:`partition_records` gives each record to at
+    most ``cap`` of them. The lead of the first over the second moves by at most 2 cap, so that
     floor(lead / (2 cap)) - 1 is a distance. With disjoint teachers (``cap=1``)
     :class:`StableVotes` has the same loss and is never less often answered.
 
@@ -164,6 +165,10 @@ class SampledVotes(StabilityVotes):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.integer("cap", self.cap, at_least=1, at_most=self.teachers)
+
+    @property
+    def teachers_per_record(self) -> int:
+        return self.cap
 
     def distance(self, counts: NDArray[np.int64]) -> int:
         return lead_distance(counts, cap=self.cap)

@@ -694,9 +694,12 @@ def _lines(plan: Mapping[str, Any], relation: str) -> dict[str, str]:
         if key not in hidden and value is not None
     )
     number = "private" if relation == "add_remove" else "public"
+    apart = (
+        "disjoint" if parts.get("disjoint", True) else f"{parts['teachers_per_record']} a record"
+    )
     return {
         "private": f"private records\ntheir number is {number}",
-        "teachers": f"{teachers} teachers, disjoint\nby {parts['rule']}\n{_kinds(plan['teacher'])}",
+        "teachers": f"{teachers} teachers, {apart}\nby {parts['rule']}\n{_kinds(plan['teacher'])}",
         "aggregator": f"{name}\n{noise}",
         "labels": f"{asked} queries asked\n{answered} labels answered",
         "public": f"{public} public rows\nwithout labels",

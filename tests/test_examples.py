@@ -18,7 +18,7 @@ PRINTED = {
     r"of \d\.\d\d that it could have shown\nverdict: (consistent|too weak to tell)\n",
     "curator": r"the count will cost DiscreteLaplace\(scale=30\.0, sensitivity=3\) and be off .*\n"
     r"-?\d+\.0, between .*\n-?\d+\.\d, between .*\nleft of epsilon: 19/10\n",
-    "label_with_pate": r"fit will charge epsilon [01]\.\d\d\nlabels paid for: \d+\n"
+    "label_with_pate": r"fit will charge epsilon \d\.\d\d\nlabels paid for: \d+\n"
     r"right about \d+% of the records \(a private figure\)\n",
     "synthesize": r"of \d+ synthetic rows \d+% are ill; of the records 38%\n"
     r"(\w[\w ]*: between \d+% and \d+%\n){5}",

@@ -17,10 +17,8 @@ def clients(path):
 
 def test_a_plan_is_simulated_and_then_run_on_a_file(run, tmp_path):
     plan = tmp_path / "plan.json"
-    command = (
-        "federated simulate --epsilon 8 --clients 60 --cohort 20 --rounds 4 --delta 1e-3 --json"
-    )
-    done = run(*command.split(), "--plan", str(plan))
+    command = "--epsilon 8 --clients 60 --cohort 20 --rounds 4 --delta 1e-3 --json"
+    done = run("federated", "simulate", *command.split(), "--plan", str(plan))
     said = json.loads(done.stdout)
     assert said["epsilon"] <= 8
     assert said["relation"] == "add_remove"
@@ -35,8 +33,11 @@ def test_a_plan_is_simulated_and_then_run_on_a_file(run, tmp_path):
     with Ledger.open(tmp_path / "ledger") as ledger:
         checks = verify_certificate(tmp_path / "model" / "certificate.json", ledger=ledger)
     assert [one for one in checks if one.ok is False] == []
-    over = run("federated", "run", str(plan), *options, *paid, "--out", str(tmp_path / "again"))
-    assert over.exit_code == 3
+    again = ["--out", str(tmp_path / "again"), "--json"]
+    over = run("federated", "run", str(plan), *options, *paid, *again)
+    assert (over.exit_code, json.loads(over.stderr)["code"]) == (3, 3)
+    free = run("federated", "run", str(plan), *options, *again)
+    assert (free.exit_code, json.loads(free.stdout)["charged"]) == (0, False)
 
 
 def test_bad_files_and_options_are_refused(run, tmp_path):

@@ -523,17 +523,18 @@ class Synthesis(_Estimated):
 class Federation(Method):
     """A federated run with a trusted server, in which every record is a client of its own.
 
-    What is audited is a round: what it does to one client that sends as much as it can.
+    What is audited is what all rounds do to one client that sends as much as it can.
     """
 
     name = "federated"
     plain_shadows, private_shadows = 16, 8
-    _rounds, _audited_rounds = 60, 1000
+    _rounds, _runs = 60, 500
 
     def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
         from discreet.attacks import NetworkTrainer, Perceptron
         from discreet.federated import FederatedPlan
 
+        data = replace(data, unit="client")
         super().__init__(data, epsilon=epsilon, delta=delta)
         self._network = Perceptron(data.columns, len(data.classes), hidden=(32,))
         size = data.planned
@@ -557,9 +558,14 @@ class Federation(Method):
 
         from discreet.federated import Clients, InProcessEngine, Training
 
-        clients = Clients(
-            torch.from_numpy(records[:, None]), torch.from_numpy(np.asarray(labels)[:, None])
-        )
+        # As many clients as the plan says, whatever the number of records: the rest have nothing.
+        size = self._plan.clients
+        count = min(size, len(records))
+        inputs = np.zeros((size, 1, records.shape[1]), dtype=records.dtype)
+        targets = np.zeros((size, 1), dtype=np.int64)
+        inputs[:count, 0], targets[:count, 0] = records[:count], np.asarray(labels)[:count]
+        here = (np.arange(size) < count).astype(np.int64)
+        clients = Clients(torch.from_numpy(inputs), torch.from_numpy(targets), here)
         engine = InProcessEngine(
             clients,
             settings.pop("model", None) or self._network(),
@@ -582,28 +588,35 @@ class Federation(Method):
         return Made(done.model, keep, (self._audit(),))
 
     def _audit(self) -> TrainingAudit:
-        from discreet.audit import audit_gaussian
-        from discreet.federated import FederatedPlan, Round
+        from discreet.audit import audit_runs
 
-        one = FederatedPlan(
-            clients=2, expected_cohort=2, rounds=1, clip_norm=1.0, delta=self.delta, sampler="full",
-            noise_multiplier=self._plan.noise_multiplier, unit=self.data.unit,
-        )  # fmt: skip
-
-        def score(canary: float) -> float:
-            seen = Round(one, 0, size=1, asked=(0, 1))
-            seen.receive(0, {"update": np.zeros(1)})
-            if canary:
-                seen.receive(1, {"update": np.array([canary])})
-            return float(seen.finish().update[0])
-
-        scores = [[score(sent) for _ in range(self._audited_rounds)] for sent in (1e9, 0.0)]
-        audit = audit_gaussian(*scores, loss=one.loss, delta=self.delta, mechanism="gaussian")
+        scores = [[self._score(inside) for _ in range(self._runs)] for inside in (True, False)]
+        audit = audit_runs(*scores, loss=self._plan.loss, delta=self.delta)
         what = (
-            f"one round with the same noise, {self._audited_rounds} times with a made-up client "
-            "that sends an update of length 10^9, and as often without it"
+            f"all rounds of the plan, {self._runs} times with a made-up client that sends an "
+            "update of length 10^9 whenever it is drawn, and as often without it"
         )
         return replace(audit, evidence={"audited": what, **audit.evidence})
+
+    def _score(self, inside: bool) -> float:
+        """Return the log likelihood ratio of what one run shows about the made-up client."""
+        from discreet.federated import Round
+        from discreet.randomness import bernoulli
+
+        plan = self._plan
+        rate = plan.expected_cohort / plan.clients
+        drawn = bernoulli(rate, plan.rounds) if inside else np.zeros(plan.rounds, dtype=bool)
+        seen = []
+        for number in range(plan.rounds):
+            one = Round(plan, number, size=1, asked=(0,))
+            if drawn[number]:
+                one.receive(0, {"update": np.array([1e9])})
+            seen.append(float(one.finish().update[0]) * plan.denominator / plan.clip_norm)
+        sigma = plan.noise_multiplier
+        assert sigma is not None  # the server is trusted
+        gains = (np.array(seen) - 0.5) / sigma**2
+        with np.errstate(divide="ignore"):  # at a rate of 1
+            return float(np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + gains)))
 
     def plain(self, indices: NDArray[Any], seed: int) -> Any:
         return self._twin(indices, seed)

@@ -214,7 +214,7 @@ def test_numbers_as_targets(run, place):
     assert max(ages) <= 100.0
 
 
-@pytest.mark.parametrize("learner", ["naive-bayes", "mlp", "compare"])
+@pytest.mark.parametrize("learner", ["naive-bayes", "additive", "mlp", "compare"])
 def test_other_learners(run, place, learner):
     done = run(*SEEDED, "--learner", learner)
     assert done.exit_code == 0, done.stderr

@@ -19,6 +19,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from discreet.certificate import _certificate as certificate
 from discreet.data import Real, Schema
 from discreet.learn import (
+    PrivateAdditiveClassifier,
+    PrivateAdditiveRegressor,
     PrivateCategoricalNB,
     PrivateGaussianNB,
     PrivateLinearRegression,
@@ -100,6 +102,14 @@ class DeclaringLinear(DeclaringBounds, PrivateLinearRegression):
     pass
 
 
+class DeclaringAdditiveClassifier(DeclaringClasses, PrivateAdditiveClassifier):
+    pass
+
+
+class DeclaringAdditiveRegressor(DeclaringBounds, PrivateAdditiveRegressor):
+    pass
+
+
 class DeclaringMLPClassifier(DeclaringClasses, PrivateMLPClassifier):
     pass
 
@@ -143,6 +153,7 @@ class DeclaringSynthesizer(Synthesizer):
 
 
 LINEAR = {"epsilon": 1e4, "bounds": (-10.0, 10.0), "expected_rows": 100, "insecure_seed": 0}
+SHAPES = {**LINEAR, "epsilon": 200.0, "max_bins": 8}
 NETWORK = {**LINEAR, "bounds": (-3.0, 3.0), "hidden_layer_sizes": (8,)}
 NETWORK |= {"step_size": 20.0, "expected_rows": 200}
 COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
@@ -154,6 +165,8 @@ COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
     [
         (DeclaringLogistic(**LINEAR), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringLinear(**LINEAR), NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringAdditiveClassifier(**SHAPES), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringAdditiveRegressor(**SHAPES), NO_NUMBERS | PRIVATE_COUNT),
         # A third less would still do for the checks that ask for a good fit.
         (DeclaringMLPClassifier(**NETWORK, max_iter=15), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringMLPRegressor(**NETWORK, max_iter=30), NO_NUMBERS | PRIVATE_COUNT),

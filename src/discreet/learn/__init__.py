@@ -9,6 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from discreet.learn._additive import (
+        PrivateAdditiveClassifier,
+        PrivateAdditiveRegressor,
+        Shape,
+    )
     from discreet.learn._choice import (
         Choice,
         Comparison,
@@ -67,6 +72,8 @@ __all__ = [
     "OldFacts",
     "OnePassEstimator",
     "PlannedTraining",
+    "PrivateAdditiveClassifier",
+    "PrivateAdditiveRegressor",
     "PrivateCategoricalNB",
     "PrivateClassifier",
     "PrivateEstimator",
@@ -78,6 +85,7 @@ __all__ = [
     "PrivateRegressor",
     "Rehearsal",
     "Rows",
+    "Shape",
     "TrainedTable",
     "automatic_learners",
     "charged",
@@ -110,6 +118,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "_additive": (*("PrivateAdditiveClassifier", "PrivateAdditiveRegressor", "Shape"),),
     "_choice": (
         *("Choice", "Comparison", "automatic_learners", "choose_learner"),
         *("compare_learners", "make_learner"),

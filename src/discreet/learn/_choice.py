@@ -52,7 +52,7 @@ def make_learner(learner: str, schema: Schema, **parameters: Any) -> Any:
     Parameters
     ----------
     learner
-        ``"logistic"``, ``"linear"``, ``"naive-bayes"`` or ``"mlp"``.
+        ``"logistic"``, ``"linear"``, ``"naive-bayes"``, ``"additive"`` or ``"mlp"``.
     schema
         What is public about the table; its target must suit the learner.
     **parameters

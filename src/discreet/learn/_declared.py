@@ -200,9 +200,10 @@ def _schema_facts(
     else:
         width = len(schema.features)
         if "categories" in wanted:
-            facts["categories"] = _category_counts(schema, bins)
+            numbers = 0 if estimator._takes_labels else bins
+            facts["categories"] = _category_counts(schema, numbers)
         if "bounds" in wanted:
-            facts["bounds"] = _column_bounds(schema)
+            facts["bounds"] = _column_bounds(schema, labels=estimator._takes_labels)
     return {name: facts[name] for name in wanted if name in facts}, width
 
 
@@ -220,11 +221,11 @@ def _category_counts(schema: Schema, bins: int | None) -> list[int]:
     return sizes
 
 
-def _column_bounds(schema: Schema) -> tuple[list[float], list[float]]:
+def _column_bounds(schema: Schema, *, labels: bool) -> tuple[list[float], list[float]]:
     ends = []
     for name, column in schema.features.items():
-        if isinstance(column, Boolean):
-            ends.append((0.0, 1.0))
+        if isinstance(column, Boolean) or (labels and isinstance(column, Labelled)):
+            ends.append((0.0, float(max(len(column.labels) - 1, 1))))
         elif isinstance(column, Bounded):
             ends.append(column.bounds)
         else:

@@ -161,6 +161,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _target: ClassVar[str | None] = None
     _encoding: ClassVar[str] = "vectors"
     _takes_persons: ClassVar[bool] = False
+    _takes_labels: ClassVar[bool] = False
     _needs_persons: ClassVar[bool] = False
     _only_two_classes: ClassVar[bool] = False
     _single_precision: ClassVar[bool] = False

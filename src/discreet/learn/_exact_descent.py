@@ -150,6 +150,7 @@ class LinearPlan:
         total_step_size: float | None = None,
         clip_ratio: float | None = None,
         moment_share: float | None = None,
+        ridge: float | None = None,
     ) -> LinearPlan:
         """Choose what is not given, and calibrate the noise to (epsilon, delta).
 
@@ -173,6 +174,7 @@ class LinearPlan:
             "total_step_size": total_step_size,
             "clip_ratio": clip_ratio,
             "moment_share": moment_share,
+            "ridge": ridge,
         }
         chosen |= {name: value for name, value in given.items() if value is not None}
         whole = _validate.real("total_step_size", chosen["total_step_size"], above=0, at_most=1e6)
@@ -498,10 +500,14 @@ def descend(
     source: Source,
     *,
     track: Callable[[Iterable[int]], Iterable[int]] = iter,
+    whiten: Callable[[NDArray[np.float64] | None, LinearPlan], Whitening] | None = None,
 ) -> LinearRelease:
-    """Run the plan on raw rows; the weights are the mean over the second half of the steps."""
+    """Run the plan on raw rows; the weights are the mean over the second half of the steps.
+
+    ``whiten`` makes a basis of the noisy moments; None is :func:`whitening_matrix`.
+    """
     moments = noisy_moments(sums.gram(), plan, source) if plan.moment_share else None
-    whitening = whitening_matrix(moments, plan)
+    whitening = (whiten or whitening_matrix)(moments, plan)
     weights = np.zeros((whitening.basis.shape[-1], plan.outputs))
     total = np.zeros_like(weights)
     step = plan.total_step_size / plan.steps * whitening.length**2 / plan.rows / GRADIENT_STEPS

@@ -72,6 +72,22 @@ def scaled_norm(declared: Declared) -> float:
     return min(_validate.real("feature_norm", declared.feature_norm, above=0), widest)
 
 
+def class_residuals(scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the derivatives of logistic losses by the scores; 0 for a label that is none."""
+    if scores.shape[1] == 1:
+        rest = expit(scores) - (targets == 1)[:, None]
+    else:
+        rest = softmax(scores, axis=1)
+        rest[np.arange(targets.size), np.maximum(targets, 0)] -= 1.0
+    rest[targets < 0] = 0.0
+    return np.asarray(rest)
+
+
+def both_classes(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return a score for each class, where two classes have one score: that of the first is 0."""
+    return scores if scores.shape[1] > 1 else np.concatenate([0.0 * scores, scores], axis=1)
+
+
 class _Linear(ScaledEstimator):
     """What the two linear models share."""
 
@@ -274,13 +290,7 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         return 1 if declared.classes.size == 2 else int(declared.classes.size)
 
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
-        if scores.shape[1] == 1:
-            rest = expit(scores) - (targets == 1)[:, None]
-        else:
-            rest = softmax(scores, axis=1)
-            rest[np.arange(targets.size), np.maximum(targets, 0)] -= 1.0
-        rest[targets < 0] = 0.0
-        return np.asarray(rest)
+        return class_residuals(scores, targets)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return the scores: one a row for two classes, else one for each class."""
@@ -288,8 +298,7 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
     def _class_scores(self, rows: NDArray[Any]) -> NDArray[np.float64]:
-        scores = self._scores(rows)
-        return scores if scores.shape[1] > 1 else np.concatenate([0.0 * scores, scores], axis=1)
+        return both_classes(self._scores(rows))
 
     def _learn(
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track

@@ -39,6 +39,7 @@ LEARNERS = {
     "logistic": ("PrivateLogisticRegression",),
     "linear": ("PrivateLinearRegression",),
     "naive-bayes": ("PrivateCategoricalNB",),
+    "additive": ("PrivateAdditiveClassifier", "PrivateAdditiveRegressor"),
     "mlp": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
 }
 """What the command line calls the learners for tables, and the estimators that they are."""

@@ -328,7 +328,8 @@ def plan_training(
         not say it or says otherwise.
     learner
         ``"auto"`` chooses by public facts and is free; ``"compare"`` tries several in private and
-        pays for choosing the best; or ``"logistic"``, ``"linear"``, ``"naive-bayes"``, ``"mlp"``.
+        pays for choosing the best; or ``"logistic"``, ``"linear"``,
+        ``"naive-bayes"``, ``"additive"``, ``"mlp"``.
     learn_schema
         The share of epsilon for bounds and categories that the schema leaves open.
     relation

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from discreet.certificate import Certificate
     from discreet.data import Schema
-    from discreet.learn import TrainedTable
+    from discreet.learn import Shape, TrainedTable
     from discreet.ledger import DatasetView, HistoryRow
     from discreet.privacy.theorems import Explanation, PosteriorBounds
 
@@ -545,8 +545,9 @@ def strengths(done: TrainedTable) -> dict[str, float]:
     """How strongly each column acts in the released model, strongest first; public.
 
     For linear models it is the standard deviation of what the column adds to the score, by the
-    released noisy moments, with the sign of the weight of a number; for networks the length of
-    the first-layer weights; for naive Bayes the largest log-ratio between classes.
+    released noisy moments, with the sign of the weight of a number; for additive models the same
+    without a sign; for networks the length of the first-layer weights; for naive Bayes the largest
+    log-ratio between classes.
     """
     fitted = done.model
     columns = list(fitted.schema.features)
@@ -555,6 +556,8 @@ def strengths(done: TrainedTable) -> dict[str, float]:
     elif done.learner == "mlp":
         weights = fitted.layers_[0][0][:, :-1].T
         found = [float(np.linalg.norm(weights[part])) for part in _parts(fitted.schema)]
+    elif done.learner == "additive":
+        found = [_spread_of(shape) for shape in fitted.shapes_.values()]
     else:
         found = [_strength_of(fitted, part) for part in _parts(fitted.schema)]
     order = np.argsort(-np.abs(found))
@@ -581,6 +584,11 @@ def _strength_of(fitted: Any, part: slice) -> float:
     means = fitted.moments_[part, -1]
     spread = fitted.moments_[part, part] - np.outer(means, means)
     return sign * float(np.sqrt(max(0.0, np.einsum("ki,ij,kj->", weights, spread, weights))))
+
+
+def _spread_of(shape: Shape) -> float:
+    share = (shape.mass + 1e-9) / (shape.mass + 1e-9).sum()
+    return float(np.sqrt(share @ (shape.values**2).sum(axis=1)))
 
 
 @in_house_style

@@ -62,7 +62,6 @@ def refuse_autocast() -> None:
         )
 
 
-@final
 class Folds:
     """Remembers, for one forward pass, tensors whose first axis is not one row for each example."""
 
@@ -129,19 +128,22 @@ class Folds:
                 self.place(one, REORDERED if worst == REORDERED else axis)
             return
         for one in made:
-            self.place(one, self._axis_after(func, args, kwargs, data, one, by_rule))
-        if len(made) == 1 and (by_rule or func in FOLLOWED):
-            self._note_together(func, args, kwargs, data, made[0])
+            self.place(one, self.axis_after(func, args, kwargs, data, one, by_rule=by_rule))
+        followed = len(made) == 1 and (by_rule or func in FOLLOWED)
+        if followed and self.lie_together(func, args, kwargs, data, made[0]):
+            self._together[id(made[0])] = ref(made[0])
 
-    def _axis_after(
+    def axis_after(
         self,
         func: Any,
         args: Sequence[Any],
         kwargs: dict[str, Any],
         data: list[Tensor],
         one: Tensor,
-        by_rule: bool,
+        *,
+        by_rule: bool = False,
     ) -> int:
+        """Where the examples are in ``one``, a result of a call that was given ``data``."""
         axes = [self.axis(each) for each in data]
         if min(axes) < 0:
             return min(axes)
@@ -187,17 +189,18 @@ class Folds:
             return 0
         return 1 if tuple(after[:2]) == (1, self.rows) else LOST
 
-    def _note_together(
+    def lie_together(
         self,
         func: Any,
         args: Sequence[Any],
         kwargs: dict[str, Any],
         data: list[Tensor],
         result: Tensor,
-    ) -> None:
+    ) -> bool:
+        """Whether the result has several rows for each example, side by side."""
         first, size = data[0], result.shape[0]
         if size == self.rows or size % self.rows or self.axis(first):
-            return
+            return False
         if func in RESHAPING:
             together = self.known(first) or (first.ndim > 0 and first.shape[0] == self.rows)
         else:
@@ -205,8 +208,7 @@ class Folds:
             together = all(self.known(one) and one.shape[0] == size for one in wide)
             if func in MOVES and together:
                 together = MOVES[func](args, kwargs, 0) == 0
-        if together:
-            self._together[id(result)] = ref(result)
+        return together
 
 
 @final

@@ -174,9 +174,9 @@ class Rows(Folds):
         for place in places:
             if place.mixed_by and place.kind != "whole":
                 return Place(LOST, mixed_by=place.mixed_by)
-        alone = self._one_row(func, args, kwargs, data, number)
-        if alone is not None:
-            return Place(LOST, only=alone)
+        taken = self._one_row(func, args, kwargs, data, number)
+        if taken is not None:
+            return Place(LOST, only=taken)
         try:
             return self._in_place(func, args, kwargs, data, one, number)
         except (AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError):

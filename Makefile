@@ -32,7 +32,7 @@ MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
-.PHONY: help demo demo-local test test-slow test-lowest coverage duplicates judge-calculus judge-certificates \
+.PHONY: help demo demo-local test test-slow test-lowest test-zoo coverage duplicates judge-calculus judge-certificates \
         lint bench bench-curator reproduce-local stress-curator mutants-code figures docs clean \
         distclean $(MEASURED) $(RECORDS)
 
@@ -41,6 +41,7 @@ help:
 	@echo "make demo-local         100,000 simulated phones report over TLS, in discreet-local/"
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
+	@echo "make test-zoo           models of transformers, timm, torchvision, peft and Opacus"
 	@echo "make test-lowest        the tests of make test on the lowest allowed numpy and scipy"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
@@ -104,7 +105,7 @@ duplicates: $(VENV)/installed-test
 	$(BIN)/python benchmarks/duplicates.py src/discreet
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow test-lowest coverage judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
+test test-slow test-lowest test-zoo coverage judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(PYTEST) -m 'not slow and not judge' --durations=25
@@ -113,6 +114,20 @@ test: lint
 test-slow: $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,pytest -m slow)
 	$(PYTEST) -m slow --durations=25
+
+# Packages of models that nobody here wrote, laid over the environment: some pin what others need
+# otherwise, and torchvision has no build beside a torch for CPUs (tests/zoo/models.py).
+ZOO := accelerate==1.15.0 opacus==1.6.0 opt-einsum==3.4.0 peft==0.21.2 timm==1.0.31 torchvision==0.28.0
+build/zoo: Makefile | $(VENV)/installed-test $(VENV)/installed-models
+	$(call stage,install: $(ZOO))
+	@rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
+	    --no-deps --target $@ $(ZOO)
+	@touch $@
+
+test-zoo: build/zoo
+	$(call stage,pytest on models of other packages)
+	PYTHONPATH=build/zoo $(PYTEST) tests/zoo --durations=10
 
 # The lower bounds of pyproject.toml, laid over the environment; not torch, which is tried in one
 # version only.
@@ -129,7 +144,7 @@ test-lowest: build/lowest
 	PYTHONPATH=build/lowest $(PYTEST) -m 'not slow and not judge'
 
 # The least share of branches that the tests of make test run through: of each parametrized test, the
-# first and the last case only. The floor is in pyproject.toml.
+# first and the last case only, of each property five draws. The floor is in pyproject.toml.
 coverage: $(VENV)/installed-test
 	$(call stage,pytest --cov)
 	$(PYTEST) -m 'not slow and not judge' -q --few-cases --cov --cov-report=term

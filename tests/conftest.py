@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--few-cases",
         action="store_true",
-        help="of each parametrized test, only the first and the last case",
+        help="of each parametrized test the first and the last case, of each property few draws",
     )
 
 
@@ -47,6 +47,15 @@ def ends(items: list[pytest.Item]) -> list[pytest.Item]:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     wanted = {id(item) for found in cases.values() for item in (found[0], found[-1])}
     return [item for item in items if id(item) in wanted]
+
+
+def draw_less(item: pytest.Item) -> None:
+    """Give a property of Hypothesis five draws at most."""
+    function = getattr(getattr(item, "obj", None), "__func__", getattr(item, "obj", None))
+    own = getattr(function, "_hypothesis_internal_use_settings", None)
+    if own is not None:
+        fewer = settings(own, max_examples=min(5, own.max_examples))
+        function._hypothesis_internal_use_settings = fewer
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,6 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [i for i in items if not missing & set(getattr(i, "fixturenames", ()))]
     if config.getoption("--few-cases"):
         items[:] = ends(items)
+        for item in items:
+            draw_less(item)
 
 
 def pytest_collection_finish() -> None:

@@ -6,9 +6,8 @@ scikit-learn and of Discreet are described by class, parameters and fitted state
 needs a ``cache_key``, a text that its author changes whenever it changes, as an argument or as an
 attribute.
 
-Whether a kept entry is still what would be computed is found by behaviour, by those who keep: votes
-of teachers are kept under what these answered about public rows, and a pool of shadow models trains
-one kept model again.
+Callers find stale entries by behaviour: the name of stored votes contains the teachers' answers
+about public rows, and a pool of shadow models trains one stored model again and compares.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def describe(*objects: object, cache_key: str | None = None) -> str:
     texts = [cache_key or "", *versions()]
     try:
         for one in objects:
-            texts += _described(one, strict=cache_key is None)
+            texts += _describe_parts(one, strict=cache_key is None)
     except RecursionError:
         raise _no_description("an object that refers to itself") from None
     return fingerprint(*texts)
@@ -102,7 +101,7 @@ def versions() -> list[str]:
     return texts
 
 
-def _described(value: Any, *, strict: bool) -> Iterator[str]:
+def _describe_parts(value: Any, *, strict: bool) -> Iterator[str]:
     """Yield texts that say what an object is; where ``strict``, all of it or an error."""
     kind = type(value)
     yield f"{kind.__module__}.{kind.__qualname__}"
@@ -141,7 +140,7 @@ def _described(value: Any, *, strict: bool) -> Iterator[str]:
         return
     yield str(len(held))
     for item in held:
-        yield from _described(item, strict=strict)
+        yield from _describe_parts(item, strict=strict)
 
 
 def _no_description(name: str) -> InvalidValue:

@@ -62,7 +62,7 @@ def lower_bound(successes: int, trials: int, *, error: float) -> float:
     InvalidValue
         If the counts cannot be.
     """
-    hits, total, allowed = _checked(successes, trials, error)
+    hits, total, allowed = _check_counts(successes, trials, error)
     return float(lower_bounds(np.array([hits]), total, error=allowed)[0])
 
 
@@ -91,7 +91,7 @@ def upper_bound(successes: int, trials: int, *, error: float) -> float:
     InvalidValue
         If the counts cannot be.
     """
-    hits, total, allowed = _checked(successes, trials, error)
+    hits, total, allowed = _check_counts(successes, trials, error)
     return float(upper_bounds(np.array([hits]), total, error=allowed)[0])
 
 
@@ -110,7 +110,7 @@ def upper_bounds(successes: ArrayLike, trials: int, *, error: float) -> NDArray[
     return np.where(hits < trials, np.minimum(bounds * (1 + _SLACK), 1.0), 1.0)
 
 
-def _checked(successes: int, trials: int, error: float) -> tuple[int, int, float]:
+def _check_counts(successes: int, trials: int, error: float) -> tuple[int, int, float]:
     total = _validate.integer("trials", trials, at_least=1)
     hits = _validate.integer("successes", successes, at_least=0)
     if hits > total:
@@ -167,7 +167,7 @@ def proportion(successes: int, trials: int, *, confidence: float = 0.95) -> Prop
     0.300 [0.066, 0.653] of 10
     """
     level = _validate.real("confidence", confidence, above=0, below=1)
-    hits, total, error = _checked(successes, trials, (1 - level) / 2)
+    hits, total, error = _check_counts(successes, trials, (1 - level) / 2)
     return Proportion(hits, total, *_bounds(hits, total, error), level)
 
 

@@ -113,9 +113,9 @@ class Envelope:
         """Return those of ``keys`` that made one of the signatures, each key once."""
         signed = encode_for_signing(self.payload_type, self.payload)
         unique = {key.id: key for key in keys}
-        return [key for key in unique.values() if self._made_by(key.key, signed)]
+        return [key for key in unique.values() if self._is_signed_by(key.key, signed)]
 
-    def _made_by(self, key: Ed25519PublicKey, signed: bytes) -> bool:
+    def _is_signed_by(self, key: Ed25519PublicKey, signed: bytes) -> bool:
         for _, signature in self.signatures:
             with suppress(InvalidSignature):
                 key.verify(signature, signed)
@@ -204,12 +204,12 @@ def read_statement(envelope: Envelope, predicate_type: str) -> tuple[dict[str, s
     Reading says nothing about who signed; see :meth:`TrustedKeys.require_signature`.
     """
     if envelope.payload_type != IN_TOTO:
-        raise _damaged(f"holds {envelope.payload_type!r}, not {IN_TOTO!r}")
+        raise _damage_error(f"holds {envelope.payload_type!r}, not {IN_TOTO!r}")
     body = _read_json(envelope.payload, "its payload")
     if not isinstance(body, dict) or body.get("_type") != STATEMENT:
-        raise _damaged(f"its payload is no statement of type {STATEMENT}")
+        raise _damage_error(f"its payload is no statement of type {STATEMENT}")
     if body.get("predicateType") != predicate_type:
-        raise _damaged(
+        raise _damage_error(
             f"its statement is of type {body.get('predicateType')!r}, not {predicate_type!r}"
         )
     subjects: dict[str, str] = {}
@@ -219,9 +219,9 @@ def read_statement(envelope: Envelope, predicate_type: str) -> tuple[dict[str, s
             case {"name": str(name), "digest": {"sha256": str(digest)}} if name not in subjects:
                 subjects[name] = digest
             case _:
-                raise _damaged("a subject has no name or no SHA-256 of its own")
+                raise _damage_error("a subject has no name or no SHA-256 of its own")
     if not subjects:
-        raise _damaged("its statement names no subject")
+        raise _damage_error("its statement names no subject")
     return subjects, body.get("predicate")
 
 
@@ -238,7 +238,7 @@ def read_envelope(content: str | bytes) -> Envelope:
             signatures = [_read_signature(one) for one in listed]
             return Envelope(_read_base64(payload, "payload"), kind, tuple(signatures))
         case _:
-            raise _damaged("payload, payloadType and at least one signature must be there")
+            raise _damage_error("payload, payloadType and at least one signature must be there")
 
 
 def _read_signature(one: object) -> tuple[str, bytes]:
@@ -247,7 +247,7 @@ def _read_signature(one: object) -> tuple[str, bytes]:
             hint = one.get("keyid")
             return hint if isinstance(hint, str) else "", _read_base64(signature, "signature")
         case _:
-            raise _damaged("a signature has no field sig")
+            raise _damage_error("a signature has no field sig")
 
 
 def _read_base64(text: str, what: str) -> bytes:
@@ -255,17 +255,17 @@ def _read_base64(text: str, what: str) -> bytes:
     try:
         return base64.b64decode(text.translate(_URL_SAFE), validate=True)
     except (binascii.Error, ValueError):
-        raise _damaged(f"its {what} is not base64") from None
+        raise _damage_error(f"its {what} is not base64") from None
 
 
 def _read_json(content: str | bytes, what: str) -> Any:
     try:
         return read_json(content, what)
     except SchemaError as error:
-        raise _damaged(str(error)) from None
+        raise _damage_error(str(error)) from None
 
 
-def _damaged(reason: str) -> DataCorrupt:
+def _damage_error(reason: str) -> DataCorrupt:
     return DataCorrupt(f"the signed envelope is cut short or damaged: {reason}")
 
 

@@ -6,16 +6,26 @@ import os
 import secrets
 import shutil
 import signal
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from discreet.errors import FileUnusable
+from discreet.errors import FileUnusable, ResumeRefused
 
-__all__ = ["create_file", "flush_directory", "new_directory", "replace_file", "write_file"]
+__all__ = [
+    "create_file",
+    "flush_directory",
+    "hold_directory",
+    "new_directory",
+    "replace_file",
+    "write_file",
+]
+
+_IN_USE: set[Path] = set()
 
 
 @contextmanager
@@ -174,3 +184,51 @@ def _end_as_an_error() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def hold_directory(path: str | Path) -> Callable[[], None]:
+    """Hold a directory of a run until the process ends, however it ends.
+
+    Parameters
+    ----------
+    path
+        The directory.
+
+    Returns
+    -------
+    Callable
+        Lets it go; a second call does nothing.
+
+    Raises
+    ------
+    ResumeRefused
+        If this process or another one holds it.
+
+    """
+    place = Path(path).resolve()
+    if place in _IN_USE:
+        raise ResumeRefused(f"the run in {place.name!r} is in use in this process")
+    handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            # A record lock: forked workers that read data do not inherit it.
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise ResumeRefused(f"the run in {place.name!r} is in use by another process") from None
+    _IN_USE.add(place)
+
+    held = [handle]
+
+    def release() -> None:
+        if held:
+            _IN_USE.discard(place)
+            os.close(held.pop())
+
+    return release

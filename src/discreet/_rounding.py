@@ -1,4 +1,4 @@
-"""Numbers in few digits, rounded against the reader's hopes.
+"""Round bounds to few digits: upper bounds up, lower bounds down.
 
 An upper bound is rounded up and a lower bound down, so that what is read is as safe as what was
 computed: 3.04 is never shown as 3.0.
@@ -18,7 +18,7 @@ def at_most(value: float, *, digits: int = 5) -> str:
     >>> at_most(2.38158001), at_most(0.1), at_most(math.inf), at_most(3.04, digits=2)
     ('2.3816', '0.1', 'inf', '3.1')
     """
-    return _rounded(value, digits, ROUND_CEILING)
+    return _round_to_digits(value, digits, ROUND_CEILING)
 
 
 def at_least(value: float, *, digits: int = 5) -> str:
@@ -27,7 +27,7 @@ def at_least(value: float, *, digits: int = 5) -> str:
     >>> at_least(2.38158001), at_least(1.5e-7), at_least(2.99, digits=2)
     ('2.3815', '1.5e-07', '2.9')
     """
-    return _rounded(value, digits, ROUND_FLOOR)
+    return _round_to_digits(value, digits, ROUND_FLOOR)
 
 
 def interval(low: float, high: float, *, digits: int = 4) -> str:
@@ -39,7 +39,7 @@ def interval(low: float, high: float, *, digits: int = 4) -> str:
     return f"{at_least(low, digits=digits)} to {at_most(high, digits=digits)}"
 
 
-def _rounded(value: float, digits: int, rounding: str) -> str:
+def _round_to_digits(value: float, digits: int, rounding: str) -> str:
     if not math.isfinite(value):
         return str(value)
     # A float is read as the decimal that it prints as, so that 0.1 stays 0.1.

@@ -1,9 +1,9 @@
-"""Compiled loops, run by the threads that torch keeps ready.
+"""Run compiled loops on the threads of torch.
 
 Between two of its operations torch's own threads wait, and for some milliseconds they do so without
 giving their cores away: a further thread would have to share a core with one of them. So
 the work is handed to those threads, by the entry point of OpenMP through which torch does it.
-Each takes a piece, then the next that nobody has taken; what comes out does not depend on who did
+Each takes a piece, then the next free one; the result does not depend on which thread did
 it. Where torch has no such entry point, the calling thread does all of it. Needs numba.
 
 :func:`one_thread` is for small fits, which lose by threads.
@@ -139,12 +139,12 @@ def one_thread() -> AbstractContextManager[Any]:
     another cost a hundredfold. Without the package threadpoolctl, which comes with scikit-learn,
     it does nothing.
     """
-    libraries = _threaded_libraries("sklearn" in sys.modules, "torch" in sys.modules)
+    libraries = _find_threaded_libraries("sklearn" in sys.modules, "torch" in sys.modules)
     return nullcontext() if libraries is None else libraries.limit(limits=1)
 
 
 @lru_cache(maxsize=4)
-def _threaded_libraries(*_loaded: bool) -> Any:
+def _find_threaded_libraries(*_loaded: bool) -> Any:
     """The libraries of this process that have threads of their own; looked for once."""
     try:
         return import_module("threadpoolctl").ThreadpoolController()

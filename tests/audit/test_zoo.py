@@ -119,7 +119,9 @@ def test_every_releasing_mechanism_has_an_entry() -> None:
     types |= {"Selection", "StableFunction", "Fail", "LaplaceNoise", "SingleRun", "StabilityTest"}
     types |= {"Charge", "StableVectorPlan", "SubsamplingStability"}
     # Functions of public numbers: plans, losses, rounding, distances between votes.
-    plans = {"candidate_count", "each_of", "laplace_quantile"}
+    types |= {"AnswerableQueries", "FractionError", "PrintedStableVector"}
+    plans = {"answerable_queries", "bernoulli_parameter_error", "laplace_fraction_error"}
+    plans |= {"printed_stable_vector", "candidate_count", "each_of", "laplace_quantile"}
     plans |= {"least_integer", "multiplicative_weights_loss", "read_epsilon", "round_outward"}
     plans |= {"round_up", "step_budget", "votes_distance"}
     # Hundreds of subsets a call: audited in its practical form, and by itself below.

@@ -72,6 +72,7 @@ def test_digits_by_dpsgd(tmp_path: Path, run: Run) -> None:
         ("naive_bayes", "too weak to tell", 150),
         ("projected_sgd", "consistent", 150),
         ("synthesize", "consistent", 150),
+        ("federated", "consistent", 150),
     ],
 )
 def test_a_table_of_ones_own(
@@ -102,13 +103,14 @@ def test_a_table_of_ones_own(
     document = checked(out, {"files": files})
     # As many as are taken of the declared rows, not of those that are there.
     assert document["guarantee"]["epsilon"] <= 2.0 * (1 + 1e-9)
-    assert f"about {outside} rows outside" in document["answers"][0]["question"]
+    unit = "client" if method == "federated" else "row"
+    assert f"about {outside} {unit}s outside" in document["answers"][0]["question"]
     assert document["verdict"]["state"] == verdict
     assert document["collection"]["source"] is None
     # An audit says what it looked at, in the document and on the page.
     page = (out / "public" / "certificate.html").read_text(encoding="utf-8")
     for audit in document["audits"]:
-        assert "made-up row" in audit["evidence"]["audited"]
+        assert "made-up" in audit["evidence"]["audited"]
         assert audit["evidence"]["audited"] in visible_text(page)
 
 

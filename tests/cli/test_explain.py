@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import mpmath
 import pytest
 
+from discreet.mechanisms import bernoulli_parameter_error, laplace_fraction_error
 from discreet.privacy import theorems
 from discreet.report import draw_explanation
 
@@ -79,4 +81,58 @@ def test_every_corner_can_be_drawn(
 ) -> None:
     place = tmp_path / "a.svg"
     draw_explanation(theorems.explain(epsilon, delta, prior=prior), place)
+    assert ET.parse(place).getroot().tag.endswith("svg")
+
+
+# --- two mechanisms (S11, S12, S13) -----------------------------------------------------------
+
+
+def test_the_band_is_left_where_the_log_ratio_of_the_densities_says(run: Any) -> None:
+    """S12: by the densities themselves, with mpmath; Laplace noise never leaves it."""
+    epsilon, delta = 1.0, 1e-5
+    found = answer(run, "--epsilon", "1", "--delta", "1e-5", "--mechanism", "noise")
+    assert found["laplace_scale"] == 1.0
+    stddev = mpmath.mpf(found["gaussian_stddev"])
+
+    def log_ratio(x: float, *, gaussian: bool = True) -> mpmath.mpf:
+        if not gaussian:
+            return abs(mpmath.mpf(x) - 1) - abs(mpmath.mpf(x))
+        return mpmath.log(mpmath.npdf(x, 0, stddev) / mpmath.npdf(x, 1, stddev))
+
+    assert log_ratio(found["leaves_below"]) == pytest.approx(epsilon, rel=1e-9)
+    assert log_ratio(found["leaves_above"]) == pytest.approx(-epsilon, rel=1e-9)
+    assert log_ratio(found["leaves_below"] - 0.1) > epsilon
+    assert all(abs(log_ratio(x, gaussian=False)) <= epsilon for x in (-1e6, -1.0, 0.3, 1e6))
+    below, above = (mpmath.ncdf(found[name] / stddev) for name in ("leaves_below", "leaves_above"))
+    assert found["outside"] == pytest.approx(float(below + 1 - above), rel=1e-6)
+    # The mass beyond the band is more than delta, which counts the excess over e^epsilon alone.
+    excess = below - mpmath.exp(epsilon) * mpmath.ncdf((found["leaves_below"] - 1) / stddev)
+    assert excess == pytest.approx(delta, rel=1e-3)
+    assert excess < found["outside"] / 2
+
+
+def test_a_share_by_noise_and_by_choice_is_that_of_the_mechanisms(run: Any) -> None:
+    found = answer(run, "--epsilon", "0.5", "--mechanism", "fraction")
+    at = found["records"].index(1000)
+    assert found["laplace"][at] == laplace_fraction_error(500, 500, epsilon=0.5).exact
+    assert found["choice"][at] == bernoulli_parameter_error(500, 500, epsilon=0.5).exact
+    assert found["laplace_formula"][-1] < found["choice_formula"][-1] / 100
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [("--mechanism noise", "--delta"), ("--mechanism other", "--mechanism")],
+)
+def test_a_mechanism_that_cannot_be_explained_is_refused(run: Any, words: str, option: str) -> None:
+    result = run("explain", "--epsilon", "1", *words.split())
+    assert result.exit_code == 2
+    assert option in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", ["noise", "fraction"])
+def test_both_pictures_can_be_drawn(run: Any, tmp_path: Path, mechanism: str) -> None:
+    place = tmp_path / "a.svg"
+    words = ("--epsilon", "1", "--delta", "1e-5", "--mechanism", mechanism)
+    assert f"picture: {place}" in run("explain", *words, "--output", str(place)).stdout
     assert ET.parse(place).getroot().tag.endswith("svg")

@@ -65,18 +65,9 @@ def test_targets():
     table = read_table(data, numeric)
     assert "y" not in encoding.names
     assert encoding.target(table).tolist() == [15, 20]
-    assert encoding.scaled_target(table).tolist() == [0.0, 1.0]
-    assert encoding.unscale_target([0.0, 1.0, 7.0]).tolist() == [15, 20, 20]
-    unit = Encoding(numeric, interval="unit")
-    assert unit.scaled_target(table).tolist() == [0.5, 1.0]
-    assert unit.unscale_target([0.5, -2]).tolist() == [15, 10]
     labelled = Schema(columns, target="z")
     table = read_table(data, labelled)
     assert Encoding(labelled).target(table).tolist() == [1, 0]
-    with pytest.raises(NotApplicable, match="labels"):
-        Encoding(labelled).scaled_target(table)
-    with pytest.raises(NotApplicable, match="numeric target"):
-        Encoding(labelled).unscale_target([0.0])
     with pytest.raises(NotApplicable, match="no target"):
         Encoding(SCHEMA).target(read_table({name: [] for name in COLUMNS}, SCHEMA))
 

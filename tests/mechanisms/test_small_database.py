@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, pairwise
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from scipy import stats
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import (
+    answerable_queries,
     candidate_count,
     evaluate_without_privacy,
     multiplicative_weights,
@@ -118,6 +119,123 @@ def test_every_database_has_its_exact_probability(relation: str, public: int | N
     assert min(model.values()) * draws > 5
     assert p_value(model) > REJECT
     assert p_value(wrong) < REJECT
+
+
+GRADED = np.array([[3, 1, 0], [0, 2, 3]])  # thirds
+
+
+def graded_range(*, rate: float, unit: float) -> float:
+    """The bounded range over all neighbours, where a query's numbers are thirds."""
+    worst = 0.0
+    for first in histograms(3, 3):
+        for second in histograms(3, 3):
+            if np.abs(np.array(first) - np.array(second)).sum() == 2:
+                found = []
+                for histogram in (first, second):
+                    true = GRADED @ np.array(histogram) / unit
+                    weights = {
+                        c: math.exp(
+                            -rate * np.abs(3 * GRADED @ np.array(c) / 2 / unit - true).max()
+                        )
+                        for c in candidates(3, 2)
+                    }
+                    norm = math.fsum(weights.values())
+                    found.append({key: value / norm for key, value in weights.items()})
+                worst = max(worst, loss_range(*found))
+    return worst
+
+
+def test_queries_between_0_and_1_have_sensitivity_1() -> None:
+    """S19: all neighbours by enumeration; integers taken for counts are refuted."""
+    assert 0.8 < graded_range(rate=0.5, unit=3) <= 1 + 1e-9
+    assert graded_range(rate=0.5, unit=1) > 2  # planted: the denominator forgotten
+
+
+def test_graded_queries_are_released_with_their_exact_probabilities() -> None:
+    histogram, draws = (3, 0, 1), 2500
+    bits = source(insecure_seed=511)
+    seen = Counter(
+        small_database(
+            histogram, GRADED, size=1, epsilon=2, relation="replace", denominator=3, source=bits
+        ).value.histogram
+        for _ in range(draws)
+    )
+
+    def p_value(unit: float) -> float:
+        true = GRADED @ np.array(histogram) / unit
+        keys = candidates(3, 1)
+        errors = [np.abs(4 * GRADED @ np.array(key) / unit - true).max() for key in keys]
+        expected = np.exp(-np.array(errors))
+        expected *= draws / expected.sum()
+        return float(stats.chisquare([seen[key] for key in keys], expected).pvalue)
+
+    assert p_value(3) > REJECT
+    assert p_value(1) < REJECT
+
+
+def test_weights_measure_graded_queries_with_the_noise_that_is_charged() -> None:
+    facts = {"rounds": 1, "epsilon": 2, "relation": "replace", "denominator": 3}
+    loss = multiplicative_weights_loss(**facts)
+    assert loss == Exponential(1, "replace") + DiscreteLaplace(3, 3, "replace")
+    assert loss.epsilon(delta=0) == 2
+    bits = source(insecure_seed=512)
+    noises = []
+    for _ in range(1500):
+        ((query, noisy),) = multiplicative_weights(
+            [3, 0, 1], GRADED, source=bits, **facts
+        ).value.measured
+        noises.append(noisy - int((GRADED @ [3, 0, 1])[query]))
+    spread = float(np.mean(np.abs(noises)))
+
+    def mean_size(scale: float) -> float:
+        ratio = math.exp(-1 / scale)
+        return 2 * ratio / (1 - ratio**2)
+
+    # Five standard errors of the mean of sizes of scale 3; noise of scale 1 is far away.
+    assert abs(spread - mean_size(3)) < 5 * 3.2 / math.sqrt(1500) < mean_size(3) - mean_size(1)
+    out = multiplicative_weights(
+        [300, 100, 500], GRADED, rounds=6, epsilon=60, relation="replace", denominator=3,
+        insecure_seed=3,
+    )  # fmt: skip
+    measured = evaluate_without_privacy(out, [300, 100, 500], GRADED, denominator=3)
+    assert measured.error < 0.05
+    assert np.all((out.value.answers(GRADED, 3) >= 0) & (out.value.answers(GRADED, 3) <= 1))
+
+
+def test_graded_databases_stay_within_the_bound() -> None:
+    out = small_database(
+        [300, 100, 500], GRADED, size=6, epsilon=4, relation="replace", denominator=3,
+        insecure_seed=4,
+    )  # fmt: skip
+    measured = evaluate_without_privacy(out, [300, 100, 500], GRADED, denominator=3)
+    assert measured.bound is not None
+    assert measured.error <= measured.bound
+    with pytest.raises(InvalidValue, match="integers from 0 to 3"):
+        small_database([1, 2, 3], [[4, 0, 0]], size=1, epsilon=1, relation="replace", denominator=3)
+    with pytest.raises(InvalidValue, match="denominator"):
+        small_database([1, 2, 3], GRADED, size=1, epsilon=1, relation="replace", denominator=0)
+
+
+def test_the_number_of_queries_is_exponential_in_the_number_of_records() -> None:
+    facts = {"domain": 2**20, "epsilon": 1.0}
+    logs = [
+        answerable_queries(records=n, error=0.1, **facts).log_queries + math.log(2)
+        for n in (10**5, 2 * 10**5, 4 * 10**5)
+    ]
+    assert all(1.95 < more / less < 2.2 for less, more in pairwise(logs))
+    # It is the bound of the mechanism, turned around: K queries fit, a few more do not.
+    for error in (0.2, 0.22):
+        found = answerable_queries(records=10**5, error=error, **facts)
+        most = math.exp(found.log_queries)
+        bounds = [
+            min(
+                error_bound(queries=int(most * f), size=s, records=10**5, failure=0.05, **facts)
+                for s in range(found.size - 40, found.size + 40)
+            )
+            for f in (0.95, 1.1)
+        ]
+        assert bounds[0] <= error < bounds[1]
+    assert answerable_queries(records=10, error=0.1, **facts).log_queries == -math.inf
 
 
 def test_candidates_are_enumerated_once_each() -> None:

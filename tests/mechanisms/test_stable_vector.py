@@ -21,6 +21,7 @@ from discreet.mechanisms import (
     StableFunction,
     StableVector,
     StableVectorPlan,
+    printed_stable_vector,
     stable_vector_plan,
 )
 from discreet.privacy import ApproxDP, PureDP
@@ -218,6 +219,21 @@ def test_it_stops_after_exactly_q_fails() -> None:
     with pytest.raises(MechanismHalted):
         run.ask(None, len)  # not even looked at
     assert run.asked == 5
+
+
+def test_the_printed_threshold_stands_beside_the_proved_one() -> None:
+    """S18: 822 and 2600 with the lecture's ln(1/delta), 847 and 2677 with what is proved here."""
+    facts = {"questions": 10_000, "epsilon": 1, "delta": 1e-5}
+    for fails, printed, proved in ((1, 822, 847), (10, 2600, 2677)):
+        shown = printed_stable_vector(fails=fails, **facts)
+        assert round(shown.threshold) == printed
+        plan = stable_vector_plan(
+            fails=fails, threshold="printed", composition="advanced", relation="replace", **facts
+        )
+        assert plan.threshold == proved
+        assert float(plan.scale) / shown.scale == pytest.approx(
+            math.sqrt(math.log(2e5) / math.log(1e5))
+        )
 
 
 def test_the_printed_threshold_stops_after_its_questions() -> None:

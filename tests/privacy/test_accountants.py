@@ -115,12 +115,12 @@ def test_gaussian_steps_share_delta_under_naive_accounting():
         assert min(ways[name]) * 0.98 <= value <= ways[name][0] * (1 + 1e-3)
 
 
-def test_the_moments_accountant_is_rdp_at_integer_orders_with_the_older_conversion():
+def test_the_moments_accountant_is_rdp_with_the_older_conversion():
     for loss in (SGD, 20 * Laplace(10.0)):
         moments = loss.epsilon(delta=1e-5, accountant="moments")
-        orders = np.arange(2, 400, dtype=float)
+        orders = 1.0 + np.geomspace(0.5, 400.0, 4000)
         by_hand = np.min(loss.rdp(orders) + math.log(1e5) / (orders - 1))
-        assert moments == pytest.approx(float(by_hand), rel=1e-9)
+        assert moments == pytest.approx(float(by_hand), rel=1e-6)
         assert loss.epsilon(delta=1e-5, accountant="rdp") <= moments
 
 

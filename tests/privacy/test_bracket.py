@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from scipy import special
 
-from discreet.privacy import Gaussian, Laplace, PureDP, RandomizedResponse
+from discreet.privacy import (
+    ApproxDP,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+)
 
 
 def binomial_delta(epsilon_step: float, steps: int, epsilon: float) -> float:
@@ -76,3 +84,13 @@ def test_many_small_steps_approach_the_gaussian_limit():
 def test_pure_claims_end_at_their_sum():
     assert (10 * PureDP(0.1)).epsilon_bounds(delta=0).upper == 1.0
     assert (10 * PureDP(0.1)).epsilon(delta=1e-300) <= 1.0
+
+
+@pytest.mark.parametrize("excess", [1e-15, 1e-13, 1e-12, 1e-9, 1e-6, 1e-3])
+@pytest.mark.parametrize("epsilon", ["1/2", "2"])
+def test_delta_just_above_what_is_lost_outright(epsilon: str, excess: float) -> None:
+    """Sums that cancel are not read as epsilon 0: nearly all of delta pays for infinite losses."""
+    loss = ApproxDP(epsilon, "1e-6") + DiscreteLaplace(480.0, 240)
+    pure = float(Fraction(epsilon)) + 0.5
+    # The largest finite loss has a mass above 1/4: so much of it delta takes off at most.
+    assert loss.epsilon(delta=1e-6 * (1 + excess)) >= pure - 4 * excess * 1e-6 - 1e-11

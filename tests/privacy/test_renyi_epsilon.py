@@ -40,6 +40,7 @@ from discreet.privacy._renyi import (
     rdp_epsilon,
     zcdp_epsilon,
 )
+from oracles import gaussian_mixtures as mixtures
 
 REPLACE = Relation.REPLACE
 
@@ -116,6 +117,39 @@ def test_no_listed_order_beats_the_search():
             moments = np.arange(1.0, 3000.0)
             every = np.min(rdp(loss, moments + 1) - math.log(delta) / moments)
             assert moments_epsilon(loss, delta) <= every * (1 + 1e-11)
+
+
+REALS = (0.5, 0.7, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 3.0)
+# Orders, direction and shift with which alpha(lambda) is integrated; one of them is right.
+MOMENTS = {
+    "as it is": (REALS, False, 0.0),
+    "wrong direction": (REALS, True, 0.0),
+    "order without + 1": (REALS[4:], False, -1.0),
+    "integers alone": ((1.0, 2.0, 3.0), False, 0.0),
+}
+
+
+@pytest.mark.parametrize("kind", MOMENTS)
+def test_the_moments_accountant_takes_every_real_lambda(kind):
+    """S7: the least of (alpha(lambda) + ln(1/delta)) / lambda over real lambda, by integration."""
+    noise, rate, delta = 0.3, 0.5, 1e-5
+    orders, added, shift = MOMENTS[kind]
+    wanted = min(
+        (mixtures.log_moment(noise, rate, x + shift, added=added) - math.log(delta)) / x
+        for x in orders
+    )
+    found = moments_epsilon(Gaussian(noise).poisson(rate=rate), delta)
+    assert near(found, wanted, 2e-3) == (kind == "as it is")
+    if kind == "as it is":
+        assert found <= wanted * (1 + 1e-9)
+
+
+def test_the_best_lambda_of_a_gaussian_is_no_integer():
+    """S7: alpha = lambda (lambda + 1) mu^2 / 2 is least at lambda = sqrt(2 ln(1/delta)) / mu."""
+    for mu in (0.05, 0.7, 3.0, 10.0, 40.0):
+        for delta in (1e-9, 1e-5, 0.2):
+            exact = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
+            assert near(moments_epsilon(Gaussian(1 / mu), delta), exact, 1e-6)
 
 
 def test_the_bounds_hold_for_the_exact_gaussian():

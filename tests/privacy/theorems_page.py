@@ -25,6 +25,7 @@ TOPICS = {
     "_composition": ("Groups and composition", "`Composition`, `Grouped`"),
     "_sampling": ("Sampling", "`PoissonSampled`, `SampledWithoutReplacement`, `Allocated`"),
     "_correlation": ("Correlated noise", "`Correlated`, `Strategy`, `discreet.learn.dpsgd.Plan`"),
+    "_distributed": ("Noise that participants add", "`Skellam`, `SummedDiscreteGaussian`"),
     "_gaussian": ("Gaussian noise", "`Gaussian`, `GDP`"),
     "_conversions": (
         "Conversions",

@@ -1,4 +1,4 @@
-"""Who stands alone in a table: uniqueness, k-anonymity and what follows from them.
+"""Measure uniqueness, k-anonymity, diversity and closeness of a table.
 
 A *quasi-identifier* is a column that others may know of a person: zip code, birth date, sex. Rows
 that agree on all of them form a group; a table is k-anonymous if every group has at least k rows.
@@ -9,7 +9,7 @@ What k-anonymity does not say: it is no bound on what a release reveals. Groups 
 sensitive value (see below), two anonymous releases of one
 population may identify people together, and any column may become known later.
 
-**Sensitive columns.** What a group gives away although nobody in it is singled out: l-diversity
+**Sensitive columns.** What a group reveals although no one in it is singled out: l-diversity
 and t-closeness. A *group* holds the rows with equal quasi-identifiers; an attacker who knows these
 of a person knows the group. With p the distribution of a sensitive column inside a group:
 

@@ -117,11 +117,11 @@ class AttackTarget:
         from discreet.data import Encoding
 
         kind = features[name].kind
-        chosen = [_typed_value(kind, value, number) for value in values] or None
+        chosen = [_parse_value(kind, value, number) for value in values] or None
         return Attribute.from_encoding(Encoding(self.learner.schema), name, values=chosen)
 
 
-def _typed_value(kind: str, value: str, number: Callable[[str, str], float]) -> object:
+def _parse_value(kind: str, value: str, number: Callable[[str, str], float]) -> object:
     if kind == "boolean":
         if value.lower() not in {"true", "false"}:
             raise InvalidValue("value", value, "true or false")
@@ -178,8 +178,8 @@ def read_model(model: str | None, *, label: str, output: str | None = None) -> A
     if model is None:
         return _answers(label)
     if Path(model).is_dir():
-        return _trained(model)
-    return _imported_model(model, label, output)
+        return _train_target(model)
+    return _import_model(model, label, output)
 
 
 def import_name(argument: str, path: str) -> Any:
@@ -233,7 +233,7 @@ def _answers(label: str) -> AttackTarget:
     )
 
 
-def _imported_model(model: str, label: str, output: str | None) -> AttackTarget:
+def _import_model(model: str, label: str, output: str | None) -> AttackTarget:
     found = import_name("model", model)
     ready = isinstance(found, Target) or hasattr(found, "predict") or hasattr(found, "state_dict")
     # A class has these attributes as well; what it makes is the model.
@@ -266,7 +266,7 @@ def _imported_model(model: str, label: str, output: str | None) -> AttackTarget:
     )
 
 
-def _trained(model: str) -> AttackTarget:
+def _train_target(model: str) -> AttackTarget:
     from discreet.learn import learner_name, load_model
 
     learner: Any = load_model(model)

@@ -1,4 +1,4 @@
-"""Attribute inference: what a model tells of a sensitive attribute of the people it learned from.
+"""Attribute inference: guess a sensitive attribute of training records from a model's answers.
 
 The attacker knows a record but for one attribute, and its label. The attack puts every
 candidate value into the record, asks the model, and takes the value at which the model is most

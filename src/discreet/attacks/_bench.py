@@ -1,4 +1,4 @@
-"""Defences compared by the attacks on them, which adapt: shadow models are defended too.
+"""Compare defences under attacks that adapt to them: shadow models are trained with the defence.
 
 A defence is a way to train, ``train(indices, seed)``, that returns a model or a target. Every
 defence trains one target on the same half of the records and a pool of shadow models of its own,

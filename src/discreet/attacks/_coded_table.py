@@ -155,15 +155,15 @@ def _batches(
     if isinstance(table, CsvInput):
         table.check_cells()
     if isinstance(prepared, Mapping):
-        parts = iter([{name: _coded_array(prepared[name]) for name in names}])
+        parts = iter([{name: _code_array(prepared[name]) for name in names}])
     else:
         batches = table.batches(names, _BATCH_ROWS)
         parts = ({name: _texts(batch, name) for name in names} for batch in batches)
     for part in parts:
-        yield {name: _in_book(*part[name], seen[name]) for name in names}
+        yield {name: _codes_in_dictionary(*part[name], seen[name]) for name in names}
 
 
-def _in_book(
+def _codes_in_dictionary(
     codes: NDArray[np.int64], texts: Sequence[bytes], book: dict[bytes, int]
 ) -> NDArray[np.int64]:
     spelled = map(_spelling, texts)
@@ -195,10 +195,10 @@ def _spelling(text: bytes) -> bytes:
 
 def _texts(batch: RawBatch, name: str) -> tuple[NDArray[np.int64], list[bytes]]:
     times = batch.times(name)
-    return batch.texts(name) if times is None else _coded_times(times)
+    return batch.texts(name) if times is None else _code_times(times)
 
 
-def _coded_times(times: NDArray[np.datetime64]) -> tuple[NDArray[np.int64], list[bytes]]:
+def _code_times(times: NDArray[np.datetime64]) -> tuple[NDArray[np.int64], list[bytes]]:
     if np.datetime_data(times.dtype)[0] in {"Y", "M", "W"}:
         times = times.astype("datetime64[D]")
     moments, codes = np.unique(times, return_inverse=True)
@@ -236,10 +236,10 @@ def _dates_as_texts(table: Any, names: Sequence[str]) -> Any:
     return table
 
 
-def _coded_array(array: NDArray[Any]) -> tuple[NDArray[np.int64], list[bytes]]:
+def _code_array(array: NDArray[Any]) -> tuple[NDArray[np.int64], list[bytes]]:
     """Return what :meth:`RawBatch.texts` does, with each distinct object read once."""
     if array.dtype.kind == "M":
-        return _coded_times(array)
+        return _code_times(array)
     cells = array.tolist()
     # Objects of these types are equal only if their texts are; 1 and True are equal objects.
     if array.dtype.kind in "biuf" or not set(map(type, cells)) <= _SAFE_TYPES:

@@ -1,4 +1,4 @@
-"""Model inversion: an input that a class of a model stands for.
+"""Model inversion: find an input that a model takes for a given class.
 
 Where a class is a person, the input at which a classifier is most confident of that class
 can be a picture of the person (Fredrikson et al. 2015). The attack climbs

@@ -1,4 +1,4 @@
-"""Label-only attacks, for models that give away nothing but a class (Choquette-Choo et al. 2021).
+"""Label-only attacks, for models that return only a class (Choquette-Choo et al. 2021).
 
 Training pushes the decision boundary away from the records that were used. The distance of a
 record to the boundary is measured with labels alone, by the decision-based search of Chen,

@@ -1,9 +1,9 @@
-"""Linking a release without names to a register with names, and how often the link is right.
+"""Link a release without names to a register with names, and measure how often a link is right.
 
 For every released row the *candidates* are the rows of the register that agree with it on all keys:
 exactly, or within a tolerance for numbers and dates. One candidate is a unique match. Whether it
 is right depends on who is missing from the register, so without known truth only the number of
-matches can be told; with it, the share of people who were re-identified, with an interval.
+matches is known; with it, the share of people who were re-identified, with an interval.
 
 An empty key agrees with nothing, and so does a tolerant key that is no number and no date. Exact
 keys and one tolerant key are counted by sorting alone; with further tolerant keys the candidates

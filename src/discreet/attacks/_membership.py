@@ -202,7 +202,7 @@ class MembershipResult(Result):
         """Return the share of members among the records that the attacker calls members.
 
         It depends on the share of members among the records of the experiment, which is one
-        half by convention. ``None`` if the attacker calls nobody a member.
+        half by convention. ``None`` if the attacker calls no record a member.
         """
         said = self._require_decisions()
         called = int(said.sum())

@@ -1,4 +1,4 @@
-"""Several membership attacks on one model: it is asked once, shadow models are trained once.
+"""Run several membership attacks on one model: query it once, train shadow models once.
 
 Which attack is quoted is decided on the shadow models (:func:`mark_strongest`): whoever runs
 several on the target and quotes the best quotes luck as well, and the interval misses more often

@@ -1,4 +1,4 @@
-"""What an attacker knows of inputs before a model is asked: priors, and the one for pictures.
+"""Priors for model inversion: what an attacker knows about inputs in advance.
 
 Pictures are arrays (..., height, width): neighbouring pixels are alike, and so are low
 frequencies. Total variation is that of Rudin, Osher and Fatemi (1992) with rounded corners, so
@@ -131,7 +131,7 @@ class PicturePrior(Prior):
 
     def starts(self, count: int, seed: int | None) -> Array:
         """Return copies of the start, each with soft noise of a tenth of the range."""
-        noise = self._blurred(seeded_generator(seed).standard_normal((count, self.size)), 2.0)
+        noise = self._blur(seeded_generator(seed).standard_normal((count, self.size)), 2.0)
         noise *= 0.1 * self.range / np.maximum(noise.std(axis=1, keepdims=True), 1e-12)
         return np.clip(self._start + noise, *self.bounds)
 
@@ -157,7 +157,7 @@ class PicturePrior(Prior):
         """Put inputs back into their range, and blur them from time to time."""
         inside = np.clip(codes, *self.bounds)
         if self.smoothing and step % self.every == 0 and step < steps:
-            return self._blurred(inside, self.smoothing)
+            return self._blur(inside, self.smoothing)
         return inside
 
     def directions(self, frequencies: int) -> Array:
@@ -167,7 +167,7 @@ class PicturePrior(Prior):
         one = cosine_directions(*self.picture, frequencies)
         return np.asarray(np.kron(np.eye(self.size // one.shape[1]), one), dtype=np.float64)
 
-    def _blurred(self, inputs: Array, width: float) -> Array:
+    def _blur(self, inputs: Array, width: float) -> Array:
         if self.picture is None:
             return inputs
         return blur(inputs.reshape(-1, *self.picture), width).reshape(inputs.shape)

@@ -1,4 +1,4 @@
-"""Property inference: what a model tells of its training set as a whole.
+"""Property inference: guess a property of the whole training set from a model.
 
 Not who is in the training set, but a fact about all of it, such as the share of women
 (Ateniese et al. 2015, Ganju et al. 2018). A meta-classifier learns from shadow models, trained
@@ -202,7 +202,7 @@ def sorted_weights(layers: Sequence[Layer]) -> NDArray[np.float64]:
     parts: list[NDArray[np.float64]] = []
     order: NDArray[np.intp] | None = None
     for place, (weight, bias) in enumerate(layers):
-        blocks = _by_input_unit(weight, None if order is None else len(order))
+        blocks = _split_by_input_unit(weight, None if order is None else len(order))
         if order is not None:
             blocks = blocks[:, order]
         weight = np.ascontiguousarray(blocks).reshape(len(weight), -1)
@@ -226,7 +226,7 @@ def weight_sets(layers: Sequence[Layer]) -> NDArray[np.float64]:
     parts: list[NDArray[np.float64]] = []
     embedded: NDArray[np.float64] | None = None
     for place, (weight, bias) in enumerate(layers):
-        blocks = _by_input_unit(weight, None if embedded is None else len(embedded))
+        blocks = _split_by_input_unit(weight, None if embedded is None else len(embedded))
         if embedded is None:
             inputs = weight.reshape(len(weight), -1)
         else:
@@ -245,7 +245,7 @@ def weight_sets(layers: Sequence[Layer]) -> NDArray[np.float64]:
     return np.concatenate(parts)
 
 
-def _by_input_unit(weight: NDArray[np.float64], units: int | None) -> NDArray[np.float64]:
+def _split_by_input_unit(weight: NDArray[np.float64], units: int | None) -> NDArray[np.float64]:
     """Weights as (unit, unit of the layer before, rest): pixels of one channel stay together."""
     flat = weight.reshape(len(weight), -1)
     if units is None:

@@ -142,12 +142,12 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("records", "labels"))
-        return _checked(argument, path, Records(values, labels))
+        return _check_records(argument, path, Records(values, labels))
     table, names = _table(argument, path, label)
     features = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in features])
     _each_once(argument, path, features)
-    return _checked(argument, path, Records(values, _labels(table, label), tuple(features)))
+    return _check_records(argument, path, Records(values, _labels(table, label), tuple(features)))
 
 
 def read_answers(argument: str, path: str, *, label: str) -> Records:
@@ -176,7 +176,7 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     """
     if path.lower().endswith(".npz"):
         values, labels = _arrays(argument, path, ("probabilities", "labels"))
-        return _checked(argument, path, Answers(values, labels, numbers=True))
+        return _check_records(argument, path, Answers(values, labels, numbers=True))
     table, names = _table(argument, path, label)
     classes = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
@@ -185,11 +185,11 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     _each_once(argument, path, short)
     numbers = np.issubdtype(labels.dtype, np.integer) and not any(map(_is_number, short))
     if not numbers:
-        labels = _by_name(argument, path, labels, classes, short)
-    return _checked(argument, path, Answers(values, labels, tuple(short), numbers=numbers))
+        labels = _positions_by_name(argument, path, labels, classes, short)
+    return _check_records(argument, path, Answers(values, labels, tuple(short), numbers=numbers))
 
 
-def _by_name(
+def _positions_by_name(
     argument: str, path: str, labels: NDArray[Any], classes: Sequence[str], short: Sequence[str]
 ) -> NDArray[np.int64]:
     place = {_plain_name(name): at for names in (short, classes) for at, name in enumerate(names)}
@@ -270,7 +270,7 @@ def _labels(table: CodedTable, label: str) -> NDArray[Any]:
     return np.array(texts, dtype=object)[column.codes]
 
 
-def _checked(argument: str, path: str, records: Records) -> Records:
+def _check_records(argument: str, path: str, records: Records) -> Records:
     shape = records.values.shape
     if records.labels.ndim != 1:
         shown = f"{path} with labels of shape {records.labels.shape}"

@@ -114,10 +114,10 @@ def comparable_digests(
     mixes columns of both precisions, or numbers with texts, is compared as it is. Records that are
     not kept cannot be rounded; digests that were not made from the records are left as they are.
     """
-    return _beside(one, other), _beside(other, one)
+    return _comparable_digests(one, other), _comparable_digests(other, one)
 
 
-def _beside(own: Digested, other: Digested) -> NDArray[np.uint64]:
+def _comparable_digests(own: Digested, other: Digested) -> NDArray[np.uint64]:
     if own.records is None or other.records is None:
         return own.digests
     if _coarser(as_array(own.records).dtype, as_array(other.records).dtype) is None:

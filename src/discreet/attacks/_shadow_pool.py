@@ -111,7 +111,7 @@ class ShadowPool:
     one. ``inclusion`` replaces the random halves by given ones, (models, n). With ``pairs``
     every second half is the complement of the one before, so that two models have every record
     inside and outside; by default where so few models would otherwise miss a record, unless
-    there are so few records that a twin could not be told from chance.
+    there are so few records that a twin could not be distinguished from chance.
 
     >>> x, y = np.arange(40.0)[:, None], np.arange(40) % 2
     >>> def train(indices):

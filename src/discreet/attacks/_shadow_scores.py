@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # A model that divides the records in common as the target does is its twin if chance does so with
-# at most this probability. Otherwise whether it is one cannot be told, and leaving out what only
+# at most this probability. Otherwise whether it is one cannot be decided, and leaving out what only
 # looks like one would tell the truth. For random halves 40 records in common suffice: two in
 # C(40, 20) ways to halve them is less than this, and to halve more records with these is less.
 _TWIN_CHANCE = 2.0**-36

@@ -1,4 +1,4 @@
-"""Attacks on synthetic rows: who was in the table, and what do its rows say about people.
+"""Attacks on synthetic rows: membership, and what the rows reveal about people.
 
 Two ask for membership. :func:`distance_ratio` compares how near a record is to synthetic rows with
 how near it is to rows of the same population (van Breugel and others 2023, by nearest
@@ -318,13 +318,13 @@ class ControlledResult(Result):
     @property
     def risk(self) -> float:
         """The success beyond that on the control group, as a share of what was left to it."""
-        return _beyond(self.targets.share, self.control.share)
+        return _excess_over_control(self.targets.share, self.control.share)
 
     @property
     def finding(self) -> Finding:
         """The risk; what the control group explains counts as chance."""
-        low = _beyond(self.targets.low, self.control.high)
-        high = _beyond(self.targets.high, self.control.low)
+        low = _excess_over_control(self.targets.low, self.control.high)
+        high = _excess_over_control(self.targets.high, self.control.low)
         trials = self.targets.trials
         return Finding(
             self.attack, self.measure, self.risk, low, high, self.confidence, 0.0, trials
@@ -334,7 +334,7 @@ class ControlledResult(Result):
         return f"right about people of the table {self.targets}, about others {self.control}"
 
 
-def _beyond(targets: float, control: float) -> float:
+def _excess_over_control(targets: float, control: float) -> float:
     return 0.0 if control >= 1.0 else max(-1.0, (targets - control) / (1.0 - control))
 
 

@@ -7,7 +7,7 @@ Classes are the integers from 0 to ``classes - 1``: the columns of the probabili
 whose classes have names (words, or numbers other than those of the columns) keeps them in
 ``names``, and :func:`class_indices` then reads labels as names, never as columns. An estimator
 that met the classes 3 and 7 has columns for 0 to 7 and no class 1: that label is an error,
-unless whoever wraps the model states how many classes there are.
+unless the caller states how many classes there are.
 
 Log-probabilities rather than probabilities are what is kept: a network that is sure of a
 record says p = 1 - 1e-20, and the difference to 1 is where the membership shows. The two are
@@ -171,7 +171,7 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     if array.ndim != 1:
         raise InvalidValue("labels", f"an array of shape {array.shape}", "one label per record")
     if target.names is not None:
-        return _by_name(array, target.names)
+        return _positions_by_name(array, target.names)
     codes = check_labels(array, target.classes)
     if isinstance(target, _QueriedTarget) and target.known_classes is not None:
         strange = codes[~np.isin(codes, target.known_classes)]
@@ -182,14 +182,14 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
     return codes
 
 
-def _by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
+def _positions_by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
     tables: tuple[tuple[Callable[[object], object], dict[object, int | None]], ...] = tuple(
         (read, {}) for read in (_itself, str, _number)
     )
     for read, table in tables:
         for column, name in enumerate(names):
             key = read(name)
-            # Two classes that read alike cannot be told by this reading.
+            # Two classes that read alike cannot be distinguished by this reading.
             table[key] = None if key in table else column
     known: dict[object, int] = {}
     for label in labels.tolist():

@@ -1,4 +1,4 @@
-"""Which canaries take part: fair independent coins, and guesses that are fixed before them.
+"""Choose which canaries take part, by fair independent coins that guesses cannot depend on.
 
 The theorems about one run need that every canary is included by a fair coin of its own, and
 that how many guesses are made does not depend on how they turn out. An :class:`Inclusion` is made
@@ -88,7 +88,7 @@ class Inclusion:
     def split_scores(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Use up the only audit: the scores of the included and of the excluded canaries.
 
-        Coins for several audits are refused: whoever takes the scores apart to judge them
+        Coins for several audits are refused: a caller who splits the scores to judge them
         elsewhere would not divide the false-alarm rate.
         """
         if self._audits > 1:
@@ -116,7 +116,7 @@ class Inclusion:
 
     @property
     def most_right(self) -> int:
-        """How many guesses the coins allow to be right: whoever calls more included than are errs.
+        """How many guesses can be right: calling more canaries included than are is an error.
 
         For the judge alone: it tells how many were included.
         """

@@ -1,4 +1,4 @@
-"""From scores with and without a record to error rates that hold with confidence.
+"""Bound error rates with confidence from scores with and without a record.
 
 A guess "it was there" is made where the score exceeds a threshold. At a threshold that was
 fixed without looking at the scores, the numbers of guesses under the two worlds are binomial and
@@ -472,7 +472,7 @@ def audit_gaussian(
     included_scores, excluded_scores, loss, epsilon, delta, thresholds, false_alarm_rate
         As for :func:`audit_runs`.
     mechanism
-        The word "gaussian": whoever calls vouches for it.
+        The word "gaussian": the caller vouches for it.
 
     Returns
     -------

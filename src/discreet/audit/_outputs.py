@@ -1,4 +1,4 @@
-"""Outputs of any kind as rows of numbers and marks.
+"""Write outputs of any kind as rows of numbers and marks.
 
 An output may be a number, a vector, a string, ``None`` (a refusal), an error, or a
 stream of such things whose length varies. Each is laid out as a row of elements: a
@@ -52,7 +52,7 @@ class Raised:
 
     @classmethod
     def from_exception(cls, error: BaseException) -> Raised:
-        """What whoever called the mechanism would have seen."""
+        """Return what the caller of the mechanism would have seen."""
         return cls(type(error).__name__, str(error))
 
     def __str__(self) -> str:

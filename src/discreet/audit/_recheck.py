@@ -1,4 +1,4 @@
-"""What an audit in a certificate says, computed again from the counts that it rests on.
+"""Compute the audits of a certificate again from their counts.
 
 A certificate shows an audit only if its numbers follow from its counts by a method that is known
 here, if the counts are all that its evidence holds, and if it tested the claim of the
@@ -112,7 +112,7 @@ def _faults(audit: Mapping[str, Any], whole: Loss, model: Loss, delta: float) ->
         yield "refutes the claim and does not say so"
     try:
         if _EVIDENCE[method] >= _RATES:
-            yield from _stated_rates(audit)
+            yield from _compare_rates(audit)
         yield from _CHECKS[method](audit, whole, model)
     except (KeyError, TypeError, InvalidValue) as error:
         yield f"has counts that cannot be read: {error}"
@@ -142,7 +142,7 @@ def _testable(audit: Mapping[str, Any], *, able: bool) -> Iterator[str]:
         yield "could not have refuted the claim and does not say so"
 
 
-def _stated(
+def _compare_figure(
     audit: Mapping[str, Any], name: str, right: Callable[[float], float], *, exact: bool = True
 ) -> Iterator[str]:
     """Compare a number with what the counts give at the false-alarm rate, which grows with it."""
@@ -175,7 +175,7 @@ def _rates(audit: Mapping[str, Any], rate: float, *, best: bool = False) -> tupl
     )
 
 
-def _stated_rates(audit: Mapping[str, Any]) -> Iterator[str]:
+def _compare_rates(audit: Mapping[str, Any]) -> Iterator[str]:
     rate = 1.0 - audit["confidence"]
     if rate <= _FINE:
         return
@@ -199,8 +199,8 @@ def _runs(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
     def shown(rate: float, *, best: bool) -> float:
         return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
-    yield from _stated(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
+    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
@@ -208,8 +208,8 @@ def _gaussian(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
     def shown(rate: float, *, best: bool) -> float:
         return gaussian_epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
-    yield from _stated(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
+    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
@@ -217,10 +217,12 @@ def _tradeoff(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[st
     def shown(rate: float, *, best: bool) -> float:
         return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    # Among several thresholds the one that is told need not be the one with the largest epsilon.
+    # Among several thresholds the stated one need not be the one with the largest epsilon.
     alone = audit["evidence"]["thresholds_tested"] == 1
-    yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, best=False), exact=alone)
-    yield from _stated(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(
+        audit, "epsilon_lower", lambda rate: shown(rate, best=False), exact=alone
+    )
+    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
     rate = 1.0 - audit["confidence"]
     if rate <= _FINE:
         return
@@ -237,7 +239,7 @@ def _tradeoff(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[st
 # --- guesses ---------------------------------------------------------------------------------
 
 
-def _guessed(audit: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
+def _read_guess_counts(audit: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
     """Canaries, guesses, right ones, most that could be right, audits of the coins."""
     seen = audit["evidence"]
     size = _count(seen, "canaries")
@@ -251,7 +253,7 @@ def _guessed(audit: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 
 def _one_run(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
-    size, guesses, right, most, shared = _guessed(audit)
+    size, guesses, right, most, shared = _read_guess_counts(audit)
 
     def shown(rate: float, correct: int) -> float:
         return one_run_epsilon(
@@ -262,13 +264,13 @@ def _one_run(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
             rate=rate / shared,
         )
 
-    yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, right))
-    yield from _stated(audit, "ceiling", lambda rate: shown(rate, most))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, right))
+    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, most))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
 def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
-    size, guesses, right, most, shared = _guessed(audit)
+    size, guesses, right, most, shared = _read_guess_counts(audit)
     gaussian = audit["method"] == Method.ONE_RUN_GAUSSIAN
 
     def shown(rate: float, correct: int) -> float:
@@ -281,8 +283,8 @@ def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
             gaussian=gaussian,
         )
 
-    yield from _stated(audit, "epsilon_lower", lambda rate: shown(rate, right))
-    yield from _stated(audit, "ceiling", lambda rate: shown(rate, most))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, right))
+    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, most))
 
     def against(loss: Loss, correct: int) -> bool:
         rate = (1.0 - audit["confidence"]) / shared

@@ -1,4 +1,4 @@
-"""Certificates: what a release costs whom, what was done, and who says so.
+"""Certificates: what a release costs, how it was made, and who signed it.
 
 A learner fills a :class:`Certificate` when its run ends and has the ledger record its digest;
 :meth:`Certificate.publish` adds audits, answers that were paid for, statements about the data and

@@ -111,7 +111,7 @@ class PaidAnswer:
     ) -> PaidAnswer:
         """An answer from a :class:`~discreet.mechanisms.Release`, whose provenance names the noise.
 
-        ``divided_by`` is a public number, so that a count can be told as a share.
+        ``divided_by`` is a public number, so that a count can be stated as a share.
         """
         if not isinstance(release, Release):
             raise InvalidValue("release", release, "a Release of discreet.mechanisms")

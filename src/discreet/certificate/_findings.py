@@ -1,6 +1,6 @@
 """What follows from the facts of a certificate: accountants, meaning, warnings, verdict.
 
-Everything here is a function of what the document says, so that whoever checks a certificate
+Everything here is a function of what the document says, so that anyone who checks a certificate
 computes it again and nothing can be left out. Severities of warnings: *void* (there is no
 guarantee), *serious* (it may say much less than it seems), *caution* (a reader should know) and
 *note*. Layers are those of the pyramid: the guarantee, what undermines it, the collection of the
@@ -104,16 +104,16 @@ def delta_warning(delta: float, examples: int) -> str | None:
 
 def run_warnings(facts: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the warnings that plan and run call for; a learner writes them, before publication."""
-    return _ranked(_about_the_run(facts))
+    return _rank_warnings(_about_the_run(facts))
 
 
 def warnings_on(body: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the warnings that a published certificate calls for, the most severe first."""
     found = [*_about_the_guarantee(body), *_about_what_undermines(body), *_about_collection(body)]
-    return _ranked(found)
+    return _rank_warnings(found)
 
 
-def _ranked(found: Iterable[_Warning]) -> list[dict[str, str]]:
+def _rank_warnings(found: Iterable[_Warning]) -> list[dict[str, str]]:
     ranked = sorted(found, key=lambda one: (SEVERITIES.index(one[0]), LAYERS.index(one[1])))
     return [dict(zip(("severity", "layer", "text"), one, strict=True)) for one in ranked]
 
@@ -251,7 +251,7 @@ def _about_the_run(facts: Mapping[str, Any]) -> Iterator[_Warning]:
                 "protects nobody and must not leave the house."
             ),
         )
-    examples = facts["plan"].get("examples")
+    examples = facts["plan"].get("examples", facts["plan"].get("clients"))
     if type(examples) is int:
         text = delta_warning(facts["delta"], examples)
         if text is not None:
@@ -349,7 +349,7 @@ def _about_what_undermines(body: Mapping[str, Any]) -> Iterator[_Warning]:
                 "and the losses of several releases add up."
             ),
         )
-    elif _charged_otherwise(body):
+    elif _charge_differs(body):
         yield (
             "serious",
             "undermines",
@@ -374,7 +374,7 @@ def _about_what_undermines(body: Mapping[str, Any]) -> Iterator[_Warning]:
     yield "note", "undermines", f"This certificate covers {body['covers'].rstrip('.')}."
 
 
-def _charged_otherwise(body: Mapping[str, Any]) -> bool:
+def _charge_differs(body: Mapping[str, Any]) -> bool:
     """Whether the entry of the ledger has another loss."""
     found: Any = body["receipt"]
     for name in ("entry", "content", "loss"):

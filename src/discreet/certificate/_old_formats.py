@@ -88,11 +88,11 @@ def as_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
     try:
         _require_fields(document, _FIELDS[kind])
         if kind == _LEARNER:
-            body = _of_learner(document)
+            body = _convert_learner(document)
         elif kind == _DPSGD:
-            body = _of_dpsgd(document)
+            body = _convert_dpsgd(document)
         else:
-            body = _of_public(document)
+            body = _convert_public_part(document)
         body["warnings"] = warnings_on(body) if "title" in body else run_warnings(body)
         if "title" in body:
             body["verdict"] = verdict_on(body)
@@ -126,7 +126,7 @@ def _document(**facts: Any) -> dict[str, Any]:
     return {"schema": SCHEMA, "version": VERSION, "covers": COVERS, "loss": loss, **facts}
 
 
-def _of_learner(old: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_learner(old: Mapping[str, Any]) -> dict[str, Any]:
     same = ("learner", "loss", "epsilon", "delta", "relation", "unit", "randomness", "receipt")
     return _document(
         **{name: old[name] for name in same},
@@ -138,16 +138,16 @@ def _of_learner(old: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _of_dpsgd(old: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_dpsgd(old: Mapping[str, Any]) -> dict[str, Any]:
     return _document(
         **{name: old[name] for name in (*_SHARED, "epsilon", "relation", "unit")},
         learner="DP-SGD",
-        plan=_without(old["plan"], "schema", "version"),
+        plan=_drop_fields(old["plan"], "schema", "version"),
         run={name: old[name] for name in ("steps_taken", "isolation", "final_clip_norm")},
     )
 
 
-def _of_public(old: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_public_part(old: Mapping[str, Any]) -> dict[str, Any]:
     made, promise = old["released"], dict(old["guarantee"])
     _require_fields(made, _RELEASED, "released.")
     loss = todays_form(promise["loss"])
@@ -163,7 +163,7 @@ def _of_public(old: Mapping[str, Any]) -> dict[str, Any]:
         **{name: made[name] for name in _SHARED if name != "delta"},
         **{name: promise[name] for name in ("epsilon", "delta", "relation", "unit")},
         learner=made["learner"],
-        plan=_without(made["plan"], "plan_hash", "steps_taken"),
+        plan=_drop_fields(made["plan"], "plan_hash", "steps_taken"),
         run=run,
         files=made["files"],
         guarantee=promise,
@@ -173,7 +173,7 @@ def _of_public(old: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _without(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def _drop_fields(table: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in names}
 
 
@@ -233,7 +233,7 @@ def warning_faults_of_0_1(found: Mapping[str, Any], document: Mapping[str, Any])
         "run": {} if made["isolation"] is None else {"isolation": made["isolation"]},
     }
     right = [
-        (one["severity"], one["layer"], _worded(one["text"]))
+        (one["severity"], one["layer"], _reword(one["text"]))
         for one in warnings_on(body)
         if not one["text"].startswith("INSECURE RANDOMNESS")
     ]
@@ -258,7 +258,7 @@ def warning_faults_of_0_1(found: Mapping[str, Any], document: Mapping[str, Any])
         yield "the verdict is not the one that the facts call for"
 
 
-def _worded(text: str) -> str:
+def _reword(text: str) -> str:
     return _CHARGED_MORE if text.startswith("The ledger was charged another loss") else text
 
 

@@ -22,7 +22,7 @@ COVERS = (
     "the same data: scaling, features or a vocabulary that were fitted to them, parameters that "
     "were tried out on them, scores that were computed on them"
 )
-"""What a certificate speaks of, and what nobody but its owner can know."""
+"""What a certificate covers, and what only its owner can know."""
 
 _SILENT = {"$schema", "$id", "$defs", "title", "description"}
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -73,7 +73,7 @@ def _faults(
         if word in _SILENT or word in {"properties", "additionalProperties", "then", "else"}:
             continue
         if word == "$ref":
-            yield from _faults(value, _referred(said, root), root, at)
+            yield from _faults(value, _resolve_reference(said, root), root, at)
         elif word == "type":
             kinds = [said] if isinstance(said, str) else said
             if not any(_is(value, kind) for kind in kinds):
@@ -152,7 +152,7 @@ def _same(value: object, said: object) -> bool:
     return value == said and type(value) is type(said)
 
 
-def _referred(name: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_reference(name: str, root: Mapping[str, Any]) -> Mapping[str, Any]:
     if not name.startswith("#/$defs/"):
         raise SchemaError(f"the schema refers to {name!r}, which is not among its own $defs")
     found: Mapping[str, Any] = root["$defs"][name.removeprefix("#/$defs/")]

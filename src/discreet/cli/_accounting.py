@@ -315,8 +315,20 @@ def compare(
     default="0.5",
     help="What the attacker believes beforehand: 0 <= prior <= 1.",
 )
+@click.option(
+    "--mechanism",
+    metavar="noise|fraction",
+    help="Explain Laplace and Gaussian noise, or two ways to a share, instead of the guarantee.",
+)
 @picture_option
-def explain(epsilon: float, delta: float, prior: float, output: str | None, as_json: bool) -> None:
+def explain(
+    epsilon: float,
+    delta: float,
+    prior: float,
+    mechanism: str | None,
+    output: str | None,
+    as_json: bool,
+) -> None:
     """What (epsilon, delta) means for one person, in plain words and as a picture.
 
     An attacker believes with probability --prior that the person's data was used. How far
@@ -325,7 +337,15 @@ def explain(epsilon: float, delta: float, prior: float, output: str | None, as_j
     Examples:
       discreet explain --epsilon 1 --delta 1e-6 --prior 0.4
       discreet explain --epsilon 8 --delta 1e-5 --output explain.png
+      two densities, their log ratio, and where it leaves the band of epsilon
+        discreet explain --epsilon 1 --delta 1e-5 --mechanism noise --output noise.png
+      a share by noisy counts and by the exponential mechanism, over N
+        discreet explain --epsilon 0.1 --mechanism fraction --output fraction.png
     """
+    if mechanism is not None:
+        chosen = one_of("mechanism", mechanism, ("noise", "fraction"))
+        _explain_mechanism(chosen, epsilon, delta, output, as_json)
+        return
     with output_file(output, ".png", ".svg") as place:
         from discreet.privacy import theorems
 
@@ -338,5 +358,28 @@ def explain(epsilon: float, delta: float, prior: float, output: str | None, as_j
         print_json({**explanation.to_json(), "picture": output})
         return
     print_lines(explanation.sentences())
+    if output is not None:
+        print_lines(["", f"picture: {output}"])
+
+
+def _explain_mechanism(
+    mechanism: str, epsilon: float, delta: float, output: str | None, as_json: bool
+) -> None:
+    with output_file(output, ".png", ".svg") as place:
+        from discreet import report
+
+        found: report.NoiseComparison | report.FractionComparison
+        if mechanism == "noise":
+            found = report.NoiseComparison.at(epsilon, delta)
+            if place is not None:
+                report.draw_noise(found, place)
+        else:
+            found = report.FractionComparison.at(epsilon)
+            if place is not None:
+                report.draw_fractions(found, place)
+    if as_json:
+        print_json({**found.to_json(), "picture": output})
+        return
+    print_lines(found.sentences())
     if output is not None:
         print_lines(["", f"picture: {output}"])

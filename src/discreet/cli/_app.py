@@ -89,6 +89,7 @@ COMMANDS = {
     "attack": ("_attack_tables", "What an adversary really gets."),
     "ledger": ("_ledger", "Budgets that survive crashes and races."),
     "local": ("_local_service", "Collect where nobody is trusted: plan, collect, estimate."),
+    "federated": ("_federated", "Clients train, a server adds up: run a plan, or simulate one."),
     "curator": ("_curator", "Datasets, analysts and tokens of a service."),
     "serve": ("_curator", "Answer analysts over HTTP, with a web page."),
     "query": ("_curator", "Ask a service a question."),

@@ -198,7 +198,7 @@ def linkage(
     """
     from discreet.attacks import link_tables
 
-    keys = dict(_renamed("on", each) for each in on)
+    keys = dict(_parse_renaming("on", each) for each in on)
     if len(keys) < len(on):
         raise InvalidValue("on", ", ".join(on), "each column once")
     with output_file(output, ".html") as draft:
@@ -207,7 +207,7 @@ def linkage(
             register,
             on=keys,
             tolerance=dict(_width(each) for each in tolerance),
-            truth=None if truth is None else _renamed("truth", truth),
+            truth=None if truth is None else _parse_renaming("truth", truth),
             **asked,
         )
         if draft is not None:
@@ -219,7 +219,7 @@ def linkage(
             )
     internal = exposed > 0 or not public_records
     if as_json:
-        pairs = [(row, int(result.match[row])) for row in _matched(result, exposed)]
+        pairs = [(row, int(result.match[row])) for row in _find_matches(result, exposed)]
         exposing = {"exposes_records": True, "matches": pairs} if exposed else {}
         print_json({**result.to_json(), "internal": internal, **exposing})
         return
@@ -227,7 +227,7 @@ def linkage(
     print_marked(output, internal=internal, unless=PUBLIC_RECORDS)
 
 
-def _matched(result: LinkageResult, listed: int) -> list[int]:
+def _find_matches(result: LinkageResult, listed: int) -> list[int]:
     return [row for row, other in enumerate(result.match.tolist()) if other >= 0][:listed]
 
 
@@ -256,11 +256,11 @@ def _print_linkage(result: LinkageResult, listed: int) -> None:
             lines.append(f"right, of unique matches: {result.truth.precision}")
     if listed:
         lines.append("INTERNAL, unsafe to publish: released row = row of the register, from 0:")
-        lines += [f"  {row} = {int(result.match[row])}" for row in _matched(result, listed)]
+        lines += [f"  {row} = {int(result.match[row])}" for row in _find_matches(result, listed)]
     print_lines(lines)
 
 
-def _renamed(argument: str, text: str) -> tuple[str, str]:
+def _parse_renaming(argument: str, text: str) -> tuple[str, str]:
     left, equal, right = text.partition("=")
     if not left or (equal and not right):
         raise InvalidValue(argument, text, "COLUMN, or RELEASED=REGISTER")

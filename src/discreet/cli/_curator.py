@@ -42,7 +42,7 @@ def curator() -> None:
 
 
 @contextmanager
-def _opened(place: str, *, create: bool = False) -> Iterator[tuple[Ledger, Registry]]:
+def _open_place(place: str, *, create: bool = False) -> Iterator[tuple[Ledger, Registry]]:
     from discreet.curator.service import Registry
     from discreet.ledger import Ledger
 
@@ -91,7 +91,7 @@ def dataset(
     for option, value in (("epsilon", epsilon), ("delta", delta)):
         if value is not None:
             check_amount(option, value)
-    with _opened(place, create=epsilon is not None) as (ledger, registry):
+    with _open_place(place, create=epsilon is not None) as (ledger, registry):
         copies = find_copies(registry, path)
         open_dataset(
             ledger,
@@ -137,7 +137,7 @@ def analyst(
     if (dataset is None) != (epsilon is None):
         argument, value = ("epsilon", epsilon) if epsilon is None else ("dataset", dataset)
         raise InvalidValue(argument, value, "both --dataset and --epsilon, or neither")
-    with _opened(place) as (ledger, registry):
+    with _open_place(place) as (ledger, registry):
         if dataset is not None:
             registry.dataset(dataset)
         if name not in registry.analysts() or dataset is None:
@@ -163,7 +163,7 @@ def project(place: str, name: str, dataset: str, epsilon: str, delta: str, as_js
     """
     from discreet.curator.service import give_budget
 
-    with _opened(place) as (ledger, registry):
+    with _open_place(place) as (ledger, registry):
         give_budget(ledger, registry, dataset, project=name, epsilon=epsilon, delta=delta)
     entered = {"project": name, "dataset": dataset, "epsilon": epsilon}
     print_answer(entered, f"{name} has epsilon {epsilon} for {dataset}", as_json=as_json)
@@ -197,7 +197,7 @@ def token(
     """
     if owner == (analyst is not None):
         raise InvalidValue("analyst", analyst, "either --owner or --analyst")
-    with _opened(place) as (_, registry):
+    with _open_place(place) as (_, registry):
         for name in datasets:
             registry.dataset(name)
         text, made = registry.issue(
@@ -220,7 +220,7 @@ def revoke(place: str, token: str, as_json: bool) -> None:
     Example:
       discreet curator revoke study.ledger 0123456789abcdef
     """
-    with _opened(place) as (_, registry):
+    with _open_place(place) as (_, registry):
         registry.revoke(token)
     print_answer({"revoked": token}, f"{token} is revoked", as_json=as_json)
 
@@ -249,7 +249,7 @@ def show(place: str, as_json: bool) -> None:
     Example:
       discreet curator show study.ledger
     """
-    with _opened(place) as (_, registry):
+    with _open_place(place) as (_, registry):
         datasets, names, tokens = registry.datasets(), registry.analysts(), registry.tokens()
     if as_json:
         print_json(
@@ -347,7 +347,7 @@ def serve(
         raise NotApplicable(
             f"the service needs more packages: pip install 'discreet[serve]' ({error})"
         ) from None
-    with _opened(settings.ledger):
+    with _open_place(settings.ledger):
         pass  # refused here, before anything is said, also where workers open it later
     if as_json:
         facts = {"ledger": place, "host": host, "port": port, "workers": settings.workers}

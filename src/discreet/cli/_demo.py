@@ -31,7 +31,7 @@ _NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables"}
 )
 @click.option(
     "--method",
-    metavar="dpsgd|projected_sgd|naive_bayes|pate|synthesize",
+    metavar="dpsgd|projected_sgd|naive_bayes|pate|synthesize|federated",
     default="dpsgd",
     help="How to learn privately.",
 )

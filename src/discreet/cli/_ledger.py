@@ -63,7 +63,7 @@ def ledger() -> None:
 
 
 def open_to_read(place: str) -> Ledger:
-    """A ledger for reading, which waits for nobody.
+    """Open a ledger for reading; a reader does not wait for writers.
 
     One who only reads may also open what a writer refuses, and say all that is wrong with it.
     """
@@ -414,7 +414,7 @@ def _document(argument: str, name: str) -> tuple[Mapping[str, Any], Envelope | N
         raise InvalidValue(argument, name, f"a receipt in JSON ({reason})") from None
 
 
-def _listed(problems: Sequence[Fault]) -> list[dict[str, Any]]:
+def _list_problems(problems: Sequence[Fault]) -> list[dict[str, Any]]:
     return [
         {"dataset": p.dataset, "entry": p.seq, "what": p.what, "undercharged": p.undercharged}
         for p in problems
@@ -430,18 +430,20 @@ def _print_verdict(
     as_json: bool,
 ) -> None:
     if as_json:
-        found = {"problems": _listed(problems), "notes": _listed(notes)}
+        found = {"problems": _list_problems(problems), "notes": _list_problems(notes)}
         print_json({"ledger": place, "ok": not problems, "entries": entries, **found})
         return
-    verdict = "everything fits" if not problems else _counted(len(problems), "problem", "problems")
-    print_lines([f"{shown(place)}: {_counted(entries, 'entry', 'entries')}, {verdict}"])
+    verdict = (
+        "everything fits" if not problems else _count_words(len(problems), "problem", "problems")
+    )
+    print_lines([f"{shown(place)}: {_count_words(entries, 'entry', 'entries')}, {verdict}"])
     print_lines(f"  {problem}" for problem in problems)
     print_lines(f"  note: {note}" for note in notes)
     if any(problem.undercharged for problem in problems):
         print_lines([f"  to mend: discreet ledger correct {shown(place)}"])
 
 
-def _counted(count: int, one: str, many: str) -> str:
+def _count_words(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
@@ -465,9 +467,9 @@ def correct(place: str, dataset: str | None, as_json: bool) -> None:
         views = [book.show(name) for name in names]
     closed = [f"{view.name}, {one.label}" for view in views for one in view.budgets if one.closed]
     if as_json:
-        print_json({"ledger": place, "corrected": _listed(corrected), "closed": closed})
+        print_json({"ledger": place, "corrected": _list_problems(corrected), "closed": closed})
         return
-    print_lines([f"{shown(place)}: {_counted(len(corrected), 'charge', 'charges')} corrected"])
+    print_lines([f"{shown(place)}: {_count_words(len(corrected), 'charge', 'charges')} corrected"])
     print_lines(f"  {problem}" for problem in corrected)
     print_lines(f"  closed: {label}" for label in closed)
 
@@ -681,7 +683,7 @@ def restore(place: str, receipts: str | None, spent: tuple[str, ...], as_json: b
         raise InvalidValue("receipts", receipts, "a directory with receipts (*.json)")
     with Ledger.open(place, read_only=True) as book:
         relations = {name: book.show(name).relation for name in book.datasets()}
-    losses = dict(_declared_loss(text, relations) for text in spent)
+    losses = dict(_parse_loss(text, relations) for text in spent)
     with Ledger.restore(place, receipts=found, spent=losses) as book:
         views = [book.show(name) for name in book.datasets()]
     if as_json:
@@ -694,7 +696,7 @@ def restore(place: str, receipts: str | None, spent: tuple[str, ...], as_json: b
     )
 
 
-def _declared_loss(text: str, relations: Mapping[str, Relation]) -> tuple[str, Loss]:
+def _parse_loss(text: str, relations: Mapping[str, Relation]) -> tuple[str, Loss]:
     """Read ``DATASET=EPSILON`` or ``DATASET=EPSILON,DELTA``."""
     from discreet.ledger import check_amount
     from discreet.privacy import ApproxDP, PureDP

@@ -38,7 +38,7 @@ def real(argument: str, text: str, **limits: float) -> float:
     Traceback (most recent call last):
     discreet.errors.InvalidValue: rate = '5/4': expected a number with 0 < rate <= 1
     """
-    number = _parsed(argument, text)
+    number = _parse_number(argument, text)
     try:
         return _validate.real(argument, number, **limits)
     except InvalidValue as error:
@@ -54,7 +54,7 @@ def count(argument: str, text: str, **limits: int) -> int:
     try:
         number: float = int(text)
     except ValueError:
-        number = _parsed(argument, text, forms="an integer such as 10000 or 1e6")
+        number = _parse_number(argument, text, forms="an integer such as 10000 or 1e6")
         # Beyond 2^53 a float no longer says which integer was meant.
         if math.isfinite(number) and number.is_integer() and abs(number) <= 2**53:
             number = int(number)
@@ -64,7 +64,7 @@ def count(argument: str, text: str, **limits: int) -> int:
         raise InvalidValue(argument, text, error.expected) from None
 
 
-def _parsed(argument: str, text: str, *, forms: str = _FORMS) -> float:
+def _parse_number(argument: str, text: str, *, forms: str = _FORMS) -> float:
     numerator, slash, denominator = text.partition("/")
     try:
         return float(numerator) / float(denominator) if slash else float(numerator)
@@ -325,7 +325,7 @@ class Mechanism:
             usual = Relation.ADD_REMOVE if self.local_epsilon is None else Relation.REPLACE
             relation = relation or usual
             steps = count("steps", self.steps or "1", at_least=1)
-            step = self._sampled(self._base(relation), relation)
+            step = self._sample_loss(self._base(relation), relation)
             run = step if steps == 1 else steps * step
         # A replacement is a removal and an addition: asked for by name, never implied.
         return run if run.relation is relation else run.group(2, relation=relation)
@@ -353,7 +353,7 @@ class Mechanism:
         scale = real("laplace_scale", str(self.laplace_scale), above=0)
         return Laplace(scale, real("sensitivity", self.sensitivity or "1", above=0), start)
 
-    def _sampled(self, base: Loss, relation: Relation) -> Loss:
+    def _sample_loss(self, base: Loss, relation: Relation) -> Loss:
         if self.shuffled is not None:
             self._refuse("rate", "only without --shuffled")
             self._refuse("sample", "only without --shuffled")

@@ -1,4 +1,4 @@
-"""Answers and where they are stored: in the store of the ledger, beside the charges that paid them.
+"""Answers, and their storage beside the charges that paid for them.
 
 There is one answer for each dataset, schema and query. Whoever asks the same question again gets
 the same answer, at no cost: noise is never drawn twice for one question, so it cannot be averaged
@@ -106,7 +106,7 @@ class Answers:
         return found.again()
 
     def read(self, dataset: str, name: str) -> Answer | None:
-        """Return the answer that is stored, whoever has it."""
+        """Return the stored answer, whichever analyst paid for it."""
         with self._store.reading() as session:
             return _read_answer(session, dataset, name)
 

@@ -480,6 +480,6 @@ def _name(schema: Schema, query: Query, chain: str) -> str:
 
 
 def _key(name: str, store: str, analyst: str, project: str | None) -> str:
-    """Return the key of the charge: whoever asks the same again at the same store finds it."""
+    """Return the key of the charge: the same question at the same store finds it again."""
     whom = hashlib.sha256(repr((store, analyst, project)).encode()).hexdigest()
     return f"curator:{name}:{whom[:32]}"

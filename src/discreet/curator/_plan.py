@@ -94,7 +94,7 @@ class Facts:
 
     @classmethod
     def of(cls, schema: Schema, query: Query) -> Facts:
-        """The facts for one query; its cap must not exceed the schema's."""
+        """Return the facts for one query; its cap must not exceed the schema's."""
         most = schema.rows_per_person or 1
         asked = query.rows_per_person
         if asked is not None and asked > most:

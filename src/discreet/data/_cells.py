@@ -1,4 +1,4 @@
-"""What a cell says, alone and by column: texts, objects, arrays of numpy and of Arrow.
+"""Read cells, one by one and by column: texts, objects, arrays of numpy and of Arrow.
 
 A rule looks at one cell and at nothing else and never raises: an error that one record can cause
 would tell of that record. What cannot be read is *missing*, written NaN.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet.data._columns import Boolean, Bounded, Categorical, Column, Labelled
+from discreet.data._columns import Boolean, Bounded, Categorical, Column
 from discreet.data._schema import Schema
 from discreet.data._table import Table
 from discreet.errors import InvalidValue, NotApplicable
@@ -127,25 +127,6 @@ class Encoding:
         if self.schema.target is None:
             raise NotApplicable("the schema declares no target")
         return table.columns[self.schema.target]
-
-    def scaled_target(self, table: Table) -> NDArray[np.float64]:
-        """Return a numeric target on the interval of the features."""
-        values = self.target(table)
-        column = self.schema.columns[str(self.schema.target)]
-        if isinstance(column, Labelled):
-            raise NotApplicable("the target has labels and no scale")
-        return self._scaled(values, column)
-
-    def unscale_target(self, values: Any) -> NDArray[np.float64]:
-        """Return numbers on the interval as values of the target, clipped to its bounds."""
-        column = self.schema.columns.get(str(self.schema.target))
-        if not isinstance(column, Bounded):
-            raise NotApplicable("the schema has no numeric target")
-        lower, upper = column.bounds
-        share = np.asarray(values, dtype=np.float64)
-        if self.interval == "symmetric":
-            share = (share + 1) / 2
-        return np.clip(lower + share * (upper - lower), lower, upper)
 
     def _scaled(self, values: NDArray[Any], column: Column) -> NDArray[np.float64]:
         if isinstance(column, Boolean):

@@ -18,7 +18,7 @@ bound alike. No number of rows is declared or used: far cells are empty, and tha
 believed has probability 1 % in a column, however many rows there are. What is cut off is what no
 cell shows above the noise.
 
-The noisy counts can also serve whoever needs a rough distribution: they are paid for.
+The noisy counts are paid for, so they can also serve as a rough distribution.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class NoisyCells:
     scale: float
 
     def threshold(self, cells: int) -> float:
-        """Return which noisy count is believed, among so many cells."""
+        """Return the least noisy count that is believed, among ``cells`` cells."""
         return _threshold(self.kind, self.scale, cells)
 
     @property

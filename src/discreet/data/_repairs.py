@@ -1,4 +1,4 @@
-"""Which cells of a table are repaired: which could be, for free, and how many are, for a price.
+"""List which cells may need repair, for free, and count those that do, for a price.
 
 A cell that breaks its declaration is repaired and never an error (:func:`read_table`).
 So a mistake such as a wrong separator or misspelled labels shows in no message: a message would

@@ -36,7 +36,7 @@ common pool for rows without a name would let one person's rows push out those o
     The first rows of each person in the order of the file. It draws nothing, but is
     only representative where that order is.
 
-A row whose cell for the person is empty belongs to nobody known and is left out: it cannot
+A row whose cell for the person is empty belongs to no known person and is left out: it cannot
 be charged to anyone. Names are compared as texts without the blanks around them: two spellings
 are two persons. In a column of numbers NaN is empty, and every other number names a person, an
 infinity and a fraction too; a name that is not UTF-8 is compared by its bytes. The curator's

@@ -1,4 +1,4 @@
-"""The data of the demonstration: two halves, one to learn from and one that stays outside.
+"""The data of the demonstration: one half for training, the other for evaluation.
 
 Digits, MNIST, Fashion-MNIST and Adult are published: their sizes and everything declared about them
 here are public. A table of one's own is read by its schema, which declares all that is public.
@@ -143,8 +143,8 @@ def _images(name: str) -> DemoData:
         x, y, most = found_split.x_train, found_split.y_train, 255.0
         title = "MNIST" if name == "mnist" else "Fashion-MNIST"
         unit, source = "image", f"{title}, as published ({found_split.revision})"
-        return _halved(name, title, x / most, y, found_split.classes, unit, source)
-    return _halved(name, title, x / most, y, found.classes, unit, source)
+        return _halve(name, title, x / most, y, found_split.classes, unit, source)
+    return _halve(name, title, x / most, y, found.classes, unit, source)
 
 
 def _adult() -> DemoData:
@@ -159,7 +159,7 @@ def _adult() -> DemoData:
     encoding = Encoding(schema, interval="unit")
     source = f"census of the United States, 1994 (Adult, {census.revision})"
     x, y = encoding.features(table), encoding.target(table)
-    return _halved("adult", "Adult census income", x, y, schema.classes, "person", source)
+    return _halve("adult", "Adult census income", x, y, schema.classes, "person", source)
 
 
 def _own_table(name: str, schema: str | None) -> DemoData:
@@ -172,14 +172,16 @@ def _own_table(name: str, schema: str | None) -> DemoData:
     from discreet.certificate import Collection
     from discreet.data import Encoding, check_columns, read_table
 
-    declared = _declared(schema)
+    declared = _declare_schema(schema)
     check_columns(name, declared)
     table = read_table(name, declared)
     encoding = Encoding(declared, interval="unit")
     x, y = encoding.features(table), encoding.target(table)
     assert declared.expected_rows is not None
     half = max(1, min(declared.expected_rows // 2, _MOST))
-    inside, outside = _parted(x, y, share=Fraction(half, max(2 * half, declared.expected_rows)))
+    inside, outside = _split_at_random(
+        x, y, share=Fraction(half, max(2 * half, declared.expected_rows))
+    )
     if len(y) < 40 or min(len(inside[1]), len(outside[1])) < 5:
         expected = "a table with at least 40 usable rows, and not far fewer than expected_rows"
         raise InvalidValue("data", name, expected)
@@ -197,7 +199,9 @@ def _own_table(name: str, schema: str | None) -> DemoData:
     )
 
 
-def _parted(x: NDArray[Any], y: NDArray[Any], *, share: Fraction) -> tuple[_Records, _Records]:
+def _split_at_random(
+    x: NDArray[Any], y: NDArray[Any], *, share: Fraction
+) -> tuple[_Records, _Records]:
     """Two parts of a private table, each record in either with probability ``share``.
 
     Every record has coins of its own. A permutation would not do: with one record more it
@@ -213,7 +217,7 @@ def _parted(x: NDArray[Any], y: NDArray[Any], *, share: Fraction) -> tuple[_Reco
     return (flat[first], labels[first]), (flat[second], labels[second])
 
 
-def _declared(schema: str) -> Schema:
+def _declare_schema(schema: str) -> Schema:
     from discreet.data import Schema
 
     try:
@@ -229,7 +233,7 @@ def _declared(schema: str) -> Schema:
     return declared
 
 
-def _halved(
+def _halve(
     name: str,
     title: str,
     x: NDArray[Any],

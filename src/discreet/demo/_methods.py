@@ -199,7 +199,7 @@ class _Estimated(Method):
 
     def private(self, ledger: Ledger, dataset: str) -> Made:
         """Train, and audit the same learner by many runs on made-up neighbours."""
-        model = self._fitted(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
+        model = self._fit(self._estimator(), *self.data.inside, ledger=ledger, dataset=dataset)
 
         def keep(place: Path) -> None:
             place.mkdir(parents=True)
@@ -232,19 +232,21 @@ class _Estimated(Method):
         """How many columns the made-up rows have: a thousand fits must not take long."""
         return min(self.data.columns, self._most_columns)
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         # One row is one unit here, whatever the ledger calls it.
         named = {"unit": self.data.unit} if "ledger" in keywords else {}
         return estimator.fit(records, labels, **keywords, **named)
 
     def plain(self, indices: NDArray[Any], seed: int) -> Any:
-        return self._asked(self._twin().fit(self.data.records[indices], self.data.labels[indices]))
+        return self._as_target(
+            self._twin().fit(self.data.records[indices], self.data.labels[indices])
+        )
 
     def shadow(self, indices: NDArray[Any], seed: int) -> Any:
         records, labels = self.data.records[indices], self.data.labels[indices]
-        return self._asked(self._fitted(self._estimator(seed), records, labels))
+        return self._as_target(self._fit(self._estimator(seed), records, labels))
 
-    def _asked(self, fitted: Any) -> Any:
+    def _as_target(self, fitted: Any) -> Any:
         from discreet.attacks import as_target
 
         return as_target(
@@ -275,7 +277,7 @@ class NaiveBayes(_Estimated):
         return GaussianNB(var_smoothing=1e-3)
 
     def _neighbours(self) -> Neighbours:
-        """A canary in a corner, among so many rows in the middle that nothing is cut off.
+        """Return a canary in a corner, and enough rows in the middle that nothing is cut off.
 
         It moves one of the three soft bins of every column by a whole record. The count of its
         class and the distance of the means from the middle are sums over the bins with noise that
@@ -375,9 +377,9 @@ class Teachers(_Estimated):
             insecure_seed=seed,
         )
 
-    def _fitted(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
+    def _fit(self, estimator: Any, records: Any, labels: Any, **keywords: Any) -> Any:
         named = {"public": self.data.unlabelled, **keywords}
-        return super()._fitted(estimator, records, labels, **named)
+        return super()._fit(estimator, records, labels, **named)
 
     def _twin(self) -> Any:
         from sklearn.linear_model import LogisticRegression
@@ -517,8 +519,125 @@ class Synthesis(_Estimated):
         raise NotApplicable("a synthesis is audited by its noise, not by runs on made-up records")
 
 
+@final
+class Federation(Method):
+    """A federated run with a trusted server, in which every record is a client of its own.
+
+    What is audited is what all rounds do to one client that sends as much as it can.
+    """
+
+    name = "federated"
+    plain_shadows, private_shadows = 16, 8
+    _rounds, _runs = 60, 500
+
+    def __init__(self, data: DemoData, *, epsilon: float, delta: float) -> None:
+        from discreet.attacks import NetworkTrainer, Perceptron
+        from discreet.federated import FederatedPlan
+
+        data = replace(data, unit="client")
+        super().__init__(data, epsilon=epsilon, delta=delta)
+        self._network = Perceptron(data.columns, len(data.classes), hidden=(32,))
+        size = data.planned
+        self._plan = FederatedPlan(
+            clients=size,
+            expected_cohort=min(size, max(300, size // 10)),
+            rounds=self._rounds,
+            clip_norm=1.0,
+            epsilon=epsilon,
+            delta=delta,
+            unit=data.unit,
+        )
+        wide = Perceptron(data.columns, len(data.classes), hidden=(128,))
+        self._twin = NetworkTrainer(
+            data.records, data.labels, wide, epochs=60 if size <= _MANY else 10, learning_rate=1e-2
+        )
+
+    def _run(self, records: Any, labels: Any, **settings: Any) -> Any:
+        import torch
+        from torch import nn
+
+        from discreet.federated import Clients, InProcessEngine, Training
+
+        # As many clients as the plan says, whatever the number of records: the rest have nothing.
+        size = self._plan.clients
+        count = min(size, len(records))
+        inputs = np.zeros((size, 1, records.shape[1]), dtype=records.dtype)
+        targets = np.zeros((size, 1), dtype=np.int64)
+        inputs[:count, 0], targets[:count, 0] = records[:count], np.asarray(labels)[:count]
+        here = (np.arange(size) < count).astype(np.int64)
+        clients = Clients(torch.from_numpy(inputs), torch.from_numpy(targets), here)
+        engine = InProcessEngine(
+            clients,
+            settings.pop("model", None) or self._network(),
+            nn.CrossEntropyLoss(reduction="none"),
+            Training(local_rate=1.0, server_rate=2.0, momentum=0.5, decay=0.1),
+        )
+        return engine.run(self._plan, progress=False, **settings)
+
+    def private(self, ledger: Ledger, dataset: str) -> Made:
+        """Train, and audit the rounds of the same noise on made-up updates."""
+        done = self._run(
+            *self.data.inside, ledger=ledger, dataset=dataset,
+            purpose="discreet demo: a federated model",
+        )  # fmt: skip
+
+        def keep(place: Path) -> None:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            done.save(place)
+
+        return Made(done.model, keep, (self._audit(),))
+
+    def _audit(self) -> TrainingAudit:
+        from discreet.audit import audit_runs
+
+        scores = [[self._score(inside) for _ in range(self._runs)] for inside in (True, False)]
+        audit = audit_runs(*scores, loss=self._plan.loss, delta=self.delta)
+        what = (
+            f"all rounds of the plan, {self._runs} times with a made-up client that sends an "
+            "update of length 10^9 whenever it is drawn, and as often without it"
+        )
+        return replace(audit, evidence={"audited": what, **audit.evidence})
+
+    def _score(self, inside: bool) -> float:
+        """Return the log likelihood ratio of what one run shows about the made-up client."""
+        from discreet.federated import Round
+        from discreet.randomness import bernoulli
+
+        plan = self._plan
+        rate = plan.expected_cohort / plan.clients
+        drawn = bernoulli(rate, plan.rounds) if inside else np.zeros(plan.rounds, dtype=bool)
+        seen = []
+        for number in range(plan.rounds):
+            one = Round(plan, number, size=1, asked=(0,))
+            if drawn[number]:
+                one.receive(0, {"update": np.array([1e9])})
+            seen.append(float(one.finish().update[0]) * plan.denominator / plan.clip_norm)
+        sigma = plan.noise_multiplier
+        assert sigma is not None  # the server is trusted
+        gains = (np.array(seen) - 0.5) / sigma**2
+        with np.errstate(divide="ignore"):  # at a rate of 1
+            return float(np.sum(np.logaddexp(np.log1p(-rate), np.log(rate) + gains)))
+
+    def plain(self, indices: NDArray[Any], seed: int) -> Any:
+        return self._twin(indices, seed)
+
+    @property
+    def plain_trainer(self) -> Callable[..., Any]:
+        return self._twin
+
+    def shadow(self, indices: NDArray[Any], seed: int) -> Any:
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = self._network()
+        records, labels = self.data.records[indices], self.data.labels[indices]
+        return self._run(records, labels, model=model, insecure_seed=seed).model.eval()
+
+
 METHODS: dict[str, type[Method]] = {
-    made.name: made for made in (GradientDescent, ProjectedDescent, NaiveBayes, Teachers, Synthesis)
+    made.name: made
+    for made in (GradientDescent, ProjectedDescent, NaiveBayes, Teachers, Synthesis, Federation)
 }
 
 

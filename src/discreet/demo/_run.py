@@ -140,13 +140,13 @@ def demonstrate(
             planned = METHODS[method](load(data, schema=schema), epsilon=epsilon, delta=delta)
         title = f"{planned.data.title}, {method}"
         with one_thread():
-            done = _demonstrated(planned, draft, steps=steps, title=title)
+            done = _demonstrate(planned, draft, steps=steps, title=title)
     # The directory was written under another name and moved to its own.
     places = {name: Path(out) / path.relative_to(draft) for name, path in done.files.items()}
     return replace(done, files=places)
 
 
-def _demonstrated(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
+def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
     from discreet.ledger import Ledger
     from discreet.report import (
         file_hashes,

@@ -8,7 +8,7 @@
 - Expressions (:class:`Field`, :class:`Add`, :class:`Compare` ...) are total, have a range that is
   known beforehand and are read from JSON; :class:`Lowering` makes integer terms of them.
 
-What comes out is exact and private: noise and its price are the matter of whoever asks.
+Answers are exact and private: the caller adds the noise and pays for it.
 Ibis, DuckDB, psycopg, pyspark and ray are imported when they are first used.
 """
 

@@ -16,7 +16,7 @@ the n-th. Its place is a CBC-MAC (AES-256; all messages of a table have one leng
 content and number, so the first m in line of any rows that a filter leaves are a random subset of
 them. It depends neither on the order of rows nor on the engine.
 
-A row that names no person belongs to nobody who could be protected and is left out. Persons are
+A row that names no person cannot be protected and is left out. Persons are
 told apart by their names, exactly; the numbers that stand for them mean nothing.
 """
 

@@ -1,4 +1,4 @@
-"""Private directories that hold rows: temporary ones, and tables stored where their holder says.
+"""Private directories for rows: temporary ones, and tables stored in a named place.
 
 **Temporary.** Sources are staged and large queries spill into temporary directories. Each belongs
 to the process that made it and is removed when that closes it, forgets it or ends. A process that

@@ -30,7 +30,7 @@ _BATCH_ROWS = 1 << 16
 class Source:
     """Records that can be read: their batches, and what is known of their place.
 
-    ``identity`` changes when the records do; None where that cannot be told. ``parquet`` is the
+    ``identity`` changes when the records do; None where that is unknown. ``parquet`` is the
     place of Parquet files that a cluster can read by itself.
     """
 
@@ -122,7 +122,7 @@ def _check_place(place: str) -> None:
 def _files_in(folder: Path) -> list[str]:
     """Return the Parquet files of a directory and of the partitions in it, at every level.
 
-    Names that begin with _ or . are notes of whoever wrote it, as Spark has them too.
+    Names that begin with _ or . are notes of the program that wrote it, as in Spark.
     """
     files = []
     for one in sorted(folder.rglob("*")):

@@ -271,7 +271,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         self._abandon_batches()
         ready = self._plan_fit(X, y, persons, unit)
         bits = source(insecure_seed=self.insecure_seed)
-        with self._charged(ready, ledger, dataset) as charge:
+        with self._open_charge(ready, ledger, dataset) as charge:
             self._begin(ready)
             rows = Rows(ready.opened, ready.declared, bits)
             arrays = self._learn(
@@ -365,7 +365,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Take note of how the columns are called, before the plan is made."""
 
     def _whole_loss(self, plan: Any, declared: Declared) -> Loss:
-        """Return the loss of the plan, and of learning the schema if nobody has paid for that."""
+        """Return the loss of the plan, and of learning the schema if that was not paid for."""
         loss: Loss = plan.loss
         unpaid = None if declared.schema is None else declared.schema.unpaid_loss()
         if unpaid is None or self._schema_is_counted:
@@ -385,7 +385,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             )
         return whole
 
-    def _charged(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
+    def _open_charge(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
         return charged(
             ledger,
             dataset,
@@ -480,7 +480,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def for_encoded_rows(self) -> Self:
         """Return the same estimator, fitted or not, for rows that are encoded already.
 
-        It is told by parameters what the schema declares, so it takes the arrays of
+        Its parameters state what the schema declares, so it takes the arrays of
         :meth:`encoded` and no frames. Its classes are still the words of the
         schema. It is for attacks and experiments, and is not saved.
 

@@ -321,7 +321,7 @@ def raw_rows(
     for start, stop in blocks(count, width):
         part = features[start:stop].astype(np.float64)
         steps = np.rint((part if scale is None else scale(part)) * RAW_STEPS)
-        result[start:stop, :width] = _shortened(steps, most)
+        result[start:stop, :width] = _shorten_rows(steps, most)
     return result
 
 
@@ -342,7 +342,7 @@ def whitened_rows(rows: NDArray[np.float32], basis: NDArray[np.float64]) -> NDAr
     for start, stop in blocks(*rows.shape):
         part = rows[start:stop].astype(np.float64)
         steps = np.rint((part * grid if diagonal else part @ grid) * scale)
-        result[start:stop] = _shortened(steps, float(LONGEST_WHITENED * WHITENED_STEPS))
+        result[start:stop] = _shorten_rows(steps, float(LONGEST_WHITENED * WHITENED_STEPS))
     return result
 
 
@@ -366,7 +366,7 @@ def blocks(count: int, width: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + size, count)
 
 
-def _shortened(steps: NDArray[np.float64], most: float) -> NDArray[np.float64]:
+def _shorten_rows(steps: NDArray[np.float64], most: float) -> NDArray[np.float64]:
     """Cut rows of integers to a length; cutting rounds towards zero, so no row gets longer."""
     norms = np.sqrt(np.einsum("ij,ij->i", steps, steps))
     long = norms > most

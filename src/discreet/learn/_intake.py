@@ -1,4 +1,4 @@
-"""What ``fit`` was handed: its form is checked before a charge, its cells are read inside it.
+"""Read the arguments of ``fit``: check their form before the charge, read cells inside it.
 
 What may be refused is public: the names and the number of columns, types that a container declares
 independently of its cells, features, targets and
@@ -132,7 +132,7 @@ class Rows:
 
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
-        features, answers, persons = _gathered(list(self._opened.read(self._source)))
+        features, answers, persons = _gather(list(self._opened.read(self._source)))
         owned = None
         if persons is not None:
             owned = owned_rows(persons, rows=persons.size, cap=self._declared.rows_per_person)
@@ -141,7 +141,7 @@ class Rows:
 
     def of_everybody(self) -> tuple[Batch, NDArray[Any] | None]:
         """Return all rows, and whose each one is, for learners that need no cap."""
-        features, answers, persons = _gathered(list(self._opened.read(self._source)))
+        features, answers, persons = _gather(list(self._opened.read(self._source)))
         return Batch(features, _targets(answers, self._declared)), persons
 
 
@@ -208,19 +208,19 @@ def rows_to_judge(estimator: Any, declared: Declared, X: Any) -> NDArray[Any]:
     schema = declared.schema
     if schema is None:
         table = _table(estimator, X, reset=False, declared=declared)
-        return _read_cells(estimator, _checked(estimator, table))
+        return _read_cells(estimator, _check_type(estimator, table))
     if isinstance(X, Table):
         rows = replace(schema, person=None, rows_per_person=None)
         if X.schema not in (schema, rows, schema.for_prediction()):
             raise InvalidValue("X", repr(X), "a table of the schema of this model")
-        return _encoded(estimator, declared, X)
+        return _encode(estimator, declared, X)
     asked = schema.for_prediction()
     if isinstance(X, str | os.PathLike):
         data: Any = X
     else:
         columns = _columns(X)
         data = {name: columns[name] for name in asked.columns if name in columns}
-    parts = [_encoded(estimator, declared, part) for part in table_batches(data, asked)]
+    parts = [_encode(estimator, declared, part) for part in table_batches(data, asked)]
     return np.concatenate([np.empty((0, declared.features), _precision(estimator)), *parts])
 
 
@@ -273,7 +273,7 @@ def _open_table(
 
 def _cells_of(estimator: Any, declared: Declared, part: Table) -> Cells:
     answers = np.empty(part.rows) if part.schema.target is None else _answers(part)
-    return _encoded(estimator, declared, part), answers, part.persons
+    return _encode(estimator, declared, part), answers, part.persons
 
 
 def _step_on(
@@ -300,7 +300,7 @@ def _count(data: Any, schema: Schema) -> int:
     return sum(batch.rows for batch in open_input(data, schema).batches([column], 1 << 16))
 
 
-def _encoded(estimator: Any, declared: Declared, table: Table) -> NDArray[Any]:
+def _encode(estimator: Any, declared: Declared, table: Table) -> NDArray[Any]:
     encoding = Encoding(table.schema)
     if estimator._encoding == "codes":
         return encoding.codes(table, bins=declared.bins)
@@ -392,7 +392,7 @@ def _open_arrays(
     looks = _Looks()
     if first is not None:
         looks.__dict__ |= first.looks
-    table = _checked(estimator, _table(looks, X, reset=first is None, declared=declared))
+    table = _check_type(estimator, _table(looks, X, reset=first is None, declared=declared))
     rows, width = table.shape
     answers = np.empty(rows) if estimator._target is None else targets_of(y, table)
     owners = None if persons is None else column_array("persons", persons, argument="persons")
@@ -405,7 +405,7 @@ def _open_arrays(
     return OpenedRows(rows, width, owners is not None, dict(vars(looks)), read)
 
 
-def _checked(estimator: Any, table: NDArray[Any]) -> NDArray[Any]:
+def _check_type(estimator: Any, table: NDArray[Any]) -> NDArray[Any]:
     """Return a table whose declared type may hold what is needed; its cells are not read."""
     kind = table.dtype.kind
     if kind == "c":
@@ -434,7 +434,7 @@ def table_without_cells(
     """
     seen = _Looks()
     seen.__dict__ |= looks or {}
-    table = _checked(estimator, _table(seen, X, reset=looks is None, declared=declared))
+    table = _check_type(estimator, _table(seen, X, reset=looks is None, declared=declared))
     return lambda: _read_cells(estimator, table)
 
 
@@ -524,7 +524,7 @@ def _targets(answers: NDArray[Any], declared: Declared) -> NDArray[Any]:
     return np.clip(2.0 * (numbers - lower) / (upper - lower) - 1.0, -1.0, 1.0)
 
 
-def _gathered(parts: list[Cells]) -> Cells:
+def _gather(parts: list[Cells]) -> Cells:
     """Return all parts as one, and let go of each as soon as it was copied."""
     parts = [part for part in parts if len(part[0])] or parts[:1]
     if len(parts) == 1:
@@ -594,11 +594,11 @@ def as_object_array(labels: Any) -> Any:
         return labels
     apart = np.empty(len(labels), dtype=object)
     for place, label in enumerate(labels):
-        apart[place] = _unwrapped(label)
+        apart[place] = _unwrap(label)
     return apart
 
 
-def _unwrapped(label: Any) -> Any:
+def _unwrap(label: Any) -> Any:
     try:
         return label[0] if _has_parts(label) and len(label) == 1 else label
     except Exception:  # noqa: BLE001 - a kind of list may raise anything
@@ -665,7 +665,7 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     """Keep the first ``cap`` rows of each person; names are compared as in a table.
 
     Which rows of a person count depends on that person's rows alone. A row without a name can be
-    charged to nobody and is left out.
+    charged to no person and is left out.
 
     >>> kept = owned_rows(["a", "b", "a", "", "a"], rows=5, cap=2)
     >>> kept.rows.tolist(), kept.owners.tolist(), kept.ranks.tolist()

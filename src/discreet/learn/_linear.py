@@ -118,13 +118,13 @@ class _Linear(ScaledEstimator):
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
         # Whose row is whose does not matter: the noise covers all rows that a person may own.
-        sums = _FoldedRows(self, plan, rows) if rows.are_elsewhere else self._held(rows.all())
+        sums = _FoldedRows(self, plan, rows) if rows.are_elsewhere else self._hold_rows(rows.all())
         done = descend(sums, plan, source, track=track)
         self._clip_norm = done.clip_norm
         arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
         return arrays if done.moments is None else {**arrays, "moments": done.moments}
 
-    def _held(self, batch: Batch) -> HeldRows:
+    def _hold_rows(self, batch: Batch) -> HeldRows:
         """Return the exact sums over rows that are in memory."""
         targets = batch.targets
 
@@ -171,13 +171,13 @@ class _FoldedRows:
 
 
 def _gram_of(model: _Linear, batch: Batch) -> NDArray[np.int64]:
-    return model._held(batch).gram()
+    return model._hold_rows(batch).gram()
 
 
 def _gradient_of(
     model: _Linear, basis: NDArray[np.float64], weights: NDArray[np.float64], batch: Batch
 ) -> NDArray[np.int64]:
-    return model._held(batch).gradient(basis, weights)
+    return model._hold_rows(batch).gradient(basis, weights)
 
 
 @final

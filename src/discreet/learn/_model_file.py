@@ -44,7 +44,7 @@ LEARNERS = {
 """What the command line calls the learners for tables, and the estimators that they are."""
 
 BINS = 8
-"""Into how many parts naive Bayes cuts the interval of a number, unless it is told otherwise."""
+"""Into how many parts naive Bayes cuts the interval of a number by default."""
 
 _HOMES = {
     "PATEClassifier": "discreet.pate",
@@ -143,7 +143,7 @@ def load_model(path: str | Path) -> Any:
     if not place.exists():
         raise FileUnusable("model", str(path), _WRITTEN_BY)
     head, arrays = _read_file(place)
-    return _restored(place, head, arrays, None)
+    return _restore_model(place, head, arrays, None)
 
 
 def _load_directory(place: Path) -> Any:
@@ -166,7 +166,7 @@ def _load_directory(place: Path) -> Any:
     kind = str(head.get("kind"))
     if about.get("learner") != learner_name(kind):
         raise SchemaError(f"{place / 'model.json'}: a version or learner that is not known here")
-    model = _restored(place / "model.npz", head, arrays, schema)
+    model = _restore_model(place / "model.npz", head, arrays, schema)
     known = model.certificate_.plan.get("schema_hash")
     if known != (None if schema is None else schema.content_hash):
         raise SchemaError("the model and schema.toml do not belong together")
@@ -175,7 +175,7 @@ def _load_directory(place: Path) -> Any:
     return model
 
 
-def _restored(place: Path, head: dict[str, Any], arrays: Any, schema: Schema | None) -> Any:
+def _restore_model(place: Path, head: dict[str, Any], arrays: Any, schema: Schema | None) -> Any:
     """Make the model, and have it predict for one made-up record, of which every cell is missing.
 
     A damaged file can fail anywhere, in any way.

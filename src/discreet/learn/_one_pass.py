@@ -151,7 +151,7 @@ class OnePassEstimator(PrivateEstimator):
     ) -> _Collection:
         bits = source(insecure_seed=self.insecure_seed)
         frame = ExitStack()
-        charge = frame.enter_context(self._charged(ready, ledger, dataset))
+        charge = frame.enter_context(self._open_charge(ready, ledger, dataset))
         self._begin(ready)
         opened = _Collection(ready, self._open(ready.plan), bits, frame, charge)
         self._collecting = opened

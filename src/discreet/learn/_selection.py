@@ -1,4 +1,4 @@
-"""Private selection among candidates: try them in private, keep the best, pay for the choice.
+"""Select one of several candidates privately, and account for the choice.
 
 Trying k settings and publishing the best model costs more than one run: which one is best depends
 on the data. Papernot and Steinke (2022, "Hyperparameter tuning with Renyi differential

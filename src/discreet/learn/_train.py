@@ -183,7 +183,7 @@ class PlannedTraining:
                 unit=self.schema.unit,
             ) as charge:
                 try:
-                    done = self._trained(charge, track)
+                    done = self._train(charge, track)
                 except MemoryError:
                     # numpy's own words would show how many rows there are.
                     raise DiscreetError(
@@ -194,9 +194,9 @@ class PlannedTraining:
                 write_model_files(draft, done.model)
         return done
 
-    def _trained(self, charge: Charge | None, track: Track | None) -> TrainedTable:
+    def _train(self, charge: Charge | None, track: Track | None) -> TrainedTable:
         receipt = None if charge is None else charge.receipt()
-        run = self._plan_run(self._completed(receipt), *self._rest)
+        run = self._plan_run(self._complete_schema(receipt), *self._rest)
         if run.comparison is not None:
             table = read_table(self.file, run.schema, insecure_seed=self.seed)
             model = run.comparison.run(table, insecure_seed=self.seed).value
@@ -243,7 +243,7 @@ class PlannedTraining:
             relation=self.relation,
         )
 
-    def _completed(self, receipt: Mapping[str, Any] | None) -> Schema:
+    def _complete_schema(self, receipt: Mapping[str, Any] | None) -> Schema:
         if self.share is None:
             return self.schema
         plan = self._schema_plan()
@@ -357,7 +357,7 @@ def plan_training(
     neighbours = Relation.parse(relation).value
     if neighbours != "add_remove" and learner == COMPARE:
         raise InvalidValue("relation", neighbours, "add_remove with a private comparison")
-    declared = _declared_schema(schema, target, rows)
+    declared = _write_schema(schema, target, rows)
     if declared.incomplete and learn_schema is None:
         expected = "a share of epsilon, because the schema leaves open: "
         raise InvalidValue("learn_schema", "none", expected + ", ".join(declared.incomplete))
@@ -444,10 +444,10 @@ def check_completions(schema: Schema, check: Callable[[Schema], None]) -> None:
     """
     # None, the usual, and the most that a column can come out with.
     for count in (0, 2, MOST_LEARNED):
-        check(_made_up(schema, count))
+        check(_make_up_schema(schema, count))
 
 
-def _made_up(schema: Schema, count: int) -> Schema:
+def _make_up_schema(schema: Schema, count: int) -> Schema:
     spare: dict[str, Column] = {}
     for name in schema.incomplete:
         column = schema.columns[name]
@@ -472,7 +472,7 @@ def _check_count(file: str, schema: Schema, learner: str) -> None:
         raise InvalidValue("rows", schema.expected_rows, expected)
 
 
-def _declared_schema(
+def _write_schema(
     schema: Schema | str | os.PathLike[str], target: str | None, rows: int | None
 ) -> Schema:
     where = "the schema"

@@ -303,8 +303,8 @@ def read_opening(genesis: Entry) -> Opening:
     """Read the first entry of a dataset, or raise ``LedgerCorrupt``."""
     content = genesis.content
     try:
-        unit, relation = content["unit"], Relation.parse(content["relation"])
-        required = tuple(content["required"])
+        relation = Relation.parse(content["relation"], zero_out=True)
+        unit, required = content["unit"], tuple(content["required"])
         if isinstance(unit, str) and all(scope in SCOPES for scope in required):
             return Opening(unit, relation, required)
     except _MALFORMED:

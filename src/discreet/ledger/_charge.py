@@ -1,4 +1,4 @@
-"""A charge: spent when it exists, and the frame in which its release runs."""
+"""Charges: a budget that is spent already, and the context in which its release runs."""
 
 from __future__ import annotations
 

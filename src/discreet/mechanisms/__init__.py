@@ -12,9 +12,11 @@ from discreet.mechanisms._additive import (
     laplace_vector,
 )
 from discreet.mechanisms._counts import (
+    FractionError,
     NoisyFraction,
     laplace_count,
     laplace_fraction,
+    laplace_fraction_error,
     laplace_histogram,
 )
 from discreet.mechanisms._intervals import (
@@ -38,6 +40,7 @@ from discreet.mechanisms._response import (
 )
 from discreet.mechanisms._selection import (
     bernoulli_parameter,
+    bernoulli_parameter_error,
     exponential_choice,
     exponential_stream,
     permute_and_flip,
@@ -45,6 +48,8 @@ from discreet.mechanisms._selection import (
     utility_bound,
 )
 from discreet.mechanisms._small_database import (
+    AnswerableQueries,
+    answerable_queries,
     candidate_count,
     evaluate_without_privacy,
     multiplicative_weights,
@@ -64,11 +69,14 @@ from discreet.mechanisms._sparse_vector import (
 from discreet.mechanisms._stability import (
     FAIL,
     Fail,
+    PrintedStableVector,
     StabilityTest,
     StableFunction,
     median,
     mode,
     most_votes,
+    printed_stable_vector,
+    propose_test_release,
     release_if_stable,
     stability_test,
     votes_distance,
@@ -86,13 +94,16 @@ from discreet.privacy.theorems import channel_epsilon
 __all__ = [
     "FAIL",
     "AboveThreshold",
+    "AnswerableQueries",
     "Charge",
     "Estimate",
     "Fail",
+    "FractionError",
     "Interval",
     "LaplaceNoise",
     "MechanismHalted",
     "NoisyFraction",
+    "PrintedStableVector",
     "Release",
     "Selection",
     "SingleRun",
@@ -102,7 +113,9 @@ __all__ = [
     "StableVector",
     "StableVectorPlan",
     "SubsamplingStability",
+    "answerable_queries",
     "bernoulli_parameter",
+    "bernoulli_parameter_error",
     "binary_estimate",
     "binary_response",
     "candidate_count",
@@ -119,6 +132,7 @@ __all__ = [
     "k_ary_response",
     "laplace_count",
     "laplace_fraction",
+    "laplace_fraction_error",
     "laplace_histogram",
     "laplace_integer",
     "laplace_integers",
@@ -132,7 +146,9 @@ __all__ = [
     "multiplicative_weights",
     "multiplicative_weights_loss",
     "permute_and_flip",
+    "printed_stable_vector",
     "printed_subsampling",
+    "propose_test_release",
     "read_epsilon",
     "release_if_stable",
     "report_noisy_max",

@@ -32,6 +32,13 @@ class NoisyFraction(NamedTuple):
     lacking: int
 
 
+class FractionError(NamedTuple):
+    """The mean squared error of a private share: exact, and by the formula for large N."""
+
+    exact: float
+    formula: float
+
+
 def laplace_count(
     count: int,
     *,
@@ -215,6 +222,64 @@ def laplace_fraction(
         _provenance("laplace_fraction", noise, bits),
         bars,
     )
+
+
+def laplace_fraction_error(
+    having: int,
+    lacking: int,
+    *,
+    epsilon: object = None,
+    scale: object = None,
+    relation: Relation | str = Relation.ADD_REMOVE,
+) -> FractionError:
+    """Return the mean squared error of :func:`laplace_fraction` for assumed public counts.
+
+    Parameters
+    ----------
+    having, lacking : int
+        Assumed counts, at least one record together; NOT those of private data.
+    epsilon, scale : number or str
+        As in :func:`laplace_fraction`; the scale is at most 50.
+    relation : Relation or str
+        What neighbours are.
+
+    Returns
+    -------
+    FractionError
+        Exact, by summation over both noises, and v ((1 - p)^2 + p^2) / N^2 with the variance v of
+        one noise, which the exact one approaches as N grows: it falls like 1 / N^2.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
+    >>> error = laplace_fraction_error(500, 500, epsilon=0.1)
+    >>> round(error.formula * 1000**2, 1), round(error.exact * 1000**2, 1)
+    (99.9, 100.2)
+    """
+    first = _validate.integer("having", having, at_least=0, at_most=1 << 50)
+    second = _validate.integer("lacking", lacking, at_least=0, at_most=1 << 50)
+    if not first + second:
+        raise InvalidValue("having", having, "at least one record together with lacking")
+    noise, _ = _histogram_noise(2, epsilon, scale, relation)
+    width = _validate.real("scale", noise.scale, above=0, at_most=50)
+    ratio, reach = math.exp(-1.0 / width), math.ceil(36.0 * width)
+    steps = np.arange(-reach, reach + 1)
+    chance = ratio ** np.abs(steps)
+    chance /= chance.sum()
+    share, total = first / (first + second), first + second
+    others = np.maximum(second + steps, 0)
+    exact = 0.0
+    for step, weight in zip(steps, chance, strict=True):
+        noisy = max(first + int(step), 0)
+        sums = np.maximum(noisy + others, 1)
+        shown = np.where(noisy + others > 0, noisy / sums, 0.5)
+        exact += float(weight) * float(((shown - share) ** 2 * chance).sum())
+    variance = 2.0 * ratio / math.expm1(-1.0 / width) ** 2
+    return FractionError(exact, variance * ((1.0 - share) ** 2 + share**2) / total**2)
 
 
 def _histogram_noise(

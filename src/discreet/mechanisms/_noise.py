@@ -1,4 +1,4 @@
-"""How much noise: Laplace and Gaussian noise in steps of a grid, set by a budget.
+"""Set Laplace and Gaussian noise from a budget, in steps of a grid.
 
 Laplace noise is set by its scale or by a pure epsilon. Gaussian noise is set by ``stddev``,
 or by ``epsilon`` and ``delta`` through one of two calibrations:

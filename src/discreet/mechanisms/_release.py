@@ -1,4 +1,4 @@
-"""What a mechanism gives back: a value, what it cost and where it came from."""
+"""The result of a mechanism: a value, its cost and where its noise came from."""
 
 from __future__ import annotations
 

@@ -57,6 +57,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue
+from discreet.mechanisms._counts import FractionError
 from discreet.mechanisms._intervals import least_integer
 from discreet.mechanisms._noise import LaplaceNoise
 from discreet.mechanisms._parameters import (
@@ -444,19 +445,7 @@ def bernoulli_parameter(
     """
     neighbours = Relation.parse(relation)
     method = _validate.one_of("calibration", calibration, CALIBRATIONS)
-    edge = _validate.fraction("margin", margin, above=0)
-    if edge >= Fraction(1, 2):
-        raise InvalidValue("margin", margin, "a number with 0 < margin < 1/2")
-    table = _table(edge, _validate.integer("points", points, at_least=2, at_most=1 << 20))
-    target, _ = read_epsilon(epsilon)
-    # In units of 2**-52, both rounded up by more than their rounding errors.
-    odds, least = math.log(float((1 - edge) / edge)), -math.log(float(edge))
-    if neighbours is Relation.REPLACE:
-        sensitivity, spread = odds, 2.0 * odds
-    else:
-        sensitivity, spread = least, odds
-    width = spread if method == "range" else 2.0 * sensitivity
-    concentration = target / (Fraction(math.ceil(width * (1.0 + 1e-14) * _UNIT) + 4) / _UNIT)
+    table, concentration = _concentration(epsilon, neighbours, method, margin, points)
     cost = concentration * table.spread(neighbours) / _UNIT
     loss = Exponential(round_up("epsilon", epsilon, cost), neighbours)
     bits = choose_source(source, insecure_seed)
@@ -479,6 +468,74 @@ def bernoulli_parameter(
         },
         _shortfall=partial(_shortfall_at, points, concentration),
     )
+
+
+def _concentration(
+    epsilon: object, relation: Relation, method: str, margin: object, points: int
+) -> tuple[_Table, Fraction]:
+    """Return the grid, and c: what each flip counts in the exponent."""
+    edge = _validate.fraction("margin", margin, above=0)
+    if edge >= Fraction(1, 2):
+        raise InvalidValue("margin", margin, "a number with 0 < margin < 1/2")
+    table = _table(edge, _validate.integer("points", points, at_least=2, at_most=1 << 20))
+    target, _ = read_epsilon(epsilon)
+    # In units of 2**-52, both rounded up by more than their rounding errors.
+    odds, least = math.log(float((1 - edge) / edge)), -math.log(float(edge))
+    if relation is Relation.REPLACE:
+        sensitivity, spread = odds, 2.0 * odds
+    else:
+        sensitivity, spread = least, odds
+    width = spread if method == "range" else 2.0 * sensitivity
+    return table, target / (Fraction(math.ceil(width * (1.0 + 1e-14) * _UNIT) + 4) / _UNIT)
+
+
+def bernoulli_parameter_error(
+    heads: int,
+    tails: int,
+    *,
+    epsilon: object,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    calibration: str = "range",
+    margin: object = "0.1",
+    points: int = 4096,
+) -> FractionError:
+    """Return the mean squared error of :func:`bernoulli_parameter` for assumed public counts.
+
+    Parameters
+    ----------
+    heads, tails : int
+        Assumed counts, at least one flip together; NOT those of private data.
+    epsilon, relation, calibration, margin, points
+        As in :func:`bernoulli_parameter`.
+
+    Returns
+    -------
+    FractionError
+        Exact, by summation over the grid, about heads / N; and p (1 - p) / (c N), the variance of
+        the Beta law far from both margins: it falls like 1 / N, not 1 / N^2.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
+    >>> error = bernoulli_parameter_error(50_000, 50_000, epsilon=0.1)
+    >>> round(error.formula * 100_000, 3), round(error.exact * 100_000, 2)
+    (5.493, 5.49)
+    """
+    first = _validate.integer("heads", heads, at_least=0, at_most=1 << 50)
+    second = _validate.integer("tails", tails, at_least=0, at_most=1 << 50)
+    if not first + second:
+        raise InvalidValue("heads", heads, "at least one flip together with tails")
+    method = _validate.one_of("calibration", calibration, CALIBRATIONS)
+    table, rate = _concentration(epsilon, Relation.parse(relation), method, margin, points)
+    thetas, c, share = np.array(table.candidates), float(rate), first / (first + second)
+    scores = c * (first * np.log(thetas) + second * np.log1p(-thetas))
+    chance = np.exp(scores - scores.max())
+    exact = float(((thetas - share) ** 2 * chance).sum() / chance.sum())
+    return FractionError(exact, share * (1.0 - share) / (c * (first + second)))
 
 
 def utility_bound(candidates: int, *, rate: object, beta: float) -> float:

@@ -2,8 +2,9 @@
 
 **The small database mechanism** (Blum, Ligett and Roth 2008). All databases of ``size``
 records over a finite domain compete in one exponential mechanism; the score of a candidate is
-minus its largest error over K counting queries. The winner is a database like any other:
-whatever is computed from it is free.
+minus its largest error over K counting queries. A query gives each value of the domain a number
+in [0, 1], as an integer over a public ``denominator``; 1 means queries of zeros and ones. The
+winner is a database like any other: whatever is computed from it is free.
 
 It is exact, for small domains: the candidates are the multisets of the domain, all of them are
 enumerated, their scores are integers, and the race of
@@ -36,9 +37,10 @@ from discreet.privacy import DiscreteLaplace, Exponential, Loss, Relation
 from discreet.randomness import Race, Source, choose_source, discrete_laplace, select
 
 _CHUNK = 1 << 12
-# With these two a score, which is a count times the size, fits 64 bits.
+# With these a score, which is a count times size and denominator, fits 64 bits.
 _LARGEST_TOTAL = 1 << 50
 _LARGEST_SIZE = 1 << 11
+_LARGEST_DENOMINATOR = 1 << 20
 # Synthetic answers are public; rounded to this part of a record they make scores integers,
 # so that no float rounding can raise the sensitivity of a score.
 _PARTS = 1 << 10
@@ -56,10 +58,11 @@ class SmallDatabase:
         """The number of its records."""
         return sum(self.histogram)
 
-    def answers(self, queries: object) -> np.ndarray:
-        """Return the fraction of its records that satisfy each query; free."""
-        matrix = read_queries(queries, len(self.histogram))
-        return np.asarray(matrix @ np.array(self.histogram) / self.size, dtype=np.float64)
+    def answers(self, queries: object, denominator: int = 1) -> np.ndarray:
+        """Return the mean of each query over its records; free."""
+        matrix = read_queries(queries, len(self.histogram), denominator)
+        mean = matrix @ np.array(self.histogram) / (self.size * denominator)
+        return np.asarray(mean, dtype=np.float64)
 
 
 def small_database_size(*, queries: int, alpha: float) -> int:
@@ -101,6 +104,76 @@ def error_bound(
     return min(1.0, best + lost)
 
 
+@final
+class AnswerableQueries(NamedTuple):
+    """How many queries can be answered: ln K, and the size of the database that does it."""
+
+    log_queries: float
+    size: int
+
+
+def answerable_queries(
+    *, records: int, error: float, domain: int, epsilon: float, failure: float = 0.05
+) -> AnswerableQueries:
+    """Return how many counting queries one small database answers to within ``error``.
+
+    Parameters
+    ----------
+    records : int
+        N, the number of private records.
+    error : float
+        What the largest error over all queries may be, as a fraction.
+    domain : int
+        How many values a record can have.
+    epsilon : float
+        The budget, whatever the number of queries.
+    failure : float
+        The probability with which the error may be larger.
+
+    Returns
+    -------
+    AnswerableQueries
+        The largest ln K for which sqrt(ln(2 K) / (2 s)) + 2 / (epsilon N) (ln |Y_s| +
+        ln(1/failure)) <= error at the best size s up to 2048, |Y_s| being the number of multisets
+        of that size; minus infinity where not even one query can be answered.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Notes
+    -----
+    ln K = 2 s (error - 2 (ln |Y_s| + ln(1/failure)) / (epsilon N))^2 - ln 2. As ln |Y_s| is at
+    most s ln(domain), the best s grows like N and so does ln K: the number of queries is
+    exponential in N. With Laplace noise on each of them it is proportional to N.
+
+    Examples
+    --------
+    >>> facts = {"error": 0.2, "domain": 2**20, "epsilon": 1}
+    >>> for records in (100_000, 200_000, 400_000):  # size, and the decimal digits of K
+    ...     found = answerable_queries(records=records, **facts)
+    ...     print(found.size, round(found.log_queries / math.log(10), 2))
+    407 5.49
+    902 12.4
+    2025 27.89
+    """
+    count = _validate.integer("records", records, at_least=1)
+    width = _validate.real("error", error, above=0, at_most=1)
+    values = _validate.integer("domain", domain, at_least=1)
+    scale = _validate.real("epsilon", epsilon, above=0)
+    chance = _validate.real("failure", failure, above=0, below=1)
+    best = AnswerableQueries(-math.inf, 1)
+    log_candidates = 0.0
+    for size in range(1, _LARGEST_SIZE + 1):
+        log_candidates += math.log((values + size - 1) / size)
+        left = width - 2 / (scale * count) * (log_candidates - math.log(chance))
+        found = 2 * size * left * left - math.log(2)
+        if left > 0 and found >= 0 and found > best.log_queries:
+            best = AnswerableQueries(found, size)
+    return best
+
+
 def candidate_count(*, domain: int, size: int) -> int:
     """Return the number of multisets of ``size`` records over ``domain`` values.
 
@@ -135,6 +208,7 @@ def small_database(
     alpha: float | None = None,
     size: int | None = None,
     public_size: int | None = None,
+    denominator: int = 1,
     largest: int = 2_000_000,
     source: Source | None = None,
     insecure_seed: int | None = None,
@@ -146,7 +220,7 @@ def small_database(
     histogram : array of int
         How many records have each value of the domain; private.
     queries : array
-        A K x domain matrix of zeros and ones.
+        A K x domain matrix of integers from 0 to ``denominator``.
     epsilon : number or str
         The budget.
     relation : Relation or str
@@ -157,6 +231,8 @@ def small_database(
         How many records to release; give exactly one of the two.
     public_size : int, optional
         N under add_remove, where the number of records is private.
+    denominator : int
+        What the integers of the queries are divided by, at most 2^20; public.
     largest : int
         More candidates than this are refused.
     source, insecure_seed : optional
@@ -178,8 +254,8 @@ def small_database(
     **Guarantee.** epsilon-DP, as an exponential mechanism with epsilon-bounded range
     (McSherry and Talwar 2007; Durfee and Rogers 2019). The score of a candidate with
     query fractions h_k is -max_k abs(N h_k - c_k), c_k being the count of query k on the
-    records: one record added, removed or replaced changes a 0/1 count by at most one, so
-    its sensitivity is 1. N is the number of records under replace, where it is public, and
+    records: one record added, removed or replaced changes a sum of numbers in [0, 1] by at most
+    one, so its sensitivity is 1. N is the number of records under replace, where it is public, and
     ``public_size`` under add_remove, where it is not.
 
     Examples
@@ -197,9 +273,10 @@ def small_database(
     """
     exact, stated = read_epsilon(epsilon)
     chosen = Relation.parse(relation)
-    matrix = read_queries(queries)
-    counts = read_histogram(histogram, matrix.shape[1])
-    total = public_total(counts, chosen, public_size)
+    parts = _validate.integer("denominator", denominator, at_least=1, at_most=_LARGEST_DENOMINATOR)
+    matrix = read_queries(queries, denominator=parts)
+    counts = read_histogram(histogram, matrix.shape[1], parts)
+    total = public_total(counts, chosen, public_size, parts)
     if (alpha is None) == (size is None):
         raise InvalidValue("size", size, "exactly one of size, alpha")
     if alpha is not None:
@@ -216,8 +293,9 @@ def small_database(
         )
     bits = choose_source(source, insecure_seed)
     true = matrix @ counts
-    # The scores are multiplied by the size of the candidate, which makes them integers.
-    race = Race(rate=exact / (2 * records), source=bits)
+    # The scores are multiplied by the size of the candidate and by the denominator, which makes
+    # them integers.
+    race = Race(rate=exact / (2 * records * parts), source=bits)
     for part in _candidates(counts.size, records):
         race.enter(-np.abs(total * (part @ matrix.T) - records * true).max(axis=1))
     released = SmallDatabase(_candidate(race.winner(), counts.size, records))
@@ -226,6 +304,7 @@ def small_database(
         "size": records,
         "candidates": candidates,
         "queries": len(matrix),
+        **({"denominator": parts} if parts > 1 else {}),
         "relation": chosen.value,
         "public_size": total,
         "epsilon": str(exact),
@@ -233,7 +312,7 @@ def small_database(
     }
     bars = None
     if chosen is Relation.REPLACE and total > 0:
-        bars = _error_bars(released, matrix, total, float(exact))
+        bars = _error_bars(released, matrix, parts, total, float(exact))
     return Release(released, Exponential(stated, chosen), provenance, bars)
 
 
@@ -247,7 +326,12 @@ class MeasuredError(NamedTuple):
 
 
 def evaluate_without_privacy(
-    release: Release[Any], histogram: object, queries: object, *, failure: float = 0.05
+    release: Release[Any],
+    histogram: object,
+    queries: object,
+    *,
+    denominator: int = 1,
+    failure: float = 0.05,
 ) -> MeasuredError:
     """Measure a release of this module, or of MWEM, against the records: PUBLIC data ONLY.
 
@@ -262,7 +346,9 @@ def evaluate_without_privacy(
     histogram : array of int
         The records by value.
     queries : array
-        A K x domain matrix of zeros and ones.
+        A K x domain matrix of integers from 0 to ``denominator``.
+    denominator : int
+        What they are divided by.
     failure : float
         The probability with which the bound may fail.
 
@@ -276,11 +362,12 @@ def evaluate_without_privacy(
     InvalidValue
         If there are no records.
     """
-    matrix = read_queries(queries)
-    counts = read_histogram(histogram, matrix.shape[1])
+    matrix = read_queries(queries, denominator=denominator)
+    counts = read_histogram(histogram, matrix.shape[1], denominator)
     if counts.sum() == 0:
         raise InvalidValue("histogram", "no records", "at least one record to compare with")
-    errors = np.abs(release.value.answers(matrix) - matrix @ counts / counts.sum())
+    true = matrix @ counts / (counts.sum() * denominator)
+    errors = np.abs(release.value.answers(matrix, denominator) - true)
     try:
         low, high = release.interval(confidence=1 - failure)
         bound = float(np.max(high - low) / 2)
@@ -289,23 +376,25 @@ def evaluate_without_privacy(
     return MeasuredError(float(errors.max()), int(errors.argmax()), bound)
 
 
-def read_queries(queries: object, domain: int | None = None) -> np.ndarray:
-    """Return counting queries as an int64 matrix of zeros and ones, one row each."""
+def read_queries(queries: object, domain: int | None = None, denominator: int = 1) -> np.ndarray:
+    """Return counting queries as an int64 matrix of numbers up to the denominator."""
+    parts = _validate.integer("denominator", denominator, at_least=1, at_most=_LARGEST_DENOMINATOR)
     try:
         matrix = np.asarray(queries)
     except ValueError:
         matrix = np.empty(0)
     right = matrix.ndim == 2 and matrix.size > 0 and matrix.dtype.kind in "biu"
-    if not right or not np.all((matrix == 0) | (matrix == 1)):
-        raise InvalidValue("queries", queries, "a matrix of zeros and ones, queries x domain")
+    if not right or not np.all((matrix >= 0) & (matrix <= parts)):
+        numbers = "zeros and ones" if parts == 1 else f"integers from 0 to {parts}"
+        raise InvalidValue("queries", queries, f"a matrix of {numbers}, queries x domain")
     if domain is not None and matrix.shape[1] != domain:
         raise InvalidValue("queries", matrix.shape, f"a matrix with {domain} columns")
     return matrix.astype(np.int64)
 
 
-def read_histogram(histogram: object, domain: int) -> np.ndarray:
+def read_histogram(histogram: object, domain: int, denominator: int = 1) -> np.ndarray:
     """Return the private counts of a domain as int64, or raise without showing them."""
-    most = _LARGEST_TOTAL // domain
+    most = _LARGEST_TOTAL // denominator // domain
     expected = f"{domain} counts, integers from 0 to {most}"
     try:
         counts = np.asarray(histogram)
@@ -318,10 +407,13 @@ def read_histogram(histogram: object, domain: int) -> np.ndarray:
     return counts.astype(np.int64)
 
 
-def public_total(counts: np.ndarray, relation: Relation, public_size: int | None) -> int:
+def public_total(
+    counts: np.ndarray, relation: Relation, public_size: int | None, denominator: int = 1
+) -> int:
     """Return the public number of records: n under replace, the caller's N under add_remove."""
     if relation is Relation.ADD_REMOVE:
-        return _validate.integer("public_size", public_size, at_least=1, at_most=_LARGEST_TOTAL)
+        most = _LARGEST_TOTAL // denominator
+        return _validate.integer("public_size", public_size, at_least=1, at_most=most)
     if public_size is not None:
         raise InvalidValue("public_size", public_size, "None: n is public under replace")
     return int(counts.sum())
@@ -343,7 +435,7 @@ def _candidate(index: int, domain: int, size: int) -> tuple[int, ...]:
 
 
 def _error_bars(
-    released: SmallDatabase, matrix: np.ndarray, total: int, epsilon: float
+    released: SmallDatabase, matrix: np.ndarray, denominator: int, total: int, epsilon: float
 ) -> Callable[[float], Interval]:
     def bars(confidence: float) -> Interval:
         reach = error_bound(
@@ -354,7 +446,7 @@ def _error_bars(
             epsilon=epsilon,
             failure=1 - confidence,
         )
-        answers = released.answers(matrix)
+        answers = released.answers(matrix, denominator)
         return Interval(answers - reach, answers + reach)
 
     return bars
@@ -363,19 +455,25 @@ def _error_bars(
 @final
 @dataclass(frozen=True)
 class SyntheticDistribution:
-    """Released weights over the domain, and the noisy measurements that made them."""
+    """Released weights over the domain, and the noisy measurements that made them.
+
+    A measurement is the number of a query and its noisy sum over the records, in units of one
+    part of the denominator.
+    """
 
     weights: tuple[float, ...]
     measured: tuple[tuple[int, int], ...]
 
-    def answers(self, queries: object) -> np.ndarray:
-        """Return the fraction that satisfies each query; free."""
-        matrix = read_queries(queries, len(self.weights))
-        return np.asarray(matrix @ np.array(self.weights), dtype=np.float64)
+    def answers(self, queries: object, denominator: int = 1) -> np.ndarray:
+        """Return the mean of each query; free."""
+        matrix = read_queries(queries, len(self.weights), denominator)
+        return np.asarray(matrix @ np.array(self.weights) / denominator, dtype=np.float64)
 
 
-def multiplicative_weights_loss(*, rounds: int, epsilon: object, relation: Relation | str) -> Loss:
-    """Return T (Exponential(e) + DiscreteLaplace(1/e)), e = epsilon / (2 T), before a run.
+def multiplicative_weights_loss(
+    *, rounds: int, epsilon: object, relation: Relation | str, denominator: int = 1
+) -> Loss:
+    """Return T (Exponential(e) + DiscreteLaplace(d/e, d)), e = epsilon / (2 T), before a run.
 
     As a pure guarantee it sums to epsilon; at delta > 0 the accountants read less.
 
@@ -387,6 +485,8 @@ def multiplicative_weights_loss(*, rounds: int, epsilon: object, relation: Relat
         The pure epsilon of the whole run.
     relation : Relation or str
         What neighbours are.
+    denominator : int
+        d, what the integers of the queries are divided by.
 
     Returns
     -------
@@ -408,7 +508,8 @@ def multiplicative_weights_loss(*, rounds: int, epsilon: object, relation: Relat
     chosen = Relation.parse(relation)
     step = _step(count, epsilon)
     pick = Exponential(round_up("epsilon", epsilon, step), chosen)
-    return count * pick + count * DiscreteLaplace(_scale(step), 1, chosen)
+    parts = _validate.integer("denominator", denominator, at_least=1, at_most=_LARGEST_DENOMINATOR)
+    return count * pick + count * DiscreteLaplace(_scale(step / parts), parts, chosen)
 
 
 def multiplicative_weights(
@@ -419,6 +520,7 @@ def multiplicative_weights(
     epsilon: object,
     relation: Relation | str,
     public_size: int | None = None,
+    denominator: int = 1,
     replays: int = 10,
     source: Source | None = None,
     insecure_seed: int | None = None,
@@ -430,7 +532,7 @@ def multiplicative_weights(
     histogram : array of int
         How many records have each value of the domain; private.
     queries : array
-        A K x domain matrix of zeros and ones.
+        A K x domain matrix of integers from 0 to ``denominator``.
     rounds : int
         How many queries are measured.
     epsilon : number or str
@@ -439,6 +541,8 @@ def multiplicative_weights(
         What neighbours are.
     public_size : int, optional
         N under add_remove, where the number of records is private.
+    denominator : int
+        What the integers of the queries are divided by, at most 2^20; public.
     replays : int
         How often the measurements so far are gone through again in each round; free.
     source, insecure_seed : optional
@@ -456,12 +560,12 @@ def multiplicative_weights(
 
     Notes
     -----
-    **Guarantee.** The loss is ``rounds`` x (Exponential(e) + DiscreteLaplace(1/e)) with
-    e = epsilon / (2 rounds), so epsilon-DP (basic composition); the choice of a query and
-    its measurement depend on earlier ones only through their released results, and the
-    parameters of every step are fixed beforehand. Counts of 0/1 queries have sensitivity 1
-    under both relations; so has the score abs(count - synthetic count) of a query, on
-    integers (the synthetic count is public and rounded). The weights are post-processing.
+    **Guarantee.** The loss is ``rounds`` x (Exponential(e) + DiscreteLaplace(d/e, d)) with
+    d the denominator and e = epsilon / (2 rounds), so epsilon-DP (basic composition); the choice
+    of a query and its measurement depend on earlier ones only through their released results, and
+    the parameters of every step are fixed beforehand. Sums of numbers in [0, 1] have sensitivity 1
+    under both relations, which is d parts; so has the score abs(count - synthetic count) of a
+    query, on integers (the synthetic count is public and rounded). The weights are post-processing.
 
     Examples
     --------
@@ -476,13 +580,16 @@ def multiplicative_weights(
     >>> abs(float(out.value.answers([[1, 0, 0, 0]])[0]) - 0.7) < 0.1
     True
     """
-    loss = multiplicative_weights_loss(rounds=rounds, epsilon=epsilon, relation=relation)
+    loss = multiplicative_weights_loss(
+        rounds=rounds, epsilon=epsilon, relation=relation, denominator=denominator
+    )
     chosen = Relation.parse(relation)
     again = _validate.integer("replays", replays, at_least=1)
-    matrix = read_queries(queries)
-    counts = read_histogram(histogram, matrix.shape[1])
-    total = max(1, public_total(counts, chosen, public_size))
+    matrix = read_queries(queries, denominator=denominator)
+    counts = read_histogram(histogram, matrix.shape[1], denominator)
+    total = max(1, public_total(counts, chosen, public_size, denominator))
     step = _step(rounds, epsilon)
+    scale = _scale(step / denominator)
     bits = choose_source(source, insecure_seed)
     true = matrix @ counts
     weights = np.full(counts.size, 1.0 / counts.size)
@@ -491,10 +598,10 @@ def multiplicative_weights(
     for _ in range(rounds):
         synthetic = np.rint(matrix @ weights * total * _PARTS).astype(np.int64)
         scores = np.abs(_PARTS * true - synthetic)
-        picked = select(scores, rate=step / (2 * _PARTS), source=bits)
-        noisy = int(true[picked]) + discrete_laplace(scale_to_draw(_scale(step)), source=bits)
+        picked = select(scores, rate=step / (2 * _PARTS * denominator), source=bits)
+        noisy = int(true[picked]) + discrete_laplace(scale_to_draw(scale), source=bits)
         measured.append((picked, noisy))
-        weights = _move_weights(weights, matrix, measured, total, again)
+        weights = _move_weights(weights, matrix / denominator, measured, total * denominator, again)
         average += weights / rounds
     released = SyntheticDistribution(
         tuple(float(weight) for weight in average / average.sum()), tuple(measured)
@@ -503,6 +610,7 @@ def multiplicative_weights(
         "mechanism": "multiplicative_weights",
         "rounds": rounds,
         "queries": len(matrix),
+        **({"denominator": denominator} if denominator > 1 else {}),
         "epsilon_of_a_step": str(step),
         "relation": chosen.value,
         "public_size": total,

@@ -1,5 +1,19 @@
-"""Exact answers to stable questions: propose-test-release (Dwork and Lei 2009).
+"""Propose-test-release (Dwork and Lei 2009), and exact answers to stable questions with it.
 
+**In general.** Propose a ``bound`` on how far one changed record moves an answer, test with
+noise how many changes away the data are from data where that is wrong, and release the answer
+with noise for that bound, or refuse. dist(D) is an integer that (a) moves by at most one between
+neighbours and (b) is zero or less on both of two neighbours whose answers differ by more than
+the bound; the distance to the nearest data set with such a neighbour satisfies both.
+:func:`propose_test_release` does it for integers.
+
+*Guarantee:* that of the test below, (epsilon, delta'), composed with Laplace noise of sensitivity
+``bound``. Proof: if |f(D) - f(D')| <= bound, the outcome is computed from the noisy distance and
+the noisy answer, each of which hides which of the two it was. Otherwise both distances are at most
+0: anything but a refusal has probability at most delta' on either, and the refusals are within
+e^epsilon. Either case is dominated by the composition.
+
+**Bound 0: stability (M_stab).** No noise is needed for an answer that does not move.
 If an answer stays the same however a few records are changed, it can be released as it
 is. The mechanism tests with noise how many changes the answer withstands:
 
@@ -44,8 +58,9 @@ from discreet.mechanisms._intervals import (
     laplace_tail,
     threshold_above,
 )
-from discreet.mechanisms._release import Release
-from discreet.privacy import ApproxDP, Relation
+from discreet.mechanisms._noise import LaplaceNoise
+from discreet.mechanisms._release import Interval, Release
+from discreet.privacy import ApproxDP, Loss, Relation
 from discreet.randomness import Source, choose_source, discrete_laplace
 
 Data = TypeVar("Data")
@@ -73,8 +88,9 @@ class StableFunction(Generic[Data, Value]):
     """A function of the data together with its distance to instability.
 
     ``distance(data)`` is an integer as described on top of this module, counted in
-    changes of ``relation``; the caller vouches for it. Neither callable may raise an
-    error that depends on the records.
+    changes of ``relation``; the caller vouches for it. With a ``bound`` above 0 the answer
+    is an integer, and the distance is that to data where one change moves it by more. Neither
+    callable may raise an error that depends on the records.
 
     >>> larger = StableFunction(
     ...     value=lambda counts: int(counts[1] > counts[0]),
@@ -95,18 +111,22 @@ class StableFunction(Generic[Data, Value]):
         What neighbours are.
     name : str
         For the provenance.
+    bound : int
+        How far one change may move the answer where the distance is above 0.
     """
 
     value: Callable[[Data], Value]
     distance: Callable[[Data], int]
     relation: Relation | str
     name: str = "a function given by the caller"
+    bound: int = 0
 
     def __post_init__(self) -> None:
         for argument in ("value", "distance"):
             if not callable(getattr(self, argument)):
                 raise InvalidValue(argument, getattr(self, argument), "a function of the data")
         object.__setattr__(self, "relation", Relation.parse(self.relation))
+        _validate.integer("bound", self.bound, at_least=0, at_most=1 << 53)
 
     def evaluate(self, data: Data) -> tuple[Value, int]:
         """Return the answer and its distance, neither of which is private yet."""
@@ -228,22 +248,134 @@ def release_if_stable(
     test = stability_test(epsilon=epsilon, delta=delta)
     chosen = check_relation(function, relation)
     bits = choose_source(source, insecure_seed)
+    outcome = _test(data, function, test, bits)
+    provenance = _provenance("release_if_stable", function, test, bits)
+    return Release(outcome, ApproxDP(test.epsilon, test.delta, chosen), provenance)
+
+
+def propose_test_release(
+    data: Data,
+    function: StableFunction[Data, int],
+    *,
+    epsilon: object,
+    delta: object,
+    noise_epsilon: object,
+    relation: Relation | str = Relation.ADD_REMOVE,
+    source: Source | None = None,
+    insecure_seed: int | None = None,
+) -> Release[int | Fail]:
+    """Release an integer with noise for the function's ``bound``, or :data:`FAIL`.
+
+    Parameters
+    ----------
+    data : any
+        The private records, as the function takes them.
+    function : StableFunction
+        Whose answer is an integer, with the bound that is proposed.
+    epsilon, delta : number or str
+        What the test may cost, see :func:`stability_test`.
+    noise_epsilon : number or str
+        What the answer may cost: discrete Laplace noise of scale bound / noise_epsilon. With a
+        bound of 0 there is no noise and nothing more to pay: :func:`release_if_stable`.
+    relation : Relation or str
+        What neighbours are; the function must count in the same.
+    source, insecure_seed : optional
+        Where the bits come from (the operating system), or a seed for experiments.
+
+    Returns
+    -------
+    Release
+        The noisy answer, or FAIL. The loss is ApproxDP(epsilon, delta') + DiscreteLaplace, and
+        is spent in either case; ``interval`` is about the true answer, where there is one.
+
+    Raises
+    ------
+    RelationMismatch
+        If the function counts changes of another relation.
+    InvalidValue
+        If an argument cannot be used; an answer that is no integer is not shown.
+
+    Examples
+    --------
+    No two of these incomes are alike, so their median is not stable; but it takes thirty records
+    before one more can move it by more than 3000.
+
+    >>> incomes = list(range(20_000, 80_000, 100))
+    >>> middle = median(relation="replace", lower=0, upper=10**6, integer=True, bound=3000)
+    >>> middle.evaluate(incomes)
+    (49900, 30)
+    >>> out = propose_test_release(
+    ...     incomes,
+    ...     middle,
+    ...     epsilon=1,
+    ...     delta=1e-5,
+    ...     noise_epsilon=1,
+    ...     relation="replace",
+    ...     insecure_seed=1,
+    ... )
+    >>> abs(out.value - 49_900) < 30_000, out.loss.epsilon(delta=1e-5) <= 2
+    (True, True)
+    """
+    test = stability_test(epsilon=epsilon, delta=delta)
+    chosen = check_relation(function, relation, bounded=True)
+    reach = function.bound
+    noise = LaplaceNoise.read(
+        sensitivity=max(1, reach), epsilon=noise_epsilon, scale=None, relation=chosen
+    )
+    bits = choose_source(source, insecure_seed)
+    outcome = _test(data, function, test, bits, whole=True)
+    loss: Loss = ApproxDP(test.epsilon, test.delta, chosen)
+    provenance = _provenance("propose_test_release", function, test, bits)
+    if reach == 0:
+        return Release(outcome, loss, provenance)
+    provenance |= {"bound": reach, "noise_scale": noise.scale}
+    if outcome is FAIL:
+        return Release(FAIL, loss + noise.loss, provenance)
+    noisy = outcome + int(noise.draw(None, bits))
+
+    def bars(confidence: float) -> Interval:
+        t = noise.quantile(1.0 - confidence)
+        return Interval(noisy - t, noisy + t)
+
+    return Release(noisy, loss + noise.loss, provenance, bars)
+
+
+def _test(
+    data: Data,
+    function: StableFunction[Data, Value],
+    test: StabilityTest,
+    bits: Source,
+    *,
+    whole: bool = False,
+) -> Value | Fail:
+    """Return the true answer if its distance passes the test, else FAIL."""
     value, distance = function.evaluate(data)
+    if whole and (isinstance(value, bool) or not isinstance(value, int)):
+        raise withheld("value", "an integer from the function")
     noise = discrete_laplace(1 / test.epsilon, source=bits)
-    outcome = value if distance + noise >= test.threshold else FAIL
-    provenance: dict[str, Any] = {
-        "mechanism": "release_if_stable",
+    return value if distance + noise >= test.threshold else FAIL
+
+
+def _provenance(
+    mechanism: str, function: StableFunction[Any, Any], test: StabilityTest, bits: Source
+) -> dict[str, Any]:
+    return {
+        "mechanism": mechanism,
         "function": function.name,
-        "relation": chosen.value,
+        "relation": Relation.parse(function.relation).value,
         "threshold": test.threshold,
         "scale": str(1 / test.epsilon),
         **bits.provenance,
     }
-    return Release(outcome, ApproxDP(test.epsilon, test.delta, chosen), provenance)
 
 
-def check_relation(function: StableFunction[Any, Any], relation: Relation | str) -> Relation:
-    """Return the relation if the function's distance is counted in its changes."""
+def check_relation(
+    function: StableFunction[Any, Any], relation: Relation | str, *, bounded: bool = False
+) -> Relation:
+    """Return the relation if the function's distance is counted in its changes.
+
+    Only :func:`propose_test_release` takes a function that may move by its ``bound``.
+    """
     chosen = Relation.parse(relation)
     if not isinstance(function, StableFunction):
         raise InvalidValue("function", function, "a StableFunction")
@@ -252,7 +384,57 @@ def check_relation(function: StableFunction[Any, Any], relation: Relation | str)
             f"the distance of {function.name!r} counts changes under {function.relation!s}, "
             f"the release was asked for under {chosen!s}"
         )
+    if function.bound and not bounded:
+        expected = "0 where answers are released without noise: use propose_test_release"
+        raise InvalidValue("bound", function.bound, expected)
     return chosen
+
+
+@final
+class PrintedStableVector(NamedTuple):
+    """Noise scale and threshold of M_svec as a lecture prints them; not what is proved here."""
+
+    scale: float
+    threshold: float
+
+
+def printed_stable_vector(
+    *, fails: int, questions: int, epsilon: float, delta: float
+) -> PrintedStableVector:
+    """Return L = sqrt(32 Q ln(1/delta)) / epsilon and T = 2 L ln(2 m/delta), for comparison only.
+
+    Parameters
+    ----------
+    fails, questions : int
+        Q and m.
+    epsilon, delta : float
+        The budget of the whole run.
+
+    Returns
+    -------
+    PrintedStableVector
+        The printed numbers, with "... epsilon" read as "/ epsilon". All of delta pays for the
+        composition there and nothing is left for the stable answers. The run that is proved to be
+        (epsilon, delta)-DP gives half of delta to each: ``stable_vector_plan`` with
+        ``threshold="printed"`` has ln(2/delta) in L and a larger threshold.
+
+    Raises
+    ------
+    InvalidValue
+        If an argument is outside its range.
+
+    Examples
+    --------
+    >>> facts = {"questions": 10_000, "epsilon": 1, "delta": 1e-5}
+    >>> [round(printed_stable_vector(fails=q, **facts).threshold) for q in (1, 10)]
+    [822, 2600]
+    """
+    rounds = _validate.integer("fails", fails, at_least=1)
+    most = _validate.integer("questions", questions, at_least=1)
+    rate = _validate.real("epsilon", epsilon, above=0)
+    target = _validate.real("delta", delta, above=0, below=1)
+    scale = math.sqrt(32 * rounds * -math.log(target)) / rate
+    return PrintedStableVector(scale, 2 * scale * math.log(2 * most / target))
 
 
 # --- Functions whose distance is known exactly -----------------------------------------
@@ -399,6 +581,7 @@ def median(
     upper: float | None = None,
     default: float = 0,
     integer: bool = False,
+    bound: int = 0,
 ) -> StableFunction[Any, Any]:
     """Find the lower median of numbers: the one of rank ceil(n / 2).
 
@@ -414,6 +597,9 @@ def median(
     integer : bool
         Whether records are rounded down and the answer is an int (bounds needed); otherwise
         each record is read as a double by itself and the answer is a float.
+    bound : int
+        How far one record may move the median, for :func:`propose_test_release`; above 0 under
+        replace and for integers only.
 
     Returns
     -------
@@ -435,6 +621,11 @@ def median(
     and a larger one L + E - (ceil(n/2) - 1) or L + E - G + 1. A direction in which no value
     is left does not count; under add_remove n removals lead to the default.
 
+    With a bound b above 0 the distance is the least j - i - 1 over ranks i <= m <= j of the sorted
+    records, m = ceil(n/2), with x_j - x_i > b, where x_0 is ``lower`` and x_{n+1} is ``upper``:
+    after k changes the median can be moved, by one more, from x_i to x_j with j - i = k + 1 and no
+    further (Nissim, Raskhodnikova and Smith 2007).
+
     Examples
     --------
     >>> nines = median(relation="replace", lower=0, upper=9, integer=True)
@@ -443,6 +634,9 @@ def median(
     """
     chosen = Relation.parse(relation)
     whole = _validate.flag("integer", integer)
+    reach = _validate.integer("bound", bound, at_least=0, at_most=1 << 53)
+    if reach and (not whole or chosen is not Relation.REPLACE):
+        raise InvalidValue("bound", bound, "0 without integer=True and relation='replace'")
     low = -math.inf if lower is None else _validate.real("lower", lower)
     high = math.inf if upper is None else _validate.real("upper", upper)
     if not low < high:
@@ -471,6 +665,8 @@ def median(
 
     def distance(records: Any) -> int:
         doubles = read(records)
+        if reach:
+            return _distance_to_jump(np.sort(doubles), low, high, reach)
         v = middle(doubles)
         below, above = int(np.sum(doubles < v)), int(np.sum(doubles > v))
         n = doubles.size
@@ -490,7 +686,20 @@ def median(
         distance=distance,
         relation=chosen,
         name=f"median within [{low:g}, {high:g}]",
+        bound=reach,
     )
+
+
+def _distance_to_jump(ordered: np.ndarray, low: float, high: float, bound: int) -> int:
+    """Return how many changes are needed before one more moves the median by over ``bound``."""
+    n = ordered.size
+    padded = np.concatenate(([low], ordered, [high])).astype(np.int64)
+    middle = (n + 1) // 2
+    # The first rank at or beyond the middle whose value is too far from that of rank i.
+    i = np.arange(middle + 1)
+    j = np.searchsorted(padded, padded[: middle + 1] + bound, side="right")
+    found = j <= n + 1
+    return int((np.maximum(j, middle) - i - 1)[found].min(initial=n))
 
 
 def _doubles(records: Any, filler: float) -> np.ndarray:

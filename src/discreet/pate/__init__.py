@@ -1,4 +1,4 @@
-"""PATE: labels by a vote of teachers that never leave, and what the labels cost.
+"""PATE: label public rows by a noisy vote of private teachers, and account for the labels.
 
 - :class:`PATEClassifier` does all of it: disjoint parts, teachers, votes, a student to release.
 - :func:`train_student` does it for two files and a schema, charges a ledger and writes the student.

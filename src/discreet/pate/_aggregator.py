@@ -165,7 +165,7 @@ class VotingSession(SingleRun):
     def spent(self) -> Loss | None:
         """What the queries so far cost, data-independently; None before the first.
 
-        It guides whoever asks. The loss to report is ``loss``: a stream that is left when the
+        It guides the caller. The loss to report is ``loss``: a stream that is left when the
         answers say so has the cost of all that might have happened.
         """
         return self._spent(self._asked, self._answers)
@@ -430,6 +430,11 @@ class Aggregator(ABC):
     def reads_predictions(self) -> bool:
         """Whether sessions take a student's predictions."""
         return False
+
+    @property
+    def teachers_per_record(self) -> int:
+        """How many teachers a record may have: as many votes move with it and are paid for."""
+        return 1
 
     # --- plans and sessions ---------------------------------------------------------------
 

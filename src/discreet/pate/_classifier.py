@@ -338,11 +338,12 @@ class PATEClassifier(PrivateClassifier):
             teachers=plan.votes.aggregator.teachers,
             persons=persons,
             relation=plan.loss.relation,
+            cap=plan.votes.aggregator.teachers_per_record,
             key=fresh if ready.key is None else ready.key,
         )
         classes = plan.votes.aggregator.classes
         table = np.zeros((len(ready.rows), classes), dtype=np.int64)
-        table[ready.candidates] = ready.ensemble.votes(parts, clean, codes)
+        table[ready.candidates] = ready.ensemble.votes(parts, clean, codes, cap=parts.cap)
         session = plan.votes.open(source)
         self._ask(session, table, ready)
         del table

@@ -284,14 +284,14 @@ class SelectiveGNMax(Aggregator):
 
     def chances(self, votes: Counts, labels: Counts, expected: Counts | None = None) -> Chances:
         selection, answer = self.noises
-        tested = self._tested(votes, expected)
+        tested = self._counts_for_threshold(votes, expected)
         passed = special.ndtr((tested - float(self.level)) / float(selection))
         return Chances(passed, gnmax_accuracy(votes, labels, float(answer)))
 
     @classmethod
     def propose(cls, profile: VoteProfile) -> Prospect | None:
         """Search thresholds and the two noises on a grid."""
-        tested = cls._tested(profile.votes, profile.expected)
+        tested = cls._counts_for_threshold(profile.votes, profile.expected)
         n = profile.teachers
         mu_squared = gaussian_mu(profile.epsilon, profile.delta) ** 2
         tests = np.maximum(n * 2.0 ** np.arange(-5.0, 2.5, 0.5), 0.1)
@@ -331,7 +331,7 @@ class SelectiveGNMax(Aggregator):
 
     @staticmethod
     @abstractmethod
-    def _tested(votes: Counts, expected: Counts | None) -> Counts:
+    def _counts_for_threshold(votes: Counts, expected: Counts | None) -> Counts:
         """The count of every histogram that is compared with the threshold."""
 
     def _labels(self, tested: Counts, table: Counts, source: Source) -> list[int | None]:
@@ -360,12 +360,12 @@ class ConfidentGNMax(SelectiveGNMax):
     """
 
     @staticmethod
-    def _tested(votes: Counts, expected: Counts | None) -> Counts:
+    def _counts_for_threshold(votes: Counts, expected: Counts | None) -> Counts:
         del expected
         return np.asarray(votes.max(axis=1))
 
     def decide(self, table: Counts, predictions: Any, source: Source) -> Iterator[Outcome]:
-        for label in self._labels(self._tested(table, None), table, source):
+        for label in self._labels(self._counts_for_threshold(table, None), table, source):
             yield Outcome(label, label is not None)
 
 
@@ -410,7 +410,7 @@ class InteractiveGNMax(SelectiveGNMax):
         return None if profile.expected is None else super().propose(profile)
 
     @staticmethod
-    def _tested(votes: Counts, expected: Counts | None) -> Counts:
+    def _counts_for_threshold(votes: Counts, expected: Counts | None) -> Counts:
         if expected is None:
             raise InvalidValue("expected", None, "the votes that the student expects")
         return np.asarray((votes - expected).max(axis=1))
@@ -425,7 +425,7 @@ class InteractiveGNMax(SelectiveGNMax):
     def decide(self, table: Counts, predictions: Any, source: Source) -> Iterator[Outcome]:
         read = self._read(predictions)
         expected = np.stack([votes for _, votes in read])
-        labels = self._labels(self._tested(table, expected), table, source)
+        labels = self._labels(self._counts_for_threshold(table, expected), table, source)
         for label, (chances, _) in zip(labels, read, strict=True):
             yield Outcome(label, True) if label is not None else self._own(chances)
 

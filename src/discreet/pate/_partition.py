@@ -1,4 +1,4 @@
-"""Disjoint parts of private data, one for each teacher.
+"""Parts of private data, one for each teacher: disjoint, or with few teachers for each record.
 
 **Which teacher a record has.** Under ``add_remove`` it follows from the record alone: a keyed
 hash of its content, or of its person's name, with a secret key that is drawn once. Nothing else
@@ -11,6 +11,11 @@ records and not from their order.
 
 Under ``replace`` the number of records is public, and the teacher is a keyed hash of the
 record's position: a replaced record changes one teacher.
+
+**Teachers that share records.** With a ``cap`` above 1 each record has ``cap`` such hashes and
+goes to the teachers they name, at most ``cap``. A record that is added, removed or replaced then
+changes up to ``cap`` votes: the histogram moves by 2 cap in L1 and sqrt(2) cap in L2, where all of
+them leave one class for another. Only :class:`SampledVotes` pays for that.
 
 **What is public.** The number of teachers, the rule, and a commitment to the key (a hash, by
 which whoever holds the key can show later that it was used). How many records a teacher has is
@@ -55,6 +60,7 @@ class Partition:
     commitment: str
     _members: tuple[NDArray[np.int64], ...]
     _key: bytes
+    cap: int = 1
 
     def __repr__(self) -> str:
         return f"<Partition into {self.teachers} teachers by {self.unit}: private>"
@@ -84,7 +90,8 @@ class Partition:
             "teachers": self.teachers,
             "unit": self.unit,
             "rule": rule,
-            "disjoint": True,
+            "disjoint": self.cap == 1,
+            **({"teachers_per_record": self.cap} if self.cap > 1 else {}),
             "key_commitment": self.commitment,
         }
 
@@ -94,11 +101,12 @@ def partition_records(
     teachers: int,
     persons: Any = None,
     relation: Relation | str = Relation.ADD_REMOVE,
+    cap: int = 1,
     key: bytes | None = None,
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Partition:
-    """Assign every record to one teacher.
+    """Assign every record to one teacher, or to at most ``cap`` of them.
 
     ``columns`` are arrays of numbers with one entry, or one row, for each record: features and
     labels. With ``persons`` all rows of a person have the same teacher, however many they are,
@@ -117,13 +125,15 @@ def partition_records(
     Parameters
     ----------
     *columns
-        Arrays of records, by which equal ones are told.
+        Arrays of records, by which equal ones are recognised.
     teachers
         How many parts.
     persons
         Whose row each one is, if persons are protected.
     relation
         What the guarantee compares.
+    cap
+        How many teachers a record may have; above 1 only for :class:`SampledVotes`.
     key
         The secret key, drawn if it is not given.
     source, insecure_seed
@@ -140,25 +150,28 @@ def partition_records(
         If an argument is wrong.
     """
     count = _validate.integer("teachers", teachers, at_least=1, at_most=_MOST_TEACHERS)
+    most = _validate.integer("cap", cap, at_least=1, at_most=count)
     neighbours = Relation.parse(relation)
     tables = [_plain(column) for column in columns]
     if not tables or any(len(table) != len(tables[0]) for table in tables):
         raise InvalidValue("columns", f"{len(tables)} arrays", "arrays of one length")
     rows = len(tables[0])
     bits = choose_source(source, insecure_seed)
-    secret = draw_key(bits) if key is None else _checked_key(key)
+    secret = draw_key(bits) if key is None else _check_key(key)
     if neighbours is Relation.REPLACE:
         if persons is not None:
             raise InvalidValue("relation", "replace", "add_remove where records have persons")
-        return _by_position(count, rows, secret)
+        numbers = [position.to_bytes(_PLACE, "little") for position in range(rows)]
+        places = _places(numbers, count, most, secret)
+        return _make(places, np.arange(rows), count, "record", neighbours, secret)
     names = _digests(tables, secret)
     if persons is None:
-        places = _teacher_of_row(names, count, secret)
-        members = _group(places, np.lexsort((names[:, 1], names[:, 0])), count)
-        return _make(members, rows, count, "record", neighbours, secret)
-    who, places = _teacher_of_person(persons, rows, count, secret)
+        places = _teachers_of_row(names, count, most, secret)
+        order = np.lexsort((names[:, 1], names[:, 0]))
+        return _make(places, order, count, "record", neighbours, secret)
+    who, places = _teachers_of_person(persons, rows, count, most, secret)
     order = np.lexsort((names[:, 1], names[:, 0], who[:, 1], who[:, 0]))
-    return _make(_group(places, order, count), rows, count, "person", neighbours, secret)
+    return _make(places, order, count, "person", neighbours, secret)
 
 
 def draw_key(source: Source) -> bytes:
@@ -181,8 +194,8 @@ def keep_key(directory: Path, source: Source) -> bytes:
     return key
 
 
-def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int) -> None:
-    """Raise if any record has two teachers, or there is no such record.
+def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int, cap: int = 1) -> None:
+    """Raise if any record has more than ``cap`` teachers, or there is no such record.
 
     Run on what teachers are given: every guarantee rests on it.
 
@@ -196,16 +209,19 @@ def check_disjoint(members: Sequence[NDArray[np.int64]], *, rows: int) -> None:
         The rows of each teacher.
     rows
         How many rows there are.
+    cap
+        How many teachers a row may have.
 
     Raises
     ------
     InvalidValue
-        If a row is handed out twice, or does not exist.
+        If a row is handed out too often, or does not exist.
     """
     together = np.concatenate([np.asarray(part, dtype=np.int64) for part in members])
     inside = bool(np.all((together >= 0) & (together < rows)))
-    if not inside or np.unique(together).size != together.size:
-        raise InvalidValue("partition", "withheld", "every record in at most one part")
+    if not inside or np.bincount(together, minlength=1).max() > cap:
+        parts = "one part" if cap == 1 else f"{cap} parts"
+        raise InvalidValue("partition", "withheld", f"every record in at most {parts}")
 
 
 def shared_records(private: Any, public: Any) -> NDArray[np.bool_]:
@@ -243,7 +259,7 @@ def _plain(column: Any) -> NDArray[Any]:
     return array
 
 
-def _checked_key(key: object) -> bytes:
+def _check_key(key: object) -> bytes:
     if not isinstance(key, bytes) or len(key) != _KEY_BYTES:
         raise InvalidValue("key", "withheld", f"{_KEY_BYTES} secret bytes")
     return key
@@ -265,17 +281,22 @@ def _digests(tables: Sequence[NDArray[Any]], key: bytes) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(named), dtype="<u8").reshape(-1, 2)
 
 
-def _teacher_of_row(names: NDArray[np.uint64], teachers: int, key: bytes) -> NDArray[np.int64]:
-    """hash(content, k) for the k-th record of equal content."""
+def _teachers_of_row(
+    names: NDArray[np.uint64], teachers: int, cap: int, key: bytes
+) -> NDArray[np.int64]:
+    """hash(content, k) for the k-th record of equal content, ``cap`` rows of them."""
     order = np.lexsort((names[:, 1], names[:, 0]))
     listed = names[order]
     first = np.ones(len(listed), dtype=np.bool_)
     first[1:] = np.any(listed[1:] != listed[:-1], axis=1)
     starts = np.flatnonzero(first)
     ranks = np.arange(len(listed)) - np.repeat(starts, np.diff(np.append(starts, len(listed))))
-    places = np.empty(len(names), dtype=np.int64)
-    for at, name, rank in zip(order, listed, ranks, strict=True):
-        places[at] = _place(name.tobytes() + int(rank).to_bytes(8, "little"), teachers, key)
+    contents = [
+        name.tobytes() + int(rank).to_bytes(8, "little")
+        for name, rank in zip(listed, ranks, strict=True)
+    ]
+    places = np.empty((cap, len(names)), dtype=np.int64)
+    places[:, order] = _places(contents, teachers, cap, key)
     return places
 
 
@@ -295,24 +316,26 @@ def person_column(persons: Any, rows: int) -> NDArray[Any]:
     return column
 
 
-def _teacher_of_person(
-    persons: Any, rows: int, teachers: int, key: bytes
+def _teachers_of_person(
+    persons: Any, rows: int, teachers: int, cap: int, key: bytes
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     column = person_column(persons, rows)
     codes, texts = RawBatch({"persons": column}, column.size).texts("persons")
     if not texts:
-        return np.empty((0, 2), dtype=np.uint64), np.empty(0, dtype=np.int64)
+        return np.empty((0, 2), dtype=np.uint64), np.empty((cap, 0), dtype=np.int64)
     names = [
         hashlib.blake2b(text, digest_size=_NAME, key=key, person=b"name").digest() for text in texts
     ]
-    places = np.array(
-        [
-            _place(name, teachers, key) if text else -1
-            for name, text in zip(names, texts, strict=True)
-        ],
-        dtype=np.int64,
-    )
-    return np.frombuffer(b"".join(names), dtype="<u8").reshape(-1, 2)[codes], places[codes]
+    places = _places(names, teachers, cap, key)
+    places[:, [not text for text in texts]] = -1
+    return np.frombuffer(b"".join(names), dtype="<u8").reshape(-1, 2)[codes], places[:, codes]
+
+
+def _places(contents: Sequence[bytes], teachers: int, cap: int, key: bytes) -> NDArray[np.int64]:
+    """The teachers of each content, ``cap`` rows of keyed hashes; two may name one teacher."""
+    marks = [b"", *(b"again" + copy.to_bytes(_PLACE, "little") for copy in range(1, cap))]
+    places = [_place(content + mark, teachers, key) for mark in marks for content in contents]
+    return np.array(places, dtype=np.int64).reshape(cap, len(contents))
 
 
 def _place(content: bytes, teachers: int, key: bytes) -> int:
@@ -320,31 +343,26 @@ def _place(content: bytes, teachers: int, key: bytes) -> int:
     return int.from_bytes(digest, "little") % teachers
 
 
-def _by_position(teachers: int, rows: int, key: bytes) -> Partition:
-    numbers = (position.to_bytes(8, "little") for position in range(rows))
-    places = np.array([_place(number, teachers, key) for number in numbers], dtype=np.int64)
-    members = _group(places, np.arange(rows), teachers)
-    return _make(members, rows, teachers, "record", Relation.REPLACE, key)
-
-
 def _group(
     places: NDArray[np.int64], order: NDArray[np.int64], teachers: int
 ) -> tuple[NDArray[np.int64], ...]:
-    """The members of each teacher, in the given order; place -1 has no teacher."""
-    kept = order[places[order] >= 0]
-    by_teacher = kept[np.argsort(places[kept], kind="stable")]
-    ends = np.cumsum(np.bincount(places[kept], minlength=teachers))
-    return tuple(np.split(by_teacher, ends[:-1]))
+    """The members of each teacher, in the given order, each once; place -1 has no teacher."""
+    rows = len(order)
+    found = places[:, order] * rows + np.arange(rows)
+    by_teacher = np.unique(found[found >= 0])
+    ends = np.searchsorted(by_teacher, rows * np.arange(1, teachers))
+    return tuple(np.split(order[by_teacher % max(1, rows)], ends))
 
 
 def _make(
-    members: tuple[NDArray[np.int64], ...],
-    rows: int,
+    places: NDArray[np.int64],
+    order: NDArray[np.int64],
     teachers: int,
     unit: str,
     relation: Relation,
     key: bytes,
 ) -> Partition:
-    check_disjoint(members, rows=rows)
+    members, cap = _group(places, order, teachers), len(places)
+    check_disjoint(members, rows=len(order), cap=cap)
     commitment = hashlib.blake2b(key, digest_size=_NAME, person=b"commitment").hexdigest()
-    return Partition(teachers, unit, relation, commitment, members, key)
+    return Partition(teachers, unit, relation, commitment, members, key, cap)

@@ -1,4 +1,4 @@
-"""PATE by stability: the exact winner of the vote, where no few votes could change it.
+"""PATE by stability: release the exact winner where a few votes could not change it.
 
 **The distance.** Let a be the winner, ties to the lowest class, and g_j = votes_a - votes_j.
 Class j overtakes a when its votes exceed a's if j > a, or reach them if j < a: when the gap is
@@ -150,7 +150,8 @@ class StableVotes(StabilityVotes):
 class SampledVotes(StabilityVotes):
     """M_samp on votes: teachers may share records, each record in at most ``cap`` of them.
 
-    The lead of the first over the second moves by at most 2 cap, so that
+    :class:`PATEClassifier` trains such teachers: :func:`partition_records` gives each record to at
+    most ``cap`` of them. The lead of the first over the second moves by at most 2 cap, so that
     floor(lead / (2 cap)) - 1 is a distance. With disjoint teachers (``cap=1``)
     :class:`StableVotes` has the same loss and is never less often answered.
 
@@ -164,6 +165,10 @@ class SampledVotes(StabilityVotes):
     def __post_init__(self) -> None:
         super().__post_init__()
         _validate.integer("cap", self.cap, at_least=1, at_most=self.teachers)
+
+    @property
+    def teachers_per_record(self) -> int:
+        return self.cap
 
     def distance(self, counts: NDArray[np.int64]) -> int:
         return lead_distance(counts, cap=self.cap)

@@ -1,4 +1,4 @@
-"""Students: what learns from released labels and public data, and is itself released.
+"""Students: models that learn from released labels and public data, and are released.
 
 Everything here is post-processing of public data and released labels, and costs nothing: the choice
 of queries, the spreading of labels, and the student for tables.

@@ -1,4 +1,4 @@
-"""What happens inside a teacher: it learns from its part, answers, and tells nothing else.
+"""The work of one teacher: train on its own part and vote on the queries.
 
 What a teacher does depends on its part, its seed and public facts. Whatever goes wrong inside it
 stays inside: a teacher without records, one that raises or exits, and one whose answer is no
@@ -140,7 +140,7 @@ def train_and_vote(kind: Any, tasks: Sequence[TeacherTask]) -> list[NDArray[np.i
     results = [task.votes_without_training for task in tasks]
     left = [at for at, vote in enumerate(results) if vote is None]
     # Filters of warnings belong to the process: a thread that ends would show those of another.
-    with exclusive(), _without_warnings(), one_thread():
+    with exclusive(), warnings.catch_warnings(action="ignore"), one_thread():
         answers = _answers(kind, tasks, left)
     for at, answer in answers.items():
         results[at] = read_class_codes(answer, tasks[at])
@@ -218,7 +218,3 @@ def read_class_codes(answer: Any, task: TeacherTask) -> NDArray[np.int64] | None
     if bool(np.any(codes < 0)) or bool(np.any(codes >= task.classes)):
         return None
     return codes.astype(np.int64)
-
-
-def _without_warnings() -> AbstractContextManager[Any]:
-    return warnings.catch_warnings(action="ignore")

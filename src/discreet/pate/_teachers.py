@@ -57,6 +57,7 @@ def teacher_votes(
     *,
     teacher: Any,
     classes: int,
+    cap: int = 1,
     columns: Sequence[Any] | None = None,
     prepare: Prepare | None = None,
     n_jobs: int = 1,
@@ -84,6 +85,9 @@ def teacher_votes(
         Public rows to vote on.
     teacher, classes, columns, prepare, public
         The teachers, and what they see.
+    cap
+        How many votes of one record are paid for, that of :class:`SampledVotes`; a partition in
+        which records have more teachers is refused.
     n_jobs, cache, cache_key
         Processes; where votes are kept, under which text.
 
@@ -108,7 +112,7 @@ def teacher_votes(
         cache_key=cache_key,
         public=public,
     )
-    return ensemble.votes(partition, X, y)
+    return ensemble.votes(partition, X, y, cap=cap)
 
 
 @final
@@ -149,7 +153,7 @@ class TeacherEnsemble:
         files, name = None, ""
         if cache is not None:
             files = ArrayCache(cache)
-            described = describe(*map(_without_fit, kinds), prepare, cache_key=cache_key)
+            described = describe(*map(_copy_unfitted, kinds), prepare, cache_key=cache_key)
             name = fingerprint(described, *tried)
         asked = queries if prepare is None else prepare(queries)
         sets = _read_column_sets(columns, asked.shape[1])
@@ -160,10 +164,18 @@ class TeacherEnsemble:
         partition: Partition,
         X: NDArray[np.float64],  # noqa: N803
         y: NDArray[np.int64],
+        *,
+        cap: int = 1,
     ) -> NDArray[np.int64]:
         """Train all teachers and return the histogram of their votes on each query. PRIVATE."""
         from joblib import Parallel  # type: ignore[import-untyped]
 
+        most = _validate.integer("cap", cap, at_least=1)
+        if partition.cap > most:
+            expected = (
+                f"{partition.cap} or more, and SampledVotes(cap={partition.cap}) to pay for it"
+            )
+            raise InvalidValue("cap", most, expected)
         tasks = self._tasks(partition, X, y)
         votes: list[NDArray[np.int64] | None] = [None] * len(tasks)
         names = [self._file_name(place, task) for place, task in enumerate(tasks)]
@@ -186,7 +198,7 @@ class TeacherEnsemble:
         y: NDArray[np.int64],
     ) -> list[TeacherTask]:
         members = [partition.members(place) for place in range(partition.teachers)]
-        check_disjoint(members, rows=len(X))
+        check_disjoint(members, rows=len(X), cap=partition.cap)
         tasks = []
         for place, rows in enumerate(members):
             kept = rows[(y[rows] >= 0) & (y[rows] < self.classes)]
@@ -374,7 +386,7 @@ def _name_of(kind: Any) -> str:
     return str(getattr(kind, "__qualname__", type(kind).__qualname__))
 
 
-def _without_fit(kind: Any) -> Any:
+def _copy_unfitted(kind: Any) -> Any:
     """Return an estimator as it will be trained: nothing that it has learnt counts."""
     if not hasattr(kind, "get_params"):
         return kind

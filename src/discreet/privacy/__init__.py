@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from discreet.privacy._charges import plan_claim
     from discreet.privacy._correlation import Correlated, Strategy, choose_bands
+    from discreet.privacy._distributed import Skellam, SummedDiscreteGaussian
     from discreet.privacy._filters import FILTER_KINDS, Filter, Odometer
     from discreet.privacy._finite import FinitePair, RandomizedResponse, from_pair
     from discreet.privacy._imports import Imported, from_event, from_opacus
@@ -77,7 +78,9 @@ __all__ = [
     "Resolution",
     "SampledWithoutReplacement",
     "Shuffled",
+    "Skellam",
     "Strategy",
+    "SummedDiscreteGaussian",
     "calibrate",
     "choose_bands",
     "compose",
@@ -113,6 +116,8 @@ _LATER = {
     "BestOf": "_selection",
     "Exponential": "_selection",
     "Shuffled": "_shuffling",
+    "Skellam": "_distributed",
+    "SummedDiscreteGaussian": "_distributed",
     "FILTER_KINDS": "_filters",
     "Filter": "_filters",
     "Odometer": "_filters",

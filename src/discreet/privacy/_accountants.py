@@ -5,7 +5,7 @@
 ``advanced``  the same steps under advanced composition
 ``optimal``   the same steps, each worst-case, composed exactly (Kairouz, Oh, Viswanath 2015)
 ``zcdp``      zero-concentrated DP, summed, tight conversion
-``moments``   the moments accountant (Abadi et al. 2016): integer orders
+``moments``   the moments accountant (Abadi et al. 2016): real orders, Markov's bound
 ``rdp``       Renyi DP at real orders, tight conversion
 ``pld``       certified privacy-loss distributions
 ``best``      the smallest of those that apply

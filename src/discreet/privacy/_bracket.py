@@ -758,12 +758,12 @@ def single_epsilon(measure: Measure, target: float, *, is_upper: bool) -> float:
         q = np.cumsum((mass * np.exp(apart))[::-1])[::-1] * (1.0 - rounding)
     wanted = target - measure.infinite_end(is_upper=is_upper)
     known_number("masses", float(p[0]) + float(np.max(q)) + anchor)
-    # delta just at each loss, decreasing; the root lies below the first that is small enough.
-    with np.errstate(invalid="ignore"):
-        at = p - np.exp(loss - anchor) * q
-    index = min(int(np.sum(at > wanted)), len(loss) - 1)
-    if p[index] <= wanted or math.isinf(q[index]):
+    # delta(epsilon) is the largest p - e^epsilon q, so epsilon is the largest root of one of them.
+    with np.errstate(invalid="ignore", divide="ignore"):
+        roots = np.where(p > wanted, np.log((p - wanted) / q), -math.inf)
+    value = anchor + float(np.max(roots))
+    if value == -math.inf:
         return 0.0
-    value = known_number("losses", anchor + math.log((p[index] - wanted) / q[index]))
+    known_number("losses", value)
     margin = 1e-12 * (1.0 + abs(value))
     return max(0.0, value + margin if is_upper else value - margin)

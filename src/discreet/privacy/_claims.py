@@ -1,4 +1,4 @@
-"""What is only claimed of a release: pure, approximate, zero-concentrated and Renyi privacy."""
+"""Losses that are claimed rather than derived: pure, approximate, zero-concentrated and Renyi."""
 
 from __future__ import annotations
 

@@ -321,5 +321,8 @@ def _group_hull(loss: Grouped, negligible: float) -> Measure:
     top = _group_epsilon(loss, negligible)
     if not math.isfinite(top):
         return hull_of_profile(np.zeros(1), np.ones(1))
+    pure = loss.size * largest_loss(loss.base) * (1.0 + _PAD)
+    if pure <= 1.01 * top:
+        top = pure  # nothing is lost outright there
     grid = np.linspace(0.0, top, 97)
     return hull_of_profile(grid, np.array([_group_delta(loss, e) for e in grid]))

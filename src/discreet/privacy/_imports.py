@@ -1,4 +1,4 @@
-"""What other accountants wrote down, as losses: dp-accounting's events and Opacus' histories.
+"""Read the records of other accountants as losses: dp-accounting's events, Opacus' histories.
 
 Neither package is needed: events are read by the names of their classes and fields, histories are
 lists of numbers. What a description does not say is listed beside the loss as an assumption.

@@ -45,7 +45,7 @@ _ROUNDING = 1.0 + 1e-12
 class IndividualFilter:
     """A privacy budget for each of the records of a data set; see the module for the proof.
 
-    To whoever sees only the noisy answers they have the loss ``guarantee``, the budget but for
+    For anyone who sees only the noisy answers they have the loss ``guarantee``, the budget but for
     rounding, under add_remove. The masks and what a record has spent depend on the records: never
     show them, nor how many records still take part.
 

@@ -27,7 +27,14 @@ from discreet._json import read_json
 from discreet.errors import DiscreetError, NotApplicable, SchemaError
 
 # Each of them adds its losses to KINDS.
-from discreet.privacy import _allocation, _correlation, _laplace, _selection, _shuffling  # noqa: F401
+from discreet.privacy import (  # noqa: F401
+    _allocation,
+    _correlation,
+    _distributed,
+    _laplace,
+    _selection,
+    _shuffling,
+)
 from discreet.privacy._composition import Grouped, compose
 from discreet.privacy._finite import FinitePair, worst_order
 from discreet.privacy._gaussian import LARGEST_SAMPLED_MU

@@ -70,8 +70,8 @@ class Relation(StrEnum):
     mixed silently. A loss under ``add_remove`` becomes one under ``replace`` by
     ``loss.group(2, relation="replace")``, because a replacement is one removal and one addition.
     Gaussian noise of a curator under ``add_remove`` is declared ``zero_out`` by
-    ``loss.group(1, relation="zero_out")``. There is no way back. Only losses and filters know
-    ``zero_out``; mechanisms, plans and ledgers refuse it.
+    ``loss.group(1, relation="zero_out")``. There is no way back. Losses, filters, ledgers and
+    federated plans know ``zero_out``; mechanisms and the plans of a curator refuse it.
 
     >>> Relation.parse("replace")
     <Relation.REPLACE: 'replace'>

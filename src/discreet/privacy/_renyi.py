@@ -452,11 +452,14 @@ def rdp_epsilon(loss: Loss, delta: float) -> float:
         slack = _ROUNDING * found + 1e-15 * (failure - penalty)
         return found + penalty + failure + slack
 
+    return max(0.0, min(_least_over_orders(loss, objective), limit))
+
+
+def _least_over_orders(loss: Loss, objective: Callable[[Array], Array]) -> float:
+    """The least value over all orders, those at which the loss was stated included."""
     best = _minimum(objective)
     known = [order for order in loss.known_orders() if order > 1.0]
-    if known:
-        best = min(best, float(np.min(objective(np.array(known)))))
-    return max(0.0, min(best, limit))
+    return min(best, float(np.min(objective(np.array(known))))) if known else best
 
 
 def _minimum(objective: Callable[[Array], Array]) -> float:
@@ -491,15 +494,23 @@ def _minimum(objective: Callable[[Array], Array]) -> float:
         left, right = xs[max(index - 1, 0)], xs[min(index + 1, len(xs) - 1)]
         if not gain > 1e-7 * abs(best) and right - left < 0.05:
             break
-    return best
+    # Curves that are known at integer orders and joined by chords have their least value there.
+    order = 1.0 + math.exp(float(xs[index]))
+    whole = np.maximum(np.array([math.floor(order), math.ceil(order)], dtype=float), 2.0)
+    return min(best, float(np.min(objective(whole))))
 
 
 def moments_epsilon(loss: Loss, delta: float) -> float:
-    """The moments accountant (Abadi et al. 2016), at integer moments lambda >= 1.
+    """The moments accountant (Abadi et al. 2016), at every real moment lambda > 0.
 
     With alpha(lambda) = lambda D_(lambda + 1), the larger of both directions, epsilon is the
-    least (alpha(lambda) + ln(1/delta)) / lambda. Alpha is convex, so that is unimodal and the
-    best integer is found by bisecting brackets, however large it is.
+    least (alpha(lambda) + ln(1/delta)) / lambda. Alpha is convex, so that is unimodal, and lambda
+    is searched like the orders of :func:`rdp_epsilon`. Moments of integer order alone, as the
+    paper computes them, give more: 111.5 instead of 98 for a Gaussian of noise multiplier 0.1.
+
+    >>> from discreet.privacy import Gaussian
+    >>> 97.98 < moments_epsilon(Gaussian(noise_multiplier=0.1), 1e-5) < 97.99
+    True
     """
     delta = _validate.real("delta", delta, at_least=0, below=1)
     limit = largest_loss(loss)
@@ -507,29 +518,10 @@ def moments_epsilon(loss: Loss, delta: float) -> float:
         curve(loss, np.array([2.0]))
         return limit
 
-    def objective(moments: Array) -> Array:
-        found = curve(loss, moments + 1.0)
-        return (found - math.log(delta) / moments) * (1.0 + _ROUNDING)
+    def objective(orders: Array) -> Array:
+        return (curve(loss, orders) - math.log(delta) / (orders - 1.0)) * (1.0 + _ROUNDING)
 
-    grid = np.unique(np.floor(2.0 ** np.arange(0.0, 10.0, 0.5)))
-    values = objective(grid)
-    index = int(np.argmin(values))
-    while index == len(grid) - 1 and grid[-1] < _LARGEST_ORDER:
-        more = np.minimum(grid[-1] * np.array([2.0, 4.0, 8.0]), _LARGEST_ORDER)
-        grid = np.unique(np.concatenate((grid[-2:], more)))
-        values = objective(grid)
-        index = int(np.argmin(values))
-    best = float(values[index])
-    if grid[index] == _LARGEST_ORDER:
-        return max(0.0, min(best, limit))
-    left, right = grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]
-    while right - left > 2:
-        grid = np.unique(np.rint(np.linspace(left, right, 12)))
-        values = objective(grid)
-        index = int(np.argmin(values))
-        best = min(best, float(values[index]))
-        left, right = grid[max(index - 1, 0)], grid[min(index + 1, len(grid) - 1)]
-    return max(0.0, min(best, limit))
+    return max(0.0, min(_least_over_orders(loss, objective), limit))
 
 
 def zcdp_epsilon(loss: Loss, delta: float) -> float:

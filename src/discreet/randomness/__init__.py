@@ -8,6 +8,8 @@
   :func:`discrete_laplace`, :func:`discrete_gaussian` and :func:`select` have exactly the
   stated probabilities, for single draws and in bulk; they rest on the enclosures of
   :func:`exp_negative`.
+- :func:`poisson`, :func:`skellam` and :func:`laplace_share` draw noise that adds up, for sums to
+  which every participant brings a share.
 - :func:`laplace_on_grid` and :func:`gaussian_on_grid` add such noise to real
   numbers on a declared grid; :func:`sensitivity_on_grid` is what to charge for.
 - :class:`CorrelatedStream` makes Gaussian noise that is correlated over steps, with bounded memory,
@@ -48,6 +50,7 @@ from discreet.randomness._grid import (
 )
 from discreet.randomness._normals import NormalStream
 from discreet.randomness._race import Race, select
+from discreet.randomness._shares import laplace_share, poisson, skellam
 from discreet.randomness._sources import (
     InsecureSeededSource,
     KeyedSource,
@@ -80,7 +83,9 @@ __all__ = [
     "exp_negative",
     "gaussian_on_grid",
     "laplace_on_grid",
+    "laplace_share",
     "permutation",
+    "poisson",
     "read_integer",
     "read_integers",
     "read_real",
@@ -89,6 +94,7 @@ __all__ = [
     "round_to_grid",
     "select",
     "sensitivity_on_grid",
+    "skellam",
     "source",
     "to_fraction",
     "uniform_integers",

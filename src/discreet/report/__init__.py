@@ -50,6 +50,12 @@ from discreet.report._drawing import (
 )
 from discreet.report._fidelity_page import write_fidelity_page
 from discreet.report._local_page import deployment_rows, draw_deployments, local_page
+from discreet.report._mechanism_pictures import (
+    FractionComparison,
+    NoiseComparison,
+    draw_fractions,
+    draw_noise,
+)
 from discreet.report._membership_page import membership_page, strongest_attack
 from discreet.report._page import Page
 from discreet.report._publishing import (
@@ -71,7 +77,9 @@ __all__ = [
     "Attacked",
     "Check",
     "Comparison",
+    "FractionComparison",
     "InternalFacts",
+    "NoiseComparison",
     "Page",
     "Rechecked",
     "Utility",
@@ -89,7 +97,9 @@ __all__ = [
     "draw_deployments",
     "draw_explanation",
     "draw_flow",
+    "draw_fractions",
     "draw_history",
+    "draw_noise",
     "file_hashes",
     "find_signature",
     "internal_annex",

@@ -1,4 +1,4 @@
-"""The internal annex of a certificate: what attacks got, beside what the bound allows.
+"""The internal annex of a certificate: results of attacks beside what the bound allows.
 
 How well attacks do on real members, how good the model is on its training data, the twin without
 privacy, who is most exposed: each of them is a function of private records that no noise covers.
@@ -147,7 +147,7 @@ def annex_schema() -> dict[str, Any]:
 
 
 def within_guarantee(result: MembershipResult, loss: Loss) -> bool:
-    """Say whether a measured curve stays within the guarantee, as far as can be told.
+    """Say whether a measured curve stays within the guarantee, by confidence bounds.
 
     Every point of the curve is compared. It is a comparison, not a test with a known rate of false
     alarms: the exact bounds hold at all thresholds at once but with probability 1e-6 for
@@ -203,7 +203,7 @@ def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
         _curves(page, facts, loss)
         _figures(page, facts)
         if facts.exposed:
-            _exposed(page, facts)
+            _add_exposed_records(page, facts)
     page.heading("What these figures do not say").points(
         "A weak attack is no guarantee: a stronger one may come. Only the certificate bounds every "
         "attack.",
@@ -225,7 +225,7 @@ def annex_page(facts: InternalFacts, certificate: Mapping[str, Any]) -> Page:
 def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
     certified = [one for one in facts.attacked if one.private]
     held = all(within_guarantee(result, loss) for one in certified for result in one.results)
-    lines = [_found(one) for one in facts.attacked]
+    lines = [_format_finding(one) for one in facts.attacked]
     if not certified:
         page.finding(*lines)
         return
@@ -240,7 +240,7 @@ def _summary(page: Page, facts: InternalFacts, loss: Loss) -> None:
         page.headline("Attacks beyond the certificate", kind="bad", lines=lines)
 
 
-def _found(attacked: Attacked) -> str:
+def _format_finding(attacked: Attacked) -> str:
     best, sure = strongest_attack(attacked.results), quoted_confidence(attacked.results, 0.95)
     low, high = best.auc_interval(confidence=sure)
     area = f"{best.auc:.3f} ({interval(low, high, digits=3)})"
@@ -313,7 +313,7 @@ def _figures(page: Page, facts: InternalFacts) -> None:
     )
 
 
-def _exposed(page: Page, facts: InternalFacts) -> None:
+def _add_exposed_records(page: Page, facts: InternalFacts) -> None:
     page.heading("The most exposed records")
     page.warning("INTERNAL: this list names records of the training data.")
     for attacked in facts.attacked:

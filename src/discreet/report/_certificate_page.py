@@ -199,12 +199,12 @@ def _summary(page: Page, document: Mapping[str, Any]) -> None:
     if promise["epsilon"] is not None:
         page.picture(
             bounds_chart(promise["epsilon"], document["audits"]),
-            caption=f"{_where_epsilon_lies(document['audits'], broken=broken)} An audit whose "
+            caption=f"{_explain_bounds(document['audits'], broken=broken)} An audit whose "
             "ceiling does not pass the accountant's line cannot refute it.",
         )
 
 
-def _where_epsilon_lies(audits: Sequence[Mapping[str, Any]], *, broken: bool) -> str:
+def _explain_bounds(audits: Sequence[Mapping[str, Any]], *, broken: bool) -> str:
     if broken:
         return "What was claimed, and what the audits showed."
     if not audits:
@@ -325,7 +325,7 @@ def _audits(page: Page, audits: Sequence[Mapping[str, Any]]) -> None:
             ("it could have shown, at most", _down(audit["ceiling"])),
             ("claimed, at most", _up(audit["claimed_epsilon"])),
             ("confidence", format_level(audit["confidence"])),
-            ("evidence", _listed(audit["evidence"])),
+            ("evidence", _join_entries(audit["evidence"])),
         ]
         page.table((f"audit {at}", ""), rows)
         page.points(*(f"Assumes: {text}" for text in audit["assumptions"]))
@@ -435,7 +435,7 @@ def _value(value: object) -> str:
     return json.dumps(value).replace('"', "")
 
 
-def _listed(table: Mapping[str, Any]) -> str:
+def _join_entries(table: Mapping[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {_value(value)}" for name, value in table.items())
 
 

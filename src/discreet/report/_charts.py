@@ -216,7 +216,7 @@ def roc(
     handles, names = [], []
     for at, result in enumerate(results):
         colour = PALETTE[at % len(PALETTE)]
-        fpr, found = _sampled(result)
+        fpr, found = _sample_curve(result)
         shares = [proportion(int(k), result.roc.members, confidence=confidence) for k in found]
         low = [max(share.low, least / 10) for share in shares]
         high = [share.high for share in shares]
@@ -249,7 +249,7 @@ def _rate_axes(axes: Axes, x: float, y: float) -> None:
         set_limits(min(smallest, 0.1), 1.07)
 
 
-def _sampled(result: MembershipResult) -> tuple[list[float], NDArray[np.int64]]:
+def _sample_curve(result: MembershipResult) -> tuple[list[float], NDArray[np.int64]]:
     """Return rates on a logarithmic grid, and how many members are found at each at most."""
     total = result.roc.nonmembers
     wanted = np.unique(np.rint(np.geomspace(1, total, _POINTS)).astype(np.int64))

@@ -556,7 +556,7 @@ def strengths(done: TrainedTable) -> dict[str, float]:
         weights = fitted.layers_[0][0][:, :-1].T
         found = [float(np.linalg.norm(weights[part])) for part in _parts(fitted.schema)]
     else:
-        found = [_moved(fitted, part) for part in _parts(fitted.schema)]
+        found = [_strength_of(fitted, part) for part in _parts(fitted.schema)]
     order = np.argsort(-np.abs(found))
     return {columns[place]: found[place] for place in order}
 
@@ -573,7 +573,7 @@ def _parts(schema: Schema) -> list[slice]:
     return parts
 
 
-def _moved(fitted: Any, part: slice) -> float:
+def _strength_of(fitted: Any, part: slice) -> float:
     weights = fitted.coef_[:, part]
     sign = float(np.sign(weights[0, 0])) if weights.shape == (1, 1) else 1.0
     if fitted.moments_ is None:
@@ -694,9 +694,12 @@ def _lines(plan: Mapping[str, Any], relation: str) -> dict[str, str]:
         if key not in hidden and value is not None
     )
     number = "private" if relation == "add_remove" else "public"
+    apart = (
+        "disjoint" if parts.get("disjoint", True) else f"{parts['teachers_per_record']} a record"
+    )
     return {
         "private": f"private records\ntheir number is {number}",
-        "teachers": f"{teachers} teachers, disjoint\nby {parts['rule']}\n{_kinds(plan['teacher'])}",
+        "teachers": f"{teachers} teachers, {apart}\nby {parts['rule']}\n{_kinds(plan['teacher'])}",
         "aggregator": f"{name}\n{noise}",
         "labels": f"{asked} queries asked\n{answered} labels answered",
         "public": f"{public} public rows\nwithout labels",

@@ -1,4 +1,4 @@
-"""The page about a synthetic table: what was measured, beside what the model says of it.
+"""The page about a synthetic table: measured tables beside those of the model.
 
 Everything on it was paid for with the model: noisy tables, the size of their noise, and tables of
 the model. No private row is looked at again. Figures that need real rows are answers that were paid

@@ -1,4 +1,4 @@
-"""The page of a local collection: what came in, what it cost whom, and what trust would buy."""
+"""The page of a local collection: reports, their cost, and the error under other trust."""
 
 from __future__ import annotations
 

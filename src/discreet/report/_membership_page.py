@@ -117,7 +117,7 @@ def membership_page(
     _slices(page, best, class_names, sure, 1 if exposed else SMALLEST_SLICE)
     if exposed:
         _scores(page, best)
-        _exposed(page, best, exposed, class_names, sure)
+        _add_exposed_records(page, best, exposed, class_names, sure)
     page.heading("What these figures do not say").points(
         "A weak attack is no guarantee: a stronger one may come. Only a certificate of "
         "differential privacy bounds every attack.",
@@ -147,7 +147,7 @@ def strongest_attack(results: Sequence[MembershipResult]) -> MembershipResult:
     MembershipResult
         The one to quote.
     """
-    marked = _marked(results)
+    marked = _find_strongest(results)
     if marked is not None:
         return marked
 
@@ -163,14 +163,14 @@ def quoted_confidence(results: Sequence[MembershipResult], confidence: float) ->
 
     An attack that was picked in hindsight is one of several whose intervals must all hold.
     """
-    if _marked(results) is not None:
+    if _find_strongest(results) is not None:
         return confidence
     return 1 - (1 - confidence) / len(results)
 
 
 def how_chosen(results: Sequence[MembershipResult], confidence: float) -> str:
     """Say by what the quoted attack was chosen."""
-    marked, best = _marked(results), strongest_attack(results).attack
+    marked, best = _find_strongest(results), strongest_attack(results).attack
     if marked is not None:
         return f"{best} was chosen as the strongest on {marked.metadata['strongest_on']}."
     if len(results) == 1:
@@ -181,7 +181,7 @@ def how_chosen(results: Sequence[MembershipResult], confidence: float) -> str:
     )
 
 
-def _marked(results: Sequence[MembershipResult]) -> MembershipResult | None:
+def _find_strongest(results: Sequence[MembershipResult]) -> MembershipResult | None:
     return next((one for one in results if "strongest_on" in one.metadata), None)
 
 
@@ -253,7 +253,10 @@ def _curve(
     page.table(
         ("wrongly accused (FPR)", *(f"found by {result.attack}" for result in results)),
         [
-            [format_level(rate), *(_found_at(result, rate, confidence) for result in results)]
+            [
+                format_level(rate),
+                *(_format_found_share(result, rate, confidence) for result in results),
+            ]
             for rate in _CURVE
         ],
         numeric=[True] * (1 + len(results)),
@@ -263,7 +266,7 @@ def _curve(
         _compare(page, results, loss)
 
 
-def _found_at(result: MembershipResult, rate: float, confidence: float) -> str:
+def _format_found_share(result: MembershipResult, rate: float, confidence: float) -> str:
     if rate < result.roc.smallest_fpr:
         return "too few non-members"
     return format_proportion(result.tpr_at(rate, confidence=confidence))
@@ -401,7 +404,7 @@ def _scores(page: Page, result: MembershipResult) -> None:
     )
 
 
-def _exposed(
+def _add_exposed_records(
     page: Page,
     result: MembershipResult,
     count: int,

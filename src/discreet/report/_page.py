@@ -249,11 +249,11 @@ class Page:
             f'<div class="mark {kind}"><strong>{mark}</strong> {sentence}</div>'
             f"<h1>{escape(self.title)}</h1>"
             + "\n".join(self._parts)
-            + f"<footer>Written by Discreet {escape(__version__)}{self._drawn_by()}.</footer>"
+            + f"<footer>Written by Discreet {escape(__version__)}{self._name_drawer()}.</footer>"
             + f"</main>{self._document}</body></html>\n"
         )
 
-    def _drawn_by(self) -> str:
+    def _name_drawer(self) -> str:
         if not self._pictures:
             return ""
         import matplotlib as mpl

@@ -124,7 +124,7 @@ def model_files(directory: str | Path) -> list[str]:
     """Return the files that learners write to be released, and no others.
 
     A directory in which a run was checkpointed, or in which somebody keeps records, holds files
-    that nobody has paid for.
+    that was not paid for.
 
     Parameters
     ----------

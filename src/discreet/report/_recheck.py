@@ -107,12 +107,12 @@ def _document(document: object, name: str, kind: str) -> Iterator[Rechecked]:
         elif form == ("discreet.dpsgd.certificate", 1):
             yield _network(_claim(document, name, kind))
         elif form == ("discreet.certificate", 1) and document["part"] == "public":
-            yield from _published(document, name)
+            yield from _check_published(document, name)
     except (KeyError, TypeError, ValueError, DiscreetError) as error:
         yield Rechecked(name, kind, "not checked", f"cannot be read: {error}")
 
 
-def _published(document: Mapping[str, Any], name: str) -> Iterator[Rechecked]:
+def _check_published(document: Mapping[str, Any], name: str) -> Iterator[Rechecked]:
     whole = _claim(document["guarantee"], name, "certificate")
     yield _network(whole) if document["released"]["learner"] == "DP-SGD" else whole
     for answer in document["answers"]:

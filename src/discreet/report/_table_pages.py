@@ -1,4 +1,4 @@
-"""Pages about tables: who stands alone in one, and who is found again in another."""
+"""Pages about tables: the anonymity of one, and the linkage of two."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def anonymity_page(
 def _findings(profile: AnonymityProfile) -> list[str]:
     alone = (
         f"{format_percent(profile.unique_share)} of the rows ({format_count(profile.unique_rows)} "
-        f"of {format_count(profile.rows)}) are the only one with their {_listed(profile.columns)}."
+        f"of {format_count(profile.rows)}) are the only one with their {_join(profile.columns)}."
     )
     known = (
         "Somebody who knows these columns of everybody in the table re-identifies "
@@ -201,7 +201,7 @@ def _step(profile: AnonymityProfile) -> str:
     return ", ".join(profile.generalisations) if profile.generalisations else "as it is"
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _join(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

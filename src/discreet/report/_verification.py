@@ -1,4 +1,4 @@
-"""Checking a certificate: what it says is held against what it rests on.
+"""Verify a certificate: compute what it states again from the ledger, the files and the counts.
 
 What a certificate says is either a function of its loss, its audits and its plan, which are
 computed again, or it was recorded by the ledger when the run ended and when the certificate was
@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from discreet import __version__
+from discreet import __version__, federated
 from discreet._dsse import is_envelope
 from discreet._json import digest_of, read_json
 from discreet._rounding import at_most
@@ -128,7 +128,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
             run_check("the audits say what their counts say", lambda: audit_faults(document)),
         ]
     if old:
-        checks += _written_by_0_1(found, document, checks)
+        checks += _check_0_1(found, document, checks)
     else:
         checks.append(run_check("no warning was left out", lambda: _warnings(document)))
     if is_local(document):
@@ -136,7 +136,7 @@ def verify_certificate(path: str | Path, *, ledger: Ledger | None = None) -> lis
     else:
         checks += _plan(document, ledger)
         checks += _receipts(document, ledger)
-        checks += _recorded(document, ledger)
+        checks += _check_records(document, ledger)
         checks += _model(document, place.parent, old=old)
     checks += _files(document, place.parent)
     if is_page(place):
@@ -360,7 +360,7 @@ def _plan(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     except UNREADABLE as error:
         checks = [Check(what, False, f"cannot be computed: {error}")]
     else:
-        checks = [run_check(what, partial(_covered, document, whole))]
+        checks = [run_check(what, partial(_check_coverage, document, whole))]
     if cost is not None:
         asked = partial(_schema_cost, document, cost)
         checks.append(run_check("what the schema cost was paid", asked))
@@ -380,13 +380,15 @@ def _planned_loss(facts: Certificate) -> Loss:
         from discreet.curator import certified_loss
 
         return certified_loss(facts)
+    if facts.learner in federated.LEARNERS:
+        return federated.certified_loss(facts)
     if facts.learner.startswith("local "):
         raise SchemaError("a local collection has no model, no ledger and no answers")
     loss: Loss = read_plan(facts).loss
     return loss
 
 
-def _covered(document: Mapping[str, Any], whole: Loss) -> Iterator[str]:
+def _check_coverage(document: Mapping[str, Any], whole: Loss) -> Iterator[str]:
     facts = facts_alone(document)
     facts.check_covers(whole)
     # Beliefs and rates are read off the whole loss, not off one delta. The plan of the best of
@@ -431,7 +433,7 @@ def _plan_of_dpsgd(document: Mapping[str, Any]) -> Iterator[str]:
     yield from plan_problems(facts_alone(document))
 
 
-def _written_by_0_1(
+def _check_0_1(
     found: Mapping[str, Any], document: Mapping[str, Any], earlier: Sequence[Check]
 ) -> list[Check]:
     """What 0.1 wrote and may have got wrong; docs/pitfalls.md tells what to compute again."""
@@ -491,7 +493,7 @@ def _reason(part: Mapping[str, Any]) -> str | None:
 
 
 def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
-    parts = [("the model", _charged_part(document))]
+    parts = [("the model", _part_of_charge(document))]
     parts += [(repr(one["question"]), one) for one in document.get("answers", ())]
     by_entry: dict[str, list[Mapping[str, Any]]] = {}
     for _, part in parts:
@@ -513,11 +515,11 @@ def _receipts(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
         checks.append(Check("the entries are on the chain", None, _NO_LEDGER))
     elif paid and ledger is not None:
         checks.append(run_check("the entries are on the chain", partial(_on_chain, ledger, paid)))
-        checks += _restored(ledger, {str(receipt["entry"]["dataset"]) for receipt in paid})
+        checks += _check_restored(ledger, {str(receipt["entry"]["dataset"]) for receipt in paid})
     return checks
 
 
-def _restored(ledger: Ledger, datasets: set[str]) -> Iterator[Check]:
+def _check_restored(ledger: Ledger, datasets: set[str]) -> Iterator[Check]:
     """Say of which datasets the ledger states that it is a restored backup."""
     for name in sorted(datasets & set(ledger.datasets())):
         entries = ", ".join(map(str, ledger.show(name).restored))
@@ -526,7 +528,7 @@ def _restored(ledger: Ledger, datasets: set[str]) -> Iterator[Check]:
             yield Check(f"{name}: every charge is on record", None, text)
 
 
-def _charged_part(document: Mapping[str, Any]) -> Mapping[str, Any]:
+def _part_of_charge(document: Mapping[str, Any]) -> Mapping[str, Any]:
     """The model with the loss that its own charge is for: earlier plans had charges of theirs."""
     if document["learner"] != "DP-SGD" or not document["run"].get("earlier_plans"):
         return document
@@ -558,7 +560,7 @@ def _covers(receipt: Mapping[str, Any], parts: Sequence[Mapping[str, Any]]) -> I
         yield f"the entry charged {charged!r}, the certificate claims {claimed!r}"
 
 
-def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
+def _check_records(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]:
     """What the ledger recorded when the run ended, and when its certificate was published."""
     receipt = document["receipt"]
     if receipt is None:
@@ -576,7 +578,7 @@ def _recorded(document: Mapping[str, Any], ledger: Ledger | None) -> list[Check]
     except (DiscreetError, KeyError) as error:
         return [unit, *(Check(name, False, f"cannot be read: {error}") for name in names)]
     results = [one["content"]["result"] for one in later if one["kind"] == "outcome"]
-    checks = [unit, _run_recorded(names[0], document, results)]
+    checks = [unit, _check_run_record(names[0], document, results)]
     if _is_answer(document):
         checks[1] = run_check(names[0], partial(_answer_faults, document, ledger))
     if len(names) > 1:
@@ -606,7 +608,7 @@ def _unit(document: Mapping[str, Any], ledger: Ledger) -> Iterator[str]:
         yield f"the ledger speaks of another: expected {error.expected}"
 
 
-def _run_recorded(what: str, document: Mapping[str, Any], results: Sequence[object]) -> Check:
+def _check_run_record(what: str, document: Mapping[str, Any], results: Sequence[object]) -> Check:
     result = results[0] if results else None
     if not isinstance(result, dict) or "model_digest" not in result:
         return Check(what, None, "it holds nothing about what came of the charge")
@@ -745,12 +747,13 @@ def _page(document: Mapping[str, Any], text: str) -> Check:
         return Check(what, True)
     if document.get("written_by") != _HERE:
         return Check(what, None, f"it was written by {document.get('written_by')}")
-    if without_pictures(drawn) == without_pictures(text) and _drawn_by(drawn) != _drawn_by(text):
-        pictures = f"its pictures were drawn by {_drawn_by(text)}; here is {_drawn_by(drawn)}"
+    theirs, ours = _drawing_version(text), _drawing_version(drawn)
+    if without_pictures(drawn) == without_pictures(text) and theirs != ours:
+        pictures = f"its pictures were drawn by {theirs}; here is {ours}"
         return Check(what, None, f"all but the pictures is right; {pictures}")
     return Check(what, False, wrong)
 
 
-def _drawn_by(page: str) -> str:
+def _drawing_version(page: str) -> str:
     found = re.search(r", pictures by ([^<]*)\.</footer>", page)
     return "nothing" if found is None else found[1]

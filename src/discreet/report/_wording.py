@@ -1,4 +1,4 @@
-"""Numbers in words that do not promise more than the numbers do."""
+"""Format numbers so that the text never promises more than the number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of each column: fine ones from public facts, groups of them from noisy counts.
+"""Divide columns into cells: fine cells from public facts, groups of them from noisy counts.
 
 Fine cells are fixed by the schema alone: each label, each whole number of a short interval, and for
 longer intervals a grid that is finer near both ends, on which the bounds and zero stand alone

@@ -1,4 +1,4 @@
-"""What no row may have, by public knowledge: pairs of values, and ``a > b`` where ``a <= b``.
+"""Public constraints on rows: forbidden pairs of values, and orders ``a <= b``.
 
 A value of a forbidden pair keeps a group of its own, so the pair is one cell of the model; its
 probability is 0, and no synthetic row has it.

@@ -1,4 +1,4 @@
-"""How good a classifier of synthetic rows is on real ones: an internal figure, or one paid for."""
+"""Test a classifier of synthetic rows on real ones: an internal figure, or a private release."""
 
 from __future__ import annotations
 

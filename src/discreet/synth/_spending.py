@@ -1,4 +1,4 @@
-"""What the methods cost: Gaussian noise, exact choices, and categories that were left open.
+"""The cost of the methods: Gaussian noise, exact choices, and categories that were left open.
 
 - ``oneshot``: Gaussian noise only (:class:`GaussianBudget`).
 - ``mst``: Gaussian noise and d - 1 exponential mechanisms (:class:`SpanningBudget`), whose losses

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 
+from discreet import _files
 from discreet.errors import AlreadyCharged, InvalidValue, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import Private, ResumeRefused, Trainer
-from discreet.learn.dpsgd import _run_directory as run_directory
 from discreet.learn.dpsgd._certificate import plan_of
 from discreet.learn.dpsgd._checkpoint import (
     pack_optimizer,
@@ -256,8 +256,8 @@ def test_a_run_that_is_in_use(tmp_path):
     if child == 0:
         code = 1
         try:
-            run_directory._IN_USE.clear()
-            run_directory._lock(tmp_path.resolve())
+            _files._IN_USE.clear()
+            _files.hold_directory(tmp_path)
         except ResumeRefused as error:
             code = 42 if "by another process" in str(error) else 2
         finally:

@@ -206,3 +206,33 @@ def test_what_has_no_substitute_is_refused():
         fix(nn.Sequential(nn.LazyBatchNorm1d()))
     with pytest.raises(InvalidValue):
         fix("model")
+
+
+class NormAct(nn.BatchNorm2d):
+    """As packages write it: batch normalisation, then what is inside."""
+
+    def __init__(self, channels: int, *, scaled: float = 1.0) -> None:
+        super().__init__(channels)
+        self.drop, self.act, self.scaled = nn.Identity(), nn.SiLU(), scaled
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002  # torch's name
+        return self.act(self.drop(super().forward(input))) * self.scaled
+
+
+@pytest.mark.parametrize("batch_norm", ["group", "frozen"])
+def test_a_batch_norm_that_hands_on_to_its_children_is_replaced(batch_norm):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), NormAct(8))
+    fixed = fix(model, batch_norm=batch_norm)
+    assert not fixed.left
+    x = torch.linspace(-1, 1, 2 * 3 * 36).reshape(2, 3, 6, 6)
+    inner = fixed.model[0](x)
+    plain = nn.functional.group_norm(inner, 2, eps=1e-5) if batch_norm == "group" else inner
+    expected = nn.functional.silu(plain)
+    torch.testing.assert_close(fixed.model(x), expected, atol=1e-4, rtol=1e-4)
+    names = [name for name in model.state_dict() if "running" not in name and "batches" not in name]
+    assert set(names) <= set(fixed.model.state_dict())
+
+
+def test_one_that_does_more_is_left_alone():
+    fixed = fix(nn.Sequential(NormAct(8, scaled=2.0)))
+    assert "its children in order" in fixed.explain()

@@ -47,15 +47,18 @@ BOTH = pytest.mark.parametrize(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["logistic", "hinge"])
-def test_it_classifies_at_epsilon_one(loss):
+# Slopes of the squared hinge are up to radius + 1, so it needs more noise than the others.
+@pytest.mark.parametrize(
+    ("loss", "floor"), [("logistic", 0.88), ("hinge", 0.88), ("squared_hinge", 0.84)]
+)
+def test_it_classifies_at_epsilon_one(loss, floor):
     X, y = load_breast_cancer(return_X_y=True)
     scaled = (X[:, [0, 1, 7, 27]] / [15.0, 20.0, 0.05, 0.12]) - 1.0
     model = PrivateProjectedSGDClassifier(
         loss=loss, epsilon=1.0, classes=[0, 1], feature_norm=1.5, insecure_seed=2
     ).fit(scaled, y)
     assert model.plan_.steps == len(y) ** 2
-    assert model.score(scaled, y) > 0.88
+    assert model.score(scaled, y) > floor
     assert 0.99 < model.certificate_.epsilon <= 1.0
     assert model.certificate_.relation == "replace"
     assert "INSECURE" in model.certificate_.randomness["randomness"]
@@ -122,7 +125,7 @@ cell = st.floats(allow_nan=True, allow_infinity=True)
 @given(
     st.lists(st.lists(cell, min_size=3, max_size=3), min_size=1, max_size=4),
     st.lists(cell, min_size=4, max_size=4),
-    st.sampled_from(["huber", "squared", "logistic", "hinge"]),
+    st.sampled_from(["huber", "squared", "logistic", "hinge", "squared_hinge"]),
     st.booleans(),
 )
 def test_gradients_are_bounded_whatever_the_data_is(rows, answers, name, intercept):

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.errors import InvalidValue
-from discreet.learn.projected_sgd import Hinge, Huber, Logistic, Squared
+from discreet.learn.projected_sgd import Hinge, Huber, Logistic, Squared, SquaredHinge
 
-LOSSES = [Logistic(), Hinge(), Huber(0.7), Huber(3.0), Squared()]
+LOSSES = [Logistic(), Hinge(), Huber(0.7), Huber(3.0), Squared(), SquaredHinge()]
 scores = st.floats(-30.0, 30.0)
 signs = st.sampled_from([-1.0, 1.0])
 shares = st.floats(-1.0, 1.0)
@@ -57,6 +57,7 @@ def test_the_slope_bound_holds_and_bounds_differences(loss, first, second, sign,
         (Hinge(), -30.0, 1.0),
         (Huber(0.7), 30.0, -1.0),
         (Squared(), 30.0, -1.0),
+        (SquaredHinge(), -30.0, 1.0),
     ],
     ids=repr,
 )
@@ -72,8 +73,9 @@ def test_the_logistic_slope_is_exact_far_out():
     assert Logistic().slope(0.0, -1.0) == 0.5
 
 
-def test_the_squared_loss_needs_a_bounded_set():
-    with pytest.raises(InvalidValue, match="bounded set"):
-        Squared().slope_bound(score_bound=math.inf, target_bound=1.0)
+def test_the_squared_losses_need_a_bounded_set():
+    for loss in (Squared(), SquaredHinge()):
+        with pytest.raises(InvalidValue, match="bounded set"):
+            loss.slope_bound(score_bound=math.inf, target_bound=1.0)
     with pytest.raises(InvalidValue, match="threshold"):
         Huber(0.0)

@@ -99,6 +99,21 @@ def test_bounds_fall_with_steps():
         assert values == sorted(values, reverse=True)
 
 
+def test_at_a_given_epsilon_the_bound_does_not_fall_for_ever():
+    """S22: more steps need more noise, so that a logarithm of T stays (lecture 001)."""
+    counts = (50, 5_000, 50_000, 500_000, 5_000_000)
+    plans = [made(steps=count) for count in counts]
+    bounds = [plan.excess_risk_bound() for plan in plans]
+    assert bounds[0] > bounds[1] > bounds[2] < bounds[3] < bounds[4]
+    # Planted: with the noise of the first plan the bound would fall all the way.
+    facts = {"diameter": 2.0, "gradient": plans[0].gradient, "step": plans[0].step}
+    wrong = [last_iterate_bound(**facts, steps=count) for count in counts]
+    assert wrong == sorted(wrong, reverse=True)
+    # The constant that a lecture prints, D G ln(T) / sqrt(T), is less than half of what is proved.
+    for plan, bound in zip(plans, bounds, strict=True):
+        assert 2.0 * plan.gradient * math.log(plan.steps) / math.sqrt(plan.steps) < 0.5 * bound
+
+
 def test_the_bound_is_refused_under_clipping():
     with pytest.raises(NotApplicable, match="does not survive clipping"):
         made(clipped=True).excess_risk_bound()

@@ -16,6 +16,7 @@ from discreet.learn.projected_sgd import (
     SgdPlan,
     Simplex,
     Squared,
+    SquaredHinge,
     excess_risk_without_privacy,
     train,
 )
@@ -25,7 +26,7 @@ RNG = np.random.default_rng(2)
 ROWS = RNG.normal(size=(60, 3))
 ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)
 SIGNS = np.where(ROWS @ [1.0, -2.0, 0.5] + RNG.normal(0, 0.5, 60) > 0, 1.0, -1.0)
-LOSSES = [Logistic(), Hinge(), Huber(0.4), Squared()]
+LOSSES = [Logistic(), Hinge(), Huber(0.4), Squared(), SquaredHinge()]
 REGIONS = [L2Ball(2.0), Box(-1.0, 1.5), Simplex(2.0)]
 
 
@@ -97,6 +98,7 @@ def test_records_that_count_for_nothing_have_no_risk():
         (Hinge(), Box(-1.0, 1.5)),
         (Huber(0.4), Simplex(2.0)),
         (Squared(), L2Ball(2.0)),
+        (SquaredHinge(), L2Ball(2.0)),
     ],
     ids=lambda thing: getattr(thing, "name", ""),
 )

@@ -19,6 +19,7 @@ from discreet.learn.projected_sgd import (
     SgdPlan,
     Simplex,
     Squared,
+    SquaredHinge,
     _steps,
     train,
 )
@@ -32,7 +33,7 @@ ROWS /= np.linalg.norm(ROWS, axis=1, keepdims=True)
 SIGNS = np.where(ROWS @ np.arange(1.0, D + 1) > 0, 1.0, -1.0)
 SIGNS[3] = math.nan
 REGIONS = [L2Ball(0.8), Box(-0.3, 0.5), Simplex(0.9)]
-LOSSES = [Logistic(), Hinge(), Huber(0.4), Squared()]
+LOSSES = [Logistic(), Hinge(), Huber(0.4), Squared(), SquaredHinge()]
 
 
 def planned(**changes):

@@ -280,6 +280,7 @@ def _streams() -> list[Specimen]:
 def _stable() -> list[Specimen]:
     votes = m.most_votes(categories=2, relation="replace")
     budget: dict[str, Any] = {"epsilon": 1, "delta": 0.1, "relation": "replace"}
+    middle = m.median(relation="replace", lower=0, upper=3, integer=True, bound=2)
     agreed, nearly_agreed = [1] * 8, [1] * 7 + [0]
     return [
         _specimen(
@@ -288,6 +289,14 @@ def _stable() -> list[Specimen]:
             (9, 1),
             (8, 2),
             "an answer if it is stable, most votes",
+        ),
+        _specimen(
+            "propose_test_release",
+            lambda v, s: m.propose_test_release(v, middle, noise_epsilon=1, **budget, source=s),
+            [0, 0, 0, 1, 1, 1],
+            [0, 0, 1, 1, 1, 1],
+            "an answer with noise for the bound, if that holds: a median",
+            delta=0.1,
         ),
         _specimen(
             "subsample_and_aggregate",

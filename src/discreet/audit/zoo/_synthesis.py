@@ -1,4 +1,4 @@
-"""Faults that synthesisers of others had, each beside a right way where the zoo has none yet.
+"""Faults of published synthesisers, each beside a correct mechanism where the zoo has none yet.
 
 They were found in published code: a selection with half of the noise that is due, the rows of one
 user counted as one, the exact number of rows, categories read off the data, batches that favour

@@ -44,7 +44,7 @@ class Problem(NamedTuple):
 
 
 class Unanswered(Exception):
-    """A problem on its way to whoever asked."""
+    """A problem on its way to the client."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.kind)

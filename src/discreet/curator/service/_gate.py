@@ -1,4 +1,4 @@
-"""The gate before the application: headers, tokens, rates, sizes and the time of leaving.
+"""Check requests before the application sees them, and decide when a response leaves.
 
 It is plain ASGI, so that nothing of a request is read before its token was found valid, no more
 of it than the limit is ever held, and an answer leaves when its quantum says so.

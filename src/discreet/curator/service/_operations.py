@@ -1,4 +1,4 @@
-"""What the service does for owners and analysts, without a word of HTTP.
+"""What the service does for owners and analysts, independent of HTTP.
 
 The terminal and the web page go through the same functions. All of it is synchronous and may be
 called from many threads. What is returned is plain JSON values; what goes wrong is an error of
@@ -150,7 +150,7 @@ def _require_bounds(schema: Schema) -> None:
 def find_copies(registry: Registry, source: str) -> list[str]:
     """The served datasets whose file has the same content as ``source``.
 
-    A copy under another name is a second budget for the same people, which nobody adds up.
+    A copy under another name is a second budget for the same people; the two are not added up.
     """
     place = Path(source)
     if not place.is_file():

@@ -224,7 +224,7 @@ def analyst_router(operations: Operations, runner: Runner) -> APIRouter:
 
 
 async def must_own(holder: HolderOf) -> Holder:
-    """Let owners through and nobody else."""
+    """Let only owners through."""
     if not holder.owns:
         raise Unanswered(FORBIDDEN)
     return holder

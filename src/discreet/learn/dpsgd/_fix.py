@@ -15,6 +15,7 @@ What :func:`fix` does not know it leaves alone; :func:`check_isolation` has the 
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from typing import final
 
@@ -45,6 +46,21 @@ class Replacement:
     def __str__(self) -> str:
         gone = f", dropping {', '.join(self.dropped)}" if self.dropped else ""
         return f"{self.module or 'the model itself'}: {self.before} -> {self.after}{gone}"
+
+
+@final
+class GroupNormThen(nn.GroupNorm):
+    """Group normalisation, then the children in order, in place of a batch norm that had some."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002  # torch's name
+        """Normalise and hand on."""
+        return _through_children(self, super().forward(input))
+
+
+def _through_children(module: nn.Module, value: Tensor) -> Tensor:
+    for child in module.children():
+        value = child(value)
+    return value
 
 
 @final
@@ -94,9 +110,9 @@ class FrozenBatchNorm(nn.Module):
         normal = (x - self.running_mean.view(shape)) * torch.rsqrt(
             self.running_var + self.eps
         ).view(shape)
-        if self.weight is None or self.bias is None:
-            return normal
-        return normal * self.weight.view(shape) + self.bias.view(shape)
+        if self.weight is not None and self.bias is not None:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return _through_children(self, normal)
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, affine={self.affine}"
@@ -161,13 +177,33 @@ def fix(model: nn.Module, *, batch_norm: str = "group") -> Fixed:
 
 def _why_not(module: nn.Module) -> str:
     known = next((one for one in _BATCH_NORMS + _INSTANCE_NORMS if isinstance(module, one)), None)
-    if known is None or type(module).forward is not known.forward:
+    if known is None:
         return "because its forward is not the one of torch"
+    if type(module).forward is not known.forward and not _is_chain(module):
+        return "because its forward is not the one of torch, nor that and its children in order"
     if nn.utils.parametrize.is_parametrized(module):
         return "because its parameters are parametrised"
     if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
         return "because hooks are attached to it"
     return ""
+
+
+def _is_chain(module: nn.Module) -> bool:
+    """Whether a batch normalisation computes torch's own and then its children, one by one.
+
+    Tried out on numbers, in inference; timm's ``BatchNormAct2d`` is one.
+    """
+    if not isinstance(module, nn.BatchNorm2d) or not list(module.children()):
+        return False
+    tried = copy.deepcopy(module).cpu().double().eval()
+    shape = (2, tried.num_features, 3, 3)
+    given = torch.linspace(-3.0, 3.0, math.prod(shape), dtype=torch.float64).reshape(shape)
+    try:
+        with torch.no_grad():
+            expected = _through_children(tried, nn.BatchNorm2d.forward(tried, given))
+            return torch.equal(tried(given), expected)
+    except (RuntimeError, TypeError, NotImplementedError):
+        return False
 
 
 def _substitute(name: str, module: _BatchNorm | _InstanceNorm, frozen: bool) -> nn.Module | None:
@@ -188,9 +224,8 @@ def _substitute(name: str, module: _BatchNorm | _InstanceNorm, frozen: bool) -> 
             "nothing would remain of it, so it has no substitute: remove it"
         )
     groups = _groups(channels, at_least=16 if vectors else 4)
-    return _with_parameters(
-        nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine), module
-    )
+    norm: type[nn.GroupNorm] = GroupNormThen if list(module.children()) else nn.GroupNorm
+    return _with_parameters(norm(groups, channels, eps=module.eps, affine=module.affine), module)
 
 
 def _groups(channels: int, *, at_least: int) -> int:
@@ -202,9 +237,11 @@ def _groups(channels: int, *, at_least: int) -> int:
 
 
 def _with_parameters(new: nn.Module, old: nn.Module) -> nn.Module:
-    """Move the very parameters over, so that ties, devices and flags are kept."""
+    """Move the very parameters and children over, so that ties, devices and flags are kept."""
     for key, parameter in old.named_parameters(recurse=False):
         new.register_parameter(key, parameter)
+    for key, child in old.named_children():
+        new.add_module(key, child)
     return new.train(old.training)
 
 

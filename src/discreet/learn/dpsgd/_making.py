@@ -50,9 +50,10 @@ def make_private(
     ``reduction`` says what ``loss.backward()`` receives: the mean or the sum over the rows of a
     batch. ``inputs`` describes the model's inputs for the isolation check
     (:func:`~discreet.learn.dpsgd.check_isolation`), which then runs here; without it the check
-    runs at the first batch, on made-up values in the shapes found there, if the batch is a tensor
-    or a tuple of tensors that begins with the model's input. ``isolation="vouched"`` skips it:
-    the caller vouches that no example influences another.
+    runs at the first batch, on made-up values in the shapes found there, if the batch is a tensor,
+    a tuple of tensors that begins with what ``forward`` must be given, or a mapping with the names
+    that it takes. ``isolation="vouched"`` skips it: the caller vouches that no example influences
+    another.
 
     ``after_step`` is called after every step of the plan: put ``scheduler.step`` and
     ``average.update`` there if ``max_physical`` is used, because how often the loop runs then

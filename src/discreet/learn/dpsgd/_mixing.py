@@ -210,7 +210,7 @@ class Rows(Folds):
             losing = func in ELEMENTWISE_LOSSES or func in ROW_LOSSES
             alike = losing and all(self.known(each) for each in data)
             alike = alike and one.shape[0] == data[0].shape[0]
-            if axis == 0 and (alike or self.lie_together(func, args, kwargs, data, one)):
+            if axis == 0 and (alike or (not axes[0] and self.lie_together(func, data, one, 0))):
                 return Place(together=True)
         time_first = func in RESHAPING and len(data) == 1 and axes[0] == 1
         if time_first and one.shape[0] == data[0].shape[0] * self.rows:

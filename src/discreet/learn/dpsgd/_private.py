@@ -417,7 +417,7 @@ class Private:
         model, axis = setup.model, setup.batch_axis
         groups = setup.plan.clipping.groups(list(setup.parameters))
         if record.isolation == "check":
-            inputs = inputs_like(data, setup.inputs_of)
+            inputs = inputs_like(model, data, setup.inputs_of)
             record.writes = probe(model, inputs, groups=groups, batch_axis=axis, plan=setup.plan)
             record.isolation, record.probed = "checked", inputs
         vouched = record.isolation == "vouched"

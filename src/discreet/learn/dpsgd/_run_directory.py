@@ -18,10 +18,8 @@ block is kept near a quarter of a second of work.
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +27,7 @@ from typing import Any, final
 
 from torch import Tensor
 
+from discreet._files import hold_directory
 from discreet.errors import InvalidValue, ResumeRefused, SchemaError
 from discreet.learn.dpsgd._checkpoint import read_json, read_tensors, write_json, write_tensors
 from discreet.learn.dpsgd._plan import Plan
@@ -37,7 +36,6 @@ _SCHEMA = "discreet.dpsgd.run"
 _VERSION = 1
 _BLOCK_SECONDS = 0.25
 _LARGEST_BLOCK = 4096
-_IN_USE: set[Path] = set()
 
 
 @final
@@ -56,8 +54,7 @@ class RunDirectory:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
             raise InvalidValue("checkpoint", str(path), "a directory, not a file") from None
-        self._place = self.path.resolve()
-        self._lock = _lock(self._place)
+        self._release = hold_directory(self.path)
         try:
             self._sweep()
             if (self.path / "run.json").exists():
@@ -267,29 +264,4 @@ class RunDirectory:
 
     def close(self) -> None:
         """Let others have the directory."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
-            _IN_USE.discard(self._place)
-
-
-def _lock(place: Path) -> int | None:
-    """Hold a directory until the process ends, however it ends."""
-    if place in _IN_USE:
-        raise ResumeRefused(f"the run in {place.name!r} is in use in this process")
-    handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            # A record lock: forked workers that read data do not inherit it.
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise ResumeRefused(f"the run in {place.name!r} is in use by another process") from None
-    _IN_USE.add(place)
-    return handle
+        self._release()

@@ -1,4 +1,4 @@
-"""Features that are fixed before the data is seen, and so cost no privacy."""
+"""Features that do not depend on private data, and so cost no privacy."""
 
 from discreet.learn.features._scattering import Scattering, contrasts, group_normalised
 

@@ -1,4 +1,4 @@
-"""The scattering transform and normalisation by row: features that owe nothing to the data.
+"""The scattering transform and normalisation by row: features that do not depend on other rows.
 
 Under differential privacy every learned weight costs accuracy through its noise. Features
 that are fixed beforehand cost nothing, and a linear model on scattering coefficients beats
@@ -70,7 +70,7 @@ class Scattering(nn.Module):
         super().__init__()
         self.scales = _validate.integer("scales", scales, at_least=1, at_most=8)
         self.orientations = _validate.integer("orientations", orientations, at_least=1, at_most=32)
-        self.size = _checked_size(size, 2**scales)
+        self.size = _check_size(size, 2**scales)
         self.channels = 1 + scales * orientations + scales * (scales - 1) // 2 * orientations**2
         self.margin = 2**scales
         height, width = (side + 2 * self.margin for side in self.size)
@@ -79,7 +79,7 @@ class Scattering(nn.Module):
             # A wavelet of scale j acts on the image and, for each coarser j' it is second to,
             # on the modulus of scale j', which is sampled once in 2^j' pixels.
             for sampled in range(j + 1):
-                spectrum = _sampled_spectrum(bank.wavelets[j], 2**sampled)
+                spectrum = _sample_spectrum(bank.wavelets[j], 2**sampled)
                 self._keep(f"wavelets_{j}_at_{sampled}", spectrum / 4 ** (j - sampled))
             self._keep(f"rows_at_{j}", self._average(height, j))
             self._keep(f"columns_at_{j}", self._average(width, j))
@@ -151,18 +151,18 @@ class Scattering(nn.Module):
     def _features(self, images: torch.Tensor) -> torch.Tensor:
         """Orders 0 to 2 of (n, 1, height, width)."""
         padded = nn.functional.pad(images, [self.margin] * 4, mode="reflect")
-        parts = [self._averaged(padded, 0)]
+        parts = [self._average_blocks(padded, 0)]
         second = []
         spectrum = torch.fft.fft2(padded)
         for j in range(self.scales):
             modulus = self._modulus(spectrum, j, 0)
-            parts.append(self._averaged(modulus, j))
+            parts.append(self._average_blocks(modulus, j))
             if j + 1 == self.scales:
                 continue
             inner = torch.fft.fft2(modulus).unsqueeze(2)
             for coarser in range(j + 1, self.scales):
                 twice = self._modulus(inner, coarser, j).flatten(1, 2)
-                second.append(self._averaged(twice, coarser))
+                second.append(self._average_blocks(twice, coarser))
         return torch.cat(parts + second, dim=1)
 
     def _modulus(self, spectrum: torch.Tensor, j: int, sampled: int) -> torch.Tensor:
@@ -182,13 +182,13 @@ class Scattering(nn.Module):
         modulus: torch.Tensor = torch.fft.ifft2(product).abs()
         return modulus
 
-    def _averaged(self, maps: torch.Tensor, sampled: int) -> torch.Tensor:
+    def _average_blocks(self, maps: torch.Tensor, sampled: int) -> torch.Tensor:
         rows = self._buffer(f"rows_at_{sampled}")
         columns = self._buffer(f"columns_at_{sampled}")
         return rows @ maps @ columns.T
 
 
-def _sampled_spectrum(spectra: NDArray[np.float64], stride: int) -> NDArray[np.float64]:
+def _sample_spectrum(spectra: NDArray[np.float64], stride: int) -> NDArray[np.float64]:
     """The transform on the grid of every stride-th pixel, of the filter sampled there.
 
     The factor stride^2 keeps the weight of one pixel: convolving on the coarse grid sums over
@@ -199,7 +199,7 @@ def _sampled_spectrum(spectra: NDArray[np.float64], stride: int) -> NDArray[np.f
     return np.asarray(folded.sum(axis=(-4, -2)), dtype=np.float64)
 
 
-def _checked_size(size: object, multiple: int) -> tuple[int, int]:
+def _check_size(size: object, multiple: int) -> tuple[int, int]:
     expected = f"(height, width), both multiples of {multiple} and larger than that"
     sides = size if isinstance(size, tuple) else ()
     if len(sides) != 2:
@@ -234,7 +234,7 @@ class FilterBank:
     def energy(self) -> NDArray[np.float64]:
         """The left-hand side of the guarantee at every frequency of the grid."""
         squares: NDArray[np.float64] = np.sum(self.wavelets**2, axis=(0, 1))
-        return self.low_pass**2 + (squares + _mirrored(squares)) / 2
+        return self.low_pass**2 + (squares + _mirror_frequencies(squares)) / 2
 
 
 @lru_cache(maxsize=16)
@@ -264,7 +264,7 @@ def filter_bank(height: int, width: int, *, scales: int, orientations: int) -> F
         ]
     )
     squares = np.sum(wavelets**2, axis=(0, 1))
-    squares = (squares + _mirrored(squares)) / 2
+    squares = (squares + _mirror_frequencies(squares)) / 2
     # The largest common factor that keeps the sum of squares at one or below. Where the low
     # pass is one already (at zero) the wavelets vanish, and rounding must not decide.
     heard = squares > 1e-9 * squares.max()
@@ -314,7 +314,7 @@ def _turns(length: int, deviation: float) -> NDArray[np.int64]:
     return np.arange(-turns, turns + 1)
 
 
-def _mirrored(spectrum: NDArray[np.float64]) -> NDArray[np.float64]:
+def _mirror_frequencies(spectrum: NDArray[np.float64]) -> NDArray[np.float64]:
     """The value at the opposite frequency, ``f -> -f``, on the grid of ``numpy.fft``."""
     return np.roll(spectrum[::-1, ::-1], (1, 1), axis=(0, 1))
 

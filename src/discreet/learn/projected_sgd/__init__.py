@@ -4,7 +4,14 @@ from discreet.learn.projected_sgd._estimators import (
     PrivateProjectedSGDClassifier,
     PrivateProjectedSGDRegressor,
 )
-from discreet.learn.projected_sgd._losses import Hinge, Huber, LinearLoss, Logistic, Squared
+from discreet.learn.projected_sgd._losses import (
+    Hinge,
+    Huber,
+    LinearLoss,
+    Logistic,
+    Squared,
+    SquaredHinge,
+)
 from discreet.learn.projected_sgd._plan import SgdPlan
 from discreet.learn.projected_sgd._projections import (
     Box,
@@ -32,6 +39,7 @@ __all__ = [
     "SgdRun",
     "Simplex",
     "Squared",
+    "SquaredHinge",
     "excess_risk_without_privacy",
     "train",
 ]

@@ -24,7 +24,14 @@ from discreet.learn._estimator import (
     Track,
 )
 from discreet.learn._intake import Rows, open_rows
-from discreet.learn.projected_sgd._losses import Hinge, Huber, LinearLoss, Logistic, Squared
+from discreet.learn.projected_sgd._losses import (
+    Hinge,
+    Huber,
+    LinearLoss,
+    Logistic,
+    Squared,
+    SquaredHinge,
+)
 from discreet.learn.projected_sgd._plan import SgdPlan
 from discreet.learn.projected_sgd._projections import (
     Box,
@@ -230,6 +237,11 @@ def _gives_probabilities(estimator: PrivateProjectedSGDClassifier) -> bool:
     return True
 
 
+_OF_CLASSES: dict[str, type[LinearLoss]] = {
+    kind.name: kind for kind in (Logistic, Hinge, SquaredHinge)
+}
+
+
 @final
 class PrivateProjectedSGDClassifier(PrivateClassifier, _ProjectedSGD):
     """Private linear classification of two classes, one record a step.
@@ -240,9 +252,10 @@ class PrivateProjectedSGDClassifier(PrivateClassifier, _ProjectedSGD):
 
     ``feature_norm`` is public: longer rows are shortened to it, NaN counts as 0. ``projection``
     acts on all parameters, the intercept included (default: a ball of radius 5 / feature_norm).
-    Gradients are bounded by the Lipschitz constant of ``loss`` ("logistic" or "hinge") on such
-    rows, by a stated ``lipschitz`` (then they are cut there, and the excess-risk bound rests on
-    the statement), or by ``clip_norm`` (then no such bound is given). Rows of an undeclared
+    Gradients are bounded by the Lipschitz constant of ``loss`` ("logistic", "hinge", or
+    "squared_hinge", which needs a bounded set) on such rows, by a stated ``lipschitz`` (then they
+    are cut there, and the excess-risk bound rests on the statement), or by ``clip_norm`` (then no
+    such bound is given). Rows of an undeclared
     label count for nothing. ``steps`` None is n^2, at most ten million.
 
     >>> X = [[-1.0], [-0.8], [0.8], [1.0]] * 100
@@ -290,8 +303,8 @@ class PrivateProjectedSGDClassifier(PrivateClassifier, _ProjectedSGD):
     _only_two_classes = True
 
     def _linear_loss(self) -> LinearLoss:
-        name = _validate.one_of("loss", self.loss, ("logistic", "hinge"))
-        return Logistic() if name == "logistic" else Hinge()
+        name = _validate.one_of("loss", self.loss, tuple(_OF_CLASSES))
+        return _OF_CLASSES[name]()
 
     def _goals(self, targets: NDArray[Any]) -> NDArray[np.float64]:
         return np.where(targets < 0, math.nan, 2.0 * targets - 1.0)

@@ -5,7 +5,7 @@ The gradient is phi'(s, y) x, so a loss is Lipschitz in theta with constant
     L = sup |phi'| * sup |x|_2,
 
 where the first factor is ``slope_bound``. For logistic, hinge and Huber it holds for all theta; the
-squared loss is Lipschitz only on a bounded set, with |<theta, x> - y| <= radius |x| + |y|.
+squared losses are Lipschitz only on a bounded set, with |<theta, x> - y| <= radius |x| + |y|.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-LOGISTIC, HINGE, HUBER, SQUARED = range(4)
+LOGISTIC, HINGE, HUBER, SQUARED, SQUARED_HINGE = range(5)
 
 
 def slope_at(kind: int, threshold: float, score: float, target: float) -> float:
@@ -37,6 +37,9 @@ def slope_at(kind: int, threshold: float, score: float, target: float) -> float:
         return -target * (1.0 / (1.0 + math.exp(margin)))
     if kind == HINGE:
         return -target if target * score < 1.0 else 0.0
+    if kind == SQUARED_HINGE:
+        margin = target * score
+        return -target * (1.0 - margin) if margin < 1.0 else 0.0
     residual = score - target
     if kind == HUBER:
         return min(max(residual, -threshold), threshold)
@@ -153,11 +156,36 @@ class Squared(LinearLoss):
         return np.asarray(0.5 * (scores - targets) ** 2)
 
     def slope_bound(self, *, score_bound: float, target_bound: float) -> float:
-        bound = score_bound + target_bound
-        if not math.isfinite(bound):
-            raise InvalidValue(
-                "projection",
-                "unbounded",
-                "a bounded set for the squared loss (it is not Lipschitz elsewhere), or clip_norm",
-            )
-        return bound
+        return _bounded(score_bound + target_bound)
+
+
+@final
+@dataclass(frozen=True)
+class SquaredHinge(LinearLoss):
+    """max(0, 1 - y s)^2 / 2, y = -1 or 1; Lipschitz only where scores are bounded.
+
+    >>> SquaredHinge().slope_bound(score_bound=2.0, target_bound=1.0)
+    3.0
+    """
+
+    name: ClassVar[str] = "squared_hinge"
+    kind: ClassVar[int] = SQUARED_HINGE
+    for_classes: ClassVar[bool] = True
+
+    def values(
+        self, scores: NDArray[np.float64], targets: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        return np.asarray(0.5 * np.maximum(0.0, 1.0 - targets * scores) ** 2)
+
+    def slope_bound(self, *, score_bound: float, target_bound: float) -> float:
+        return _bounded(target_bound * (1.0 + target_bound * score_bound))
+
+
+def _bounded(slope: float) -> float:
+    if not math.isfinite(slope):
+        raise InvalidValue(
+            "projection",
+            "unbounded",
+            "a bounded set for a squared loss (it is not Lipschitz elsewhere), or clip_norm",
+        )
+    return slope

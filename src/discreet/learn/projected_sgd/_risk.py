@@ -1,4 +1,4 @@
-"""The measured excess risk, next to what theory bounds. It is private and not for release.
+"""Measure the excess risk beside its theoretical bound. The result is private.
 
 The minimum of F over the set is computed without privacy by accelerated projected gradient
 descent (Beck and Teboulle 2009), and enclosed: any point is an upper bound, and by convexity
@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
-from discreet.learn.projected_sgd._losses import HINGE, HUBER, LOGISTIC, LinearLoss
+from discreet.learn.projected_sgd._losses import (
+    HINGE,
+    HUBER,
+    LOGISTIC,
+    SQUARED_HINGE,
+    LinearLoss,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,6 +102,8 @@ def _smooth(
     if loss.kind == LOGISTIC:
         half = np.tanh(0.5 * goals * scores)
         return loss.values(scores, goals), -0.5 * goals * (1.0 - half)
+    if loss.kind == SQUARED_HINGE:
+        return loss.values(scores, goals), -goals * np.maximum(0.0, 1.0 - goals * scores)
     residual = scores - goals
     if loss.kind == HUBER:
         residual = np.clip(residual, -loss.threshold, loss.threshold)

@@ -8,6 +8,7 @@ divergences             :func:`renyi`, :func:`hockey_stick`, :func:`channel_epsi
 groups and composition  :func:`group_pure`, :func:`advanced_composition`, ...
 sampling                :func:`amplification_poisson`, :func:`moments_to_epsilon`, ...
 correlated noise        :func:`toeplitz_sensitivity`, :func:`block_norms`, ...
+noise of participants   :func:`rdp_skellam`, :func:`rdp_summed_discrete_gaussian`
 Gaussian noise          :func:`gaussian_delta`, :func:`gaussian_epsilon`, :func:`gaussian_mu`, ...
 conversions             :func:`zcdp_to_approx_tight`, :func:`rdp_laplace`, :func:`gdp_from_pure`
 ======================  ======================================================================
@@ -69,6 +70,11 @@ from discreet.privacy.theorems._correlation import (
     prefix_errors,
     square_root_coefficients,
     toeplitz_sensitivity,
+)
+from discreet.privacy.theorems._distributed import (
+    rdp_skellam,
+    rdp_summed_discrete_gaussian,
+    summed_gaussian_gap,
 )
 from discreet.privacy.theorems._divergences import (
     channel_epsilon,
@@ -188,6 +194,8 @@ __all__ = [
     "rdp_pure",
     "rdp_pure_simple",
     "rdp_randomized_response",
+    "rdp_skellam",
+    "rdp_summed_discrete_gaussian",
     "rdp_to_approx_mironov",
     "rdp_to_approx_tight",
     "rdp_to_delta_mironov",
@@ -195,6 +203,7 @@ __all__ = [
     "rdp_zcdp",
     "renyi",
     "square_root_coefficients",
+    "summed_gaussian_gap",
     "toeplitz_sensitivity",
     "total_variation",
     "two_coin_posterior",

@@ -375,7 +375,7 @@ class Around(nn.Module):
     ("way", "others"),
     [
         ("plainly", "linear"),
-        ("several rows", "torch.func"),
+        ("several rows", "linear"),
         ("an object", "torch.func"),
         ("a weight of others", "linear"),
     ],

@@ -481,7 +481,9 @@ class BlackBoxes:
         for value in pytree.tree_leaves((args, kwargs)):
             if isinstance(value, Tensor):
                 shared = value.ndim == 0 or self._recorder.is_constant(value)
-                if not shared and self._axis(module, value) is None:
+                if self._rows_each(value) or shared:
+                    continue
+                if self._axis(module, value) is None:
                     raise UnknownOrder(reason, value.shape)
             elif not isinstance(value, bool | int | float | str | None):
                 raise UnknownOrder(reason, torch.Size())
@@ -514,6 +516,9 @@ class BlackBoxes:
                 own_leaf(value)
             return torch.func.functional_call(bare, empty, args, kwargs), 0
         flat, spec = pytree.tree_flatten((args, kwargs))
+        each = {at: found for at, value in enumerate(flat) if (found := self._rows_each(value))}
+        if each:
+            return self._run_folded(module, bare, copies, flat, spec, each), 0
         flat = [self._shared_row(value) for value in flat]
         axes = [self._axis(module, value) for value in flat]
         varying = [value for value, axis in zip(flat, axes, strict=True) if axis is not None]
@@ -535,6 +540,58 @@ class BlackBoxes:
             result = torch.func.functional_call(bare, parameters, inputs, named)
             return pytree.tree_map_only(Tensor, lambda value: value.squeeze(out_axis), result)
 
+        return self._each_by_itself(module, single, copies, varying, in_dims, out_axis), out_axis
+
+    def _run_folded(
+        self,
+        module: nn.Module,
+        bare: nn.Module,
+        copies: dict[str, Tensor],
+        flat: list[Any],
+        spec: Any,
+        each: dict[int, int],
+    ) -> Any:
+        """Run a module on several rows of each example at once, as windows of images are."""
+        rows = self._recorder.axes.rows
+        count = next(iter(each.values()))
+        for at, value in enumerate(flat):
+            varies = isinstance(value, Tensor) and self._recorder.is_data(value)
+            if varies and each.get(at) != count:
+                raise UnknownOrder("an input", value.shape)
+        varying = [flat[at].unflatten(0, (rows, count)) for at in each]
+
+        def single(parameters: dict[str, Tensor], *examples: Tensor) -> Any:
+            given = iter(examples)
+            values = [next(given) if at in each else value for at, value in enumerate(flat)]
+            inputs, named = pytree.tree_unflatten(values, spec)
+            return torch.func.functional_call(bare, parameters, inputs, named)
+
+        def joined(value: Tensor) -> Tensor:
+            if value.ndim < 2 or value.shape[1] != count:
+                raise UnknownOrder("an output", value.shape)
+            whole = value.flatten(0, 1)
+            self._recorder.axes.folds.place_together(whole)
+            return whole
+
+        found = self._each_by_itself(module, single, copies, varying, (0,) * len(varying), 0)
+        return pytree.tree_map_only(Tensor, joined, found)
+
+    def _rows_each(self, value: object) -> int:
+        """How many rows of an input belong to each example, if several that lie together; or 0."""
+        axes = self._recorder.axes
+        if not isinstance(value, Tensor) or not axes.folds.known(value) or axes.folds.axis(value):
+            return 0
+        return value.shape[0] // axes.rows
+
+    def _each_by_itself(
+        self,
+        module: nn.Module,
+        single: Callable[..., Any],
+        copies: dict[str, Tensor],
+        varying: Sequence[Tensor],
+        in_dims: tuple[int, ...],
+        out_axis: int,
+    ) -> Any:
         try:
             with warnings.catch_warnings():
                 # That torch loops inside vmap for some operation is no news: see the log note.
@@ -542,7 +599,7 @@ class BlackBoxes:
                 run = torch.func.vmap(
                     single, in_dims=(0, *in_dims), out_dims=out_axis, randomness="different"
                 )
-                return run(copies, *varying), out_axis
+                return run(copies, *varying)
         except DiscreetError:
             raise
         except (RuntimeError, IndexError, ValueError) as reason:
@@ -553,7 +610,7 @@ class BlackBoxes:
                 type(reason).__name__,
             )
         try:
-            return one_by_one(single, copies, varying, in_dims, out_axis), out_axis
+            return one_by_one(single, copies, varying, in_dims, out_axis)
         except DiscreetError:
             raise
         except (RuntimeError, IndexError, ValueError) as reason:

@@ -134,12 +134,21 @@ def _multiplied(args: Sequence[Any], axes: dict[int, int]) -> int:
 
     ``axes`` has the axis of the examples in the factors that have one.
     """
+    if len(args) < 2:  # by name
+        return LOST
     left, right = args[:2]
     if axes.get(0) == left.ndim - 1 or axes.get(1) == max(right.ndim - 2, 0):
         return REORDERED
     depth = max(left.ndim, right.ndim)
     found = {axis + int(depth - args[at].ndim) for at, axis in axes.items()}
     return found.pop() if len(found) == 1 and 1 not in (left.ndim, right.ndim) else LOST
+
+
+def _multiplied_and_added(args: Sequence[Any], axes: dict[int, int]) -> int:
+    """``torch.addmm`` and its kind, where what is added has no examples."""
+    if len(args) < 3 or 0 in axes:
+        return LOST
+    return _multiplied(args[1:], {at - 1: axis for at, axis in axes.items()})
 
 
 def _summed(args: Sequence[Any], axes: dict[int, int]) -> int:
@@ -283,6 +292,7 @@ MOVES: dict[Any, Move] = {
 # From the arguments and the axes of those with examples, by place, to the axis of the result.
 PRODUCTS: dict[Any, Callable[[Sequence[Any], dict[int, int]], int]] = {
     **dict.fromkeys(_table("matmul", "__matmul__", "bmm", "mm", "mv"), _multiplied),
+    **dict.fromkeys(_table("addmm", "baddbmm"), _multiplied_and_added),
     torch.einsum: _summed,
 }
 

@@ -71,7 +71,7 @@ class Folds:
         self._elsewhere: dict[int, tuple[ref[Tensor], int]] = {}
 
     def open(self, rows: int) -> None:
-        """Forget all, and expect so many rows."""
+        """Forget everything, and expect this many rows."""
         self.rows = rows
         if self._together:
             self._together = {}
@@ -129,9 +129,10 @@ class Folds:
             return
         for one in made:
             self.place(one, self.axis_after(func, args, kwargs, data, one, by_rule=by_rule))
-        followed = len(made) == 1 and (by_rule or func in FOLLOWED)
-        if followed and self.lie_together(func, args, kwargs, data, made[0]):
-            self._together[id(made[0])] = ref(made[0])
+        if by_rule or func in FOLLOWED:
+            for one in made:
+                if self.lie_together(func, data, one, self.axis(one)):
+                    self.place_together(one)
 
     def axis_after(
         self,
@@ -164,7 +165,7 @@ class Folds:
             return self._reshaped(first.shape, axis, one.shape)
         move = MOVES.get(func)
         if move is not None:
-            return self._followed(move, args, kwargs, data, axes)
+            return self._followed(move, args, kwargs, data, axes, one)
         if not by_rule:
             inner = axis < first.ndim - 1 or func in (F.embedding, F.one_hot)
             if func not in BY_ROW or len(data) > 1 or first is not args[0] or not inner:
@@ -172,7 +173,13 @@ class Folds:
         return axis if axis < one.ndim and one.shape[axis] == first.shape[axis] else LOST
 
     def _followed(
-        self, move: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Tensor], axes: Any
+        self,
+        move: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        data: list[Tensor],
+        axes: Any,
+        result: Tensor,
     ) -> int:
         if not isinstance(args[0], list | tuple) and args[0] is not data[0]:
             # Looked up in a table that all share: the rows are those of the index.
@@ -180,7 +187,8 @@ class Folds:
         if isinstance(args[0], list | tuple) and len(set(axes)) > 1:
             return LOST
         axis: int = move(args, kwargs, axes[0])
-        return axis
+        kept = axis < 0 or result.shape[axis] == data[0].shape[axes[0]]
+        return axis if kept else REORDERED  # gathered with fewer places, some rows are gone
 
     def _reshaped(self, before: Sequence[int], axis: int, after: Sequence[int]) -> int:
         if axis:
@@ -189,26 +197,23 @@ class Folds:
             return 0
         return 1 if tuple(after[:2]) == (1, self.rows) else LOST
 
-    def lie_together(
-        self,
-        func: Any,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        data: list[Tensor],
-        result: Tensor,
-    ) -> bool:
-        """Whether the result has several rows for each example, side by side."""
-        first, size = data[0], result.shape[0]
-        if size == self.rows or size % self.rows or self.axis(first):
+    def lie_together(self, func: Any, data: list[Tensor], result: Tensor, axis: int) -> bool:
+        """Whether rows of an example still lie together: their axis has kept its length."""
+        before = self.axis(data[0])
+        if min(axis, before) < 0:
+            return False
+        size = result.shape[axis]
+        if size == self.rows or size % self.rows:
             return False
         if func in RESHAPING:
-            together = self.known(first) or (first.ndim > 0 and first.shape[0] == self.rows)
-        else:
-            wide = [one for one in data if one.ndim]
-            together = all(self.known(one) and one.shape[0] == size for one in wide)
-            if func in MOVES and together:
-                together = MOVES[func](args, kwargs, 0) == 0
-        return together
+            first = data[0]
+            return self.known(first) or (first.ndim > 0 and first.shape[before] == self.rows)
+        wide = [one for one in data if one.ndim]
+        return all(self.known(one) and one.shape[self.axis(one)] == size for one in wide)
+
+    def place_together(self, tensor: Tensor) -> None:
+        """Note that the axis of the examples has several rows for each, one after the other."""
+        self._together[id(tensor)] = ref(tensor)
 
 
 @final
@@ -225,7 +230,7 @@ class Axes:
         self._inputs: list[ref[Tensor]] = []
 
     def open(self, rows: int) -> None:
-        """Expect so many rows in the following forward pass."""
+        """Expect this many rows in the following forward pass."""
         self.rows = rows
         self.known = None
         self._inputs = []

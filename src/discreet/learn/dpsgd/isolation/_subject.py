@@ -224,6 +224,17 @@ class Subject:
         shared: dict[int, Any] = {id(one): one for one in self.prototype.parameters()}
         return copy.deepcopy(self.prototype, shared)
 
+    def in_double(self) -> Subject | None:
+        """The same in double precision, or None if it is that already or does not run there."""
+        if self.double:
+            return None
+        exact = copy.deepcopy(self.prototype).double()
+        subject = Subject(exact, _copied(self.loss, True), self.description, double=True)
+        try:
+            return _with_ranges(subject)
+        except _REFUSALS:
+            return None
+
     def run(
         self,
         batch: Batch,

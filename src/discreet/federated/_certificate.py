@@ -1,0 +1,85 @@
+"""The certificate of a federated run, and the loss that follows from its plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from discreet.certificate import Certificate
+from discreet.errors import SchemaError
+from discreet.federated._plan import FederatedPlan
+from discreet.privacy import Loss
+
+LEARNER, SILO_LEARNER = "FederatedModel", "FederatedSilos"
+LEARNERS = (LEARNER, SILO_LEARNER)
+
+
+def certify_federated(
+    plan: FederatedPlan,
+    *,
+    run: Mapping[str, Any],
+    randomness: Mapping[str, str],
+    versions: Mapping[str, str] | None = None,
+    model_digest: str | None = None,
+) -> Certificate:
+    """Return the certificate of a run: the loss of the whole plan, also if it ended early.
+
+    Parameters
+    ----------
+    plan : FederatedPlan
+        What was planned and charged.
+    run : mapping
+        Public facts about the run; ``rounds_taken`` is one.
+    randomness, versions : mapping
+        For :meth:`discreet.certificate.Certificate.of`.
+    model_digest : str, optional
+        That of the released parameters.
+
+    Returns
+    -------
+    Certificate
+    """
+    return Certificate.of(
+        plan.loss,
+        delta=plan.delta,
+        learner=LEARNER,
+        unit=plan.unit,
+        plan=plan.to_json(),
+        run=run,
+        randomness=randomness,
+        versions=versions,
+        assumptions=plan.assumptions,
+        model_digest=model_digest,
+    )
+
+
+def certified_loss(certificate: Certificate) -> Loss:
+    """Return the loss of the plan that a certificate states, computed again.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        One of a federated run.
+
+    Returns
+    -------
+    Loss
+
+    Raises
+    ------
+    SchemaError
+        If the plan is damaged, or the certificate says of it what it does not.
+    """
+    if certificate.learner == SILO_LEARNER:
+        from discreet.federated._silos import SiloPlan
+
+        return SiloPlan.from_json(certificate.plan).loss
+    plan = FederatedPlan.from_json(certificate.plan)
+    taken = certificate.run.get("rounds_taken")
+    if (certificate.delta, certificate.unit) != (plan.delta, plan.unit):
+        raise SchemaError("delta or unit are not those of the plan")
+    if type(taken) is not int or not 0 <= taken <= plan.rounds:
+        raise SchemaError(f"{taken!r} rounds under a plan of {plan.rounds}")
+    if certificate.assumptions[: len(plan.assumptions)] != plan.assumptions:
+        raise SchemaError("the assumptions are not those of the plan")
+    return plan.loss

@@ -1,0 +1,148 @@
+"""S26: DP-SGD in every silo with its own ledger; what a person of several silos loses."""
+
+from functools import cache
+from itertools import combinations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from discreet.errors import BudgetExceeded, InvalidValue, SchemaError
+from discreet.federated import FederatedPlan, SiloPlan, certified_loss, run_silos
+from discreet.learn.dpsgd import Plan
+from discreet.ledger import Ledger
+from discreet.privacy import ApproxDP, from_json
+from discreet.report import verify_certificate
+
+SIZES = {"north": 200, "south": 90, "west": 60}
+
+
+@cache
+def make(**changes):
+    given = {"epsilon": 4.0, "delta": 1e-4, "rounds": 2, "steps": 3, "clip_norm": 1.0}
+    return SiloPlan.of_sizes(SIZES, **{**given, **changes}, batch=lambda n: n // 4)
+
+
+def datasets():
+    torch.manual_seed(5)
+    found = {}
+    for name, size in SIZES.items():
+        x = torch.randn(size, 3)
+        found[name] = TensorDataset(x, (x.sum(1) > 0).long())
+    return found
+
+
+def train(plan, **settings):
+    torch.manual_seed(6)
+    return run_silos(
+        plan,
+        settings.pop("datasets", datasets()),
+        nn.Linear(3, 2),
+        loss=nn.CrossEntropyLoss(reduction="none"),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+        **settings,
+    )
+
+
+def test_a_person_of_one_silo_loses_what_the_dearest_silo_costs():
+    plan = make()
+    each = {name: plan.loss_of(name).epsilon(delta=1e-4) for name in SIZES}
+    assert all(3.9 < one <= 4.0 for one in each.values())
+    assert plan.loss == ApproxDP(max(each.values()), 1e-4)
+    assert sum(plan.weights.values()) == pytest.approx(1.0)
+    assert plan.weights["north"] == pytest.approx(200 / 350)
+
+
+@pytest.mark.slow
+def test_a_person_of_several_silos_loses_what_the_dearest_ones_cost_together():
+    plan = make(silos_per_person=2)
+    dearest = max(
+        (plan.loss_of(a) + plan.loss_of(b)).epsilon(delta=1e-4) for a, b in combinations(SIZES, 2)
+    )
+    assert plan.loss.epsilon(delta=1e-4) == pytest.approx(dearest)
+    assert dearest <= 4.0
+    # Silos taken as disjoint would have claimed less: the mutant is refuted.
+    assert max(plan.loss_of(name).epsilon(delta=1e-4) for name in SIZES) < 0.8 * dearest
+
+
+def test_equal_silos_keep_their_loss_and_not_only_a_claim():
+    one = Plan(examples=100, expected_batch_size=20, steps=3, clip_norm=1.0, noise_multiplier=2.0,
+               delta=1e-4)  # fmt: skip
+    plan = SiloPlan({"a": one, "b": one}, 4, 2)
+    assert plan.loss == 8 * one.loss
+
+
+def test_many_silos_fall_back_to_basic_composition():
+    plans = {
+        str(n): Plan(examples=100, expected_batch_size=20, steps=3, clip_norm=1.0,
+                     noise_multiplier=2.0 + n / 10, delta=1e-4)
+        for n in range(12)
+    }  # fmt: skip
+    plan = SiloPlan(plans, 1, 6)
+    assert plan.loss.epsilon(delta=1e-4) >= sum(plans[str(n)].loss for n in range(6)).epsilon(
+        delta=1e-4
+    )
+
+
+def test_every_silo_charges_its_own_ledger_and_both_units_are_stated(tmp_path):
+    top = FederatedPlan(
+        clients=3, expected_cohort=3, rounds=2, clip_norm=0.5, delta=1e-4, sampler="full",
+        noise_multiplier=1.0,
+    )  # fmt: skip
+    base = make()
+    plan = SiloPlan(base.silos, 2, 1, top)
+    books = {}
+    for name in SIZES:
+        book = Ledger.create(tmp_path / name)
+        book.create_dataset("patients", epsilon=8, delta=1e-3, unit="record")
+        books[name] = (book, "patients")
+    done = train(plan, ledgers=books)
+    for name, (book, dataset) in books.items():
+        (row,) = book.history(dataset)
+        assert row.outcome == "completed"
+        assert from_json(row.loss) == plan.loss_of(name)
+        book.close()
+    whole = done.certificate.run["whole_silo"]
+    assert whole["epsilon"] == top.epsilon()
+    assert done.certificate.unit == "record"
+    assert certified_loss(done.certificate) == plan.loss
+    assert "declared, not checked" in done.certificate.assumptions[0]
+    done.save(tmp_path / "model")
+    checks = verify_certificate(tmp_path / "model" / "certificate.json")
+    assert [one for one in checks if one.ok is False] == []
+
+
+@pytest.mark.slow
+def test_averages_of_silos_learn():
+    plan = make(epsilon=20.0, rounds=3, steps=20)
+    done = train(plan)
+    x = torch.cat([one.tensors[0] for one in datasets().values()])
+    right = (done.model(x).argmax(1) == (x.sum(1) > 0).long()).double().mean()
+    assert right > 0.8
+
+
+def test_plans_survive_json_and_damage_is_seen():
+    plan = make()
+    document = plan.to_json()
+    assert SiloPlan.from_json(document) == plan
+    for change in ({"version": 3}, {"silos": {}}, {"silos_per_person": 4}, {"unit": "person"}):
+        with pytest.raises(SchemaError):
+            SiloPlan.from_json({**document, **change})
+
+
+def test_what_does_not_fit_is_refused_before_any_charge(tmp_path):
+    plan = make()
+    with pytest.raises(InvalidValue, match="datasets"):
+        train(plan, datasets={"north": datasets()["north"]})
+    with Ledger.create(tmp_path / "ledger") as book:
+        book.create_dataset("rows", epsilon=0.1, delta=1e-3, unit="record")
+        with pytest.raises(InvalidValue, match="ledgers"):
+            train(plan, ledgers={"north": (book, "rows")})
+        with pytest.raises(BudgetExceeded):
+            train(plan, ledgers=dict.fromkeys(SIZES, (book, "rows")))
+        assert not book.history("rows")
+    with pytest.raises(InvalidValue, match="client"):
+        SiloPlan(plan.silos, 2, 1, FederatedPlan(
+            clients=9, expected_cohort=3, rounds=2, clip_norm=1, delta=1e-4, noise_multiplier=1.0
+        ))  # fmt: skip

@@ -205,6 +205,18 @@ def _writes(steps: Any) -> Iterator[_Warning]:
     )
 
 
+def _not_followed(steps: Any) -> Iterator[_Warning]:
+    yield (
+        "serious",
+        "undermines",
+        (
+            f"In {steps} steps losses came from calls that cannot be followed (torch.vmap, "
+            "compiled code). Whether the loop keeps the examples apart outside of the model was "
+            "*not checked* there; if one record changes the losses of others, no epsilon holds."
+        ),
+    )
+
+
 def _outside_tensors(_: Any) -> Iterator[_Warning]:
     yield (
         "serious",
@@ -224,6 +236,7 @@ _RUN_STATEMENTS: dict[str, Callable[[Any], Iterator[_Warning]]] = {
     "earlier_plans": _earlier_plans,
     "steps_with_numbers_read": _numbers_read,
     "steps_with_writes": _writes,
+    "steps_not_followed": _not_followed,
     "outside_tensors": _outside_tensors,
 }
 

@@ -90,7 +90,10 @@ MISTAKES = {
 @pytest.mark.parametrize("watch", MISTAKES)
 @pytest.mark.parametrize("present", [True, False])
 def test_each_watch_finds_the_mistake_that_it_is_for(watch, present):
-    """And without it nobody else does: the look is made in one place."""
+    """And without it nobody else does: the look is made in one place.
+
+    What compares losses outside of the model is seen by the look at the rows of the batch, too.
+    """
     make, isolation, mistake, words = MISTAKES[watch]
     model = make()
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -106,7 +109,7 @@ def test_each_watch_finds_the_mistake_that_it_is_for(watch, present):
     if present:
         with pytest.raises(refusals, match=words):
             mistake(model, optimizer, inputs, targets)
-    elif watch in (LossWatch, ReductionWatch, StateWatch):
+    elif watch in (ReductionWatch, StateWatch):
         mistake(model, optimizer, inputs, targets)
     private.detach()
 

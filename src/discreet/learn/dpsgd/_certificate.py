@@ -123,8 +123,8 @@ def problems(certificate: Certificate) -> list[str]:
         found.append(f"final_clip_norm = {clip!r} is not a finite number >= 0")
     elif not isinstance(plan.clipping, Quantile) and clip != plan.clip_norm:
         found.append("the clip norm is not that of the plan, which keeps it fixed")
-    counts = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors", "times_resumed")
-    for name in counts:
+    counts = ("steps_with_numbers_read", "steps_with_writes", "steps_not_followed")
+    for name in (*counts, "outside_tensors", "times_resumed"):
         count = run.get(name, 1)
         if type(count) is not int or count < 1:
             found.append(f"{name} = {count!r} is not a whole number above 0")

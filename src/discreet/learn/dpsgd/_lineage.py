@@ -3,13 +3,15 @@
 Tensors of a batch are handed out as :class:`FromBatch`, and so is all that is computed from
 them. That shows which rows a model is given, which numbers leave (``item``, ``float``,
 ``tolist``, ``numpy``), and, in the steps in which losses are looked at, which tensors come in from
-outside. Plain numbers of Python and arrays of numpy cannot be followed.
+outside. Whether the examples were mixed on the way is followed, too: :mod:`._mixing`.
+Plain numbers of Python and arrays of numpy cannot be followed.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any, final
 from weakref import ref
 
@@ -24,9 +26,10 @@ from torch.overrides import (
 
 from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import _step as violations
+from discreet.learn.dpsgd._mixing import UNSEEN, Place, Rows
 from discreet.learn.dpsgd._step import OpenBatch, Watch
 from discreet.learn.dpsgd._tensors import exchanged, leaves_of, tensors
-from discreet.learn.dpsgd.engine._recorder import leaves_behind
+from discreet.learn.dpsgd.engine._recorder import BLANK, CONTENT_OF_FIRST, leaves_behind
 
 _READS = {
     Tensor.__array__,
@@ -52,7 +55,13 @@ _READS = {
     torch.equal,
     torch.is_nonzero,
 }
-STATED = ("steps_with_numbers_read", "steps_with_writes", "outside_tensors", "times_resumed")
+STATED = (
+    "steps_with_numbers_read",
+    "steps_with_writes",
+    "steps_not_followed",
+    "outside_tensors",
+    "times_resumed",
+)
 """What a certificate states of a run: in how many steps, or that it happened at all."""
 
 _LISTS = (list, tuple)
@@ -61,17 +70,17 @@ _RESULTS = (Tensor, list, tuple)
 _SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
 # Copies that torch makes without asking the class of what it copies: only a mode sees them.
 _COPIES = {Tensor.new_tensor, torch.as_tensor, torch.asarray, torch.tensor}
-# What these make has nothing of the tensors that they are called on but a type and a device...
-BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
-# ...and these have that of the others only.
-CONTENT_OF_FIRST = {Tensor.to, Tensor.type_as}
 
 
 class FromBatch(Tensor):
-    """A tensor of a batch, or what was computed from one; ``batch`` is the oldest of them."""
+    """A tensor of a batch, or what was computed from one; ``batch`` is the oldest of them.
+
+    ``place`` says where its examples are.
+    """
 
     lineage: Lineage
     batch: int
+    place: Place = UNSEEN
 
     @classmethod
     def __torch_function__(
@@ -93,10 +102,15 @@ class FromBatch(Tensor):
             marked[0].lineage.note_reading()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
+        if marked and func is Tensor.__iter__:
+            result = list(result)
         if not marked or not isinstance(result, _RESULTS):
-            if func is Tensor.__setitem__ and marked:
-                marked[0].lineage.take_in(given)
-                _mark_written(args[0], marked)
+            if marked and result is None:
+                is_new = not isinstance(args[0], FromBatch)
+                if func is Tensor.__setitem__:
+                    marked[0].lineage.take_in(given)
+                    _mark_written(args[0], marked)
+                marked[0].lineage.follow_writing(func, args, is_new=is_new)
             return result
         if func in BLANK or (func in CONTENT_OF_FIRST and not isinstance(args[0], FromBatch)):
             return result
@@ -104,11 +118,13 @@ class FromBatch(Tensor):
         if any(result is one and type(one) is Tensor for one in given):  # in place, or out=
             _mark_written(result, marked)
         _mark(result, marked)
-        return result
+        marked[0].lineage.follow(func, args, kwargs, marked, result)
+        return iter(result) if func is Tensor.__iter__ else result
 
     def __deepcopy__(self, memo: Any) -> Tensor:
         copied: Tensor = copy.deepcopy(plain(self), memo)
         _mark(copied, [self])
+        copied.place = self.place  # type: ignore[attr-defined]
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -187,7 +203,8 @@ class Lineage(Watch):
     tensor that was computed from private data, or to train a temperature beside the model. What
     is read off a batch, and what else comes into a loss, the certificate states.
 
-    ``trained`` are the parameters under the plan, ``on_backward`` is called with every loss of the
+    ``trained`` are the parameters under the plan, ``axes`` where the model may have its examples,
+    ``on_backward`` is called with every loss of the
     model of which a ``backward()`` is seen, ``keep`` with what happened, in case that the process
     dies.
     """
@@ -198,6 +215,7 @@ class Lineage(Watch):
         public: Iterable[Any],
         *,
         trained: Iterable[Tensor],
+        axes: Sequence[int] = (0,),
         on_backward: Callable[[Tensor], None],
         keep: Callable[[str], None] | None = None,
     ) -> None:
@@ -209,6 +227,8 @@ class Lineage(Watch):
         self.batch = 0
         self.is_open = False
         self.step = 0
+        self._axes = axes
+        self._rows = Rows(axes)
         self._keep = keep
         self.go_on_from({})
 
@@ -228,8 +248,9 @@ class Lineage(Watch):
         self._before = dict(facts)
         self._steps: dict[str, set[int]] = {name: set() for name in STATED}
 
-    def hand_out(self, data: Any, step: int) -> Any:
-        """The tensors of the next batch, marked."""
+    def hand_out(self, data: Any, step: int, *, rows: int) -> Any:
+        """The tensors of the next batch, marked; with ``rows=0`` their rows are not followed."""
+        self._rows.open(rows)
         self.batch += 1
         self.is_open = True
         self.step = step
@@ -269,11 +290,13 @@ class Lineage(Watch):
 
     def mark(self, data: Any) -> Any:
         """The same tensors, marked as of this batch."""
+        numbers = count()
 
         def marked(one: Tensor) -> Tensor:
             given = one.as_subclass(FromBatch) if type(one) is Tensor else one
             if isinstance(given, FromBatch):
                 given.lineage, given.batch = self, self.batch
+                given.place = self._rows.first_place(given, "batch", next(numbers))
             return given
 
         if type(data) is list and all(type(one) is Tensor for one in data):
@@ -283,6 +306,52 @@ class Lineage(Watch):
     def _end_batch(self) -> None:
         self.is_open = False
         self._made = {}
+
+    def follow(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        marked: list[FromBatch],
+        result: Any,
+    ) -> None:
+        """Note where a call left the examples."""
+        made = [one for one in _flat((result,)) if isinstance(one, FromBatch)]
+        with torch._C.DisableTorchFunctionSubclass():
+            if any(one.lineage is not self for one in marked):
+                for one in made:
+                    one.place = UNSEEN
+            else:
+                self._rows.follow_call(func, args, kwargs, marked, made)
+            for one in made:
+                if one._base is not None and any(
+                    one is each for each in _flat((args, kwargs.values()))
+                ):
+                    self._rows.written(one, one._base)
+
+    def follow_writing(self, func: Any, args: tuple[Any, ...], *, is_new: bool) -> None:
+        """Note where a call that returned nothing left the examples of what it wrote to."""
+        with torch._C.DisableTorchFunctionSubclass():
+            self._rows.follow_writing(func, args, is_new=is_new)
+
+    def require_losses_apart(self, losses: Tensor) -> None:
+        """Raise if losses, or their total, were mixed; note it if they could not be followed."""
+        if not self._rows.rows:
+            return
+        if not isinstance(losses, FromBatch):
+            self._note("steps_not_followed", self.step)
+            return
+        place = self._rows.of(losses)
+        is_total = losses.ndim == 0 and place.kind == "total"
+        if self._rows.rows > 1 and not is_total and place != Place():
+            raise PlanViolation(violations.mixed("the losses come from", place.mixed_by))
+
+    def _require_inputs_apart(self, marked: list[FromBatch]) -> None:
+        for one in marked:
+            place = self._rows.of(one)
+            apart = place.axis in self._axes or place.kind == "whole"
+            if self._rows.rows > 1 and not apart:
+                raise PlanViolation(violations.mixed("the model was given", place.mixed_by))
 
     def note_reading(self) -> None:
         """A number was read off something that comes of a batch."""
@@ -324,6 +393,8 @@ class Lineage(Watch):
             copied = [one for one in given if isinstance(one, FromBatch)]
             if copied:
                 _mark(result, copied)
+                if len(copied) == 1 and result.shape == copied[0].shape:
+                    result.place = copied[0].place
         if not self.is_open:
             return
         clean = all(map(self._is_known, given))
@@ -356,6 +427,7 @@ class Lineage(Watch):
                 raise PlanViolation(violations.NOT_OF_THE_BATCH)
             return args, kwargs
         self.take_in(found)
+        self._require_inputs_apart(marked)
         if len(args) == 1 and not kwargs and args[0] is marked[0]:
             return (plain(args[0]),), kwargs
         unmarked: tuple[Any, Any] = exchanged((args, kwargs), plain)
@@ -363,12 +435,15 @@ class Lineage(Watch):
 
     def claim(self, output: Any) -> None:
         """What the model returned comes of the batch, and a loss that comes of it is seen."""
-        for one in (output,) if isinstance(output, Tensor) else tensors(output):
+        outputs = (output,) if isinstance(output, Tensor) else tensors(output)
+        for number, one in enumerate(outputs):
             if one.grad_fn is not None:
                 self._mode.nodes.append(one.grad_fn)
             if type(one) is Tensor:
                 one.__class__ = FromBatch
                 one.lineage, one.batch = self, self.batch  # type: ignore[attr-defined]
+                with torch._C.DisableTorchFunctionSubclass():
+                    one.place = self._rows.first_place(one, "output", number)  # type: ignore[attr-defined]
 
 
 @final

@@ -14,7 +14,8 @@ batch, and the noise no longer covers it. The autograd graph of a loss shows how
 reduced, for the reductions in common use; a loss whose graph does not show it is refused.
 
 What no graph shows: numbers that were computed from the other examples without gradients and
-multiplied onto the losses before they were added up, such as ``softmax(losses.detach(), 0)``.
+multiplied onto the losses before they were added up, such as ``softmax(losses.detach(), 0)``. Those
+are found by :mod:`~discreet.learn.dpsgd._mixing`.
 """
 
 from __future__ import annotations

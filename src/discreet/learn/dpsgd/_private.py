@@ -157,10 +157,12 @@ class Private:
             stream=NormalStream(source=None if source is None else source.derive(*label)),
             correlated=None if setup.turns is None else setup.turns.noise(),
         )
+        axes = (0, 1) if setup.batch_axis == 1 or contains_sequence_first(model) else (0,)
         lineage = Lineage(
             model,
             public,
             trained=trained,
+            axes=axes,
             on_backward=self._hear_total,
             keep=None if run is None else run.note,
         )
@@ -181,7 +183,6 @@ class Private:
             remembering=requirements.Remembering(trained, lambda: self._record.mark),
             probed=probed,
         )
-        axes = (0, 1) if setup.batch_axis == 1 or contains_sequence_first(model) else (0,)
         membership = MembershipWatch(model, optimizer)
         forward = ForwardWatch(model, self._step, lineage, membership, axes=axes)
         self._watches: list[Watch] = [
@@ -452,13 +453,14 @@ class Private:
         setup, record = self._setup, self._record
         if not chunk.last and record.isolation == "checked":
             refuse_several_passes(record.writes)
-        number = self._step.number
+        number, rows = self._step.number, chunk.units * setup.plan.augmentations
+        followed = 0 if record.isolation == "vouched" else rows
         batch = OpenBatch(
             step=number,
-            rows=chunk.units * setup.plan.augmentations,
+            rows=rows,
             reduction=setup.reduction,
             chunk=chunk,
-            data=record.lineage.hand_out(data, number),
+            data=record.lineage.hand_out(data, number, rows=followed),
             loading=loading,
         )
         self._open(batch)
@@ -529,9 +531,8 @@ class Private:
         self._open(batch)
         if found is None:
             raise failure  # out here, where it has no other error behind it
-        losses = plain(compute(model, lineage.mark(found[0])))
-        fit: Tensor = lineage.mark(losses.masked_fill(found[1].to(losses.device), 0.0))
-        return fit
+        losses = compute(model, lineage.mark(found[0]))
+        return losses.masked_fill(lineage.mark(found[1].to(losses.device)), 0.0)
 
     def backward(self, losses: Tensor) -> None:
         """Backward from one loss for each row of the batch: the recommended form.
@@ -545,6 +546,7 @@ class Private:
         if losses.ndim != 1 or losses.shape[0] != batch.rows:
             raise wrong_loss_shape(losses)
         batch.require("each")
+        given = losses
         if isinstance(losses, FromBatch):
             self._record.lineage.require_current(losses)
             losses = plain(losses)
@@ -552,6 +554,7 @@ class Private:
         try:
             for watch in self._watches:
                 watch.backward(losses, batch)
+            self._record.lineage.require_losses_apart(given)
             batch.form = "each"
             losses.sum().backward()  # type: ignore[no-untyped-call]
         finally:
@@ -563,9 +566,9 @@ class Private:
         if batch is None or batch.is_ours:
             return
         batch.require("total")
-        loss = plain(loss)
         for watch in self._watches:
-            watch.backward(loss, batch)
+            watch.backward(plain(loss), batch)
+        self._record.lineage.require_losses_apart(loss)
         batch.was_seen = True
 
     def _hear_gradient(self) -> None:

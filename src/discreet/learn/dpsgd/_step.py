@@ -248,6 +248,19 @@ UNSEEN_BACKWARD = (
     "a backward pass that was not loss.backward() of a loss of model(...), in the thread that "
     "reads the batches: how it was reduced could not be seen; use private.backward(losses)"
 )
+
+
+def mixed(what: str, operation: str) -> str:
+    """Words about a tensor in which examples were mixed, by which call of torch."""
+    return (
+        f"{what} a tensor in which the examples of the batch may be mixed, by "
+        f"{operation or 'a change of their order'}: one record could then change the gradients of "
+        "others, and no clipping bounds that. Do it to each example by itself: in the data set, "
+        "along other axes than the first, or with numbers that are public. If the examples do "
+        "stay apart, vouch for it by isolation='vouched'"
+    )
+
+
 OUTSIDE = (
     "the loss depends on a tensor that requires gradients and is not one of the parameters under "
     "the plan: it would get gradients that are neither clipped nor noisy, and what it learns "

@@ -118,6 +118,12 @@ def _padded(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
     return axis if axis < args[0].ndim - len(widths) // 2 else REORDERED
 
 
+def _repeated(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    times = _whole_numbers([*args[1:], *kwargs.values()])
+    place = axis + len(times) - int(args[0].ndim)
+    return place if times[place] == 1 else REORDERED
+
+
 def _selected(_: Sequence[Any], __: dict[str, Any], ___: int) -> int:
     """What is taken, counted or put by values has its examples anywhere."""
     return REORDERED
@@ -157,12 +163,16 @@ def _summed(args: Sequence[Any], axes: dict[int, int]) -> int:
     return found
 
 
-def _reduced(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
-    named = _dims(args, kwargs, 1, ("dim", "axis"))
+def _reduced(args: Sequence[Any], kwargs: dict[str, Any], axis: int, at: int = 1) -> int:
+    named = _dims(args, kwargs, at, ("dim", "axis"))
     if axis in named:
         return REORDERED
-    keeps = kwargs.get("keepdim", len(args) > 2 and args[2] is True)
+    keeps = kwargs.get("keepdim", len(args) > at + 1 and args[at + 1] is True)
     return axis if keeps else axis - sum(dim < axis for dim in set(named))
+
+
+def _normed(args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    return _reduced(args, kwargs, axis, 2)
 
 
 def _indexed(args: Sequence[Any], _: dict[str, Any], axis: int) -> int:
@@ -257,9 +267,11 @@ MOVES: dict[Any, Move] = {
     **dict.fromkeys(_table("squeeze"), _squeezed),
     **dict.fromkeys(
         _table("sum", "mean", "amax", "amin", "max", "min", "prod", "any", "all", "logsumexp")
-        | _table("std", "var", "argmax", "argmin", "median"),
+        | _table("std", "var", "argmax", "argmin", "median", "nansum", "nanmean")
+        | _table("count_nonzero"),
         _reduced,
     ),
+    **dict.fromkeys({*_table("norm"), torch.linalg.vector_norm}, _normed),
     **dict.fromkeys(
         _table("index_add", "index_add_", "index_copy", "index_copy_", "index_reduce", "scatter")
         | _table("scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "cumsum", "cumprod")
@@ -274,6 +286,7 @@ MOVES: dict[Any, Move] = {
     ),
     torch.Tensor.__getitem__: _indexed,
     F.pad: _padded,
+    torch.Tensor.repeat: _repeated,
 }
 
 # From the arguments and the axes of those with examples, by place, to the axis of the result.
@@ -308,7 +321,8 @@ _SAME_SHAPE = (
     "to float double half bfloat16 int long bool type type_as clone detach contiguous softmax "
     "log_softmax expand expand_as broadcast_to masked_fill masked_fill_ copy_ fill_ zero_ "
     "requires_grad_ zeros_like ones_like full_like empty_like rand_like randn_like where "
-    "dropout dropout_ bernoulli cpu tril triu floor_divide __floordiv__ __rpow__ nan_to_num"
+    "dropout dropout_ bernoulli cpu tril triu floor_divide __floordiv__ __rpow__ nan_to_num "
+    "cuda xpu pin_memory byte char short randint_like bernoulli_ normal_ uniform_ random_"
 )
 _ACTIVATIONS = (
     "relu gelu silu elu selu celu leaky_relu relu6 hardswish hardsigmoid hardtanh mish "
@@ -360,8 +374,64 @@ SEQUENCES: dict[Any, Callable[[Sequence[Any]], list[int]]] = {
 
 # Row by row, with other shapes behind the first axis.
 BY_ROW = frozenset({F.embedding, F.one_hot, F.interpolate, F.pixel_shuffle, F.pixel_unshuffle})
-BY_ROW |= {F.linear, F.unfold, F.conv1d, F.conv2d, F.conv3d}
+BY_ROW |= {F.linear, F.unfold, F.conv1d, F.conv2d, F.conv3d, F.grid_sample, F.affine_grid}
 FOLLOWED = frozenset({*RESHAPING, *MOVES, *KEEPING, *SEQUENCES, *PRODUCTS})
+
+
+# What follows is for calls outside of a model, where no probe tells whether a call that leaves the
+# examples in their places makes one of them depend on the others.
+_AXIS_NAMED = {
+    **dict.fromkeys({*_table("softmax", "log_softmax"), F.softmax, F.log_softmax}, (1, None)),
+    F.glu: (1, -1),
+    F.normalize: (2, 1),
+}
+_IMAGES = {getattr(F, f"{kind}_pool{n}d"): n for kind in ("max", "avg") for n in (1, 2, 3)}
+_IMAGES |= {getattr(F, f"adaptive_{kind}_pool{n}d"): n for kind in ("max", "avg") for n in (1, 2)}
+_IMAGES |= {torch.max_pool1d: 1}
+_BATCHED = {F.conv1d: 3, F.conv2d: 4, F.conv3d: 5, F.unfold: 4, F.pixel_shuffle: 4}
+_BATCHED |= {F.pixel_unshuffle: 4, F.interpolate: 3, F.grid_sample: 4, F.affine_grid: 3}
+_BATCHED |= {F.group_norm: 2, F.instance_norm: 3, F.local_response_norm: 3, F.batch_norm: 2}
+
+
+def looks_across(func: Any, args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> bool:
+    """Whether a call that keeps places computes along the axis of the examples, or may."""
+    depth: int = args[0].ndim if isinstance(args[0], Tensor) else 0
+    if func in _AXIS_NAMED:
+        at, default = _AXIS_NAMED[func]
+        dim = args[at] if len(args) > at else kwargs.get("dim", default)
+        return not isinstance(dim, int) or dim % depth == axis
+    if func in (F.layer_norm, F.rms_norm):
+        shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
+        return axis + len(shape) >= depth
+    if func is F.batch_norm and (len(args) < 6 or args[5] or any(kwargs.values())):
+        return True
+    if func in _BATCHED:
+        return axis != 0 or depth < _BATCHED[func]
+    if func in _IMAGES:
+        return axis >= depth - _IMAGES[func]
+    if func is F.scaled_dot_product_attention:
+        return axis >= depth - 2
+    return False
+
+
+# Losses element by element, and those of whole rows: how many of their arguments have rows.
+ELEMENTWISE_LOSSES = frozenset(
+    {F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy, F.kl_div}
+    | {F.binary_cross_entropy_with_logits, F.poisson_nll_loss, F.soft_margin_loss}
+    | {F.hinge_embedding_loss, F.margin_ranking_loss}
+)
+ROW_LOSSES = {
+    F.cross_entropy: 2,
+    F.nll_loss: 2,
+    F.multi_margin_loss: 2,
+    F.multilabel_margin_loss: 2,
+    F.multilabel_soft_margin_loss: 2,
+    F.gaussian_nll_loss: 3,
+    F.cosine_embedding_loss: 3,
+    F.triplet_margin_loss: 3,
+    F.cosine_similarity: 2,
+    F.pairwise_distance: 2,
+}
 
 
 def is_transpose(result: Tensor, of: Tensor) -> bool:

@@ -62,7 +62,6 @@ def refuse_autocast() -> None:
         )
 
 
-@final
 class Folds:
     """Remembers, for one forward pass, tensors whose first axis is not one row for each example."""
 
@@ -129,20 +128,23 @@ class Folds:
                 self.place(one, REORDERED if worst == REORDERED else axis)
             return
         for one in made:
-            self.place(one, self._axis_after(func, args, kwargs, data, one, by_rule))
+            self.place(one, self.axis_after(func, args, kwargs, data, one, by_rule=by_rule))
         if by_rule or func in FOLLOWED:
             for one in made:
-                self._note_together(func, data, one)
+                if self.lie_together(func, data, one, self.axis(one)):
+                    self.place_together(one)
 
-    def _axis_after(
+    def axis_after(
         self,
         func: Any,
         args: Sequence[Any],
         kwargs: dict[str, Any],
         data: list[Tensor],
         one: Tensor,
-        by_rule: bool,
+        *,
+        by_rule: bool = False,
     ) -> int:
+        """Where the examples are in ``one``, a result of a call that was given ``data``."""
         axes = [self.axis(each) for each in data]
         if min(axes) < 0:
             return min(axes)
@@ -195,22 +197,19 @@ class Folds:
             return 0
         return 1 if tuple(after[:2]) == (1, self.rows) else LOST
 
-    def _note_together(self, func: Any, data: list[Tensor], result: Tensor) -> None:
-        """Note that rows of an example still lie together: their axis has kept its length."""
-        axis, before = self.axis(result), self.axis(data[0])
+    def lie_together(self, func: Any, data: list[Tensor], result: Tensor, axis: int) -> bool:
+        """Whether rows of an example still lie together: their axis has kept its length."""
+        before = self.axis(data[0])
         if min(axis, before) < 0:
-            return
+            return False
         size = result.shape[axis]
         if size == self.rows or size % self.rows:
-            return
+            return False
         if func in RESHAPING:
             first = data[0]
-            together = self.known(first) or (first.ndim > 0 and first.shape[before] == self.rows)
-        else:
-            wide = [one for one in data if one.ndim]
-            together = all(self.known(one) and one.shape[self.axis(one)] == size for one in wide)
-        if together:
-            self.place_together(result)
+            return self.known(first) or (first.ndim > 0 and first.shape[before] == self.rows)
+        wide = [one for one in data if one.ndim]
+        return all(self.known(one) and one.shape[self.axis(one)] == size for one in wide)
 
     def place_together(self, tensor: Tensor) -> None:
         """Note that the axis of the examples has several rows for each, one after the other."""

@@ -18,9 +18,7 @@ from discreet.federated import (
     mask_numbers,
     split_secret,
 )
-
-SIZE = 5
-ROUND = b"plan 1, round 3"
+from federated.hosts import ROUND, SIZE, host, numbers
 
 
 def party(count=6, threshold=5, size=SIZE):
@@ -32,10 +30,6 @@ def party(count=6, threshold=5, size=SIZE):
         for name in names
     }
     return clients, SecureServer(roster, ROUND, threshold=threshold, size=size), roster, keys
-
-
-def numbers(name, size=SIZE):
-    return np.arange(size, dtype=np.int64) * 10 ** int(name[-1]) - 3
 
 
 def until_masked(clients, server):
@@ -234,24 +228,6 @@ def test_the_sum_is_bit_for_bit_what_a_trusted_adder_would_have():
     for name in arrived:
         direct.receive(name, {"update": sent[name]})
     assert (secure.finish().update == direct.finish().update).all()
-
-
-def host(pipe, names, keys, roster):
-    """Two clients in a process of their own."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    clients = {
-        name: SecureClient(
-            name, Ed25519PrivateKey.from_private_bytes(keys[name]), roster, ROUND,
-            threshold=5, size=SIZE,
-        )
-        for name in names
-    }  # fmt: skip
-    while (asked := pipe.recv()) is not None:
-        step, arguments = asked
-        if step == "mask":
-            arguments = {n: (numbers(n), *arguments[n]) for n in names}
-        pipe.send({n: getattr(c, step)(*arguments[n]) for n, c in clients.items()})
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ class Skellam(_Shared):
     Examples
     --------
     >>> round(Skellam(variance=1e6, l2=1000, l1=10_000).epsilon(delta=1e-5), 2)
-    4.76
+    4.75
     """
 
     variance: float

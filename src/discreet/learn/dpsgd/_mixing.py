@@ -68,7 +68,7 @@ _SUMS = {
     for home in (Tensor, torch)
     if hasattr(home, name)
 }
-_SET_GRADIENT: Any = getattr(vars(torch._C.TensorBase)["grad"], "__set__")  # noqa: B009
+_SET_GRADIENT: Any = getattr(Tensor.grad, "__set__")  # noqa: B009
 _OF_TWO = {getattr(home, name) for name in ("max", "min") for home in (Tensor, torch)}
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,7 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from discreet.errors import BudgetExceeded, InvalidValue, MechanismHalted, ResumeRefused
+from discreet.errors import (
+    AlreadyCharged,
+    BudgetExceeded,
+    InvalidValue,
+    MechanismHalted,
+    ResumeRefused,
+)
 from discreet.federated import (
     Clients,
     FederatedPlan,
@@ -197,6 +204,46 @@ def test_a_killed_run_is_charged_once_and_repeats_no_round(tmp_path, given):
         assert [one for one in verify_certificate(place, ledger=ledger) if one.ok is False] == []
         with pytest.raises(ResumeRefused, match="complete"):
             engine().run(plan, **paid)
+
+
+@pytest.mark.slow
+def test_of_two_copies_of_a_run_one_is_completed(tmp_path):
+    """The budget was paid once: the copy that ends second has neither an outcome nor a model."""
+    plan = make()
+
+    def die(rounds, _):
+        if rounds == 3:
+            raise Killed
+
+    with Ledger.create(tmp_path / "ledger") as ledger:
+        ledger.create_dataset("phones", epsilon=500, delta=0.1, unit="client")
+
+        def run(name, watch=None):
+            place = tmp_path / name
+            return engine().run(
+                plan, ledger=ledger, dataset="phones", checkpoint=place, watch=watch
+            )
+
+        with pytest.raises(Killed):
+            run("one", die)
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        shutil.copytree(tmp_path / "one", tmp_path / "three")
+        with pytest.raises(AlreadyCharged, match="somebody else"):
+            run("one", lambda rounds, _: run("two") if rounds == 5 else None)
+        with pytest.raises(ResumeRefused, match="completed already"):
+            run("three")
+        assert [(tmp_path / name / "model").exists() for name in ("one", "two", "three")] == [
+            False,
+            True,
+            False,
+        ]
+        (row,) = ledger.history("phones")
+        assert row.outcome == "completed"
+    # Without a ledger nobody can know: the certificate says so.
+    with pytest.raises(Killed):
+        engine().run(plan, checkpoint=tmp_path / "four", watch=die)
+    done = engine().run(plan, checkpoint=tmp_path / "four")
+    assert "Whether a copy of its directory" in str(done.certificate)
 
 
 def test_a_run_killed_between_outcome_and_publication_leaves_its_model(tmp_path, monkeypatch):

@@ -276,6 +276,15 @@ READINGS = {
     "a mask": lambda losses: losses[losses > 1].shape,
     "where": lambda losses: torch.where(losses > 1)[0].shape,
     "unique": lambda losses: losses.detach().unique().numel(),
+    "bincount": lambda losses: (losses > 1).long().bincount().numel(),
+    "one_hot": lambda losses: functional.one_hot((losses > 1).long()).shape,
+    "repeat_interleave": lambda losses: losses.repeat_interleave((losses > 1).long()).shape,
+    "tensor_split": lambda losses: torch.tensor_split(losses, (losses > 1).sum()[None].cpu()),
+    "a slice": lambda losses: losses[: (losses > 1).sum()].shape,
+    "narrow": lambda losses: losses.narrow(0, 0, (losses > 1).sum()).shape,
+    "zeros": lambda losses: torch.zeros((losses > 1).sum()).shape,
+    "a number that torch takes": lambda losses: torch.full((2,), losses.detach().mean()).numpy(),
+    "alpha": lambda losses: torch.ones(2).add(torch.ones(2), alpha=losses.detach().mean()),
 }
 
 
@@ -317,6 +326,19 @@ def test_numbers_that_are_read_are_stated(read):
     again = type(certificate).from_json(certificate.to_json())
     assert again == certificate
     assert problems(again) == []
+
+
+def test_sizes_that_are_public_are_no_numbers_read():
+    def look(losses):
+        rows = losses.detach()[:, None].repeat(1, 4)
+        functional.one_hot((rows[:, 0] > 1).long(), 2)
+        functional.one_hot((rows[:, 0] > 1).long(), num_classes=2)
+        _ = rows.view(-1, 2, 2)[..., :1], rows.narrow(1, 0, 2), rows.topk(2), rows.expand(-1, 4)
+        _ = rows.repeat_interleave(2, 0), rows.split(1), rows.tensor_split([1, 2], 1), rows[:3, 1:]
+        _ = torch.full((2,), 3.0), torch.zeros(len(rows)), torch.zeros_like(rows).copy_(rows)
+        _ = torch.lerp(torch.ones(2), torch.zeros(2), rows.mean()), rows.clamp(min=0.1)
+
+    assert facts(run_of(honest, after=look)) == {}
 
 
 def test_losses_that_are_only_added_up_are_no_numbers_read():

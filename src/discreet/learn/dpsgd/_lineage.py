@@ -67,7 +67,11 @@ STATED = (
 _LISTS = (list, tuple)
 _RESULTS = (Tensor, list, tuple)
 # What these make is as large as the values say, and a size is a number of Python.
-_SIZED = {"argwhere", "masked_select", "nonzero", "unique", "unique_consecutive"}
+_SIZED = {"argwhere", "bincount", "masked_select", "nonzero", "unique", "unique_consecutive"}
+# What these make is as large as another of their arguments says, or their only one.
+_TAKE_SIZES = {"chunk", "empty", "expand", "eye", "narrow", "ones", "rand", "randn", "repeat"}
+_TAKE_SIZES |= {"repeat_interleave", "reshape", "resize_", "split", "tensor_split", "tile", "topk"}
+_TAKE_SIZES |= {"unfold", "view", "zeros"}
 # Copies that torch makes without asking the class of what it copies: only a mode sees them.
 _COPIES = {Tensor.new_tensor, torch.as_tensor, torch.asarray, torch.tensor}
 
@@ -98,7 +102,7 @@ class FromBatch(Tensor):
             args = tuple(plain(one) for one in args)
         if marked and func is Tensor.backward:
             marked[0].lineage.look_at(marked[0])
-        if marked and _is_sized_by_values(func, args):
+        if marked and _is_sized_by_values(func, args, kwargs):
             marked[0].lineage.note_reading()
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **kwargs)
@@ -180,10 +184,17 @@ def _mark_written(target: Any, parents: list[FromBatch]) -> None:
     _mark([target] if base is None else [target, base], parents)
 
 
-def _is_sized_by_values(func: Any, args: tuple[Any, ...]) -> bool:
+def _is_sized_by_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     name = getattr(func, "__name__", "")
     if func is Tensor.__getitem__:
-        return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1:]))
+        index = args[1] if isinstance(args[1], tuple) else args[1:]
+        ends = [end for one in index if isinstance(one, slice) for end in (one.start, one.stop)]
+        masks = (one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1:]))
+        return any(masks) or any(isinstance(end, FromBatch) for end in ends)
+    if name in _TAKE_SIZES:
+        return len(_flat((*args, *kwargs.values()))) > 1 or len(args) + len(kwargs) == 1
+    if name == "one_hot":
+        return bool((*args[1:], *kwargs.values(), -1)[0] == -1)
     return name in _SIZED or (name == "where" and len(args) == 1)
 
 
@@ -385,7 +396,7 @@ class Lineage(Watch):
             self._refuse_outside(plain(loss))
 
     def _note_made(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
         """Note the result of a call, unless something from outside went into it."""
         given = _flat((*args, *kwargs.values()) if kwargs else args)
@@ -395,6 +406,11 @@ class Lineage(Watch):
                 _mark(result, copied)
                 if len(copied) == 1 and result.shape == copied[0].shape:
                     result.place = copied[0].place
+        elif FromBatch not in types and func is not torch.autograd.grad:
+            # Where torch expects a number it takes that of a tensor, and does not ask its class.
+            numbers = [one for one in given if isinstance(one, FromBatch) and one.ndim == 0]
+            if numbers and not any(isinstance(one, FromBatch) for one in _flat((result,))):
+                self.note_reading()
         if not self.is_open:
             return
         clean = all(map(self._is_known, given))
@@ -519,7 +535,9 @@ class _LoopMode(TorchFunctionMode):
     needs_no_inner_calls = True
 
     def __init__(
-        self, on_backward: Callable[[Tensor], None], note: Callable[[Any, Any, Any, Any], None]
+        self,
+        on_backward: Callable[[Tensor], None],
+        note: Callable[[Any, Any, Any, Any, Any], None],
     ) -> None:
         super().__init__()
         self._on_backward = on_backward
@@ -560,7 +578,7 @@ class _LoopMode(TorchFunctionMode):
             self._on_backward(args[0])
         result = func(*args, **kwargs) if kwargs else func(*args)
         if self._is_on and isinstance(result, _RESULTS):
-            self._note(func, args, kwargs or {}, result)
+            self._note(func, types, args, kwargs or {}, result)
         return result
 
     def _comes_from_the_model(self, loss: Tensor) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import ibis  # type: ignore[import-untyped]
 
 from discreet.engines._lowering import StoredColumn
-from discreet.engines._rows import PERSON, RANK
+from discreet.engines._rows import OWNED, PERSON, RANK
 from discreet.engines._table import Aggregation, limbs
 from discreet.engines._term import COMPARED, Term
 
@@ -28,7 +28,7 @@ def bounded_table(columns: Sequence[StoredColumn], *, persons: bool) -> Any:
         if stored.is_text:
             kinds[stored.stored_name + SPELLED] = "float64"
     if persons:
-        kinds |= {PERSON: "int64", RANK: "int32"}
+        kinds |= {PERSON: "int64", RANK: "int32", OWNED: "int32"}
     return ibis.table(kinds, name="bounded")
 
 
@@ -82,17 +82,20 @@ def first_in_line(table: Any, cap: int, *, filtered: bool) -> Any:
     """Return the first ``cap`` rows of each person among the rows of a table.
 
     ``filtered`` says that the table is not whole, so that places have to be counted anew; that is
-    done for those persons only who have more than ``cap`` rows in it.
+    done for those persons only who have more than ``cap`` rows in it. Who owns no more than that
+    in the whole table is not even counted.
     """
     if not filtered:
         return table.filter(table[RANK].cast("int64") <= _integer(cap))
-    owned = table.group_by(PERSON).aggregate(owned=table.count())
-    many = owned.filter(owned.owned > _integer(cap))
-    line = table.semi_join(many, PERSON)
+    few = table.filter(table[OWNED].cast("int64") <= _integer(cap))
+    rest = table.filter(table[OWNED].cast("int64") > _integer(cap))
+    found = rest.group_by(PERSON).aggregate(found=rest.count())
+    many = found.filter(found.found > _integer(cap))
+    line = rest.semi_join(many, PERSON)
     number = ibis.row_number().over(group_by=[line[PERSON]], order_by=[line[RANK]])
     line = line.mutate(place=number.cast("int64") + _integer(1))
     first = line.filter(line.place <= _integer(cap)).drop("place")
-    return table.anti_join(many, PERSON).union(first)
+    return few.union(rest.anti_join(many, PERSON), first)
 
 
 class _Writer:

@@ -55,6 +55,8 @@ def write_sql(
     if aggregation.count == "persons":
         owned = table.group_by(PERSON).aggregate(owned=table.count())
         table = owned.filter(owned.owned > _integer(aggregation.more_than))
+    elif aggregation.cap is not None and aggregation.where is not None and not aggregation.picks:
+        return str(ibis.to_sql(count_capped(table, aggregation.cap), dialect=dialect))
     elif aggregation.cap is not None:
         table = first_in_line(table, aggregation.cap, filtered=aggregation.where is not None)
     return str(ibis.to_sql(add_up(table, aggregation, text), dialect=dialect))
@@ -96,6 +98,19 @@ def first_in_line(table: Any, cap: int, *, filtered: bool) -> Any:
     line = line.mutate(place=number.cast("int64") + _integer(1))
     first = line.filter(line.place <= _integer(cap)).drop("place")
     return few.union(rest.anti_join(many, PERSON), first)
+
+
+def count_capped(table: Any, cap: int) -> Any:
+    """Count the rows of a table that is not whole, at most ``cap`` of each person.
+
+    Which of them count does not matter to a number of rows, so they are not put in line. Who owns
+    no more than ``cap`` rows in the whole table goes into one group, which has no cap.
+    """
+    few = table[OWNED].cast("int64") <= _integer(cap)
+    each = table.group_by(whose=ibis.ifelse(few, _integer(-1), table[PERSON]))
+    each = each.aggregate(found=table.count())
+    most = ibis.ifelse(each.whose == _integer(-1), each.found, _integer(cap))
+    return each.aggregate(rows=ibis.least(each.found, most).sum().fill_null(0))
 
 
 class _Writer:

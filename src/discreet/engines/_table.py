@@ -82,6 +82,11 @@ class Aggregation:
         return (*self.keys, *sums, *(one for one in (self.where, self.among) if one is not None))
 
     @property
+    def picks(self) -> bool:
+        """Whether it matters which rows of a person count, and not only how many."""
+        return bool(self.keys or self.sums or self.among is not None)
+
+    @property
     def names(self) -> list[str]:
         """The stored columns that are read."""
         found = set().union(*(term.columns for term in self.terms))

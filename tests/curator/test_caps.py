@@ -231,6 +231,18 @@ def test_a_count_without_its_cap_is_noticed(
     assert any(apart > claimed for one in found for apart, claimed in one)
 
 
+def test_the_columns_of_a_database_stand_in_the_order_of_its_queries() -> None:
+    """A union matches columns by place, and a text has the number that it spells behind it."""
+    columns = {"note": Categorical(), "age": Integer(0, 99), "word": Categorical()}
+    schema = Schema(columns, person="who", rows_per_person=1)
+    rows = {"who": ["a", "a", "b"], "note": list("xyz"), "age": [1, 2, 3], "word": list("123")}
+    found = CuratedDataset("p", schema=schema, source=rows, threads=1)
+    stored = [str(row[0]) for row in found.engine().rows("DESCRIBE bounded")]
+    asked_for = _sql.bounded_table(list(found.engine().columns.values()), persons=True)
+    assert stored == list(asked_for.columns)
+    found.close()
+
+
 def test_counts_and_sums_are_those_of_a_slow_twin() -> None:
     """Persons of one row, of as many as the cap and of more, before the filter and after it."""
     numbers = np.random.default_rng(5)

@@ -99,7 +99,8 @@ def for_database(part: Any) -> Any:
     """Return a part with what a database cannot find out as fast, or by rules of its own.
 
     That is the number that each text spells, NULL where it spells none, and how many rows the
-    person of a row has: all of them are in this part, side by side.
+    person of a row has: all of them are in this part, side by side. The columns are those of
+    :func:`~discreet.engines._sql.bounded_table`, in its order.
     """
     from discreet.engines._sql import HUGE, SPELLED
 
@@ -113,7 +114,8 @@ def for_database(part: Any) -> Any:
                 [number_in_text(one.encode()) for one in coded.dictionary.to_pylist()] or [0.0]
             )
             numbers = pa.array(np.clip(spelled, -HUGE, HUGE), from_pandas=True)
-            part = part.append_column(name + SPELLED, numbers.take(coded.indices))
+            behind = part.column_names.index(name) + 1
+            part = part.add_column(behind, name + SPELLED, numbers.take(coded.indices))
     if PERSON in part.column_names:
         persons = part.column(PERSON).to_numpy()
         starts = np.flatnonzero(np.diff(persons, prepend=-1))
@@ -241,15 +243,11 @@ class PostgresTable(DatabaseTable):
         super().__init__(schema)
         self._asking = threading.Lock()
         self._connection = psycopg.connect(address, autocommit=True)
-        kinds = [
-            f"{stored.stored_name} {_KINDS.get(stored.storage or '', 'text')}"
-            for stored in self.columns.values()
-        ]
-        kinds += [
-            f"{stored.stored_name}{SPELLED} double precision"
-            for stored in self.columns.values()
-            if stored.is_text
-        ]
+        kinds = []
+        for stored in self.columns.values():
+            kinds.append(f"{stored.stored_name} {_KINDS.get(stored.storage or '', 'text')}")
+            if stored.is_text:
+                kinds.append(f"{stored.stored_name}{SPELLED} double precision")
         if schema.person is not None:
             kinds += [f"{PERSON} bigint", f"{RANK} integer", f"{OWNED} integer"]
         try:

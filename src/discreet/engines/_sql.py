@@ -21,7 +21,10 @@ HUGE = 2.0**1000  # stands for an infinity, as the number is clipped in the next
 
 
 def bounded_table(columns: Sequence[StoredColumn], *, persons: bool) -> Any:
-    """Return the bounded table of a database, as Ibis sees it."""
+    """Return the bounded table of a database, as Ibis sees it, with the columns in their order.
+
+    A union of rows of the table matches columns by their places.
+    """
     kinds: dict[str, str] = {}
     for stored in columns:
         kinds[stored.stored_name] = stored.storage or "string"

@@ -46,6 +46,7 @@ from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_
 from discreet.learn.dpsgd._losses import LossWatch
 from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource
 from discreet.learn.dpsgd._padding import PaddingWatch
+from discreet.learn.dpsgd._people import require_owners
 from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
 from discreet.learn.dpsgd._run_frame import continue_from, state_of
 from discreet.learn.dpsgd._setup import Setup
@@ -340,6 +341,7 @@ class Private:
         """
         loading = Loading(dataset, collate, max_physical, workers, self._setup.plan.augmentations)
         self._check_may_read()
+        require_owners(self._setup.plan, dataset)
         self._draws(dataset)
         return self._iterate(loading)
 

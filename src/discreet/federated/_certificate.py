@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from discreet._files import write_file
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
 from discreet.federated._plan import FederatedPlan
+from discreet.learn import write_model
 from discreet.privacy import Loss
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LEARNER, SILO_LEARNER = "FederatedModel", "FederatedSilos"
 LEARNERS = (LEARNER, SILO_LEARNER)
@@ -83,3 +90,12 @@ def certified_loss(certificate: Certificate) -> Loss:
     if certificate.assumptions[: len(plan.assumptions)] != plan.assumptions:
         raise SchemaError("the assumptions are not those of the plan")
     return plan.loss
+
+
+def write_federated(
+    place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
+) -> None:
+    """Write the files of a model into a directory."""
+    write_model(place / "model.npz", kind=LEARNER, head={}, arrays=arrays)
+    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
+    write_file(place / "certificate.json", text + "\n")

@@ -8,7 +8,6 @@ for bit the one of :class:`SecureServer`.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,15 +23,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from discreet import _validate
-from discreet._files import new_directory, write_file
+from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused
-from discreet.federated._certificate import LEARNER, certify_federated
+from discreet.federated._certificate import LEARNER, certify_federated, write_federated
 from discreet.federated._clients import Clients
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
 from discreet.federated._state import RunState
-from discreet.learn import check_unit, digest_model, write_model
+from discreet.learn import check_unit, digest_model
 from discreet.ledger import Charge, Ledger
 from discreet.randomness import (
     CorrelatedStream,
@@ -122,15 +121,6 @@ class Federated:
         """
         with new_directory(directory, argument="directory") as place:
             write_federated(place, _arrays_of(self.model), self.certificate)
-
-
-def write_federated(
-    place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
-) -> None:
-    """Write the files of a model into a directory."""
-    write_model(place / "model.npz", kind=LEARNER, head={}, arrays=arrays)
-    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
-    write_file(place / "certificate.json", text + "\n")
 
 
 @final

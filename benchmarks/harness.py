@@ -52,6 +52,7 @@ SUITES = {
     "local": "local",
     "local_model": "local_model",
     "methods": "readme_table",
+    "models": "models",
     "mutants": "learner_mutants",
     "mutants_code": "mutants_code",
     "noise": "noise",

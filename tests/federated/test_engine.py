@@ -206,7 +206,6 @@ def test_a_killed_run_is_charged_once_and_repeats_no_round(tmp_path, given):
             engine().run(plan, **paid)
 
 
-@pytest.mark.slow
 def test_of_two_copies_of_a_run_one_is_completed(tmp_path):
     """The budget was paid once: the copy that ends second has neither an outcome nor a model."""
     plan = make()

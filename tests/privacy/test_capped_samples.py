@@ -10,14 +10,21 @@ from mpmath import mp, mpf
 
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.privacy import (
+    GDP,
+    ApproxDP,
     CappedPoisson,
+    DiscreteGaussian,
+    Exponential,
     Filter,
     Gaussian,
     Grouped,
     Laplace,
     PureDP,
     Relation,
+    Skellam,
+    Strategy,
     from_json,
+    from_pair,
     least_noise_multiplier,
     to_json,
 )
@@ -206,3 +213,36 @@ def test_zero_out_never_becomes_add_remove_and_only_gaussian_noise_is_declared()
     ):
         with pytest.raises(InvalidValue, match="relation"):
             refuses()
+
+
+def test_a_claim_about_zeroed_records_is_not_amplified():
+    """Answers that show whether the record was drawn: three laws, of which a claim bounds two."""
+    rate, truth = 0.1, math.e / (1.0 + math.e)
+    absent, zeroed, there = (1.0, 0.0, 0.0), (0.0, 1.0 - truth, truth), (0.0, truth, 1.0 - truth)
+    both = [
+        [(1.0 - rate) * none + rate * one for none, one in zip(absent, drawn, strict=True)]
+        for drawn in (there, zeroed)
+    ]
+    epsilon = PureDP(1).poisson(rate=rate).epsilon(delta=0)  # right for a record that is removed
+    delta = sum(max(0.0, p - math.exp(epsilon) * q) for p, q in zip(*both, strict=True))
+    assert delta > 0.04
+    for loss in (
+        PureDP(1, "zero_out"),
+        ApproxDP(1, 1e-6, "zero_out"),
+        GDP(1.0, "zero_out"),
+        Laplace(1.0, relation="zero_out"),
+        DiscreteGaussian(1.0, 1, "zero_out"),
+        Exponential(1.0, "zero_out"),
+        from_pair(there, zeroed, relation="zero_out"),
+        Skellam(1e4, 10, 20),
+    ):
+        with pytest.raises(NotApplicable, match=r"zero_out|does not determine"):
+            loss.poisson(rate=rate)
+    for build in (
+        lambda: GDP(1.0, "zero_out").allocate(batches=10),
+        lambda: GDP(1.0, "zero_out").correlated(Strategy.square_root(2), steps=8, rate=rate),
+        lambda: GDP(1.0, "replace").correlated(Strategy.square_root(2), steps=8, rate=rate),
+    ):
+        with pytest.raises(NotApplicable, match="Gaussian"):
+            build()
+    assert GDP(1.0).poisson(rate=rate) == Gaussian(1.0).poisson(rate=rate)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from discreet._files import write_file
 from discreet._json import digest_of
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
 from discreet.federated._plan import FederatedPlan
+from discreet.learn import write_model
 from discreet.privacy import Loss
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from discreet.federated._silos import SiloPlan
 
 LEARNER, SILO_LEARNER = "FederatedModel", "FederatedSilos"
@@ -103,3 +109,12 @@ def _states(run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
         and isinstance(stated, float)
         and stated >= least * (1.0 - _VERSIONS_AGREE)
     )
+
+
+def write_federated(
+    place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
+) -> None:
+    """Write the files of a model into a directory."""
+    write_model(place / "model.npz", kind=LEARNER, head={}, arrays=arrays)
+    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
+    write_file(place / "certificate.json", text + "\n")

@@ -98,11 +98,16 @@ def test_a_loss_that_is_as_dear_at_one_delta_only_is_found(tmp_path: Path) -> No
         ApproxDP(epsilon * 1.001, 1e-30): False,
         GDP(0.1): False,
         ApproxDP(epsilon * 1.001, delta): True,
+        # At the delta of its second part this one claims nothing; at all others it does.
+        PureDP(epsilon * 1.01) + ApproxDP(1e-6, 1e-30): False,
     }
     for claimed, right in lies.items():
         document["loss"] = to_json(claimed)
         document["epsilon"] = max(epsilon, claimed.epsilon(delta=delta))
         assert checks(document, tmp_path)[PLAN].ok is right, claimed
+        # Whoever forges a loss may say that another version wrote it.
+        other = {**document, "versions": {**document["versions"], "discreet": "0.9.9"}}
+        assert checks(other, tmp_path)[PLAN].ok is right, claimed
 
 
 def test_the_cost_of_a_schema_is_counted_or_was_paid(tmp_path: Path) -> None:

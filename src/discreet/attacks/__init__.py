@@ -14,6 +14,7 @@
 - Synthetic rows: :func:`distance_ratio`, :func:`counting_shadows`, and with a control group
   :func:`singling_out`, :func:`linkability` and :func:`synthetic_inference`.
 - Made-up reports in a local collection: :func:`poison_shares`.
+- What a language model recites: :mod:`discreet.attacks.language`.
 - ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
   :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
   trained in different ways.
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet._confidence import Difference, Proportion
 from discreet._json import HIDDEN
+from discreet.attacks import language
 from discreet.attacks._anonymity import (
     LEVELS_K,
     AnonymityProfile,
@@ -172,6 +174,7 @@ __all__ = [
     "import_name",
     "invert",
     "label_only",
+    "language",
     "link_tables",
     "linkability",
     "lira",

@@ -46,6 +46,7 @@ SUITES = {
     "curator_service": "curator_service",
     "detection": "detection_table",
     "dpsgd": "reproduce_dpsgd",
+    "dpsgd_settings": "dpsgd_settings",
     "learners": "learners",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",

@@ -18,6 +18,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
         held.append(
             claim(
                 f"{title}: at equal steps a larger rate needs more noise",
-                all(a < b for a, b in zip(steps, steps[1:], strict=False)),
+                all(a < b for a, b in pairwise(steps)),
             )
         )
     return held

@@ -58,6 +58,7 @@ SUITES = {
     "noise": "noise",
     "pate": "reproduce_pate",
     "pate_labels": "pate_labels",
+    "pate_teachers": "pate_teachers",
     "schema_bounds": "schema_bounds",
     "synth": "synth_tables",
     "theory": "theory_practice",

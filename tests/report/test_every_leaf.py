@@ -33,13 +33,16 @@ from discreet.curator import (
 )
 from discreet.data import Boolean, Integer, Schema
 from discreet.engines import Compare, Field, Value
+from discreet.federated import Clients, FederatedPlan, InProcessEngine
 from discreet.learn import (
+    PrivateAdditiveClassifier,
     PrivateCategoricalNB,
     PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivateRandomForest,
 )
 from discreet.learn.dpsgd import Plan, Trainer, make_private, save
 from discreet.learn.projected_sgd import PrivateProjectedSGDClassifier, PrivateProjectedSGDRegressor
@@ -73,6 +76,10 @@ ESTIMATORS: dict[str, Any] = {
     "linear": PrivateLinearRegression(target_bounds=(0.0, 1.0), **BOUNDED),
     "network": PrivateMLPClassifier(classes=[0, 1], **BOUNDED),
     "network of numbers": PrivateMLPRegressor(target_bounds=(0.0, 1.0), **BOUNDED),
+    "additive": PrivateAdditiveClassifier(
+        classes=[0, 1], bounds=(0.0, 1.0), expected_rows=80, delta=1e-5
+    ),
+    "forest": PrivateRandomForest(classes=[0, 1], bounds=(0.0, 1.0), expected_rows=80),
     "counts": PrivateCategoricalNB(classes=[0, 1], categories=2),
     "moments": PrivateGaussianNB(classes=[0, 1], bounds=(0.0, 1.0), delta=1e-5),
     "projected": PrivateProjectedSGDClassifier(classes=[0, 1], steps=10, delta=1e-5),
@@ -81,7 +88,7 @@ ESTIMATORS: dict[str, Any] = {
         classes=[0, 1], epsilon=5.0, delta=1e-5, teachers=4, queries=4, student="table"
     ),
 }
-RUNS = ("trainer", "own loop", "synthetic")
+RUNS = ("trainer", "own loop", "synthetic", "federated")
 SAMPLED = ("moments", "own loop")
 
 
@@ -115,6 +122,21 @@ def make(name: str, place: Path, ledger: Ledger) -> None:
         maker = Synthesizer(epsilon=1, delta=1e-5, schema=schema)
         made = maker.fit(columns, ledger=ledger, dataset="rows")
         made.model_.save_directory(place)
+        return
+    if name == "federated":
+        place.rmdir()
+        clients = Clients(*(one[:, None] for one in examples().tensors))
+        clients_plan = FederatedPlan(
+            clients=80,
+            expected_cohort=40,
+            rounds=2,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            delta=1e-5,
+            unit="person",
+        )
+        run = InProcessEngine(clients, nn.Linear(2, 2), nn.CrossEntropyLoss(reduction="none"))
+        run.run(clients_plan, ledger=ledger, dataset="people").save(place)
         return
     network, plan = nn.Linear(2, 2), dpsgd_plan()
     loss = nn.CrossEntropyLoss(reduction="none")

@@ -85,8 +85,8 @@ class PoissonSampled(_Sampled):
         base = check_loss("base", self.base)
         if base.relation is Relation.ZERO_OUT and not base.is_gaussian_noise:
             raise NotApplicable(
-                "Poisson amplification under 'zero_out' is known for Gaussian noise of a curator only, "
-                f"not for {base!r}: it may show whether a zeroed record was drawn"
+                "Poisson amplification under 'zero_out' is known for Gaussian noise of a curator "
+                f"only, not for {base!r}: it may show whether a zeroed record was drawn"
             )
         if base.relation is not Relation.REPLACE:
             base = base.as_gaussian() if isinstance(base, GDP) else base

@@ -1,5 +1,6 @@
 """Capped Poisson samples, and records that are zeroed out instead of removed."""
 
+import json
 import math
 from functools import partial
 
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
+from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.privacy import (
     GDP,
     ApproxDP,
@@ -16,6 +17,7 @@ from discreet.privacy import (
     Exponential,
     Filter,
     Gaussian,
+    Grouped,
     Laplace,
     PureDP,
     Relation,
@@ -145,6 +147,24 @@ def test_caps_that_no_theorem_covers_are_refused():
     for relation in ("replace", "zero_out"):
         with pytest.raises(RelationMismatch):
             Gaussian(1.0, relation).poisson(**caps)
+
+
+def test_a_capped_sample_has_groups_of_replaced_records_only():
+    """A chain of removals passes through populations that the loss does not speak of."""
+    step = Gaussian(1.0).poisson(rate=0.1, at_most=5, population=50)
+    for loss in (step, 3 * step, 3 * step + PureDP(0.1), step.best_of(3)):
+        for make in (lambda one: one.group(2), lambda one: Grouped(one, 2, one.relation)):
+            with pytest.raises(NotApplicable, match="50 records"):
+                make(loss)
+        assert loss.group(1) == loss
+        # One record leaves and another comes: the larger of two neighbours has 50 records.
+        replaced = loss.group(2, relation="replace")
+        assert replaced.epsilon(delta=1e-6) > loss.epsilon(delta=1e-6)
+        assert replaced.group(2).size == 4
+        assert from_json(to_json(replaced)) == replaced
+    text = json.dumps(to_json(step.group(2, relation="replace")))
+    with pytest.raises(SchemaError, match="50 records"):
+        from_json(json.loads(text.replace('"replace"', '"add_remove"')))
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,8 @@ class CappedPoisson(_Sampled):
     Poisson sample. Given A the record is among those used with the probability
     r = (at_most / population) P(Bin(population, rate) > at_most) / p, and then takes the place of
     another: the shift is 2 at most. So the pair is the union of both cases, with the weights 1 - p
-    and p; upper bounds only. ``population`` is the larger neighbour's and must be public.
+    and p; upper bounds only. ``population`` is the larger neighbour's and must be public. So groups
+    of replaced records have the generic bound, and groups of removed records have none.
     """
 
     base: Loss
@@ -291,6 +292,13 @@ class CappedPoisson(_Sampled):
         either = np.logaddexp(alone + powers * plain, math.log(full) + powers * crowded) / powers
         bound: Array = np.minimum(either, curve(self.base, orders) * 4.0) * (1.0 + 1e-12)
         return bound
+
+    def exact_group(self, size: int, relation: Relation) -> None:
+        if relation is not Relation.REPLACE:
+            raise NotApplicable(
+                f"{self!r} speaks of {self.population} records, and without some of them samples "
+                "are full less often: the cost for a group of records is not known"
+            )
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         return None

@@ -33,9 +33,10 @@ from accounting_rows import (
 )
 from accounting_table import table
 from accounting_targets import targets, usable
-from harness import Run, Suite
+from harness import Run, Suite, found
 from side_by_side import Timing, compare
 
+PARTS = ("rows", "mixtures", "allocation", "calibration", "steps_curves", "import_seconds")
 BASE_IMPORT = "numpy, scipy.special"
 QUICK_PEERS = (OURS, PEER, OPTIMISTIC)
 
@@ -211,60 +212,74 @@ def measure(asked: Run) -> dict[str, Any]:
     quick = asked.quick
     rounds, limit = (1, 20.0) if quick else (5, 30.0)
     taking_part = QUICK_PEERS if quick else tuple(accountants.LIBRARIES)
-    rows = (USUAL[8], CORNERS[12]) if quick else USUAL + CORNERS
-    mixtures = (
-        (mixed_atoms(10, 2.0),) if quick else (mixed_atoms(1000, 1.0), mixed_atoms(1000, 0.6))
-    )
 
     def only(queries: dict[str, Any]) -> dict[str, Any]:
         return {name: query for name, query in queries.items() if name in taking_part}
 
+    def rows() -> list[dict[str, Any]]:
+        chosen = (USUAL[8], CORNERS[12]) if quick else USUAL + CORNERS
+        return [
+            measure_row(row.label, only(accountants.queries(row)), rounds, limit) for row in chosen
+        ]
+
+    def mixtures() -> list[dict[str, Any]]:
+        chosen = (
+            (mixed_atoms(10, 2.0),) if quick else (mixed_atoms(1000, 1.0), mixed_atoms(1000, 0.6))
+        )
+        return [
+            measure_row(
+                f"{len(atoms)} distinct steps, noise {atoms[0][0]:g} ..",
+                only(accountants.mixture_queries(atoms, 1e-5)),
+                rounds,
+                limit,
+            )
+            for atoms in chosen
+        ]
+
+    def allocation() -> list[dict[str, Any]]:
+        return [
+            measure_row(
+                "{:g}, {} batches, {} epochs, {:g}".format(*settings),
+                {OURS: partial(accountants.ours_allocated, *settings)},
+                rounds,
+                limit,
+            )
+            for settings in (ALLOCATIONS[:1] if quick else ALLOCATIONS)
+        ]
+
+    def calibration() -> list[dict[str, Any]]:
+        return [
+            measure_calibration(settings, None if quick else taking_part, rounds, limit)
+            for settings in (CALIBRATIONS[-1:] if quick else CALIBRATIONS)
+        ]
+
+    def steps_curves() -> list[dict[str, Any]]:
+        return [
+            measure_steps(*curve, 2 if quick else 7, rounds)
+            for curve in (STEP_CURVES[:1] if quick else STEP_CURVES)
+        ]
+
+    def imports() -> dict[str, Any]:
+        return import_seconds(2 if quick else 21, slow_ones=not quick)
+
+    parts = dict(
+        zip(PARTS, (rows, mixtures, allocation, calibration, steps_curves, imports), strict=True)
+    )
     accountants.warm_up(taking_part)
-    results: dict[str, Any] = {"threads_used": 1}
-    results["rows"] = [
-        measure_row(row.label, only(accountants.queries(row)), rounds, limit) for row in rows
-    ]
-    results["mixtures"] = [
-        measure_row(
-            f"{len(atoms)} distinct steps, noise {atoms[0][0]:g} ..",
-            only(accountants.mixture_queries(atoms, 1e-5)),
-            rounds,
-            limit,
-        )
-        for atoms in mixtures
-    ]
-    results["allocation"] = [
-        measure_row(
-            "{:g}, {} batches, {} epochs, {:g}".format(*settings),
-            {OURS: partial(accountants.ours_allocated, *settings)},
-            rounds,
-            limit,
-        )
-        for settings in (ALLOCATIONS[:1] if quick else ALLOCATIONS)
-    ]
-    results["calibration"] = [
-        measure_calibration(settings, None if quick else taking_part, rounds, limit)
-        for settings in (CALIBRATIONS[-1:] if quick else CALIBRATIONS)
-    ]
-    results["steps_curves"] = [
-        measure_steps(*curve, 2 if quick else 7, rounds)
-        for curve in (STEP_CURVES[:1] if quick else STEP_CURVES)
-    ]
-    results["import_seconds"] = import_seconds(2 if quick else 21, slow_ones=not quick)
-    looser = [
-        row["answers"][OURS]["upper"] / row["answers"][PEER]["upper"] - 1.0
-        for row in results["rows"]
-        if usable(row["answers"].get(PEER)) and row["answers"][PEER]["upper"] > 1e-3
-    ]
-    if looser:
-        print(f"our upper bound over that of {PEER}: at most {max(looser):+.2e} relative")
-    return results
+    return {name: part() for name, part in parts.items() if asked.wants(name)}
+
+
+def flat(record: dict[str, Any]) -> dict[str, Any]:
+    """Return what each part found, empty if it was not run, with the targets that are judged."""
+    parts = {name: found(record, name) or [] for name in PARTS}
+    return parts | {"targets": record.get("targets", [])}
 
 
 SUITE = Suite(
     "accounting",
     measure,
-    targets,
-    tables={("docs/accounting.md", "accounting.json"): table},
-    pictures={"accounting.png": draw},
+    lambda record: targets(flat(record)),
+    parts=PARTS,
+    tables={("docs/accounting.md", "accounting.json"): lambda record: table(flat(record))},
+    pictures={"accounting.png": lambda record, path: draw(flat(record), path)},
 )

@@ -26,8 +26,8 @@ STEPS_GROWTH = 8.0
 
 
 def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each target beside what was measured; ``where`` names the deciding row."""
-    rows = results["rows"] + results["mixtures"]
+    """Each target of the parts that were run; ``where`` names the deciding row."""
+    rows = [*results["rows"], *results["mixtures"]]
     answered = [row for row in rows if usable(row["answers"].get(PEER))]
     listed = []
     if answered:
@@ -51,23 +51,26 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
                     where=loose["row"],
                 )
             )
-    slow = max(rows, key=our_seconds)
-    listed.append(
-        target(
-            "slowest row, seconds",
-            our_seconds(slow),
-            at_most=SLOWEST_ROW_SECONDS,
-            where=slow["row"],
+    if rows:
+        slow = max(rows, key=our_seconds)
+        listed.append(
+            target(
+                "slowest row, seconds",
+                our_seconds(slow),
+                at_most=SLOWEST_ROW_SECONDS,
+                where=slow["row"],
+            )
         )
-    )
     plain = [our_seconds(row) for row in results["rows"]]
-    where = f"{len(plain)} rows"
-    middle = statistics.median(plain)
-    listed.append(target("a plain row, median", middle, at_most=PLAIN_MEDIAN_SECONDS, where=where))
-    listed.append(
-        target("a plain row, slowest", max(plain), at_most=PLAIN_SLOWEST_SECONDS, where=where)
-    )
-    allocated = results.get("allocation", [])
+    if plain:
+        where, middle = f"{len(plain)} rows", statistics.median(plain)
+        listed.append(
+            target("a plain row, median", middle, at_most=PLAIN_MEDIAN_SECONDS, where=where)
+        )
+        listed.append(
+            target("a plain row, slowest", max(plain), at_most=PLAIN_SLOWEST_SECONDS, where=where)
+        )
+    allocated = results["allocation"]
     if allocated:
         slow, wide = max(allocated, key=our_seconds), max(allocated, key=share_of_upper)
         limit, width = ALLOCATION_SECONDS, ALLOCATION_WIDTH
@@ -78,22 +81,24 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
             target("shuffled epochs, width", share_of_upper(wide), at_most=width, where=wide["row"])
         )
     queries = [entry["queries"] or math.inf for entry in results["calibration"]]
-    listed.append(
-        target(
-            "calibration in queries, median",
-            statistics.median(queries),
-            at_most=CALIBRATION_QUERIES,
-            where=f"{len(queries)} settings, most {max(queries):.1f}",
+    if queries:
+        listed.append(
+            target(
+                "calibration in queries, median",
+                statistics.median(queries),
+                at_most=CALIBRATION_QUERIES,
+                where=f"{len(queries)} settings, most {max(queries):.1f}",
+            )
         )
-    )
-    listed.append(
-        target(
-            "import discreet.privacy over import numpy, scipy.special",
-            results["import_seconds"]["ratio"],
-            at_most=IMPORT_RATIO,
-            where="fresh processes",
+    if results["import_seconds"]:
+        listed.append(
+            target(
+                "import discreet.privacy over import numpy, scipy.special",
+                results["import_seconds"]["ratio"],
+                at_most=IMPORT_RATIO,
+                where="fresh processes",
+            )
         )
-    )
     for curve in results["steps_curves"]:
         listed.append(
             target(

@@ -15,6 +15,9 @@ from typing import Any
 
 from discreet.errors import InvalidValue
 
+# Longer numbers are not written as text: Python refuses that beyond 4300 digits.
+_MOST_BITS = 13_280
+
 __all__ = ["exactly_one", "flag", "fraction", "integer", "one_of", "real", "several", "withheld"]
 
 
@@ -90,6 +93,8 @@ def fraction(
     if number is None or not _inside(number, above, at_least, below, at_most):
         expected = _range_in_words(argument, "an exact number", above, at_least, below, at_most)
         raise InvalidValue(argument, value, expected)
+    if max(abs(number.numerator), number.denominator).bit_length() > _MOST_BITS:
+        raise InvalidValue(argument, value, "an exact number of fewer than 4000 digits")
     return number
 
 

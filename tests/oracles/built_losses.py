@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 from hypothesis import strategies as st
 
-from discreet.errors import NotApplicable
+from discreet.errors import DiscreetError, NotApplicable
 from discreet.privacy import (
     GDP,
     ZCDP,
+    Allocated,
     ApproxDP,
+    CappedPoisson,
+    Correlated,
     DiscreteGaussian,
     DiscreteLaplace,
     Exponential,
     Gaussian,
+    GaussianMixture,
     Laplace,
     Loss,
     PureDP,
     RandomizedResponse,
     Relation,
     RenyiDP,
+    Skellam,
+    Strategy,
+    SummedDiscreteGaussian,
     from_pair,
 )
 
@@ -115,3 +124,111 @@ any_relation = st.sampled_from([Relation.ADD_REMOVE, Relation.REPLACE])
 
 
 losses = any_relation.flatmap(trees)
+
+
+# --- kinds that few programs use, by constructors and with numbers of any type --------------
+
+
+def odd(numbers: st.SearchStrategy) -> st.SearchStrategy:
+    """The same numbers, also of the types that numpy and fractions have."""
+    kinds = (float, np.float64, np.float32, Fraction, lambda one: max(1, round(one)))
+    return st.builds(lambda kind, one: kind(one), st.sampled_from(kinds), numbers)
+
+
+def odd_counts(most: int) -> st.SearchStrategy:
+    return st.builds(
+        lambda kind, one: kind(one), st.sampled_from((int, np.int64)), st.integers(1, most)
+    )
+
+
+def attempt(build: Callable[..., Loss], *values: object) -> Loss | None:
+    """The loss, or nothing where there is none."""
+    try:
+        return build(*values)
+    except DiscreetError:
+        return None
+
+
+def correlated(noise, relation, column, inverse, counts, rate) -> Loss:
+    return Correlated(Gaussian(noise, relation), column, *counts, rate, inverse)
+
+
+any_kind = st.sampled_from(list(Relation))
+columns = st.lists(st.floats(-1, 1), max_size=8).map(lambda rest: np.array([1.0, *rest]))
+counts = odd_counts(12)
+noises = odd(positive)
+rare: st.SearchStrategy[Loss] = st.one_of(
+    st.builds(
+        attempt,
+        st.just(lambda kind, *rest: Allocated(Gaussian(kind[0], kind[1]), *rest)),
+        st.tuples(noises, any_kind),
+        odd_counts(50),
+        counts,
+        st.none() | counts,
+        counts,
+    ),
+    st.builds(
+        attempt,
+        st.just(lambda z, *rest: CappedPoisson(Gaussian(z), *rest)),
+        noises,
+        odd(st.floats(1e-3, 0.99)),
+        odd_counts(50),
+        odd_counts(90),
+    ),
+    st.builds(
+        attempt,
+        st.just(correlated),
+        noises,
+        any_kind,
+        columns,
+        st.booleans(),
+        st.tuples(counts, counts, counts),
+        st.just(1.0) | odd(st.floats(1e-3, 1)),
+    ),
+    st.builds(
+        attempt,
+        st.just(lambda strategy, steps: Gaussian(2.0).correlated(strategy, steps=steps, rate=0.3)),
+        st.builds(Strategy.square_root, counts),
+        counts,
+    ),
+    st.builds(
+        attempt,
+        st.just(GaussianMixture),
+        noises,
+        st.sets(odd(st.floats(0, 30)), min_size=3, max_size=3).map(list),
+        st.sampled_from([(0.5, 0.25, 0.25), np.array([0.1, 0.2, 0.7]), (Fraction(1, 2), 0, 0.5)]),
+        any_kind,
+    ),
+    st.builds(
+        attempt,
+        st.just(lambda base, mean, shape: base.best_of(mean, shape)),
+        st.one_of(losses, st.builds(Gaussian, noises, any_kind)),
+        odd(st.floats(1, 1e6)),
+        st.sampled_from(["poisson", np.float64("inf")]) | odd(st.floats(-0.9, 9)),
+    ),
+    st.builds(
+        attempt,
+        st.just(lambda base, people: base.shuffled(population=people)),
+        trees(Relation.REPLACE),
+        odd_counts(10**6),
+    ),
+    st.builds(attempt, st.just(Skellam), noises, noises, noises, any_kind),
+    st.builds(
+        attempt,
+        st.just(SummedDiscreteGaussian),
+        noises,
+        counts,
+        noises,
+        noises,
+        counts,
+        any_kind,
+    ),
+).filter(lambda loss: loss is not None)
+
+
+def combined(loss: Loss, times: int, size: int, relation: Relation) -> Loss:
+    group = attempt(lambda: loss.group(size, relation=relation))
+    return times * (loss if group is None else group)
+
+
+every_kind: st.SearchStrategy[Loss] = st.builds(combined, rare, small_counts, counts, any_kind)

@@ -139,6 +139,9 @@ EXPRESSIONS = [
     "Gaussian(1.1).correlated(Strategy((0.8, 0.6)), steps=7, separation=3)",
     "Gaussian(2.0).correlated(Strategy((1.0, -0.5), inverse=True), steps=9, separation=3)",
     "Gaussian(1.3).correlated(Strategy((0.8, 0.6)), steps=9, rate=0.2) + Laplace(10.0)",
+    "RandomizedResponse(1.0).shuffled(population=40)",
+    "Skellam(1e4, 10.0, 30.0)",
+    "SummedDiscreteGaussian(100.0, 20, 10.0, 30.0, 16)",
 ]
 
 

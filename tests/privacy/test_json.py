@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
-from discreet.errors import SchemaError
+from discreet.errors import InvalidValue, SchemaError
 from discreet.privacy import (
     ZCDP,
+    ApproxDP,
     Gaussian,
     Laplace,
     Loss,
@@ -19,9 +21,7 @@ from discreet.privacy import (
     read_old,
     to_json,
 )
-from oracles.built_losses import (
-    losses,
-)
+from oracles.built_losses import every_kind, losses
 
 
 def old(kind, **fields):
@@ -92,8 +92,33 @@ def test_losses_of_version_0_1_are_read_with_the_reason_why_they_cost_more(docum
         assert reason in found.reason
 
 
-@given(losses)
-@settings(max_examples=300)
+def nested(depth):
+    loss = Gaussian(1.0, "replace")
+    for _ in range(depth):
+        loss = loss.sample_without_replacement(sample=1, population=2)
+    return loss
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: PureDP(Fraction(1, 10**5000)),
+        lambda: PureDP(10**4200),
+        lambda: 3 * PureDP("1e4500"),
+        lambda: ApproxDP(1, Fraction(1, 10**5000)),
+        lambda: nested(64),
+        lambda: 2 * nested(63),
+    ],
+)
+def test_what_could_not_be_read_back_is_not_built(build):
+    with pytest.raises(InvalidValue, match=r"4000 digits|64 deep"):
+        build()
+
+
+@given(losses | every_kind)
+@settings(max_examples=500)
+@example(nested(63))
+@example(PureDP(Fraction(10**3990 + 1, 10**3990)))
 def test_json_round_trip(loss):
     document = to_json(loss)
     assert from_json(document) == loss

@@ -38,7 +38,7 @@ from discreet.privacy import (  # noqa: F401
 from discreet.privacy._composition import Grouped, compose
 from discreet.privacy._finite import FinitePair, worst_order
 from discreet.privacy._gaussian import LARGEST_SAMPLED_MU
-from discreet.privacy._loss import KINDS, Loss, Relation
+from discreet.privacy._loss import DEEPEST, KINDS, Loss, Relation
 from discreet.privacy._sampling import PoissonSampled, SampledWithoutReplacement
 
 # What version 0.1 counted wrong, where that is wanted.
@@ -50,7 +50,6 @@ VERSION = 1
 # Longer numbers are refused before they are parsed: reading must not be a way to stall.
 _LONGEST_FRACTION = 8_000
 _FRACTION = re.compile(r"(0|[1-9][0-9]*)(?:/([1-9][0-9]*))?")
-_DEEPEST = 64
 
 
 def to_json(loss: Loss) -> dict[str, Any]:
@@ -219,8 +218,8 @@ def _fields(
 
 def _read(node: object, where: str, depth: int, old: Reasons) -> Loss:
     """Read one loss; ``old`` collects what version 0.1 counted wrong, ``None`` refuses it."""
-    if depth > _DEEPEST:
-        raise SchemaError(f"{where}: losses are nested more than {_DEEPEST} deep")
+    if depth > DEEPEST:
+        raise SchemaError(f"{where}: losses are nested more than {DEEPEST} deep")
     if not isinstance(node, Mapping):
         raise SchemaError(f"{where}: {_short(node)}: expected an object")
     if "kind" not in node:

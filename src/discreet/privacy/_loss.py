@@ -47,6 +47,8 @@ Exact = int | float | str | Decimal | Fraction
 
 # Releases, records and units beyond this would be rounded when they become floats.
 MOST = 10**15
+# Losses inside one another: what is built can be written and read again.
+DEEPEST = 64
 
 # Every kind of loss by the name of its class, which is also its name in JSON.
 KINDS: dict[str, type[Loss]] = {}
@@ -146,7 +148,19 @@ class _Checked(ABCMeta):
         loss = super().__call__(*args, **kwargs)
         loss.parse_relation()
         loss.check()
+        loss._set(_levels=_count_levels(loss))
         return loss
+
+
+def _count_levels(loss: Loss) -> int:
+    """Return how many losses are inside one another; raise for more than can be read back."""
+    values = list(vars(loss).values())
+    lists = [value for value in values if isinstance(value, tuple) and len(value) > 0]
+    values += [part[0] for value in lists if isinstance(value[0], tuple) for part in value]
+    levels = 1 + max((value._levels for value in values if isinstance(value, Loss)), default=0)
+    if levels > DEEPEST:
+        raise InvalidValue("loss", type(loss).__name__, f"losses nested at most {DEEPEST} deep")
+    return levels
 
 
 class Loss(metaclass=_Checked):
@@ -168,6 +182,8 @@ class Loss(metaclass=_Checked):
 
     # Whether the repr is a sum, which stands in brackets inside another expression.
     is_sum: ClassVar[bool] = False
+    # How many losses are inside one another, this one included; set after :meth:`check`.
+    _levels: int
 
     @property
     @abstractmethod

@@ -23,11 +23,13 @@ from discreet.learn import (
     PrivateAdditiveClassifier,
     PrivateAdditiveRegressor,
     PrivateCategoricalNB,
+    PrivateDecisionTree,
     PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivateRandomForest,
     projected_sgd,
 )
 from discreet.learn.projected_sgd import (
@@ -112,6 +114,14 @@ class DeclaringAdditiveRegressor(DeclaringBounds, PrivateAdditiveRegressor):
     pass
 
 
+class DeclaringTree(DeclaringClasses, PrivateDecisionTree):
+    pass
+
+
+class DeclaringForest(DeclaringClasses, PrivateRandomForest):
+    pass
+
+
 class DeclaringMLPClassifier(DeclaringClasses, PrivateMLPClassifier):
     pass
 
@@ -156,6 +166,7 @@ class DeclaringSynthesizer(Synthesizer):
 
 LINEAR = {"epsilon": 1e4, "bounds": (-10.0, 10.0), "expected_rows": 100, "insecure_seed": 0}
 SHAPES = {**LINEAR, "epsilon": 200.0, "max_bins": 8}
+LEAVES = {**LINEAR, "epsilon": 900.0, "depth": 4}
 NETWORK = {**LINEAR, "bounds": (-3.0, 3.0), "hidden_layer_sizes": (8,)}
 NETWORK |= {"step_size": 20.0, "expected_rows": 200}
 COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
@@ -169,6 +180,8 @@ COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
         (DeclaringLinear(**LINEAR), NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringAdditiveClassifier(**SHAPES), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringAdditiveRegressor(**SHAPES), NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringTree(**LEAVES), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringForest(**LEAVES, trees=2), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         # A third less would still do for the checks that ask for a good fit.
         (DeclaringMLPClassifier(**NETWORK, max_iter=15), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringMLPRegressor(**NETWORK, max_iter=30), NO_NUMBERS | PRIVATE_COUNT),

@@ -29,7 +29,6 @@ import numpy as np
 from sklearn.isotonic import isotonic_regression  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.data import Bounded, Labelled, Real
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn._binning import (
     BinnedColumns,
@@ -38,10 +37,10 @@ from discreet.learn._binning import (
     add_up,
     bins_between,
     cell_counts,
+    column_names,
+    declared_cells,
     equal_bins,
-    label_cells,
     most_bins,
-    number_cells,
     on_basis_grid,
     own_bins,
     quantile_bins,
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
 _BIN_SHARE, _MOMENT_SHARE = 0.05, 0.12
 _BIN_STEPS = 1 << 10
 _MOST_PERSON_ROWS = 16
-_MOST_LABELS = 1 << 12
 _LEAST_BINS = 8
 _LONGEST_RESIDUAL = 16.0
 
@@ -245,43 +243,15 @@ class _Additive(ScaledEstimator):
 
     def _cells(self, declared: Declared) -> tuple[Cells, ...]:
         """Return the cells of all columns, from public facts."""
-        lower, upper = declared.ends
-        if declared.schema is None:
-            names = [str(at) for at in range(declared.features)]
-            sizes = [0] * len(names) if declared.categories is None else list(declared.categories)
-            if len(sizes) != len(names):
-                expected = f"for each of {len(names)} columns its number of labels, or 0"
-                raise InvalidValue("categories", declared.categories, expected)
-        else:
-            names = list(declared.schema.features)
-            sizes = [0] * len(names)
-        known = {} if declared.schema is None else declared.schema.features
+        names = column_names(declared)
         cuts = self._declared_cuts(names)
-        found = []
-        for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            column = known.get(name)
-            if isinstance(column, Labelled):
-                if len(column.labels) > _MOST_LABELS:
-                    raise NotApplicable(
-                        f"column {name!r} has {len(column.labels)} labels; additive models take "
-                        f"at most {_MOST_LABELS}: put rare labels together, or use naive Bayes"
-                    )
-                found.append(label_cells(name, column.labels))
-            elif size:
-                count = _validate.integer("categories", size, at_least=1, at_most=_MOST_LABELS)
-                found.append(label_cells(name, [str(code) for code in range(count)]))
-            else:
-                points = [column.fill] if isinstance(column, Bounded) else []
-                whole = isinstance(column, Bounded) and not isinstance(column, Real)
-                edges = cuts.get(name, ()) if isinstance(cuts, dict) else ()
-                ends = float(lower[at]), float(upper[at])
-                found.append(number_cells(name, *ends, whole=whole, points=points, cuts=edges))
+        found = declared_cells(declared, cuts=cuts if isinstance(cuts, dict) else {})
         self._check_numbers("cuts", cuts, found)
         self._check_numbers("monotone", self._directions(names), found)
-        return tuple(found)
+        return found
 
     @staticmethod
-    def _check_numbers(argument: str, chosen: Any, cells: list[Cells]) -> None:
+    def _check_numbers(argument: str, chosen: Any, cells: tuple[Cells, ...]) -> None:
         wrong = [one.name for one in cells if one.labels and one.name in chosen]
         if wrong and isinstance(chosen, dict):
             raise InvalidValue(argument, wrong[0], "names of columns of numbers")
@@ -459,6 +429,20 @@ class _Additive(ScaledEstimator):
             for at, (cells, shape) in enumerate(self._columns_and_shapes())
         ]
         return np.stack(parts, axis=1)
+
+    def describe(self) -> str:
+        """Return for each column between which values its shape moves the score, as text."""
+        lines = [
+            f"{name}: from {shape.values.min():+.3g} to {shape.values.max():+.3g}"
+            for name, shape in self.shapes_.items()
+        ]
+        return "\n".join(lines)
+
+    def ends_of(self, name: str) -> tuple[float, float]:
+        """Return the declared bounds of a column of numbers."""
+        at = list(self.shapes_).index(name)
+        lower, upper = self._facts.ends
+        return float(lower[at]), float(upper[at])
 
     def _columns_and_shapes(self) -> list[tuple[Cells, Shape]]:
         return list(zip(self._known_cells_, self.shapes_.values(), strict=True))

@@ -284,10 +284,17 @@ def table(record: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def errors_of_means(record: dict[str, Any]) -> str:
+    found = record["averaging"]["rewritten_mean_error"]
+    *first, last = (f"{error:.1f}" for error in found.values())
+    return f"{', '.join(first)} and {last}"
+
+
 SUITE = Suite(
     "curator_attacks",
     measure,
     targets,
     tables={("docs/curator-service.md", "curator attacks"): table},
     pictures={"curator-attacks.png": draw},
+    numbers={"averaging": errors_of_means},
 )

@@ -170,4 +170,11 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-SUITE = Suite("curator_killing", measure, targets)
+def found(record: dict[str, Any]) -> str:
+    return (
+        f"{record['questions_answered']} of {record['asked']} questions answered, "
+        f"{record['charged']} charged"
+    )
+
+
+SUITE = Suite("curator_killing", measure, targets, numbers={"found": found})

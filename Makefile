@@ -24,7 +24,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-BENCHES    := accounting curator-engine curator-service learners learners-defaults local noise \
+BENCHES    := accounting curator-engine curator-service learners learners-defaults local models noise \
               schema-bounds synth training walks
 PAPERS     := attacks audit correlated detection dpsgd local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
@@ -51,7 +51,7 @@ help:
 	@echo "make coverage           which branches the tests of make test run through at least"
 	@echo "make lint               the static part of make test"
 	@echo "make bench-NAME         measure, beside targets and peers (QUICK=1: little of all)"
-	@echo "                        accounting curator learners learners-defaults local noise"
+	@echo "                        accounting curator learners learners-defaults local models noise"
 	@echo "                        schema-bounds training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
 	@echo "                        attacks audit detection dpsgd local mutants pate pate-labels"
@@ -182,6 +182,8 @@ mutants-code: stress-mutants-code
 # Measured beside target; a miss fails. Data sets are read from $$DISCREET_DATA, ../shared/data or the
 # web; peers that need other packages get an environment of their own, which the script makes.
 stress-mutants-code: $(VENV)/installed-test
+bench-models: build/zoo
+bench-models: export PYTHONPATH := build/zoo
 $(MEASURED): $(VENV)/installed-judges
 	$(call stage,$@)
 	$(BIN)/python benchmarks run $(subst -,_,$(call after_dash,$@)) \

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import statistics
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,13 +49,13 @@ MEGABYTES = 4.0
 OPACUS = [way for way in WAYS if way.startswith("Opacus")]
 
 
-def seconds(step: Step, burst: int) -> float:
+def seconds(step: Step, burst: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Median time of a step within a burst, without the first."""
     times = []
     for _ in range(burst + 1):
-        start = time.perf_counter()
+        start = clock()
         step()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     rest(step)
     return statistics.median(times[1:])
 
@@ -80,21 +81,30 @@ def steps_of(task: Task, ways: list[str]) -> tuple[dict[str, Step], dict[str, st
     return steps, failures
 
 
-def compare(task: Task, *, threads: int, rounds: int, budget: float) -> dict[str, Any]:
+def compare(
+    task: Task,
+    *,
+    threads: int,
+    rounds: int,
+    budget: float,
+    clock: Callable[[], float] = time.perf_counter,
+    ways: Sequence[str] = tuple(WAYS),
+) -> dict[str, Any]:
     """Time all ways of one task, interleaved; slow ways sit out once the budget is spent."""
     torch.set_num_threads(threads)
-    steps, failures = steps_of(task, list(WAYS))
+    steps, failures = steps_of(task, list(ways))
     ratios: dict[str, list[float]] = {way: [] for way in steps}
     times: dict[str, list[float]] = {way: [] for way in steps}
     spent = dict.fromkeys(steps, 0.0)
     for _ in range(rounds):
-        reference = seconds(steps[PLAIN], task.burst)
+        reference = seconds(steps[PLAIN], task.burst, clock)
         for way, step in steps.items():
             if way not in (PLAIN, OURS, ONE_CALL) and spent[way] > budget and len(times[way]) >= 3:
                 continue
             slow = times[way] and times[way][-1] > 5 * reference
             start = time.perf_counter()
-            value = reference if way == PLAIN else seconds(step, 1 if slow else task.burst)
+            burst = 1 if slow else task.burst
+            value = reference if way == PLAIN else seconds(step, burst, clock)
             spent[way] += time.perf_counter() - start
             times[way].append(value)
             ratios[way].append(value / reference)

@@ -174,6 +174,15 @@ def adapted(model: nn.Module, targets: list[str], **options: Any) -> nn.Module:
     return made
 
 
+def checkpointed(model: nn.Module) -> nn.Module:
+    """Have the layers of a model of ``transformers`` run again in the backward pass."""
+    from discreet.learn import dpsgd
+
+    options = {"use_reentrant": False, "context_fn": dpsgd.checkpoint_contexts}
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)  # type: ignore[operator]
+    return model
+
+
 def frozen_backbone() -> nn.Module:
     model = bert()
     model.bert.requires_grad_(False)  # type: ignore[operator, union-attr]
@@ -341,6 +350,9 @@ def _entries() -> list[Entry]:
         Entry("Mixtral", hf, mixtral, double=False, by_example=("mlp.experts",)),
         Entry("T5", hf, t5, two_texts),
         Entry("ViT", hf, vit, pixels),
+        Entry("BERT, checkpointed layers", hf, lambda: checkpointed(bert())),
+        Entry("GPT-2, checkpointed layers", hf, lambda: checkpointed(gpt2())),
+        Entry("Llama, checkpointed layers", hf, lambda: checkpointed(llama())),
         Entry("LoRA in BERT", peft, lambda: adapted(bert(), linear, task_type="SEQ_CLS")),
         Entry("LoRA in GPT-2", peft, lambda: adapted(gpt2(), ["c_attn"], fan_in_fan_out=True)),
         Entry("LoRA in Llama", peft, lambda: adapted(llama(), ["q_proj", "v_proj"])),

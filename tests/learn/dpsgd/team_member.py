@@ -13,6 +13,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import TensorDataset
 
 from discreet.errors import InvalidValue, NotApplicable
@@ -182,6 +184,19 @@ def refusals(rank):
             found[wrapper.__name__] = "accepted"
         except InvalidValue as error:
             found[wrapper.__name__] = error.expected
+    sharded = fully_shard(small_model(0), mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    plainly = sharded(torch.randn(3, 6, dtype=torch.float64)).sum()
+    plainly.backward()  # it runs here by itself
+    optimizer = torch.optim.SGD(sharded.parameters(), lr=0.1)
+    for name, call in (
+        ("sharded, join", lambda: join(sharded, plan())),
+        ("sharded", lambda: make_private(sharded, optimizer, plan())),
+    ):
+        try:
+            call()
+            found[name] = "accepted"
+        except InvalidValue as error:
+            found[name] = str(error)
     return found
 
 

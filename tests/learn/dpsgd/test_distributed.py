@@ -145,6 +145,9 @@ def test_disagreement_is_refused_on_every_member(run):
         assert found["refusals"]["model"] == "model"
         for wrapper in ("DistributedDataParallel", "DataParallel"):
             assert "bare module" in found["refusals"][wrapper]
+        for name in ("sharded", "sharded, join"):
+            assert "fully_shard" in found["refusals"][name]
+            assert "bare module" in found["refusals"][name]
 
 
 def test_without_a_process_group_there_is_no_team():

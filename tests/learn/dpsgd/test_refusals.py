@@ -12,7 +12,7 @@ from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd import PlanViolation, ResumeRefused
 from discreet.learn.dpsgd._batches import draws
-from discreet.learn.dpsgd.engine._recorder import Folds
+from discreet.learn.dpsgd.engine._axes import Folds
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import clipped, data, each, network, plan, wrap
 
@@ -190,7 +190,7 @@ def test_layers_called_where_they_cannot_be_recorded(model, word):
 @pytest.mark.parametrize("model", [Recomputed, RecomputedTwice])
 def test_checkpointed_layers_are_refused_by_the_probe(model):
     made = model()
-    with pytest.raises(PlanViolation, match=r"use_reentrant=True or False.*max_physical"):
+    with pytest.raises(PlanViolation, match=r"context_fn=dpsgd.checkpoint_contexts.*max_physical"):
         dpsgd.make_private(
             made,
             torch.optim.SGD(made.parameters(), lr=1.0),

@@ -13,6 +13,7 @@ from discreet.learn.dpsgd._clipping import Automatic, Clipping, Flat, PerLayer, 
 from discreet.learn.dpsgd._plan import Phase, Plan
 
 if TYPE_CHECKING:
+    from discreet.learn.dpsgd._checkpointing import checkpoint_contexts
     from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
     from discreet.learn.dpsgd._making import make_private
     from discreet.learn.dpsgd._people import CappedRecords, People
@@ -50,6 +51,7 @@ __all__ = [
     "Trainer",
     "Watch",
     "check_isolation",
+    "checkpoint_contexts",
     "fix",
     "join",
     "load",
@@ -76,6 +78,7 @@ _HOME_OF = {
     "Trainer": "_trainer",
     "Watch": "_step",
     "check_isolation": "isolation",
+    "checkpoint_contexts": "_checkpointing",
     "fix": "_fix",
     "join": "_team",
     "load": "_trained",

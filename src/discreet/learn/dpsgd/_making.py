@@ -17,7 +17,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, PlanViolation, ResumeRefused
 from discreet.learn.dpsgd._plan import TURNS, Plan
 from discreet.learn.dpsgd._private import Private
-from discreet.learn.dpsgd._requirements import check_pair
+from discreet.learn.dpsgd._requirements import check_pair, require_bare
 from discreet.learn.dpsgd._run_directory import RunDirectory
 from discreet.learn.dpsgd._setup import Setup
 from discreet.learn.dpsgd._step import Watch
@@ -121,6 +121,7 @@ def wrap(
     if batch_axis is not None:
         _validate.integer("batch_axis", batch_axis, at_least=0, at_most=1)
     team: Team | None = settings.get("team")
+    require_bare(model)
     _check_company(team)
     if team is not None and plan.sampler in TURNS:
         raise InvalidValue(

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from discreet.learn.dpsgd.engine._axes import Folds
 from discreet.learn.dpsgd.engine._layout import (
     BY_ROW,
     ELEMENTWISE_LOSSES,
@@ -28,7 +29,7 @@ from discreet.learn.dpsgd.engine._layout import (
     leaves_axis,
     looks_across,
 )
-from discreet.learn.dpsgd.engine._recorder import CONTENT_OF_FIRST, Folds
+from discreet.learn.dpsgd.engine._recorder import CONTENT_OF_FIRST
 
 
 class Place(NamedTuple):

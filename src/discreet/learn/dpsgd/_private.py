@@ -431,7 +431,11 @@ class Private:
             undo.callback(engine.detach)
             writes = None if vouched else record.writes
             first: list[Watch] = [
-                StateWatch(model, allowed=writes, by_engine=lambda: engine.runs_by_example)
+                StateWatch(
+                    model,
+                    allowed=writes,
+                    by_engine=lambda: engine.runs_by_example or engine.in_checkpoint,
+                )
             ]
             if not vouched:
                 in_order = axis != 1 and not contains_sequence_first(model)

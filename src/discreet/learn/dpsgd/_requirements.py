@@ -36,14 +36,8 @@ _KNOWN: dict[bytes, str] = {}
 
 def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
     """The trainable parameters by name, if model and optimizer belong together."""
-    if not isinstance(model, nn.Module):
-        raise InvalidValue("model", model, "a torch.nn.Module")
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise InvalidValue(
-            "model",
-            "DistributedDataParallel",
-            "the bare module, and team=discreet.learn.dpsgd.join(model, plan)",
-        )
+    require_bare(model)
+    assert isinstance(model, nn.Module)
     _check_transparent(model)
     if not isinstance(optimizer, Optimizer):
         raise InvalidValue("optimizer", optimizer, "a torch.optim.Optimizer")
@@ -89,6 +83,28 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
                 "a second plan is a second release and needs a charge of its own"
             )
     return trainable
+
+
+def require_bare(model: object) -> None:
+    """Refuse what shares a model among processes in its own way.
+
+    A wrapper would average gradients before they are clipped. Under ``fully_shard`` the parameters
+    that layers use are other tensors than those of the optimizer, made for each pass.
+    """
+    if not isinstance(model, nn.Module):
+        raise InvalidValue("model", model, "a torch.nn.Module")
+    bare = "the bare module, and team=discreet.learn.dpsgd.join(model, plan)"
+    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+        raise InvalidValue("model", type(model).__name__, bare)
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "placements"):
+            raise InvalidValue(
+                f"model.{name}",
+                "sharded over processes (fully_shard, tensor parallelism)",
+                f"whole parameters: {bare}. What single examples do to sharded parameters "
+                "cannot be recorded; batches(..., max_physical=...) and checkpoint_contexts save "
+                "memory instead",
+            )
 
 
 def _check_transparent(model: nn.Module) -> None:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd._plan import Plan
+from discreet.learn.dpsgd._requirements import require_bare
 from discreet.learn.dpsgd._watches import announced
 
 if TYPE_CHECKING:
@@ -170,10 +171,7 @@ def join(model: nn.Module, plan: Plan, *, group: Any = None) -> Team:
             "there is no process group: call torch.distributed.init_process_group first, for "
             "example in a script that torchrun starts"
         )
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        raise InvalidValue("model", type(model).__name__, "the bare module that it wraps")
-    if not isinstance(model, nn.Module):
-        raise InvalidValue("model", model, "a torch.nn.Module")
+    require_bare(model)
     if not isinstance(plan, Plan):
         raise InvalidValue("plan", plan, "a Plan")
     team = Team(group=group)

@@ -207,9 +207,10 @@ def _tensors_in(values: Any) -> Iterator[Tensor]:
 
 
 CHECKPOINTED = (
-    "torch.utils.checkpoint, with use_reentrant=True or False, runs layers again inside the "
-    "backward pass, where the gradients of single examples cannot be recorded. Call the layers "
-    "plainly; batches(..., max_physical=...) bounds the memory of a step instead"
+    "torch.utils.checkpoint runs layers again inside the backward pass, where the gradients of "
+    "single examples cannot be recorded unless the record takes part: give it use_reentrant=False "
+    "and context_fn=dpsgd.checkpoint_contexts. batches(..., max_physical=...) bounds the memory of "
+    "a step too"
 )
 _CHECKPOINT_FILE = torch.utils.checkpoint.__file__
 
@@ -260,7 +261,8 @@ class StateWatch(Watch):
     allows all buffers, where the caller has vouched for them. Parameters are never allowed.
     While a batch is open, calls of modules in places where they cannot be recorded are refused
     by name: inside ``torch.utils.checkpoint``, the backward pass, ``torch.vmap`` and compiled code.
-    ``by_engine`` says whether the engine itself is running a module example by example.
+    ``by_engine`` says whether the engine itself is running a module example by example, or takes
+    part in a checkpoint.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd import _trial as attribution
 from discreet.learn.dpsgd import verify_attribution
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine._recorder import Axes, Folds
+from discreet.learn.dpsgd.engine._axes import Axes, Folds
 from discreet.learn.dpsgd.isolation import TensorSpec
 from discreet.learn.dpsgd.isolation._subject import copy_for_probing, describe
 from learn.dpsgd.engine.judges import check

@@ -290,7 +290,7 @@ def test_a_sequence_written_step_by_step_stays_in_order() -> None:
 
 def test_the_judge_notices_rows_in_a_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine that takes every first axis for the examples clips mixed gradients."""
-    from discreet.learn.dpsgd.engine._recorder import Folds
+    from discreet.learn.dpsgd.engine._axes import Folds
 
     monkeypatch.setattr(Folds, "axis", lambda *_: 0)
     model, ids = made(sort)

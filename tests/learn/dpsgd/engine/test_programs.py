@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from discreet.learn.dpsgd.engine import GradientEngine
-from discreet.learn.dpsgd.engine._recorder import Folds
+from discreet.learn.dpsgd.engine._axes import Folds
 
 torch.set_num_threads(1)
 TIME, WIDTH, CLIP = 3, 4, 0.05

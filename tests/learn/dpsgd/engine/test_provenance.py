@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from discreet.errors import DiscreetError
 from discreet.learn.dpsgd import verify_attribution
 from discreet.learn.dpsgd.engine import GradientEngine
+from discreet.learn.dpsgd.engine._axes import Folds
 from discreet.learn.dpsgd.engine._layout import LOST, REORDERED
-from discreet.learn.dpsgd.engine._recorder import Folds, Recorder
+from discreet.learn.dpsgd.engine._recorder import Recorder
 from learn.dpsgd.engine.judges import check
 
 TIME = 24  # as many as examples, and a multiple of every size that a trial of 2, 3 and 4 has

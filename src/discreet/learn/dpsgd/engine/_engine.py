@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType, MethodType
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from discreet import _validate
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
+from discreet.learn.dpsgd._checkpointing import around
 from discreet.learn.dpsgd.engine import (
     _broadcast,
     _convolution,
@@ -33,6 +34,7 @@ from discreet.learn.dpsgd.engine import (
     _normalization,
     _sequences,
 )
+from discreet.learn.dpsgd.engine._axes import Axes
 from discreet.learn.dpsgd.engine._forms import (
     Contribution,
     own_leaf,
@@ -46,7 +48,6 @@ from discreet.learn.dpsgd.engine._layout import (
     declared_axis,
 )
 from discreet.learn.dpsgd.engine._recorder import (
-    Axes,
     NoRule,
     Recorder,
     Rule,
@@ -171,6 +172,11 @@ class GradientEngine:
         if not self._open:
             return False
         return any(part is not None for part in self._contributions())
+
+    @property
+    def in_checkpoint(self) -> bool:
+        """Whether a part of the model is running that may run again in the backward pass."""
+        return self._recorder.in_checkpoint
 
     @property
     def is_half(self) -> bool:
@@ -433,7 +439,7 @@ class BlackBoxes:
             return own(*args, **kwargs)
         self._recorder.admit_inputs(args, kwargs)
         self._recorder.is_half |= is_under_autocast()
-        with self._recorder:
+        with self._recorder, around("record", self._recorder.checkpointed):
             return self._forward(module, own, *args, **kwargs)
 
     def _forward(
@@ -471,7 +477,7 @@ class BlackBoxes:
             self._refuse_inner(module, args, kwargs, "its inputs changed")
         self._inside = True
         try:
-            with torch._C.DisableTorchFunction():
+            with torch._C.DisableTorchFunction(), around("record", _refuse_checkpoint):
                 result, axis = self._run_per_example(module, own, args, kwargs)
                 if id(module) in self._inner:
                     unseen = self._first_look(module, result)
@@ -684,6 +690,13 @@ class BlackBoxes:
         ):
             return value[:1]
         return value
+
+
+def _refuse_checkpoint() -> NoReturn:
+    raise NotApplicable(
+        "torch.utils.checkpoint inside of a module that has no rule and runs example by example "
+        "(see the log): checkpoint that module as a whole, or call its parts plainly"
+    )
 
 
 def _keep(_: Tensor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn.dpsgd._checkpointing import around
 from discreet.learn.dpsgd._tensors import close, exchanged, size_of, tensors
 
 # One batch: the positional and the keyword arguments of the model, then the targets.
@@ -285,8 +286,12 @@ def still() -> Iterator[None]:
     """Inside, torch draws constants, and its generators are as they were afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        with _StillRandomness():  # type: ignore[no-untyped-call]
+        with _StillRandomness(), around("draws", _still_again):  # type: ignore[no-untyped-call]
             yield
+
+
+def _still_again() -> tuple[Any, Any]:
+    return nullcontext(), _StillRandomness()  # type: ignore[no-untyped-call]
 
 
 class Shaken(NamedTuple):

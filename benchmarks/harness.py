@@ -46,6 +46,8 @@ SUITES = {
     "curator_service": "curator_service",
     "detection": "detection_table",
     "dpsgd": "reproduce_dpsgd",
+    "federated": "federated",
+    "federated_model": "federated_model",
     "learners": "learners",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",

@@ -58,11 +58,11 @@ def digits(quick: bool) -> dict[str, Any]:
     del x
     inputs, truth = scattered(images.x_test), torch.from_numpy(images.y_test).long()
     plan = FederatedPlan(
-        clients=3000, expected_cohort=600, rounds=40, clip_norm=0.2, delta=DELTA, epsilon=2.0
+        clients=3000, expected_cohort=1000, rounds=40, clip_norm=0.3, delta=DELTA, epsilon=2.0
     )
-    made = Training(local_rate=1.0, server_rate=8.0, decay=0.1, average=0.9)
+    made = Training(local_rate=1.0, server_rate=6.0, decay=0.1, average=0.9)
     runs = []
-    for seed in range(1, 2 if quick else 4):
+    for seed in range(1, 2 if quick else 3):
         torch.manual_seed(seed)
         engine = InProcessEngine(clients, scattering_model(), CE, made)
         start = time.process_time()

@@ -353,6 +353,8 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def poison_table(record: dict[str, Any]) -> str:
     rows = found(record, "poisoning")
+    if not rows:
+        return "Not measured yet."
     shares = sorted({row["share"] for row in rows})
     lines = [
         "| goal | rule | " + " | ".join(f"{share:.0%} hostile" for share in shares) + " |",

@@ -11,6 +11,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
+from attacks.language.made_up_models import by_heart
 from discreet.attacks import (
     ATTACKS,
     INPUTS,
@@ -41,6 +42,7 @@ from discreet.attacks import (
     run_attack,
     synthetic_inference,
 )
+from discreet.attacks.language import canary_exposure, extraction, make_canaries, recital
 from discreet.errors import InvalidValue, NotApplicable
 
 RNG = np.random.default_rng(0)
@@ -75,6 +77,7 @@ def test_all_attacks_are_registered_and_say_what_they_need() -> None:
         *("update_labels", "update_pictures", "imprinted_pictures", "update_tokens"),
         *("prior_informed", "update_membership", "update_attribute", "update_property"),
         "poisoning",
+        *("canary_exposure", "extraction", "recital", "text_membership"),
     }
     for one in ATTACKS.values():
         assert set(one.needs) <= set(INPUTS)
@@ -386,6 +389,7 @@ def test_the_best_advantage_has_an_interval_that_holds() -> None:
 # Settings and levels that somebody chose, or that are known exactly.
 CHOSEN = {"confidence", "chance", "baseline", "smoothing", "total_variation", "asked_fpr", "fpr"}
 CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score"}
+CHOSEN |= {"level", "limit_bits", "space_bits"}
 
 
 def bare_figures(found: Any, name: str = "") -> Iterator[str]:
@@ -444,6 +448,9 @@ def examples_of_results() -> list[Any]:
             auxiliary=(np.sign(rows[40:]), np.arange(20) % 2),
             allow_duplicates=True,
         ),
+        canary_exposure(by_heart(["abc"]), make_canaries("a{digits:2}", 2)),
+        extraction(by_heart(["abc"]), ["abc"], ["abd"], prefix=1, suffix=2, least_distinct=1),
+        recital(by_heart(["abc"]), ["a"], ["abc"], length=2),
     ]
 
 

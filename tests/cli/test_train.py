@@ -553,3 +553,32 @@ def test_in_a_pipe_nothing_is_shown_but_the_report(spawn, place):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads(done.stdout)["charged"] is False
+
+
+@pytest.mark.parametrize("learner", ["tree", "forest", "additive"])
+def test_readable_models_are_shown_and_drawn(place, run, learner):
+    done = run(*SEEDED, "--learner", learner)
+    assert done.exit_code == 0, done.stderr
+    assert "strongest columns: age, ward" in Path("model/summary.txt").read_text(encoding="utf-8")
+    shown = run("shapes", "model", "--output", "shapes.png")
+    assert shown.exit_code == 0, shown.stderr
+    assert Path("shapes.png").read_bytes().startswith(b"\x89PNG")
+    assert ("age: from -" if learner == "additive" else "age < ") in shown.stdout
+    found = json.loads(run("shapes", "model", "--json").stdout)
+    assert set(found["shapes"] if learner == "additive" else {"age", "ward"}) == {"age", "ward"}
+    if learner != "additive":
+        assert len(found["trees"]) == (1 if learner == "tree" else 10)
+        assert {node[3] for node in found["trees"][0]} == {"well", "ill"}
+
+
+def test_models_without_shapes_and_regression_by_trees_are_refused(place, run):
+    assert run(*SEEDED).exit_code == 0
+    done = run("shapes", "model", "--output", "shapes.png")
+    assert done.exit_code == 2
+    assert "an additive model, a tree or a forest" in done.stderr
+    assert not Path("shapes.png").exists()
+    text = SCHEMA.replace('target = "outcome"', 'target = "age"')
+    Path("schema.toml").write_text(text, encoding="utf-8")
+    refused = run(*TRAIN[:-1], "other", "--epsilon", "1", "--learner", "tree")
+    assert refused.exit_code == 2
+    assert "a learner for regression" in refused.stderr

@@ -19,12 +19,14 @@ from discreet.learn import (
     PrivateAdditiveClassifier,
     PrivateAdditiveRegressor,
     PrivateCategoricalNB,
+    PrivateDecisionTree,
     PrivateEstimator,
     PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivateRandomForest,
     load_model,
 )
 from discreet.learn._model_file import read_model, write_model
@@ -56,6 +58,8 @@ KINDS = {
     "network of numbers": (PrivateMLPRegressor, {**ENDS, **NETWORK}),
     "categorical": (PrivateCategoricalNB, {**WORDS, "categories": [1, 2]}),
     "gaussian": (PrivateGaussianNB, {**WORDS, "bounds": (0.0, 1.0)}),
+    "tree": (PrivateDecisionTree, {**WORDS, **SHAPES}),
+    "forest": (PrivateRandomForest, {**WORDS, **SHAPES}),
     "projected": (PrivateProjectedSGDClassifier, {**WORDS, **SHORT}),
     "projected numbers": (PrivateProjectedSGDRegressor, {**ENDS, **SHORT}),
 }
@@ -100,6 +104,8 @@ SCALED = {
 }
 SHAPED = {name: SCALED[name] for name in SCALED if name not in ("feature_norm", "max_iter")}
 SHAPED = {**SHAPED, "max_bins": [0, "many"], "cuts": ["best", 3], "monotone": [{"age": 1}, 1]}
+GROWN = {name: SCALED[name] for name in ("bounds", "expected_rows", "relation", "rows_per_person")}
+GROWN |= {"depth": [-1, 11, "deep"], "categories": [3, [0], [0, -1], [0, 10**6]]}
 DESCENT = {"clip_ratio": [1e-320], "total_step_size": [0.0]}
 LAYERS = {"hidden_layer_sizes": [(), (0,), "big", (1, 2, 3, 4, 5), 10**400]}
 COUNTED = {"delta": [1.0], "relation": ["swap"]}
@@ -129,6 +135,8 @@ BAD = {
         "alpha": [-1.0],
     },
     "gaussian": {**COMMON, **CLASSES, **COUNTED, **BOUNDS, "var_smoothing": [0.0]},
+    "tree": {**COMMON, **CLASSES, **GROWN},
+    "forest": {**COMMON, **CLASSES, **GROWN, "trees": [0, 1001, "many"]},
     "projected": {**COMMON, **CLASSES, **STEPPED, "loss": ["squared"]},
     "projected numbers": {**COMMON, **TARGET, **STEPPED, "loss": ["hinge"], "threshold": [0.0]},
 }

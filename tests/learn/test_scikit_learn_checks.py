@@ -12,21 +12,25 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_array
 from sklearn.utils.estimator_checks import check_estimator
 
+from discreet import learn, pate, synth
 from discreet.certificate import _certificate as certificate
 from discreet.data import Real, Schema
 from discreet.learn import (
     PrivateAdditiveClassifier,
     PrivateAdditiveRegressor,
     PrivateCategoricalNB,
+    PrivateDecisionTree,
     PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivateRandomForest,
+    projected_sgd,
 )
 from discreet.learn.projected_sgd import (
     PrivateProjectedSGDClassifier,
@@ -110,6 +114,14 @@ class DeclaringAdditiveRegressor(DeclaringBounds, PrivateAdditiveRegressor):
     pass
 
 
+class DeclaringTree(DeclaringClasses, PrivateDecisionTree):
+    pass
+
+
+class DeclaringForest(DeclaringClasses, PrivateRandomForest):
+    pass
+
+
 class DeclaringMLPClassifier(DeclaringClasses, PrivateMLPClassifier):
     pass
 
@@ -154,6 +166,7 @@ class DeclaringSynthesizer(Synthesizer):
 
 LINEAR = {"epsilon": 1e4, "bounds": (-10.0, 10.0), "expected_rows": 100, "insecure_seed": 0}
 SHAPES = {**LINEAR, "epsilon": 200.0, "max_bins": 8}
+LEAVES = {**LINEAR, "epsilon": 900.0, "depth": 4}
 NETWORK = {**LINEAR, "bounds": (-3.0, 3.0), "hidden_layer_sizes": (8,)}
 NETWORK |= {"step_size": 20.0, "expected_rows": 200}
 COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
@@ -167,6 +180,8 @@ COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
         (DeclaringLinear(**LINEAR), NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringAdditiveClassifier(**SHAPES), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringAdditiveRegressor(**SHAPES), NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringTree(**LEAVES), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
+        (DeclaringForest(**LEAVES, trees=2), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         # A third less would still do for the checks that ask for a good fit.
         (DeclaringMLPClassifier(**NETWORK, max_iter=15), UNDECLARED | NO_NUMBERS | PRIVATE_COUNT),
         (DeclaringMLPRegressor(**NETWORK, max_iter=30), NO_NUMBERS | PRIVATE_COUNT),
@@ -212,3 +227,16 @@ def test_all_checks_pass_but_those_that_privacy_forbids(estimator, forbidden, mo
     assert skipped <= NOT_RUN
     assert len(passed) >= (34 if isinstance(estimator, Synthesizer) else 40)
     assert all(forbidden.values())
+
+
+def test_every_kind_of_estimator_is_checked():
+    """Whatever a package exports and is fitted at an epsilon is in the list of the test above."""
+    marks = test_all_checks_pass_but_those_that_privacy_forbids.pytestmark
+    (listed,) = [mark.args[1] for mark in marks if mark.name == "parametrize"]
+    known = {kind for estimator, _ in listed for kind in type(estimator).__mro__}
+    packages = (learn, projected_sgd, pate, synth)
+    offered = [getattr(package, name) for package in packages for name in package.__all__]
+    kinds = [one for one in offered if isinstance(one, type) and issubclass(one, BaseEstimator)]
+    private = [one for one in kinds if "epsilon" in one._get_param_names()]
+    assert [one for one in private if one not in known] == []
+    assert len(private) >= 12

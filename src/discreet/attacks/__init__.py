@@ -19,6 +19,7 @@
   :func:`update_attribute`, :func:`update_property`, :func:`prior_informed` beside what a loss
   allows, and :func:`poisoning` by clients. :func:`client_updates` makes updates for experiments,
   :func:`imprint_model` and :func:`trap_weights` the weights of a malicious server.
+- What a language model recites: :mod:`discreet.attacks.language`.
 - ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
   :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
   trained in different ways.
@@ -33,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet._confidence import Difference, Proportion
 from discreet._json import HIDDEN
+from discreet.attacks import language
 from discreet.attacks._anonymity import (
     LEVELS_K,
     AnonymityProfile,
@@ -198,6 +200,7 @@ __all__ = [
     "imprinted_pictures",
     "invert",
     "label_only",
+    "language",
     "link_tables",
     "linkability",
     "lira",

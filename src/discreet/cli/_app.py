@@ -82,6 +82,7 @@ COMMANDS = {
     "train": ("_train", "A private model from a file, with its certificate."),
     "pate": ("_train", "A student of private teachers, with its certificate."),
     "predict": ("_train", "What a trained model says about a file."),
+    "shapes": ("_tables", "The picture of an additive model or a tree."),
     "synthesize": ("_synthesize", "Synthetic rows of a file, with their certificate."),
     "certify": ("_certificate", "The certificate of a model, with attacks on it."),
     "certificate": ("_certificate", "Check a certificate."),

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--learner",
-    metavar="auto|logistic|linear|naive-bayes|additive|mlp|compare",
+    metavar="auto|logistic|linear|naive-bayes|additive|tree|forest|mlp|compare",
     default="auto",
     help="auto chooses by public facts and is free; compare tries several in private and pays for "
     "choosing the best.",

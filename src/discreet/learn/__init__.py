@@ -60,6 +60,7 @@ if TYPE_CHECKING:
         predict_file,
         train_table,
     )
+    from discreet.learn._trees import PrivateDecisionTree, PrivateRandomForest, Tree
 
 __all__ = [
     "LEARNERS",
@@ -76,17 +77,20 @@ __all__ = [
     "PrivateAdditiveRegressor",
     "PrivateCategoricalNB",
     "PrivateClassifier",
+    "PrivateDecisionTree",
     "PrivateEstimator",
     "PrivateGaussianNB",
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
     "PrivateMLPClassifier",
     "PrivateMLPRegressor",
+    "PrivateRandomForest",
     "PrivateRegressor",
     "Rehearsal",
     "Rows",
     "Shape",
     "TrainedTable",
+    "Tree",
     "automatic_learners",
     "charged",
     "check_unit",
@@ -141,6 +145,7 @@ _HOMES = {
     "_one_pass": ("OnePassEstimator",),
     "_selection": ("default_stop", "run_mu", "select_privately"),
     "_train": ("PlannedTraining", "TrainedTable", "plan_training", "predict_file", "train_table"),
+    "_trees": ("PrivateDecisionTree", "PrivateRandomForest", "Tree"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

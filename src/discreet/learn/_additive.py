@@ -29,7 +29,6 @@ import numpy as np
 from sklearn.isotonic import isotonic_regression  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.data import Bounded, Labelled, Real
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn._binning import (
     BinnedColumns,
@@ -38,10 +37,10 @@ from discreet.learn._binning import (
     add_up,
     bins_between,
     cell_counts,
+    column_names,
+    declared_cells,
     equal_bins,
-    label_cells,
     most_bins,
-    number_cells,
     on_basis_grid,
     own_bins,
     quantile_bins,
@@ -51,12 +50,13 @@ from discreet.learn._estimator import PrivateClassifier, PrivateRegressor, Track
 from discreet.learn._exact_descent import (
     RAW_STEPS,
     WIDEST_WHITENED,
+    FoldedRows,
     LinearPlan,
     LinearRelease,
     Whitening,
     descend,
 )
-from discreet.learn._intake import Rows
+from discreet.learn._intake import Batch, Rows
 from discreet.learn._linear import ScaledEstimator, both_classes, class_residuals
 from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP, Loss, Relation
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 _BIN_SHARE, _MOMENT_SHARE = 0.05, 0.12
 _BIN_STEPS = 1 << 10
 _MOST_PERSON_ROWS = 16
-_MOST_LABELS = 1 << 12
 _LEAST_BINS = 8
 _LONGEST_RESIDUAL = 16.0
 
@@ -244,43 +243,15 @@ class _Additive(ScaledEstimator):
 
     def _cells(self, declared: Declared) -> tuple[Cells, ...]:
         """Return the cells of all columns, from public facts."""
-        lower, upper = declared.ends
-        if declared.schema is None:
-            names = [str(at) for at in range(declared.features)]
-            sizes = [0] * len(names) if declared.categories is None else list(declared.categories)
-            if len(sizes) != len(names):
-                expected = f"for each of {len(names)} columns its number of labels, or 0"
-                raise InvalidValue("categories", declared.categories, expected)
-        else:
-            names = list(declared.schema.features)
-            sizes = [0] * len(names)
-        known = {} if declared.schema is None else declared.schema.features
+        names = column_names(declared)
         cuts = self._declared_cuts(names)
-        found = []
-        for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
-            column = known.get(name)
-            if isinstance(column, Labelled):
-                if len(column.labels) > _MOST_LABELS:
-                    raise NotApplicable(
-                        f"column {name!r} has {len(column.labels)} labels; additive models take "
-                        f"at most {_MOST_LABELS}: put rare labels together, or use naive Bayes"
-                    )
-                found.append(label_cells(name, column.labels))
-            elif size:
-                count = _validate.integer("categories", size, at_least=1, at_most=_MOST_LABELS)
-                found.append(label_cells(name, [str(code) for code in range(count)]))
-            else:
-                points = [column.fill] if isinstance(column, Bounded) else []
-                whole = isinstance(column, Bounded) and not isinstance(column, Real)
-                edges = cuts.get(name, ()) if isinstance(cuts, dict) else ()
-                ends = float(lower[at]), float(upper[at])
-                found.append(number_cells(name, *ends, whole=whole, points=points, cuts=edges))
+        found = declared_cells(declared, cuts=cuts if isinstance(cuts, dict) else {})
         self._check_numbers("cuts", cuts, found)
         self._check_numbers("monotone", self._directions(names), found)
-        return tuple(found)
+        return found
 
     @staticmethod
-    def _check_numbers(argument: str, chosen: Any, cells: list[Cells]) -> None:
+    def _check_numbers(argument: str, chosen: Any, cells: tuple[Cells, ...]) -> None:
         wrong = [one.name for one in cells if one.labels and one.name in chosen]
         if wrong and isinstance(chosen, dict):
             raise InvalidValue(argument, wrong[0], "names of columns of numbers")
@@ -364,45 +335,45 @@ class _Additive(ScaledEstimator):
     def _learn(
         self, plan: AdditivePlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
-        batch = rows.all()
-        cells, targets = self._cells(self._facts), batch.targets
-        codes = [one.codes(batch.features[:, at]) for at, one in enumerate(cells)]
+        cells = self._cells(self._facts)
         bins = [self._public_bins(one, plan.max_bins) for one in cells]
-        chosen = [at for at, known in enumerate(bins) if known is None]
-        first = slice(None) if batch.owned is None else batch.owned.ranks == 0
+        chosen = {at: cells[at] for at, known in enumerate(bins) if known is None}
+        held = None if rows.are_elsewhere else rows.all()
         if plan.bin_columns:
-            counts = [cell_counts(cells[at], codes[at][first]) for at in chosen]
-            for at, noisy in zip(chosen, self._noisy_counts(plan, counts, source), strict=True):
+            step = partial(_interval_counts, chosen)
+            zero = np.zeros(sum(one.ordered for one in chosen.values()), dtype=np.int64)
+            counts = rows.fold(step, zero) if held is None else step(held)
+            ends = np.cumsum([one.ordered for one in chosen.values()])[:-1]
+            noisy = np.split(self._noisy_counts(plan, counts, source), ends)
+            for (at, one), part in zip(chosen.items(), noisy, strict=True):
                 stddev = plan.bin_stddev / _BIN_STEPS
                 units = plan.descent.rows
-                bins[at] = quantile_bins(
-                    cells[at], noisy, bins=plan.max_bins, stddev=stddev, units=units
-                )
+                bins[at] = quantile_bins(one, part, bins=plan.max_bins, stddev=stddev, units=units)
         columns = BinnedColumns(cells, tuple(own for own in bins if own is not None))
-        sums = BinnedRows(
-            columns,
-            codes,
-            len(targets),
-            partial(self._residuals, targets=targets),
-            batch.owned,
-        )
+        hold = partial(self._hold_rows, columns)
+        sums = FoldedRows(rows.fold, hold, columns.width) if held is None else hold(held)
         whiten = partial(_whiten, columns)
         done = descend(sums, plan.descent, source, track=track, whiten=whiten)
         return self._shape_arrays(plan.descent, columns, done)
 
+    def _hold_rows(self, columns: BinnedColumns, batch: Batch) -> BinnedRows:
+        """Return the exact sums over rows that are in memory."""
+        codes = [one.codes(batch.features[:, at]) for at, one in enumerate(columns.cells)]
+        residuals = partial(self._residuals, targets=batch.targets)
+        return BinnedRows(columns, codes, len(batch.targets), residuals, batch.owned)
+
     @staticmethod
     def _noisy_counts(
-        plan: AdditivePlan, counts: list[NDArray[np.int64]], source: Source
-    ) -> list[NDArray[np.float64]]:
+        plan: AdditivePlan, counts: NDArray[Any], source: Source
+    ) -> NDArray[np.float64]:
         noisy = gaussian_integers(
-            np.concatenate(counts) * _BIN_STEPS,
+            counts.astype(np.int64) * _BIN_STEPS,
             sensitivity=Fraction(plan.bin_shift),
             stddev=plan.bin_stddev,
             relation=plan.descent.relation,
             source=source,
         ).value
-        ends = np.cumsum([len(part) for part in counts])[:-1]
-        return np.split(noisy / _BIN_STEPS, ends)
+        return np.asarray(noisy / _BIN_STEPS)
 
     def _shape_arrays(
         self, plan: LinearPlan, columns: BinnedColumns, done: LinearRelease
@@ -459,6 +430,20 @@ class _Additive(ScaledEstimator):
         ]
         return np.stack(parts, axis=1)
 
+    def describe(self) -> str:
+        """Return for each column between which values its shape moves the score, as text."""
+        lines = [
+            f"{name}: from {shape.values.min():+.3g} to {shape.values.max():+.3g}"
+            for name, shape in self.shapes_.items()
+        ]
+        return "\n".join(lines)
+
+    def ends_of(self, name: str) -> tuple[float, float]:
+        """Return the declared bounds of a column of numbers."""
+        at = list(self.shapes_).index(name)
+        lower, upper = self._facts.ends
+        return float(lower[at]), float(upper[at])
+
     def _columns_and_shapes(self) -> list[tuple[Cells, Shape]]:
         return list(zip(self._known_cells_, self.shapes_.values(), strict=True))
 
@@ -467,6 +452,15 @@ class _Additive(ScaledEstimator):
         codes = [cells.codes(rows[:, at]) for at, (cells, _) in enumerate(known)]
         scores = add_up(codes, [shape.values for _, shape in known], len(rows))
         return np.asarray(scores + self.intercept_)
+
+
+def _interval_counts(chosen: Mapping[int, Cells], batch: Batch) -> NDArray[np.int64]:
+    """Count the rows in the intervals of some columns, one row of each person."""
+    first = slice(None) if batch.owned is None else batch.owned.ranks == 0
+    features = batch.features[first]
+    return np.concatenate(
+        [cell_counts(one, one.codes(features[:, at])) for at, one in chosen.items()]
+    )
 
 
 def _text_keys(given: Mapping[Any, Any]) -> dict[str, Any]:

@@ -17,19 +17,24 @@ of the turned rows of the person.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet import _validate
+from discreet.data import Bounded, Labelled, Real
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._exact_descent import GRADIENT_STEPS, RAW_STEPS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from discreet.learn._declared import Declared
     from discreet.learn._intake import OwnedRows
 
 FEATURE_STEPS = 1 << 6
@@ -42,6 +47,7 @@ _MOST_BASIS = 1 << 20
 _LIMB = float(1 << 20)
 _GRID = float(1 << 20)
 _FINE_CELLS = 256
+_MOST_LABELS = 1 << 12
 _BLOCK = 1 << 16
 _SHORTER = 1.0 - 2.0**-40
 _MARGIN = 2.0**-34
@@ -133,6 +139,56 @@ def number_cells(
     shares = ((sides[:-1] - lower) / width + (sides[1:] - lower) / width) / 2.0
     middles = np.rint(np.clip(2.0 * shares - 1.0, -1.0, 1.0) * FEATURE_STEPS)
     return Cells(name, np.asarray(edges, dtype=np.float64), np.append(middles, 0.0))
+
+
+def column_names(declared: Declared) -> list[str]:
+    """Return the names of the columns; those of an array are called 0, 1, ..."""
+    if declared.schema is None:
+        return [str(at) for at in range(declared.features)]
+    return list(declared.schema.features)
+
+
+def declared_cells(
+    declared: Declared, *, cuts: Mapping[str, Sequence[float]] = MappingProxyType({})
+) -> tuple[Cells, ...]:
+    """Return the cells of all columns, from a schema, or from bounds and numbers of labels.
+
+    Raises
+    ------
+    InvalidValue, NotApplicable
+        If the declarations do not fit together, or a column has too many labels.
+
+    """
+    lower, upper = declared.ends
+    names = column_names(declared)
+    sizes = [0] * len(names)
+    if declared.schema is None and declared.categories is not None:
+        given = declared.categories
+        sizes = list(given) if isinstance(given, Sequence | np.ndarray) else []
+        if len(sizes) != len(names):
+            expected = f"for each of {len(names)} columns its number of labels, or 0"
+            raise InvalidValue("categories", given, expected)
+    known = {} if declared.schema is None else declared.schema.features
+    found = []
+    for at, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        column = known.get(name)
+        if isinstance(column, Labelled):
+            if len(column.labels) > _MOST_LABELS:
+                raise NotApplicable(
+                    f"column {name!r} has {len(column.labels)} labels; this learner takes at most "
+                    f"{_MOST_LABELS}: put rare labels together, or use naive Bayes"
+                )
+            found.append(label_cells(name, column.labels))
+        elif size:
+            count = _validate.integer("categories", size, at_least=1, at_most=_MOST_LABELS)
+            found.append(label_cells(name, [str(code) for code in range(count)]))
+        else:
+            points = [column.fill] if isinstance(column, Bounded) else []
+            whole = isinstance(column, Bounded) and not isinstance(column, Real)
+            ends = float(lower[at]), float(upper[at])
+            edges = cuts.get(name, ())
+            found.append(number_cells(name, *ends, whole=whole, points=points, cuts=edges))
+    return tuple(found)
 
 
 def equal_bins(cells: Cells, bins: int) -> NDArray[np.int64]:

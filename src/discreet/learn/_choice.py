@@ -52,7 +52,8 @@ def make_learner(learner: str, schema: Schema, **parameters: Any) -> Any:
     Parameters
     ----------
     learner
-        ``"logistic"``, ``"linear"``, ``"naive-bayes"``, ``"additive"`` or ``"mlp"``.
+        ``"logistic"``, ``"linear"``, ``"naive-bayes"``, ``"additive"``, ``"tree"``,
+        ``"forest"`` or ``"mlp"``.
     schema
         What is public about the table; its target must suit the learner.
     **parameters
@@ -73,7 +74,10 @@ def make_learner(learner: str, schema: Schema, **parameters: Any) -> Any:
     task = schema.task
     if task is None:
         raise NotApplicable("the schema declares no target to learn")
-    wrong = {"classification": ("linear",), "regression": ("logistic", "naive-bayes")}
+    wrong = {
+        "classification": ("linear",),
+        "regression": ("logistic", "naive-bayes", "tree", "forest"),
+    }
     if name in wrong[task]:
         raise InvalidValue("learner", learner, f"a learner for {task}")
     neighbours = Relation.parse(parameters.get("relation", "add_remove"))
@@ -85,8 +89,10 @@ def make_learner(learner: str, schema: Schema, **parameters: Any) -> Any:
     from discreet import learn
 
     kinds = LEARNERS[name]
-    kind = kinds[-1 if task == "regression" else 0]
-    return getattr(learn, kind)(schema=schema, **parameters)
+    kind = getattr(learn, kinds[-1 if task == "regression" else 0])
+    if "delta" not in kind._get_param_names():
+        parameters.pop("delta", None)  # its guarantee is pure, which holds at every delta
+    return kind(schema=schema, **parameters)
 
 
 def automatic_learners(schema: Schema) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ LEARNERS = {
     "linear": ("PrivateLinearRegression",),
     "naive-bayes": ("PrivateCategoricalNB",),
     "additive": ("PrivateAdditiveClassifier", "PrivateAdditiveRegressor"),
+    "tree": ("PrivateDecisionTree",),
+    "forest": ("PrivateRandomForest",),
     "mlp": ("PrivateMLPClassifier", "PrivateMLPRegressor"),
 }
 """What the command line calls the learners for tables, and the estimators that they are."""

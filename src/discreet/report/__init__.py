@@ -58,6 +58,7 @@ from discreet.report._mechanism_pictures import (
     draw_noise,
 )
 from discreet.report._membership_page import membership_page, strongest_attack
+from discreet.report._model_pictures import draw_model, model_table
 from discreet.report._page import Page
 from discreet.report._publishing import (
     certify_model,
@@ -100,6 +101,7 @@ __all__ = [
     "draw_flow",
     "draw_fractions",
     "draw_history",
+    "draw_model",
     "draw_noise",
     "file_hashes",
     "find_signature",
@@ -110,6 +112,7 @@ __all__ = [
     "membership_page",
     "model_certificate",
     "model_files",
+    "model_table",
     "new_figure",
     "pictures_page",
     "property_page",

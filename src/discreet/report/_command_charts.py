@@ -30,6 +30,7 @@ from discreet.report._drawing import (
     spread_labels,
     tidy_axes,
 )
+from discreet.report._model_pictures import spread_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from discreet.certificate import Certificate
     from discreet.data import Schema
-    from discreet.learn import Shape, TrainedTable
+    from discreet.learn import TrainedTable
     from discreet.ledger import DatasetView, HistoryRow
     from discreet.privacy.theorems import Explanation, PosteriorBounds
 
@@ -546,7 +547,8 @@ def strengths(done: TrainedTable) -> dict[str, float]:
 
     For linear models it is the standard deviation of what the column adds to the score, by the
     released noisy moments, with the sign of the weight of a number; for additive models the same
-    without a sign; for networks the length of the first-layer weights; for naive Bayes the largest
+    without a sign; for trees the rows that questions leave unmixed; for networks the length of the
+    first-layer weights; for naive Bayes the largest
     log-ratio between classes.
     """
     fitted = done.model
@@ -557,7 +559,9 @@ def strengths(done: TrainedTable) -> dict[str, float]:
         weights = fitted.layers_[0][0][:, :-1].T
         found = [float(np.linalg.norm(weights[part])) for part in _parts(fitted.schema)]
     elif done.learner == "additive":
-        found = [_spread_of(shape) for shape in fitted.shapes_.values()]
+        found = [spread_of(shape) for shape in fitted.shapes_.values()]
+    elif done.learner in ("tree", "forest"):
+        found = list(fitted.importances().values())
     else:
         found = [_strength_of(fitted, part) for part in _parts(fitted.schema)]
     order = np.argsort(-np.abs(found))
@@ -584,11 +588,6 @@ def _strength_of(fitted: Any, part: slice) -> float:
     means = fitted.moments_[part, -1]
     spread = fitted.moments_[part, part] - np.outer(means, means)
     return sign * float(np.sqrt(max(0.0, np.einsum("ki,ij,kj->", weights, spread, weights))))
-
-
-def _spread_of(shape: Shape) -> float:
-    share = (shape.mass + 1e-9) / (shape.mass + 1e-9).sum()
-    return float(np.sqrt(share @ (shape.values**2).sum(axis=1)))
 
 
 @in_house_style

@@ -401,6 +401,16 @@ def curve_table(record: dict[str, Any]) -> str:
 
 
 PAGE = "docs/federated.md"
+NUMBERS = {
+    "digits": lambda record: (
+        f"{min(run['accuracy'] for run in found(record, 'digits')['runs']):.2f} %"
+    ),
+    "silos": lambda record: f"{found(record, 'silos')['silos']:.2f} %",
+    "pooled": lambda record: f"{found(record, 'silos')['pooled']:.2f} %",
+    "idlg": lambda record: f"{found(record, 'leakage')['idlg']['psnr']:.1f}",
+    "inverting": lambda record: f"{found(record, 'leakage')['inverting']['psnr']:.1f}",
+    "blind": lambda record: f"{found(record, 'leakage')['inverting']['blind_psnr']:.1f}",
+}
 SUITE = Suite(
     "federated_model",
     measure,
@@ -411,4 +421,5 @@ SUITE = Suite(
         (PAGE, "prior-informed"): leak_table,
         (PAGE, "leakage-noise"): curve_table,
     },
+    numbers=NUMBERS,
 )

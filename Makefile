@@ -24,16 +24,16 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-BENCHES    := accounting curator-engine curator-service learners learners-defaults local models noise \
-              schema-bounds synth training walks
-PAPERS     := attacks audit correlated detection dpsgd local-model mutants pate pate-labels theory theory-shokri
+BENCHES    := accounting curator-engine curator-service federated learners learners-defaults local \
+              models noise schema-bounds synth training walks
+PAPERS     := attacks audit correlated detection dpsgd federated-model local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
-        lint bench bench-curator reproduce-local stress-curator mutants-code figures docs clean \
+        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
@@ -51,11 +51,11 @@ help:
 	@echo "make coverage           which branches the tests of make test run through at least"
 	@echo "make lint               the static part of make test"
 	@echo "make bench-NAME         measure, beside targets and peers (QUICK=1: little of all)"
-	@echo "                        accounting curator learners learners-defaults local models noise"
-	@echo "                        schema-bounds training walks"
+	@echo "                        accounting curator federated learners learners-defaults local"
+	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit detection dpsgd local mutants pate pate-labels"
-	@echo "                        theory theory-shokri"
+	@echo "                        attacks audit detection dpsgd federated local mutants pate"
+	@echo "                        pate-labels theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
@@ -176,6 +176,7 @@ judge-certificates: $(VENV)/installed-test
 bench: $(addprefix bench-,$(BENCHES))
 bench-curator: bench-curator-engine bench-curator-service
 reproduce-local: reproduce-local-model
+reproduce-federated: reproduce-federated-model
 stress-curator: stress-curator-killing stress-curator-attacks
 mutants-code: stress-mutants-code
 

@@ -47,6 +47,8 @@ SUITES = {
     "detection": "detection_table",
     "dpsgd": "reproduce_dpsgd",
     "dpsgd_settings": "dpsgd_settings",
+    "federated": "federated",
+    "federated_model": "federated_model",
     "learners": "learners",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",

@@ -99,3 +99,9 @@ def judge() -> object:
 
 
 NUMBER = 3
+
+
+def digits_network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
+    return torch.nn.Sequential(torch.nn.Flatten(), *layers).double()

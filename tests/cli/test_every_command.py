@@ -262,6 +262,7 @@ TRAINED = [
         "attack inversion --model attacked_models:logit_module --shape 5 --picture 1x5 --steps 3 "
         "--restarts 1 --smoothing 0"
     ),
+    "attack gradients --model attacked_models:digits_network --updates seen.npz --public known.npz",
     "local plan --values north,south --epsilon 2 --people 200 --out plan.json",
     "local collect patients.csv --column ward --plan plan.json --out reports.bin",
     "local estimate reports.bin --plan plan.json --certificate local.json --output local.html",
@@ -337,6 +338,9 @@ def test_an_answer_about_a_table_is_one_document(
     Path("tables").mkdir()
     records, labels = attacked_models.people(200, 1)
     np.savez("in.npz", records=records, labels=labels)
+    pictures = np.random.default_rng(1).random((9, 1, 64))
+    np.savez("seen.npz", records=pictures[:4], labels=labels[:4, None])
+    np.savez("known.npz", records=pictures[4:, 0], labels=labels[4:9])
     for line in TRAINED:
         if line.startswith("ledger restore"):
             shutil.copytree("study.ledger", "backup.ledger")

@@ -76,6 +76,112 @@ def test_too_few_end_a_round_without_a_sum():
         server.open(answers)
 
 
+STEPS = ("advertise", "share_keys", "mask", "confirm", "unmask")
+
+
+def run_round(spoil, bad=("phone 3",), count=7, threshold=5):
+    """Run a round in which some clients' messages of each step go through ``spoil(step, what)``.
+
+    None is a client that stays away from then on.
+    """
+    clients, server, *_ = party(count=count, threshold=threshold)
+
+    def sent(step, made):
+        found = {n: spoil(step, one) if n in bad else one for n, one in made.items()}
+        return {n: one for n, one in found.items() if one is not None}
+
+    adverts = server.collect_keys(sent("advertise", {n: c.advertise() for n, c in clients.items()}))
+    shares = sent("share_keys", {n: clients[n].share_keys(adverts) for n in adverts})
+    inboxes = server.route(shares)
+    masked = {n: clients[n].mask(numbers(n), inboxes[n]) for n in inboxes}
+    arrived = server.collect(sent("mask", masked))
+    signatures = sent("confirm", {n: clients[n].confirm(arrived) for n in arrived})
+    answers = sent(
+        "unmask", {n: clients[n].unmask(signatures) for n in arrived if signatures.get(n)}
+    )
+    return server.open(answers), arrived
+
+
+@pytest.mark.parametrize("bad", [("phone 3",), ("phone 0", "phone 6")])
+@pytest.mark.parametrize("at", STEPS)
+def test_drop_outs_at_every_step_leave_the_exact_sum_of_those_who_arrived(at, bad):
+    total, arrived = run_round(lambda step, what: None if step == at else what, bad)
+    gone = set(bad) if STEPS.index(at) <= STEPS.index("mask") else set()
+    assert set(arrived) == {f"phone {n}" for n in range(7)} - gone
+    assert (total == sum(numbers(n) for n in arrived)).all()
+
+
+@pytest.mark.parametrize("at", STEPS)
+def test_drop_outs_below_the_threshold_end_the_round_at_any_step(at):
+    three = ("phone 0", "phone 3", "phone 6")
+    with pytest.raises((MechanismHalted, PlanViolation)):
+        run_round(lambda step, what: None if step == at else what, three)
+
+
+LOW_ORDER = bytes(32)
+HOSTILE = {
+    "no advert": ("advertise", lambda what: b"keys"),
+    "a point of low order": ("advertise", lambda what: what._replace(masks=LOW_ORDER)),
+    "a short key": ("advertise", lambda what: what._replace(channel=b"key")),
+    "another's signature": ("advertise", lambda what: what._replace(signature=bytes(64))),
+    "shares for some": ("share_keys", lambda what: dict(list(what.items())[:2])),
+    "shares that are long": ("share_keys", lambda what: dict.fromkeys(what, bytes(10_000))),
+    "numbers of another type": ("mask", lambda what: what.astype(np.float64) * np.nan),
+    "numbers of another shape": ("mask", lambda what: what[:-1]),
+    "more numbers": ("mask", lambda what: np.tile(what, 100)),
+    "no numbers": ("mask", lambda what: what.tolist()),
+    "no signature": ("confirm", lambda what: b""),
+    "shares that are wrong": (
+        "unmask",
+        lambda what: {n: one._replace(value=bytes(65) + b"\1") for n, one in what.items()},
+    ),
+    "shares of the other kind": (
+        "unmask",
+        lambda what: {n: one._replace(kind="key") for n, one in what.items()},
+    ),
+    "no shares": ("unmask", lambda what: dict.fromkeys(what)),
+    "a share without end": (
+        "unmask",
+        lambda what: {n: one._replace(value=b"\1" * 100_000) for n, one in what.items()},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_client_spoils_no_sum_of_the_others_with_what_is_no_message(name):
+    at, change = HOSTILE[name]
+    total, arrived = run_round(lambda step, what: change(what) if step == at else what)
+    assert len(arrived) >= 6
+    assert (total == sum(numbers(n) for n in arrived)).all()
+
+
+def test_a_signed_point_of_low_order_is_left_out_by_the_server():
+    clients, server, _, keys = party(count=7, threshold=5)
+    adverts = {n: c.advertise() for n, c in clients.items()}
+    text = server._setting.text("keys", b"phone 3", adverts["phone 3"].channel, LOW_ORDER)
+    signature = keys["phone 3"][0].sign(text)
+    adverts["phone 3"] = adverts["phone 3"]._replace(masks=LOW_ORDER, signature=signature)
+    assert set(server.collect_keys(adverts)) == set(clients) - {"phone 3"}
+
+
+def test_more_lies_than_spare_shares_end_the_round():
+    wrong = HOSTILE["shares that are wrong"][1]
+    with pytest.raises(MechanismHalted, match="too many clients lied"):
+        run_round(
+            lambda step, what: wrong(what) if step == "unmask" else what,
+            ("phone 0", "phone 3", "phone 6"),
+        )
+
+
+def test_replayed_messages_of_another_round_count_for_nothing():
+    second, server, roster, _ = party()
+    again = SecureServer(roster, b"another round", threshold=5, size=SIZE)
+    adverts = {n: c.advertise() for n, c in second.items()}
+    with pytest.raises(MechanismHalted, match="keys"):
+        again.collect_keys(adverts)
+    assert set(server.collect_keys(adverts)) == set(second)
+
+
 def attack_with_a_late_message(*, self_mask):
     """A server that calls a slow client dropped, and gets its numbers after its key."""
     from discreet.federated import _secure

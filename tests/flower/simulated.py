@@ -1,4 +1,4 @@
-"""Run a plan in Flower's simulation engine, with Ray: ``python simulated.py DIRECTORY``."""
+"""Run a plan in Flower's simulation engine, with Ray: ``simulated.py DIRECTORY [NODES]``."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-NODES = 4
 
-
-def simulate(directory: str) -> None:
-    """Run two rounds of four nodes, each of which moves every number by a tenth."""
+def simulate(directory: str, nodes: int) -> None:
+    """Run two rounds of some nodes, each of which moves every number by a tenth."""
     from flwr.app import Array, ArrayRecord, Message, RecordDict
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
@@ -21,8 +19,8 @@ def simulate(directory: str) -> None:
     from discreet.federated import DiscreetStrategy, FederatedPlan, discreet_mod
 
     plan = FederatedPlan(
-        clients=NODES,
-        expected_cohort=NODES,
+        clients=nodes,
+        expected_cohort=nodes,
         rounds=2,
         clip_norm=1.0,
         delta=1e-3,
@@ -39,7 +37,7 @@ def simulate(directory: str) -> None:
 
     @server.main()
     def main(grid: Any, context: Any) -> None:
-        while len(list(grid.get_node_ids())) < NODES:
+        while len(list(grid.get_node_ids())) < nodes:
             time.sleep(0.1)
         start = ArrayRecord({"w": Array(np.zeros((2, 2), np.float32))})
         begin = time.perf_counter()
@@ -48,9 +46,9 @@ def simulate(directory: str) -> None:
 
     resources = {"num_cpus": 1, "num_gpus": 0.0}
     run_simulation(
-        server, client, num_supernodes=NODES, backend_config={"client_resources": resources}
+        server, client, num_supernodes=nodes, backend_config={"client_resources": resources}
     )
 
 
 if __name__ == "__main__":
-    simulate(sys.argv[1])
+    simulate(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 4)

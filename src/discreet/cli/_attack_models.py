@@ -23,7 +23,7 @@ from discreet.cli._options import (
     seed_option,
     together,
 )
-from discreet.errors import InvalidValue
+from discreet.errors import FileUnusable, InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -669,3 +669,93 @@ def inversion(
 
 def _sizes(argument: str, text: str) -> tuple[int, ...]:
     return tuple(count(argument, part, at_least=1) for part in text.lower().split("x"))
+
+
+@attack.command(short_help="The pictures behind updates of federated clients.")
+@click.option("--model", metavar="MODULE:NAME", required=True, help="The weights that were sent.")
+@click.option(
+    "--updates",
+    metavar="FILE",
+    required=True,
+    help="NPZ with updates (clients x parameters: weights sent less weights returned, over the "
+    "learning rate), and to judge by records (clients x examples x shape) and labels. Without "
+    "updates they are made from the records.",
+)
+@click.option("--public", metavar="FILE", required=True, help="NPZ of public records and labels.")
+@click.option("--method", metavar="analytic|match|cosine", default="analytic", help="How.")
+@click.option("--steps", type=Count(at_least=1), default="300", help="Of a search.")
+@click.option("--restarts", type=Count(at_least=1), default="1", help="Of a search.")
+@click.option("--local-steps", type=Count(at_least=1), default="1", help="Steps of a client.")
+@click.option("--local-rate", type=Real(above=0), default="1", help="Its learning rate.")
+@click.option("--bounds", metavar="LOW,HIGH", default="0,1", help="The range of valid values.")
+@confidence_option
+@public_records_option
+@seed_option
+@page_option
+def gradients(
+    model: str,
+    updates: str,
+    public: str,
+    bounds: str,
+    public_records: bool,
+    output: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    r"""Find the pictures that updates of federated clients were made from.
+
+    A picture is identified if its reconstruction is nearer to it than to every public one. That a
+    search fails proves nothing: what a guarantee is worth is shown by prior_informed in Python.
+
+    Examples:
+      discreet attack gradients --model study:network --updates updates.npz --public public.npz \
+        --method cosine --output gradients.html
+    """
+    from discreet.attacks import client_updates, import_name, update_pictures
+
+    limits = _pair("bounds", bounds, "two numbers, as in 0,1")
+    seen, known = _read_arrays("updates", updates), _read_arrays("public", public)
+    found = import_name("model", model)
+    network = found if hasattr(found, "state_dict") else found()
+    records, labels = seen["records"], seen["labels"]
+    way = {name: settings[name] for name in ("local_steps", "local_rate")}
+    rows = seen.get("updates")
+    if rows is None:
+        rows = client_updates(network, records, labels, **way)
+    with output_file(output, ".html") as draft:
+        result = update_pictures(
+            network, rows, records, labels, (known["records"], known["labels"]),
+            bounds=limits, **settings,
+        )  # fmt: skip
+        if draft is not None:
+            from discreet.report import pictures_page
+
+            pictures_page(
+                result, records, about={"model": model}, bounds=limits,
+                public_records=public_records,
+            ).write(draft)  # fmt: skip
+    if as_json:
+        print_json({"model": model, "internal": not public_records, **result.to_json()})
+        return
+    low, high = result.psnr_interval
+    blind = f"without an update {result.blind_psnr:.1f} dB"
+    reached = f"median PSNR {result.psnr:.1f} dB [{low:.1f}, {high:.1f}], {blind}"
+    print_lines([str(result.finding), reached])
+    print_marked(output, internal=not public_records, unless=PUBLIC_RECORDS)
+
+
+def _read_arrays(argument: str, path: str) -> dict[str, NDArray[Any]]:
+    """Read a file of plain arrays; nothing in it is executed."""
+    import zipfile
+
+    import numpy as np
+
+    expected = "a file .npz with the arrays records and labels"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            found = {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise FileUnusable(argument, path, f"{expected} ({type(error).__name__})") from None
+    if not {"records", "labels"} <= set(found):
+        raise FileUnusable(argument, path, expected)
+    return found

@@ -16,6 +16,11 @@ Without the self-mask, a server that calls a slow client dropped, collects the s
 then gets its numbers late, could take off all masks. With a threshold above two thirds (and above
 half of clients and colluders together) no two lists can both be confirmed.
 
+A hostile client can stay away at any step, and then its numbers are in no sum; messages of another
+shape count as staying away, and wrong shares are left out while enough right ones are there. What
+it sends under a mask nobody sees, so numbers that are too large spoil the sum; and a message that a
+peer cannot open ends the round for that peer, who cannot know which of sender and server lied.
+
 Sums are modulo 2^64. The server of a round is one object, a client another one; what goes between
 them are bytes, arrays and mappings, whatever carries them.
 """
@@ -23,7 +28,8 @@ them are bytes, arrays and mappings, whatever carries them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, final
+from itertools import combinations, islice
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 import numpy as np
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -50,6 +56,9 @@ if TYPE_CHECKING:
 _PRIME = 2**521 - 1
 _SHARE_BYTES = 66
 _KEY_BYTES = 32
+# A nonce, the two shares, and the tag of AES-GCM.
+_MESSAGE_BYTES = 12 + 2 * _SHARE_BYTES + 16
+_MOST_TRIES = 5000
 _STEPS = ("advertise", "share_keys", "mask", "confirm", "unmask")
 
 
@@ -154,6 +163,28 @@ def join_secret(shares: Mapping[int, bytes]) -> bytes:
     return found.to_bytes(_KEY_BYTES, "big")
 
 
+def _is_share(given: object, kind: str) -> bool:
+    """Whether a client gave a share of this kind; anything may arrive."""
+    known = isinstance(given, Share) and given.kind == kind and isinstance(given.value, bytes)
+    return known and len(given.value) == _SHARE_BYTES  # type: ignore[attr-defined]
+
+
+def _join_some(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Return the secret of which at least ``threshold`` shares are right, whatever the others are.
+
+    A wrong share gives a number of 521 bits, of which a secret has 256: it is seen.
+    """
+    for holders in islice(combinations(sorted(shares), threshold), _MOST_TRIES):
+        try:
+            return join_secret({holder: shares[holder] for holder in holders})
+        except PlanViolation:
+            continue
+    raise MechanismHalted(
+        "the shares of a secret are not of one: too many clients lied. The sum is not opened, and "
+        "the loss of the round is spent"
+    )
+
+
 def _agree(private: X25519PrivateKey, public: bytes, purpose: bytes) -> bytes:
     secret = private.exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(hashes.SHA256(), _KEY_BYTES, salt=None, info=purpose).derive(secret)
@@ -183,6 +214,19 @@ class _Setting:
     def listed(self, names: Iterable[str]) -> bytes:
         """Return the text of a list of clients."""
         return self.text("list", *(name.encode() for name in sorted(names)))
+
+    def is_good(self, name: str, one: object) -> bool:
+        """Whether a client of the roster advertised keys that its peers can use."""
+        if not isinstance(one, Advert) or not all(isinstance(part, bytes) for part in one):
+            return False
+        if not self.is_signed(name, one.signature, self.text("keys", name.encode(), *one[:2])):
+            return False
+        try:
+            for public in one[:2]:
+                _agree(X25519PrivateKey.generate(), public, b"trial")
+        except ValueError:  # of another length, or a point that gives every peer the same secret
+            return False
+        return True
 
     def is_signed(self, name: str, signature: bytes, text: bytes) -> bool:
         """Whether a client of the roster signed this."""
@@ -444,11 +488,12 @@ class SecureServer:
         -------
         dict
         """
-        self._require(adverts, "keys")
-        self._adverts = {name: adverts[name] for name in sorted(adverts)}
+        good = sorted(name for name, one in adverts.items() if self._setting.is_good(name, one))
+        self._require(good, "keys")
+        self._adverts = {name: adverts[name] for name in good}
         return dict(self._adverts)
 
-    def route(self, messages: Mapping[str, Mapping[str, bytes]]) -> dict[str, dict[str, bytes]]:
+    def route(self, messages: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, bytes]]:
         """Return the inbox of each client that sent its shares.
 
         Parameters
@@ -461,13 +506,19 @@ class SecureServer:
         dict
             By receiver, then by sender.
         """
-        self._require(messages, "shares")
-        self._shared = set(messages)
-        return {
-            to: {name: sent[to] for name, sent in messages.items() if name != to} for to in messages
+        peers = set(self._adverts)
+        good = {
+            name: sent
+            for name, sent in messages.items()
+            if name in peers
+            and set(sent) == peers - {name}
+            and all(isinstance(one, bytes) and len(one) == _MESSAGE_BYTES for one in sent.values())
         }
+        self._require(good, "shares")
+        self._shared = set(good)
+        return {to: {name: sent[to] for name, sent in good.items() if name != to} for to in good}
 
-    def collect(self, masked: Mapping[str, Numbers]) -> tuple[str, ...]:
+    def collect(self, masked: Mapping[str, Any]) -> tuple[str, ...]:
         """Add up masked numbers, and return whose arrived: the list to be confirmed.
 
         Parameters
@@ -482,7 +533,10 @@ class SecureServer:
         fits = {
             name: one
             for name, one in masked.items()
-            if name in self._shared and one.dtype == np.int64 and one.shape == self._sum.shape
+            if name in self._shared
+            and isinstance(one, np.ndarray)
+            and one.dtype == np.int64
+            and one.shape == self._sum.shape
         }
         self._require(fits, "numbers")
         for one in fits.values():
@@ -506,9 +560,9 @@ class SecureServer:
         Raises
         ------
         MechanismHalted
-            If too few clients answered.
+            If too few clients answered, or too many of them lied.
         """
-        self._require(answers, "answers")
+        self._require(set(answers) & set(self.arrived), "answers")
         setting = self._setting
         total = self._sum.copy()
         for name in sorted(self._shared):
@@ -516,10 +570,10 @@ class SecureServer:
             shares = {
                 setting.names.index(holder): given[name].value
                 for holder, given in answers.items()
-                if name in given and given[name].kind == wanted
+                if holder in self.arrived and _is_share(given.get(name), wanted)
             }
             self._require(map(str, shares), f"shares of a {wanted}")
-            secret = join_secret(dict(sorted(shares.items())[: setting.threshold]))
+            secret = _join_some(shares, setting.threshold)
             if wanted == "self-mask":
                 total -= mask_numbers(secret, setting.size)
                 continue

@@ -27,6 +27,7 @@ from discreet.report._attack_pages import (
     attack_page,
     attribute_page,
     inversion_page,
+    pictures_page,
     property_page,
 )
 from discreet.report._certificate_page import certificate_page
@@ -113,6 +114,7 @@ __all__ = [
     "model_files",
     "model_table",
     "new_figure",
+    "pictures_page",
     "property_page",
     "read_audit",
     "read_document",

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from discreet._confidence import Proportion
-    from discreet.attacks import AttributeResult, InversionResult, RecognitionResult
+    from discreet.attacks import (
+        AttributeResult,
+        InversionResult,
+        RecognitionResult,
+        UpdatePicturesResult,
+    )
 
 _SHOWN = 60
 _LONGEST = 8
@@ -467,3 +472,64 @@ def property_page(
         "Differential privacy protects single records. A fact about the whole training set, such "
         "as a share of a large group, is not hidden by it.",
     )
+
+
+def pictures_page(
+    result: UpdatePicturesResult,
+    truth: NDArray[np.float64],
+    *,
+    title: str = "Pictures from updates",
+    about: Mapping[str, str] | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    public_records: bool = False,
+) -> Page:
+    """Return a page of the pictures behind updates, beside what an attack made of them.
+
+    Parameters
+    ----------
+    result
+        What :func:`~discreet.attacks.update_pictures` returned.
+    truth
+        The pictures of the clients, in the same order.
+    title, about
+        The title, and facts for its first table.
+    bounds
+        The range of a number of a picture.
+    public_records
+        Whether the pictures are public or made up; without it the page is internal.
+
+    Returns
+    -------
+    Page
+        Findings beside chance, and the pictures.
+    """
+    internal = not public_records
+    page = Page(title, internal=internal)
+    page.finding(
+        f"The attack identifies {format_proportion(result.identified)} of the "
+        f"{format_count(result.identified.trials)} pictures; chance is at most "
+        f"{format_percent(result.chance)}.",
+        "That a search fails proves nothing: it fails at noise that guarantees nothing.",
+    )
+    low, high = result.psnr_interval
+    page.table(
+        ("the experiment", ""),
+        [
+            *(about or {}).items(),
+            ("method", result.method),
+            ("nearer than constant and class mean", format_proportion(result.clearer)),
+            ("median PSNR in dB, its interval", f"{result.psnr:.1f}, {low:.1f} to {high:.1f}"),
+            ("without an update, in dB", f"{result.blind_psnr:.1f}"),
+        ],
+    )
+    page.heading("Originals and reconstructions")
+    if internal:
+        page.warning("INTERNAL: unsafe to publish. These are pictures of clients.")
+    size = truth.shape[-2:]
+    pairs = zip(truth.reshape(-1, *size), result.reconstructions.reshape(-1, *size), strict=True)
+    shown = []
+    for (own, made), decibels in list(zip(pairs, result.psnr_each, strict=True))[:_SHOWN]:
+        shown.append((encode_png(own, bounds=bounds), "original"))
+        shown.append((encode_png(made, bounds=bounds), f"{float(decibels):.1f} dB"))
+    page.gallery(shown)
+    return page

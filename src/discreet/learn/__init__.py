@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         train_table,
     )
     from discreet.learn._trees import PrivateDecisionTree, PrivateRandomForest, Tree
+    from discreet.learn._unsupervised import PrivateKMeans, PrivatePCA
 
 __all__ = [
     "LEARNERS",
@@ -80,10 +81,12 @@ __all__ = [
     "PrivateDecisionTree",
     "PrivateEstimator",
     "PrivateGaussianNB",
+    "PrivateKMeans",
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
     "PrivateMLPClassifier",
     "PrivateMLPRegressor",
+    "PrivatePCA",
     "PrivateRandomForest",
     "PrivateRegressor",
     "Rehearsal",
@@ -146,6 +149,7 @@ _HOMES = {
     "_selection": ("default_stop", "run_mu", "select_privately"),
     "_train": ("PlannedTraining", "TrainedTable", "plan_training", "predict_file", "train_table"),
     "_trees": ("PrivateDecisionTree", "PrivateRandomForest", "Tree"),
+    "_unsupervised": ("PrivateKMeans", "PrivatePCA"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

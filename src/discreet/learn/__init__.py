@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateRegressor,
         Rehearsal,
     )
+    from discreet.learn._evaluation import Evaluation, evaluate
     from discreet.learn._exact_descent import default_delta
     from discreet.learn._intake import Batch, Rows, rows_to_judge, table_without_cells
     from discreet.learn._linear import PrivateLinearRegression, PrivateLogisticRegression
@@ -70,6 +71,7 @@ __all__ = [
     "Choice",
     "Comparison",
     "Declared",
+    "Evaluation",
     "FitPlan",
     "OldFacts",
     "OnePassEstimator",
@@ -102,6 +104,7 @@ __all__ = [
     "default_delta",
     "default_stop",
     "digest_model",
+    "evaluate",
     "feature_head",
     "learner_name",
     "load_model",
@@ -137,6 +140,7 @@ _HOMES = {
     ),
     "_intake": ("Batch", "Rows", "rows_to_judge", "table_without_cells"),
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
+    "_evaluation": ("Evaluation", "evaluate"),
     "_exact_descent": ("default_delta",),
     "_model_file": (
         *("LEARNERS", "OldFacts", "digest_model", "feature_head", "learner_name", "load_model"),

@@ -32,7 +32,7 @@ MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
-.PHONY: help demo demo-local test test-slow test-lowest test-zoo coverage duplicates judge-calculus judge-certificates \
+.PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
         lint bench bench-curator reproduce-local stress-curator mutants-code figures docs clean \
         distclean $(MEASURED) $(RECORDS)
 
@@ -42,6 +42,7 @@ help:
 	@echo "make test               lint, types, layers, tests, doctests, examples in the docs"
 	@echo "make test-slow          slow judges, and tests that need PostgreSQL, Java or a browser"
 	@echo "make test-zoo           models of transformers, timm, torchvision, peft and Opacus"
+	@echo "make test-flower        federated plans on Flower, in an environment of its own"
 	@echo "make test-lowest        the tests of make test on the lowest allowed numpy and scipy"
 	@echo "make judge-calculus     thousands of random plans against brute force and mpmath"
 	@echo "make judge-certificates every leaf of the certificates of every learner is flipped"
@@ -105,7 +106,7 @@ duplicates: $(VENV)/installed-test
 	$(BIN)/python benchmarks/duplicates.py src/discreet
 
 # There is a process for each core already: threads of linear algebra would only be in its way.
-test test-slow test-lowest test-zoo coverage judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
+test test-slow test-lowest test-zoo test-flower coverage judge-calculus judge-certificates: export OMP_NUM_THREADS := 1
 test: lint
 	$(call stage,pytest)
 	$(PYTEST) -m 'not slow and not judge' --durations=25
@@ -128,6 +129,19 @@ build/zoo: Makefile | $(VENV)/installed-test $(VENV)/installed-models
 test-zoo: build/zoo
 	$(call stage,pytest on models of other packages)
 	PYTHONPATH=build/zoo $(PYTEST) tests/zoo --durations=10
+
+# Flower pins older versions of what the server needs otherwise, so it has an environment of its own.
+build/flower: constraints-federated.txt | $(VENV)/pyvenv.cfg
+	$(call stage,environment of Flower in $@)
+	@rm -rf $@
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --no-input --disable-pip-version-check \
+	    --requirement constraints-federated.txt
+	@touch $@
+
+test-flower: build/flower
+	$(call stage,pytest on Flower)
+	PYTHONPATH=src FLWR_TELEMETRY_ENABLED=0 build/flower/bin/python -m pytest tests/flower --durations=5
 
 # The lower bounds of pyproject.toml, laid over the environment; not torch, which is tried in one
 # version only.

@@ -22,6 +22,10 @@ def table(results: dict[str, Any]) -> str:
         cells.append(bracket(answers.get(PRV)))
         cells += [upper_only(answers.get(name)) for name in (OPACUS_PRV, OPACUS_RDP)]
         lines.append("| " + " | ".join(cells) + " |")
+    if "allocation" in results:
+        lines += ["", "| shuffled epochs | Discreet: lower, upper (s) |", "|---|---|"]
+        for row in results["allocation"]:
+            lines.append(f"| {row['row']} | {bracket(row['answers'][OURS])} |")
     lines += ["", "| target | measured | decided by | met |", "|---|---|---|---|"]
     for entry in results["targets"]:
         measured = entry["measured"]

@@ -29,7 +29,17 @@ from training_memory import measured
 from training_models import MLP, TASKS, TRANSFORMER, Classifier, Task, perceptron, tokens
 from training_picture import draw
 from training_trial import TRIAL, measure_trial, trial_targets
-from training_ways import ONE_CALL, OURS, PLAIN, WAYS, Step, TooLarge, UnderPlan, compile_noise
+from training_ways import (
+    ONE_CALL,
+    OURS,
+    PLAIN,
+    WAYS,
+    Step,
+    TooLarge,
+    UnderPlan,
+    compile_noise,
+    trained,
+)
 
 THREADS = (1, 2)
 MEMORY = 1.3
@@ -93,7 +103,7 @@ def compare(task: Task, *, threads: int, rounds: int, budget: float) -> dict[str
         "batch": task.batch,
         "threads": threads,
         "target": task.most,
-        "parameters": sum(p.numel() for p in task.make().parameters()),
+        "parameters": sum(one.numel() for one in trained(task.make())),
         "milliseconds": {way: 1e3 * statistics.median(values) for way, values in times.items()},
         "ratios": {way: statistics.median(values) for way, values in ratios.items()},
         "quarters": {

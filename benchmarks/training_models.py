@@ -24,11 +24,13 @@ class Task:
     burst: int = 4
     more_rounds: int = 1  # short steps vary more from round to round
     milliseconds: float | None = None  # over plain, where a ratio says little
+    loss: Callable[..., nn.Module] = nn.CrossEntropyLoss  # one for each row, where not reduced
+    labels: Callable[[int], tuple[int, ...]] = lambda examples: (examples,)  # their shape
 
     def data(self, examples: int) -> tuple[Tensor, Tensor]:
         """Return made-up inputs and labels."""
         torch.manual_seed(1)
-        return self.inputs(examples), torch.randint(self.classes, (examples,))
+        return self.inputs(examples), torch.randint(self.classes, self.labels(examples))
 
 
 class Classifier(nn.Module):

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,18 +32,23 @@ class TooLarge(Exception):
 
 
 def refuse_large(task: Task, model: nn.Module) -> None:
-    needed = 4e-9 * task.batch * sum(p.numel() for p in model.parameters())
+    needed = 4e-9 * task.batch * sum(one.numel() for one in trained(model))
     if needed > GIGABYTES:
         raise TooLarge(f"gradients of all examples need {needed:.0f} GB")
+
+
+def trained(model: nn.Module) -> list[nn.Parameter]:
+    return [one for one in model.parameters() if one.requires_grad]
 
 
 def plain(task: Task) -> Step:
     inputs, labels = task.data(task.batch)
     model = task.make()
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(trained(model), lr=RATE)
+    loss = task.loss()
 
     def step() -> None:
-        F.cross_entropy(model(inputs), labels).backward()
+        loss(model(inputs), labels).backward()
         optimizer.step()
         optimizer.zero_grad()
 
@@ -89,7 +93,7 @@ class UnderPlan:
     def __init__(self, task: Task, *, in_one_call: bool) -> None:
         self._data = ReadyBatch(*task.data(task.batch))
         self._model = task.make()
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=RATE)
+        self._optimizer = torch.optim.SGD(trained(self._model), lr=RATE)
         plan = dpsgd.Plan(
             examples=task.batch,
             sampler="full",
@@ -99,17 +103,18 @@ class UnderPlan:
             delta=1e-6,
         )
         self._private = dpsgd.make_private(self._model, self._optimizer, plan, isolation="vouched")
-        self._loss = nn.CrossEntropyLoss(reduction="none") if in_one_call else None
+        self._loss = task.loss(reduction="none" if in_one_call else "mean")
+        self._in_one_call = in_one_call
         self._batches: Any = None
 
     def __call__(self) -> None:
         if self._batches is None:
             self._batches = self._private.batches(self._data, collate=self._data.collate)
         inputs, labels = next(self._batches)
-        if self._loss is not None:
+        if self._in_one_call:
             self._private.step(self._loss, inputs, labels)
             return
-        F.cross_entropy(self._model(inputs), labels).backward()
+        self._loss(self._model(inputs), labels).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
 
@@ -149,16 +154,16 @@ def opacus(mode: str) -> Callable[[Task], Step]:
         model.train()
         made = PrivacyEngine().make_private(
             module=model,
-            optimizer=torch.optim.SGD(model.parameters(), lr=RATE),
+            optimizer=torch.optim.SGD(trained(model), lr=RATE),
             data_loader=DataLoader(TensorDataset(inputs, labels), batch_size=task.batch),
-            criterion=nn.CrossEntropyLoss(),
+            criterion=task.loss(),
             noise_multiplier=NOISE_MULTIPLIER,
             max_grad_norm=CLIP_NORM,
             poisson_sampling=False,
             grad_sample_mode=mode,
         )
         module, optimizer = made[0], made[1]
-        criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+        criterion = made[2] if mode == "ghost" else task.loss()
 
         def step() -> None:
             criterion(module(inputs), labels).backward()
@@ -175,12 +180,13 @@ def torch_func(task: Task) -> Step:
     inputs, labels = task.data(task.batch)
     model = task.make()
     refuse_large(task, model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    names = [name for name, _ in model.named_parameters()]
+    optimizer = torch.optim.SGD(trained(model), lr=RATE)
+    names = [name for name, one in model.named_parameters() if one.requires_grad]
+    criterion = task.loss()
 
     def loss(parameters: dict[str, Tensor], one: Tensor, label: Tensor) -> Tensor:
         outputs = torch.func.functional_call(model, parameters, (one.unsqueeze(0),))
-        return F.cross_entropy(outputs, label.unsqueeze(0))
+        return criterion(outputs, label.unsqueeze(0))
 
     gradients_of = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
 
@@ -191,7 +197,7 @@ def torch_func(task: Task) -> Step:
             gradients = gradients_of(parameters, inputs, labels)
         norms = torch.stack([gradients[n].flatten(1).norm(dim=1) for n in names]).norm(dim=0)
         weights = (CLIP_NORM / norms.clamp(min=1e-12)).clamp(max=1.0)
-        for name, parameter in model.named_parameters():
+        for name, parameter in zip(names, trained(model), strict=True):
             total = torch.tensordot(weights, gradients[name], dims=1)
             noise = torch.randn_like(total) * (NOISE_MULTIPLIER * CLIP_NORM)
             parameter.grad = (total + noise) / task.batch

@@ -500,7 +500,7 @@ def test_ci_runs_the_tests() -> None:
     lines = script.read_text(encoding="utf-8").splitlines()
     assert lines[0].startswith("#!")
     assert "set -euo pipefail" in lines
-    assert "for lane in test test-slow test-zoo; do" in lines
+    assert "for lane in test test-slow test-zoo test-flower; do" in lines
     assert '  make "$lane"' in lines
     subprocess.run(["bash", "-n", str(script)], check=True)
 
@@ -593,6 +593,7 @@ def test_no_machine_paths_in_project_files() -> None:
     assert paths.search("see " + "/home/" + "someone")
     files = [*SOURCES, *TESTS, *DOCUMENTS, *(ROOT / "benchmarks").rglob("*.py")]
     names = ("pyproject.toml", "constraints.txt", "Makefile", "mkdocs.yml", ".ci/run")
+    names += ("constraints-federated.txt",)
     for path in [*files, *(ROOT / file for file in names)]:
         found = paths.search(path.read_text(encoding="utf-8"))
         assert found is None, f"{name(path)}: {found}"

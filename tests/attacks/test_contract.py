@@ -11,18 +11,24 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.tree import DecisionTreeClassifier
 
+from attacks.language.made_up_models import by_heart
 from discreet.attacks import (
     ATTACKS,
     INPUTS,
     Attribute,
+    CandidatesResult,
     Finding,
     LinkageResult,
     MembershipResult,
     Observation,
+    PoisonedModelResult,
     PropertyResult,
     Proportion,
     RecognitionResult,
     Result,
+    UpdateLabelsResult,
+    UpdatePicturesResult,
+    UpdateTokensResult,
     applicable,
     as_target,
     attack,
@@ -36,6 +42,7 @@ from discreet.attacks import (
     run_attack,
     synthetic_inference,
 )
+from discreet.attacks.language import canary_exposure, extraction, make_canaries, recital
 from discreet.errors import InvalidValue, NotApplicable
 
 RNG = np.random.default_rng(0)
@@ -67,6 +74,10 @@ def test_all_attacks_are_registered_and_say_what_they_need() -> None:
         *("measure_anonymity", "link_tables", "reconstruction"),
         *("distance_ratio", "counting_shadows"),
         *("singling_out", "linkability", "synthetic_inference"),
+        *("update_labels", "update_pictures", "imprinted_pictures", "update_tokens"),
+        *("prior_informed", "update_membership", "update_attribute", "update_property"),
+        "poisoning",
+        *("canary_exposure", "extraction", "recital", "text_membership"),
     }
     for one in ATTACKS.values():
         assert set(one.needs) <= set(INPUTS)
@@ -378,6 +389,7 @@ def test_the_best_advantage_has_an_interval_that_holds() -> None:
 # Settings and levels that somebody chose, or that are known exactly.
 CHOSEN = {"confidence", "chance", "baseline", "smoothing", "total_variation", "asked_fpr", "fpr"}
 CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score"}
+CHOSEN |= {"level", "limit_bits", "space_bits"}
 
 
 def bare_figures(found: Any, name: str = "") -> Iterator[str]:
@@ -423,6 +435,11 @@ def examples_of_results() -> list[Any]:
         synthetic_inference(table, table, table, "ill"),
         inverted,
         RecognitionResult(share, share, 0.5, (0, 1), (0, 1)),
+        UpdateLabelsResult(share, 0.1, 0.95, 4),
+        UpdatePicturesResult("match", share, 0.1, share, 30.0, (20.0, 40.0), 9.0, 0.9, rows, rows),
+        UpdateTokensResult(share, 0.1, share),
+        PoisonedModelResult("untargeted", share, share, share, 0.5),
+        CandidatesResult("prior_informed", share, 0.1, 0.5, 1.5),
         attribute_inference(
             target,
             attribute=Attribute("side", columns=[0], candidates=[[-1.0], [1.0]]),
@@ -431,6 +448,9 @@ def examples_of_results() -> list[Any]:
             auxiliary=(np.sign(rows[40:]), np.arange(20) % 2),
             allow_duplicates=True,
         ),
+        canary_exposure(by_heart(["abc"]), make_canaries("a{digits:2}", 2)),
+        extraction(by_heart(["abc"]), ["abc"], ["abd"], prefix=1, suffix=2, least_distinct=1),
+        recital(by_heart(["abc"]), ["a"], ["abc"], length=2),
     ]
 
 

@@ -211,6 +211,61 @@ def rank_before_where(table: Any, cap: int, *, filtered: bool) -> Any:
     return table.filter(table["rank"] <= cap)
 
 
+def count_before_where(table: Any, cap: int) -> Any:
+    first = table.filter(table["rank"] <= cap)
+    return first.aggregate(rows=first.count())
+
+
+def count_everybody(table: Any, cap: int) -> Any:
+    """A mutant of ``count_capped``: nobody owns more than the cap."""
+    return table.aggregate(rows=table.count())
+
+
+@pytest.mark.parametrize("cap", [CAP, 1])
+def test_a_count_without_its_cap_is_noticed(
+    worlds: Mapping[frozenset[str], Any], monkeypatch: pytest.MonkeyPatch, cap: int
+) -> None:
+    query = Count(epsilon=E, where=YOUNG, rows_per_person=cap)
+    monkeypatch.setattr(_sql, "count_capped", count_everybody)
+    found = [change(*neighbours) for neighbours in enumerated(worlds, query)]
+    assert any(apart > claimed for one in found for apart, claimed in one)
+
+
+def test_the_columns_of_a_database_stand_in_the_order_of_its_queries() -> None:
+    """A union matches columns by place, and a text has the number that it spells behind it."""
+    columns = {"note": Categorical(), "age": Integer(0, 99), "word": Categorical()}
+    schema = Schema(columns, person="who", rows_per_person=1)
+    rows = {"who": ["a", "a", "b"], "note": list("xyz"), "age": [1, 2, 3], "word": list("123")}
+    found = CuratedDataset("p", schema=schema, source=rows, threads=1)
+    stored = [str(row[0]) for row in found.engine().rows("DESCRIBE bounded")]
+    asked_for = _sql.bounded_table(list(found.engine().columns.values()), persons=True)
+    assert stored == list(asked_for.columns)
+    found.close()
+
+
+def test_counts_and_sums_are_those_of_a_slow_twin() -> None:
+    """Persons of one row, of as many as the cap and of more, before the filter and after it."""
+    numbers = np.random.default_rng(5)
+    for cap in (1, 2, 3):
+        owned = numbers.integers(1, 7, 40)
+        who = np.repeat(np.arange(40), owned)
+        rows = {"who": who, "age": numbers.integers(0, 100, who.size)}
+        schema = Schema({"age": Integer(0, 99)}, person="who", rows_per_person=cap)
+        asked_of = CuratedDataset("p", schema=schema, source=rows, threads=1)
+        lines: dict[int, list[int]] = {}
+        order = "SELECT person, c0 FROM bounded ORDER BY person, rank"
+        for person, age in asked_of.engine().rows(order):
+            lines.setdefault(person, []).append(age)
+        for most in (5, 50, 95):
+            where = Compare("<", AGE, Value(most))
+            first = [age for mine in lines.values() for age in [a for a in mine if a < most][:cap]]
+            count = make_plan(Count(epsilon=E, where=where), schema)
+            total = make_plan(Sum(of=AGE, epsilon=E, where=where), schema)
+            assert count.rows(asked_of.engine()) == {(): (len(first),)}
+            assert total.rows(asked_of.engine())[()][-1] == sum(first)
+        asked_of.close()
+
+
 def test_other_persons_and_the_order_of_rows_change_nothing_for_a_person(
     worlds: Mapping[frozenset[str], Any],
 ) -> None:
@@ -316,6 +371,7 @@ def test_a_cap_before_the_filter_is_noticed(
 ) -> None:
     events = events_of(visits)
     monkeypatch.setattr(_sql, "first_in_line", rank_before_where)
+    monkeypatch.setattr(_sql, "count_capped", count_before_where)
     one_row_each = Count(epsilon="1/2", where=EVENT, rows_per_person=1)
     assert misses(hospital, one_row_each, int((events > 0).sum())) > ALARM
     kept = int(np.minimum(events, 3).sum())

@@ -86,6 +86,24 @@ def test_a_small_database_answers(found: CuratedDataset) -> None:
         assert bar.low <= true <= bar.high  # type: ignore[operator]
 
 
+def test_a_small_database_is_released_at_the_price_of_its_answers(found: CuratedDataset) -> None:
+    asked = {"questions": [OneOf("kind", ["a"]), OneOf("kind", ["b"])], "epsilon": 2}
+    plain = make_plan(Workload(**asked, method="small_database"), SCHEMA)
+    given = make_plan(Workload(**asked, method="small_database", give="database"), SCHEMA)
+    assert given.loss == plain.loss
+    rows = given.rows(found.engine())
+    released = given.release(rows, source(insecure_seed=1))
+    assert released.value["answers"] == plain.release(rows, source(insecure_seed=1)).value
+    # The answers follow from the records that were released, and from nothing else.
+    records = [record["kind"] for record in released.value["database"]]
+    first, second = (records.count(kind) / len(records) for kind in "ab")
+    answers = released.value["answers"]
+    total = answers[0] / first if first else answers[1] / second
+    assert answers == pytest.approx([total * first, total * second], abs=1)
+    with pytest.raises(InvalidValue, match="small_database"):
+        make_plan(Workload(**asked, give="database"), SCHEMA)
+
+
 def test_domains_that_are_too_large_are_refused_by_the_schema() -> None:
     wide = [Compare("<", Field("income"), Value(3)), Compare("<", AGE, Value(3))]
     with pytest.raises(InvalidValue, match="4096"):

@@ -1,5 +1,6 @@
 """S26: DP-SGD in every silo with its own ledger; what a person of several silos loses."""
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 
@@ -109,8 +110,34 @@ def test_every_silo_charges_its_own_ledger_and_both_units_are_stated(tmp_path):
     assert certified_loss(done.certificate) == plan.loss
     assert "declared, not checked" in done.certificate.assumptions[0]
     done.save(tmp_path / "model")
-    checks = verify_certificate(tmp_path / "model" / "certificate.json")
-    assert [one for one in checks if one.ok is False] == []
+    path = tmp_path / "model" / "certificate.json"
+    assert [one for one in verify_certificate(path) if one.ok is False] == []
+    honest, cheaper = done.certificate, {**whole, "epsilon": whole["epsilon"] / 2}
+    for change in (
+        {"run": {**honest.run, "whole_silo": cheaper}},
+        {"run": {**honest.run, "whole_silo": {**whole, "delta": 1e-3}}},
+        {"run": {"rounds_taken": 2, "silos_per_person": 1}},
+        {"run": {**honest.run, "rounds_taken": 1}},
+        {"run": {**honest.run, "silos_per_person": 3}},
+        {"assumptions": honest.assumptions[1:]},
+        {"unit": "person"},
+        {"delta": 1e-3},
+    ):
+        with pytest.raises(SchemaError):
+            certified_loss(replace(honest, **change))
+
+
+def test_silos_of_any_sizes_cost_a_person_no_more_than_asked_for():
+    """Two silos that cost the same each may cost a little more together than one of them twice."""
+    sizes = {"a": 100, "b": 10_000}
+    plan = SiloPlan.of_sizes(
+        sizes, epsilon=2.0, delta=1e-5, rounds=5, steps=10, clip_norm=1.0,
+        batch=lambda size: int(size**0.5), silos_per_person=2,
+    )  # fmt: skip
+    assert 1.95 < plan.loss.epsilon(delta=1e-5) <= 2.0
+    with pytest.raises(InvalidValue, match="epsilon"):
+        SiloPlan.of_sizes(sizes, epsilon=0.0, delta=1e-5, rounds=1, steps=1, clip_norm=1.0,
+                          batch=lambda size: 5)  # fmt: skip
 
 
 @pytest.mark.slow

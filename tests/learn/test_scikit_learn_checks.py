@@ -12,10 +12,11 @@ import warnings
 import numpy as np
 import pytest
 from scipy import sparse
-from sklearn.base import clone
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_array
 from sklearn.utils.estimator_checks import check_estimator
 
+from discreet import learn, pate, synth
 from discreet.certificate import _certificate as certificate
 from discreet.data import Real, Schema
 from discreet.learn import (
@@ -29,6 +30,7 @@ from discreet.learn import (
     PrivateMLPClassifier,
     PrivateMLPRegressor,
     PrivateRandomForest,
+    projected_sgd,
 )
 from discreet.learn.projected_sgd import (
     PrivateProjectedSGDClassifier,
@@ -225,3 +227,16 @@ def test_all_checks_pass_but_those_that_privacy_forbids(estimator, forbidden, mo
     assert skipped <= NOT_RUN
     assert len(passed) >= (34 if isinstance(estimator, Synthesizer) else 40)
     assert all(forbidden.values())
+
+
+def test_every_kind_of_estimator_is_checked():
+    """Whatever a package exports and is fitted at an epsilon is in the list of the test above."""
+    marks = test_all_checks_pass_but_those_that_privacy_forbids.pytestmark
+    (listed,) = [mark.args[1] for mark in marks if mark.name == "parametrize"]
+    known = {kind for estimator, _ in listed for kind in type(estimator).__mro__}
+    packages = (learn, projected_sgd, pate, synth)
+    offered = [getattr(package, name) for package in packages for name in package.__all__]
+    kinds = [one for one in offered if isinstance(one, type) and issubclass(one, BaseEstimator)]
+    private = [one for one in kinds if "epsilon" in one._get_param_names()]
+    assert [one for one in private if one not in known] == []
+    assert len(private) >= 12

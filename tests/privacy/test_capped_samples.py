@@ -1,5 +1,6 @@
 """Capped Poisson samples, and records that are zeroed out instead of removed."""
 
+import json
 import math
 from functools import partial
 
@@ -7,15 +8,23 @@ import numpy as np
 import pytest
 from mpmath import mp, mpf
 
-from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
+from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
 from discreet.privacy import (
+    GDP,
+    ApproxDP,
     CappedPoisson,
+    DiscreteGaussian,
+    Exponential,
     Filter,
     Gaussian,
+    Grouped,
     Laplace,
     PureDP,
     Relation,
+    Skellam,
+    Strategy,
     from_json,
+    from_pair,
     least_noise_multiplier,
     to_json,
 )
@@ -140,6 +149,24 @@ def test_caps_that_no_theorem_covers_are_refused():
             Gaussian(1.0, relation).poisson(**caps)
 
 
+def test_a_capped_sample_has_groups_of_replaced_records_only():
+    """A chain of removals passes through populations that the loss does not speak of."""
+    step = Gaussian(1.0).poisson(rate=0.1, at_most=5, population=50)
+    for loss in (step, 3 * step, 3 * step + PureDP(0.1), step.best_of(3)):
+        for make in (lambda one: one.group(2), lambda one: Grouped(one, 2, one.relation)):
+            with pytest.raises(NotApplicable, match="50 records"):
+                make(loss)
+        assert loss.group(1) == loss
+        # One record leaves and another comes: the larger of two neighbours has 50 records.
+        replaced = loss.group(2, relation="replace")
+        assert replaced.epsilon(delta=1e-6) > loss.epsilon(delta=1e-6)
+        assert replaced.group(2).size == 4
+        assert from_json(to_json(replaced)) == replaced
+    text = json.dumps(to_json(step.group(2, relation="replace")))
+    with pytest.raises(SchemaError, match="50 records"):
+        from_json(json.loads(text.replace('"replace"', '"add_remove"')))
+
+
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -186,3 +213,36 @@ def test_zero_out_never_becomes_add_remove_and_only_gaussian_noise_is_declared()
     ):
         with pytest.raises(InvalidValue, match="relation"):
             refuses()
+
+
+def test_a_claim_about_zeroed_records_is_not_amplified():
+    """Answers that show whether the record was drawn: three laws, of which a claim bounds two."""
+    rate, truth = 0.1, math.e / (1.0 + math.e)
+    absent, zeroed, there = (1.0, 0.0, 0.0), (0.0, 1.0 - truth, truth), (0.0, truth, 1.0 - truth)
+    both = [
+        [(1.0 - rate) * none + rate * one for none, one in zip(absent, drawn, strict=True)]
+        for drawn in (there, zeroed)
+    ]
+    epsilon = PureDP(1).poisson(rate=rate).epsilon(delta=0)  # right for a record that is removed
+    delta = sum(max(0.0, p - math.exp(epsilon) * q) for p, q in zip(*both, strict=True))
+    assert delta > 0.04
+    for loss in (
+        PureDP(1, "zero_out"),
+        ApproxDP(1, 1e-6, "zero_out"),
+        GDP(1.0, "zero_out"),
+        Laplace(1.0, relation="zero_out"),
+        DiscreteGaussian(1.0, 1, "zero_out"),
+        Exponential(1.0, "zero_out"),
+        from_pair(there, zeroed, relation="zero_out"),
+        Skellam(1e4, 10, 20),
+    ):
+        with pytest.raises(NotApplicable, match=r"zero_out|does not determine"):
+            loss.poisson(rate=rate)
+    for build in (
+        lambda: GDP(1.0, "zero_out").allocate(batches=10),
+        lambda: GDP(1.0, "zero_out").correlated(Strategy.square_root(2), steps=8, rate=rate),
+        lambda: GDP(1.0, "replace").correlated(Strategy.square_root(2), steps=8, rate=rate),
+    ):
+        with pytest.raises(NotApplicable, match="Gaussian"):
+            build()
+    assert GDP(1.0).poisson(rate=rate) == Gaussian(1.0).poisson(rate=rate)

@@ -14,6 +14,12 @@
 - Synthetic rows: :func:`distance_ratio`, :func:`counting_shadows`, and with a control group
   :func:`singling_out`, :func:`linkability` and :func:`synthetic_inference`.
 - Made-up reports in a local collection: :func:`poison_shares`.
+- Updates of federated clients: :func:`update_labels`, :func:`update_pictures`,
+  :func:`imprinted_pictures`, :func:`update_tokens`, :func:`update_membership`,
+  :func:`update_attribute`, :func:`update_property`, :func:`prior_informed` beside what a loss
+  allows, and :func:`poisoning` by clients. :func:`client_updates` makes updates for experiments,
+  :func:`imprint_model` and :func:`trap_weights` the weights of a malicious server.
+- What a language model recites: :mod:`discreet.attacks.language`.
 - ``ATTACKS`` has all of them with what they need, :func:`run_attack` runs one of them by name,
   :func:`attack` adds one of your own, and :func:`compare_defences` runs all that apply on models
   trained in different ways.
@@ -28,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet._confidence import Difference, Proportion
 from discreet._json import HIDDEN
+from discreet.attacks import language
 from discreet.attacks._anonymity import (
     LEVELS_K,
     AnonymityProfile,
@@ -103,6 +110,19 @@ from discreet.attacks._synthetic import (
 )
 from discreet.attacks._target import OUTPUTS, Target, as_target, class_indices
 from discreet.attacks._training import on_records, seeded_generator
+from discreet.attacks._update_candidates import (
+    CandidatesResult,
+    prior_informed,
+    update_attribute,
+    update_membership,
+    update_property,
+)
+from discreet.attacks._update_imprint import imprint_model, imprinted_pictures, trap_weights
+from discreet.attacks._update_labels import UpdateLabelsResult, update_labels
+from discreet.attacks._update_pictures import UpdatePicturesResult, update_pictures
+from discreet.attacks._update_poisoning import PoisonedModelResult, poisoning
+from discreet.attacks._update_tokens import UpdateTokensResult, update_tokens
+from discreet.attacks._updates import client_updates
 from discreet.attacks._yeom import yeom
 
 if TYPE_CHECKING:
@@ -125,6 +145,7 @@ __all__ = [
     "AttackTarget",
     "Attribute",
     "AttributeResult",
+    "CandidatesResult",
     "CodedTable",
     "ControlledResult",
     "DefenceComparison",
@@ -142,6 +163,7 @@ __all__ = [
     "Observation",
     "OperatingPoint",
     "Perceptron",
+    "PoisonedModelResult",
     "PoisoningResult",
     "Prior",
     "PropertyResult",
@@ -158,6 +180,9 @@ __all__ = [
     "ShadowScores",
     "Slice",
     "Target",
+    "UpdateLabelsResult",
+    "UpdatePicturesResult",
+    "UpdateTokensResult",
     "align_columns",
     "applicable",
     "as_target",
@@ -166,12 +191,16 @@ __all__ = [
     "check_lira_models",
     "check_rmia_models",
     "class_indices",
+    "client_updates",
     "compare_defences",
     "counting_shadows",
     "distance_ratio",
     "import_name",
+    "imprint_model",
+    "imprinted_pictures",
     "invert",
     "label_only",
+    "language",
     "link_tables",
     "linkability",
     "lira",
@@ -187,7 +216,9 @@ __all__ = [
     "on_records",
     "paired_halves",
     "poison_shares",
+    "poisoning",
     "pool_results",
+    "prior_informed",
     "property_inference",
     "property_sets",
     "quantile_regression",
@@ -207,6 +238,13 @@ __all__ = [
     "strongest_of_three",
     "synthetic_inference",
     "train_shadows",
+    "trap_weights",
+    "update_attribute",
+    "update_labels",
+    "update_membership",
+    "update_pictures",
+    "update_property",
+    "update_tokens",
     "yeom",
 ]
 

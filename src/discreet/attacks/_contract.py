@@ -50,12 +50,18 @@ INPUTS: Mapping[str, str] = {
     "on": "the columns by which two tables are compared",
     "answers": "answers to queries about a table",
     "queries": "which rows each query counts",
-    "secrets": "the private column of the table, to judge by",
+    "secrets": "what is private, to judge by",
     "updates": "gradients or weights that a participant sent",
     "train": "a way to train the model",
     "canaries": "records that were planted",
+    "language_model": "a model that predicts the next token of a text",
+    "prompts": "texts to begin with",
+    "corpus": "the texts that a language model was trained on",
 }
-FAMILIES = ("membership", "attribute", "property", "inversion", "tables", "reconstruction")
+FAMILIES = (
+    *("membership", "attribute", "property", "inversion", "tables"),
+    *("reconstruction", "poisoning", "memorisation"),
+)
 ACCESS = ("probabilities", "labels", "model", "table", "answers", "gradients")
 
 
@@ -201,7 +207,7 @@ def attack(*, family: str, access: str) -> Callable[[_Function], _Function]:
     ----------
     family : str
         What is attacked: one of "membership", "attribute", "property", "inversion", "tables",
-        "reconstruction".
+        "reconstruction", "poisoning", "memorisation".
     access : str
         What the attacker sees: one of "probabilities", "labels", "model", "table", "answers",
         "gradients".

@@ -290,7 +290,8 @@ class Workload(Query):
 
     ``method`` is ``"one_by_one"`` (noise on every count), ``"weights"`` (multiplicative weights
     over the domain of the columns that the questions mention), ``"small_database"`` or
-    ``"auto"``, which chooses by public facts.
+    ``"auto"``, which chooses by public facts. ``give="database"`` releases the small database
+    beside its answers, at the same price: any other question about these columns is then free.
     """
 
     tag: ClassVar[str] = "workload"
@@ -298,6 +299,7 @@ class Workload(Query):
     epsilon: Annotated[Fraction, _epsilon]
     method: Annotated[str, choice("auto", "one_by_one", "weights", "small_database")] = "auto"
     rounds: Annotated[int | None, optional(integer(at_least=1, at_most=200))] = None
+    give: Annotated[str, choice("answers", "database")] = "answers"
     where: Annotated[Condition | None, _filter] = None
     rows_per_person: Annotated[int | None, _cap] = None
 

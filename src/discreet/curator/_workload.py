@@ -9,7 +9,7 @@ a row of zeros and ones, decided cell by cell by public facts. Then
 - ``weights`` (MWEM: Hardt, Ligett and McSherry 2012) spends its budget on the questions that a
   synthetic distribution answers worst, so that its error grows with the logarithm of their number;
 - ``small_database`` (Blum, Ligett and Roth 2008) chooses a database of few records by the
-  exponential mechanism.
+  exponential mechanism; the database itself can be released, which costs nothing more.
 
 For the last two a tenth of epsilon pays for a noisy number of rows, which turns fractions into
 counts, and a tenth for a noisy bound on the largest error over all questions, which makes the error
@@ -80,6 +80,8 @@ class WorkloadPlan(Plan):
         )
         self._overlap = self._most_at_once()
         self.method = self._chosen()
+        if query.give == "database" and self.method != "small_database":
+            raise InvalidValue("give", query.give, 'answers, or method="small_database" with it')
         self.rounds = query.rounds or min(30, 2 + math.isqrt(len(query.questions)))
         cap, epsilon = facts.cap, query.epsilon
         self.noise = Noise(sensitivity=cap * self._overlap, epsilon=epsilon)
@@ -145,15 +147,29 @@ class WorkloadPlan(Plan):
             noisy: list[Any] = [count + draw for count, draw in zip(counts, draws, strict=True)]
             reach = self.noise.reach(together=len(counts))
         else:
-            noisy, reach = self._synthetic(found, counts, source)
+            noisy, reach, database = self._synthetic(found, counts, source)
         bars = tuple(
             Bar(f"question {at + 1}", json_number(value - reach, -1), json_number(value + reach, 1))
             for at, value in enumerate(map(Fraction, noisy))
         )
+        if self._asked.give == "database":
+            return Released({"answers": noisy, "database": self._records(database)}, bars)
         return Released(noisy, bars)
 
-    def _synthetic(self, found: Found, counts: list[int], source: Source) -> tuple[list[int], int]:
-        """Answers from a synthetic distribution, and what none of their errors passes."""
+    def _records(self, histogram: Sequence[int]) -> list[dict[str, Any]]:
+        """The records of a small database, each with the columns that the questions mention."""
+        assert self.domain is not None
+        return [
+            {one.name: one.show(value) for one, value in zip(self.stored, cell, strict=True)}
+            for cell, count in zip(self.domain, histogram, strict=True)
+            for _ in range(count)
+        ]
+
+    def _synthetic(
+        self, found: Found, counts: list[int], source: Source
+    ) -> tuple[list[int], int, Sequence[int]]:
+        """Answers from a synthetic distribution, what none of their errors passes, a database."""
+        database: Sequence[int] = ()
         histogram, matrix = self.histogram(found), self.matrix
         noisy = sum(histogram) + self.total_noise.draws(1, source)[0]
         total = min(max(1, noisy), _LARGEST_TOTAL)
@@ -169,7 +185,7 @@ class WorkloadPlan(Plan):
                 source=source,
             ).value.answers(matrix)
         else:
-            fractions = small_database(
+            made = small_database(
                 histogram,
                 matrix,
                 size=_SMALL_SIZE,
@@ -177,12 +193,13 @@ class WorkloadPlan(Plan):
                 relation=Relation.ADD_REMOVE,
                 public_size=total,
                 source=source,
-            ).value.answers(matrix)
+            ).value
+            fractions, database = made.answers(matrix), made.histogram
         answers = [round(float(one) * total) for one in fractions]
         largest = max(abs(answer - count) for answer, count in zip(answers, counts, strict=True))
         # One-sided: the true largest error passes this with probability at most the risk.
         bound = largest + self.error_noise.draws(1, source)[0]
-        return answers, max(0, bound + self.error_noise.reach(risk=2 * _RISK))
+        return answers, max(0, bound + self.error_noise.reach(risk=2 * _RISK)), database
 
 
 def _domain(stored: Sequence[StoredColumn], method: str) -> list[tuple[int, ...]] | None:

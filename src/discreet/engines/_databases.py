@@ -13,7 +13,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.data import Schema, import_arrow, number_in_text
-from discreet.engines._rows import PERSON, RANK
+from discreet.engines._rows import OWNED, PERSON, RANK
 from discreet.engines._scratch import PrivateFolder
 from discreet.engines._table import Aggregation, Group, Sums, Table, join_limbs
 from discreet.errors import NotApplicable
@@ -95,8 +95,13 @@ class DatabaseTable(Table):
         raise NotImplementedError
 
 
-def with_numbers(part: Any) -> Any:
-    """Return a part with the number that each text spells beside it, NULL where it spells none."""
+def for_database(part: Any) -> Any:
+    """Return a part with what a database cannot find out as fast, or by rules of its own.
+
+    That is the number that each text spells, NULL where it spells none, and how many rows the
+    person of a row has: all of them are in this part, side by side. The columns are those of
+    :func:`~discreet.engines._sql.bounded_table`, in its order.
+    """
     from discreet.engines._sql import HUGE, SPELLED
 
     pa = import_arrow("pyarrow")
@@ -109,7 +114,13 @@ def with_numbers(part: Any) -> Any:
                 [number_in_text(one.encode()) for one in coded.dictionary.to_pylist()] or [0.0]
             )
             numbers = pa.array(np.clip(spelled, -HUGE, HUGE), from_pandas=True)
-            part = part.append_column(name + SPELLED, numbers.take(coded.indices))
+            behind = part.column_names.index(name) + 1
+            part = part.add_column(behind, name + SPELLED, numbers.take(coded.indices))
+    if PERSON in part.column_names:
+        persons = part.column(PERSON).to_numpy()
+        starts = np.flatnonzero(np.diff(persons, prepend=-1))
+        owned = np.diff(starts, append=persons.size)
+        part = part.append_column(OWNED, pa.array(np.repeat(owned, owned).astype(np.int32)))
     return part
 
 
@@ -206,7 +217,7 @@ def _duckdb(place: str, spill: PrivateFolder, threads: int, memory: str | None) 
 
 def _insert(connection: Any, parts: Iterable[Any]) -> None:
     for at, part in enumerate(parts):
-        connection.register("given", with_numbers(part))
+        connection.register("given", for_database(part))
         into = "INSERT INTO bounded" if at else "CREATE TABLE bounded AS"
         connection.execute(f"{into} SELECT * FROM given")
         connection.unregister("given")
@@ -232,21 +243,17 @@ class PostgresTable(DatabaseTable):
         super().__init__(schema)
         self._asking = threading.Lock()
         self._connection = psycopg.connect(address, autocommit=True)
-        kinds = [
-            f"{stored.stored_name} {_KINDS.get(stored.storage or '', 'text')}"
-            for stored in self.columns.values()
-        ]
-        kinds += [
-            f"{stored.stored_name}{SPELLED} double precision"
-            for stored in self.columns.values()
-            if stored.is_text
-        ]
+        kinds = []
+        for stored in self.columns.values():
+            kinds.append(f"{stored.stored_name} {_KINDS.get(stored.storage or '', 'text')}")
+            if stored.is_text:
+                kinds.append(f"{stored.stored_name}{SPELLED} double precision")
         if schema.person is not None:
-            kinds += [f"{PERSON} bigint", f"{RANK} integer"]
+            kinds += [f"{PERSON} bigint", f"{RANK} integer", f"{OWNED} integer"]
         try:
             self._run(f"CREATE TEMPORARY TABLE bounded ({', '.join(kinds)})")
             for part in parts:
-                self._copy(with_numbers(part))
+                self._copy(for_database(part))
             self._run("ANALYZE bounded")
         except BaseException:
             self.close()

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 PERSON = "person"
 RANK = "rank"
-RULES = 1  # the version of the rules by which rows are read and put in line
+OWNED = "owned"  # in a database: how many rows the person of a row has in the whole table
+RULES = 2  # the version of the rules by which rows are read and put in line
 LONGEST_TEXT = 100
 _NAME = "name"
 

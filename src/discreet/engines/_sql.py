@@ -12,7 +12,7 @@ from typing import Any
 import ibis  # type: ignore[import-untyped]
 
 from discreet.engines._lowering import StoredColumn
-from discreet.engines._rows import PERSON, RANK
+from discreet.engines._rows import OWNED, PERSON, RANK
 from discreet.engines._table import Aggregation, limbs
 from discreet.engines._term import COMPARED, Term
 
@@ -21,14 +21,17 @@ HUGE = 2.0**1000  # stands for an infinity, as the number is clipped in the next
 
 
 def bounded_table(columns: Sequence[StoredColumn], *, persons: bool) -> Any:
-    """Return the bounded table of a database, as Ibis sees it."""
+    """Return the bounded table of a database, as Ibis sees it, with the columns in their order.
+
+    A union of rows of the table matches columns by their places.
+    """
     kinds: dict[str, str] = {}
     for stored in columns:
         kinds[stored.stored_name] = stored.storage or "string"
         if stored.is_text:
             kinds[stored.stored_name + SPELLED] = "float64"
     if persons:
-        kinds |= {PERSON: "int64", RANK: "int32"}
+        kinds |= {PERSON: "int64", RANK: "int32", OWNED: "int32"}
     return ibis.table(kinds, name="bounded")
 
 
@@ -55,6 +58,8 @@ def write_sql(
     if aggregation.count == "persons":
         owned = table.group_by(PERSON).aggregate(owned=table.count())
         table = owned.filter(owned.owned > _integer(aggregation.more_than))
+    elif aggregation.cap is not None and aggregation.where is not None and not aggregation.picks:
+        return str(ibis.to_sql(count_capped(table, aggregation.cap), dialect=dialect))
     elif aggregation.cap is not None:
         table = first_in_line(table, aggregation.cap, filtered=aggregation.where is not None)
     return str(ibis.to_sql(add_up(table, aggregation, text), dialect=dialect))
@@ -82,17 +87,33 @@ def first_in_line(table: Any, cap: int, *, filtered: bool) -> Any:
     """Return the first ``cap`` rows of each person among the rows of a table.
 
     ``filtered`` says that the table is not whole, so that places have to be counted anew; that is
-    done for those persons only who have more than ``cap`` rows in it.
+    done for those persons only who have more than ``cap`` rows in it. Who owns no more than that
+    in the whole table is not even counted.
     """
     if not filtered:
         return table.filter(table[RANK].cast("int64") <= _integer(cap))
-    owned = table.group_by(PERSON).aggregate(owned=table.count())
-    many = owned.filter(owned.owned > _integer(cap))
-    line = table.semi_join(many, PERSON)
+    few = table.filter(table[OWNED].cast("int64") <= _integer(cap))
+    rest = table.filter(table[OWNED].cast("int64") > _integer(cap))
+    found = rest.group_by(PERSON).aggregate(found=rest.count())
+    many = found.filter(found.found > _integer(cap))
+    line = rest.semi_join(many, PERSON)
     number = ibis.row_number().over(group_by=[line[PERSON]], order_by=[line[RANK]])
     line = line.mutate(place=number.cast("int64") + _integer(1))
     first = line.filter(line.place <= _integer(cap)).drop("place")
-    return table.anti_join(many, PERSON).union(first)
+    return few.union(rest.anti_join(many, PERSON), first)
+
+
+def count_capped(table: Any, cap: int) -> Any:
+    """Count the rows of a table that is not whole, at most ``cap`` of each person.
+
+    Which of them count does not matter to a number of rows, so they are not put in line. Who owns
+    no more than ``cap`` rows in the whole table goes into one group, which has no cap.
+    """
+    few = table[OWNED].cast("int64") <= _integer(cap)
+    each = table.group_by(whose=ibis.ifelse(few, _integer(-1), table[PERSON]))
+    each = each.aggregate(found=table.count())
+    most = ibis.ifelse(each.whose == _integer(-1), each.found, _integer(cap))
+    return each.aggregate(rows=ibis.least(each.found, most).sum().fill_null(0))
 
 
 class _Writer:

@@ -82,6 +82,11 @@ class Aggregation:
         return (*self.keys, *sums, *(one for one in (self.where, self.among) if one is not None))
 
     @property
+    def picks(self) -> bool:
+        """Whether it matters which rows of a person count, and not only how many."""
+        return bool(self.keys or self.sums or self.among is not None)
+
+    @property
     def names(self) -> list[str]:
         """The stored columns that are read."""
         found = set().union(*(term.columns for term in self.terms))
@@ -194,7 +199,8 @@ class Table(ABC):
         ----------
         step
             Takes a :class:`discreet.data.Table` of some rows, at most ``rows_per_person`` of each
-            person in the whole table, and returns integers of the shape of ``zero``.
+            person in the whole table and all these together, and returns integers of the shape of
+            ``zero``.
         zero
             What to start from.
         names
@@ -284,12 +290,21 @@ def fold_part(
 
 
 def domain_tables(part: Any, of: Any, rows: int) -> Iterator[data.Table]:
-    """Yield the rows of a part in the domain of a schema, at most its cap of each person."""
+    """Yield the rows of a part in the domain of a schema, at most its cap of each person.
+
+    At most ``rows`` at once, or a few more: all rows of a person come together.
+    """
     schema, columns = of
+    persons = None
     if schema.person is not None:
         part = part.filter(part.column(RANK).to_numpy() <= schema.rows_per_person)
-    for start in range(0, part.num_rows, rows):
-        some = part.slice(start, rows)
+        persons = part.column(PERSON).to_numpy()
+    stop = 0
+    while stop < part.num_rows:
+        start, stop = stop, min(stop + rows, part.num_rows)
+        if persons is not None:
+            stop = int(np.searchsorted(persons, persons[stop - 1], side="right"))
+        some = part.slice(start, stop - start)
         read: dict[str, Any] = {}
         for name in schema.columns:
             stored = columns[name]
@@ -297,8 +312,8 @@ def domain_tables(part: Any, of: Any, rows: int) -> Iterator[data.Table]:
             read[name] = values
             if stored.labels is None:
                 read[name] = values * float(stored.grid.step)
-        persons = None if schema.person is None else some.column(PERSON).to_numpy()
-        yield data.Table(schema, MappingProxyType(read), some.num_rows, persons)
+        owners = None if persons is None else persons[start:stop]
+        yield data.Table(schema, MappingProxyType(read), some.num_rows, owners)
 
 
 def aggregate_part(part: Any, aggregation: Aggregation) -> bytes:

@@ -4,6 +4,8 @@
 - :class:`Client` and :class:`Round` are the two sides of a round: arrays in, arrays out.
 - :class:`InProcessEngine` runs a plan with :class:`Clients` in memory, :class:`Training` says how
   clients train, :func:`split_dirichlet` divides a data set for experiments.
+- :class:`DiscreetStrategy` and :func:`discreet_mod` run a plan on Flower, which gives a
+  :class:`FlowerRun`.
 - :func:`clip_update` and :func:`to_steps` are what a client does before anything leaves.
 - :class:`SecureClient` and :class:`SecureServer` are the two sides of secure aggregation;
   :func:`make_identity` makes the keys on their roster, :class:`Advert` and :class:`Share` are
@@ -25,6 +27,7 @@ from discreet.federated._silos import SiloPlan, run_silos
 if TYPE_CHECKING:
     from discreet.federated._clients import Clients, split_dirichlet
     from discreet.federated._engine import Federated, InProcessEngine, Training
+    from discreet.federated._flower import DiscreetStrategy, FlowerRun, discreet_mod
     from discreet.federated._round import Client, Finished, Round, clip_update, to_steps
     from discreet.federated._secure import (
         Advert,
@@ -43,9 +46,11 @@ __all__ = [
     "Advert",
     "Client",
     "Clients",
+    "DiscreetStrategy",
     "Federated",
     "FederatedPlan",
     "Finished",
+    "FlowerRun",
     "InProcessEngine",
     "Round",
     "SecureClient",
@@ -56,6 +61,7 @@ __all__ = [
     "certified_loss",
     "certify_federated",
     "clip_update",
+    "discreet_mod",
     "join_secret",
     "make_identity",
     "mask_numbers",
@@ -68,6 +74,7 @@ __all__ = [
 # Imported when they are used: plans and certificates are read without torch.
 _HOMES = {
     "_clients": ("Clients", "split_dirichlet"),
+    "_flower": ("DiscreetStrategy", "FlowerRun", "discreet_mod"),
     "_engine": ("Federated", "InProcessEngine", "Training"),
     "_secure": (
         *("Advert", "SecureClient", "SecureServer", "Share", "join_secret", "make_identity"),

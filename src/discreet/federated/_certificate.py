@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from discreet._files import write_file
+from discreet._json import digest_of
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
 from discreet.federated._plan import FederatedPlan
+from discreet.learn import write_model
 from discreet.privacy import Loss
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.federated._silos import SiloPlan
 
 LEARNER, SILO_LEARNER = "FederatedModel", "FederatedSilos"
 LEARNERS = (LEARNER, SILO_LEARNER)
+_VERSIONS_AGREE = 1e-3
 
 
 def certify_federated(
@@ -70,16 +81,40 @@ def certified_loss(certificate: Certificate) -> Loss:
     SchemaError
         If the plan is damaged, or the certificate says of it what it does not.
     """
+    plan: FederatedPlan | SiloPlan
     if certificate.learner == SILO_LEARNER:
         from discreet.federated._silos import SiloPlan
 
-        return SiloPlan.from_json(certificate.plan).loss
-    plan = FederatedPlan.from_json(certificate.plan)
-    taken = certificate.run.get("rounds_taken")
+        plan = SiloPlan.from_json(certificate.plan)
+        if not _states(certificate.run, plan.facts):
+            raise SchemaError("rounds, silos or the loss of a whole silo are not those of the plan")
+    else:
+        plan = FederatedPlan.from_json(certificate.plan)
+        taken = certificate.run.get("rounds_taken")
+        if type(taken) is not int or not 0 <= taken <= plan.rounds:
+            raise SchemaError(f"{taken!r} rounds under a plan of {plan.rounds}")
     if (certificate.delta, certificate.unit) != (plan.delta, plan.unit):
         raise SchemaError("delta or unit are not those of the plan")
-    if type(taken) is not int or not 0 <= taken <= plan.rounds:
-        raise SchemaError(f"{taken!r} rounds under a plan of {plan.rounds}")
     if certificate.assumptions[: len(plan.assumptions)] != plan.assumptions:
         raise SchemaError("the assumptions are not those of the plan")
     return plan.loss
+
+
+def _states(run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
+    """Say whether a run has these facts; another version may read epsilon a little differently."""
+    said, right = (dict(one.get("whole_silo", {})) for one in (run, facts))
+    stated, least = said.pop("epsilon", 0.0), right.pop("epsilon", 0.0)
+    return (
+        digest_of({**run, "whole_silo": said}) == digest_of({**facts, "whole_silo": right})
+        and isinstance(stated, float)
+        and stated >= least * (1.0 - _VERSIONS_AGREE)
+    )
+
+
+def write_federated(
+    place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
+) -> None:
+    """Write the files of a model into a directory."""
+    write_model(place / "model.npz", kind=LEARNER, head={}, arrays=arrays)
+    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
+    write_file(place / "certificate.json", text + "\n")

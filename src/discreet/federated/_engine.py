@@ -8,10 +8,9 @@ for bit the one of :class:`SecureServer`.
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -24,15 +23,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from discreet import _validate
-from discreet._files import new_directory, write_file
+from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused
-from discreet.federated._certificate import LEARNER, certify_federated
+from discreet.federated._certificate import LEARNER, certify_federated, write_federated
 from discreet.federated._clients import Clients
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
 from discreet.federated._state import RunState
-from discreet.learn import check_unit, digest_model, write_model
+from discreet.learn import check_unit, digest_model
 from discreet.ledger import Charge, Ledger
 from discreet.randomness import (
     CorrelatedStream,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
 
 Losses = Callable[[Tensor, Tensor], Tensor]
 Watch = Callable[[int, Mapping[str, float]], None]
+Hostile = Mapping[int, Callable[["NDArray[np.float64]"], object]]
 
 
 @final
@@ -123,15 +123,6 @@ class Federated:
             write_federated(place, _arrays_of(self.model), self.certificate)
 
 
-def write_federated(
-    place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
-) -> None:
-    """Write the files of a model into a directory."""
-    write_model(place / "model.npz", kind=LEARNER, head={}, arrays=arrays)
-    text = json.dumps(certificate.to_json(), indent=2, allow_nan=False)
-    write_file(place / "certificate.json", text + "\n")
-
-
 @final
 class InProcessEngine:
     """Runs plans with clients in memory.
@@ -187,6 +178,7 @@ class InProcessEngine:
         progress: bool | None = None,
         watch: Watch | None = None,
         examples: NDArray[np.int64] | None = None,
+        hostile: Hostile | None = None,
         insecure_seed: int | None = None,
     ) -> Federated:
         """Charge the plan, run its rounds and certify the model.
@@ -212,6 +204,9 @@ class InProcessEngine:
             Called with the number of rounds taken and the latest public figures.
         examples : array of int, optional
             The example counts that clients weigh by; by default those of ``Clients``.
+        hostile : mapping of int to callable, optional
+            For experiments: clients that do not run the program. Each sends what its function
+            returns for the update that it would have had, as a reply of its own making.
         insecure_seed : int, optional
             For experiments: all noise follows from it.
 
@@ -244,7 +239,7 @@ class InProcessEngine:
             charge = paid.enter_context(_charged(ledger, dataset, plan, state, purpose))
             counts = self._clients.counts if examples is None else examples
             assert counts is not None
-            run = _Run(self, plan, bits, state, counts)
+            run = _Run(self, plan, bits, state, counts, hostile or {})
             history: list[Mapping[str, float]] = []
             every = max(1, plan.rounds // 10) if validate_every is None else validate_every
             shown = sys.stderr.isatty() if progress is None else progress
@@ -324,6 +319,24 @@ class InProcessEngine:
 
     # --- local training ----------------------------------------------------------------
 
+    def updates(self, who: Sequence[int], *, parameters: Tensor | None = None) -> Tensor:
+        """Return what clients propose, unclipped: for experiments without a guarantee.
+
+        Parameters
+        ----------
+        who : sequence of int
+            Positions of clients.
+        parameters : Tensor, optional
+            Those that the server sends, as one row; by default those of the model at the start.
+
+        Returns
+        -------
+        Tensor
+            One row for each client.
+        """
+        start = self._start if parameters is None else parameters.to(self._start.dtype)
+        return self._updates(start, self._clients, np.asarray(who, dtype=np.int64))
+
     def _updates(self, start: Tensor, clients: Clients, who: NDArray[np.int64]) -> Tensor:
         """Return what clients propose, one row each: their own parameters less the server's."""
         made, shown = self._training, clients.inputs.shape[1]
@@ -395,7 +408,9 @@ class _Run:
         bits: Source,
         state: RunState | None,
         counts: NDArray[np.int64],
+        hostile: Hostile,
     ) -> None:
+        self._hostile = hostile
         self._engine, self.plan, self._bits, self._state = engine, plan, bits, state
         self.model = engine._start.double()
         self._velocity = torch.zeros_like(self.model)
@@ -490,6 +505,10 @@ class _Run:
             start = self.model.to(self._engine._start.dtype)
             rows = self._engine._updates(start, self._engine._clients, who).double().numpy()
             for client, update in zip(who.tolist(), rows, strict=True):
+                made = self._hostile.get(client)
+                if made is not None:
+                    one.receive(client, made(update))
+                    continue
                 reply = self._people[client].reply(update, clip_norm=self.clip_norm)
                 one.receive(client, reply)
         update, self.clip_norm = one.finish()

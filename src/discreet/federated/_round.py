@@ -111,10 +111,17 @@ class Client:
         How many examples the client has, where the plan weighs clients. It is not sent.
     source : Source, optional
         Where the bits come from; the operating system by default.
+    rounds_taken : int
+        In how many rounds the client took part before.
     """
 
     def __init__(
-        self, plan: FederatedPlan, *, examples: int | None = None, source: Source | None = None
+        self,
+        plan: FederatedPlan,
+        *,
+        examples: int | None = None,
+        source: Source | None = None,
+        rounds_taken: int = 0,
     ) -> None:
         if (examples is None) != (plan.weight_cap is None):
             raise InvalidValue("examples", examples, "a number if the plan has a weight_cap")
@@ -124,7 +131,7 @@ class Client:
             count = _validate.integer("examples", examples, at_least=0)
             self._weight = min(count / plan.weight_cap, 1.0)
         self._source = choose_source(source)
-        self._taken = 0
+        self._taken = _validate.integer("rounds_taken", rounds_taken, at_least=0)
         self._guard = threading.Lock()
 
     @property
@@ -224,7 +231,7 @@ class Round:
         if (correlated is None) != (plan.trust != "server" or plan.noise is None):
             raise InvalidValue("correlated", correlated, "a stream if the plan correlates noise")
         self._plan = plan
-        self._asked = set(asked)
+        self.asked = frozenset(asked)
         self._clip = plan.clip_norm if clip_norm is None else float(clip_norm)
         self._source, self._correlated = choose_source(source), correlated
         self._heard: set[str | int] = set()
@@ -238,6 +245,7 @@ class Round:
         )
         oracle = oracle_of(plan) if plan.trust in ("shuffler", "nobody") else None
         self._reports = None if oracle is None else oracle.server()
+        self.reply_size = self._size if oracle is None else oracle.report_bytes
         self.tally: Counter[str] = Counter()
         """What became of replies, by the words of the module: private."""
 
@@ -265,7 +273,7 @@ class Round:
     def _take(self, client: str | int, reply: object, number: int | None) -> str:
         if not self._open or number not in (None, self.number):
             return "late"
-        if client not in self._asked:
+        if client not in self.asked:
             return "not asked"
         if client in self._heard:
             return "repeated"

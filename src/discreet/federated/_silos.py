@@ -107,7 +107,7 @@ class SiloPlan:
         sizes : mapping of str to int
             The planned number of records of each silo.
         epsilon, delta : float
-            What a person may lose; each silo takes an equal share where there are several.
+            What a person may lose, in whichever silos.
         rounds, steps : int
             How many rounds there are, and steps of DP-SGD in each.
         batch : callable
@@ -124,18 +124,25 @@ class SiloPlan:
         SiloPlan
         """
         times = _validate.integer("silos_per_person", silos_per_person, at_least=1)
-        plans = {}
-        for name, size in sizes.items():
-            known: dict[str, Any] = {
-                "examples": size,
-                "expected_batch_size": batch(size),
-                "clip_norm": clip_norm,
-                "unit": unit,
-            }
-            whole = Plan(steps=rounds * steps * times, epsilon=epsilon, delta=delta, **known)
-            noise = whole.noise_multiplier
-            plans[name] = Plan(steps=steps, noise_multiplier=noise, delta=delta, **known)
-        return cls(plans, rounds, silos_per_person)
+        target = share = _validate.real("epsilon", epsilon, above=0)
+        while True:
+            plans = {}
+            for name, size in sizes.items():
+                known: dict[str, Any] = {
+                    "examples": size,
+                    "expected_batch_size": batch(size),
+                    "clip_norm": clip_norm,
+                    "unit": unit,
+                }
+                whole = Plan(steps=rounds * steps * times, epsilon=share, delta=delta, **known)
+                noise = whole.noise_multiplier
+                plans[name] = Plan(steps=steps, noise_multiplier=noise, delta=delta, **known)
+            found = cls(plans, rounds, silos_per_person)
+            epsilon_together = found.loss.epsilon(delta=delta)
+            if epsilon_together <= target:
+                return found
+            # Different silos together may cost a little more than either of them as often.
+            share *= 0.999 * target / epsilon_together
 
     @property
     def delta(self) -> float:
@@ -185,6 +192,26 @@ class SiloPlan:
         """The share of each silo in the mean, by planned sizes."""
         total = sum(plan.examples for plan in self.silos.values())
         return {name: plan.examples / total for name, plan in self.silos.items()}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What a certificate says of a run by this plan."""
+        facts = {"rounds_taken": self.rounds, "silos_per_person": self.silos_per_person}
+        if self.client is None:
+            return facts
+        top = self.client
+        whole = {"epsilon": top.epsilon(), "delta": top.delta, "loss": to_json(top.loss)}
+        return {**facts, "whole_silo": whole}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee rests on, beside the plan."""
+        several = self.silos_per_person
+        return (
+            f"no {self.unit} has data in more than {several} silos: declared, not checked",
+            "every silo trains by its plan; sampling positions and batch sizes were not published",
+            "the loss is that of ideal real-valued noise; arithmetic was in floating point",
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object.
@@ -351,23 +378,14 @@ def _fresh(model: nn.Module) -> nn.Module:
 def _certify(plan: SiloPlan, arrays: Mapping[str, Any], randomness: Mapping[str, str]) -> Any:
     from discreet.certificate import Certificate
 
-    top = plan.client
-    whole = {} if top is None else {
-        "whole_silo": {"epsilon": top.epsilon(), "delta": top.delta, "loss": to_json(top.loss)}
-    }  # fmt: skip
-    several = plan.silos_per_person
     return Certificate.of(
         plan.loss,
         delta=plan.delta,
         learner=SILO_LEARNER,
         unit=plan.unit,
         plan=plan.to_json(),
-        run={"rounds_taken": plan.rounds, "silos_per_person": several, **whole},
+        run=plan.facts,
         randomness=randomness,
-        assumptions=(
-            f"no {plan.unit} has data in more than {several} silos: declared, not checked",
-            "every silo trains by its plan; sampling positions and batch sizes were not published",
-            "the loss is that of ideal real-valued noise; arithmetic was in floating point",
-        ),
+        assumptions=plan.assumptions,
         model_digest=digest_model(LEARNER, {}, arrays),
     )

@@ -50,12 +50,13 @@ from discreet.learn._estimator import PrivateClassifier, PrivateRegressor, Track
 from discreet.learn._exact_descent import (
     RAW_STEPS,
     WIDEST_WHITENED,
+    FoldedRows,
     LinearPlan,
     LinearRelease,
     Whitening,
     descend,
 )
-from discreet.learn._intake import Rows
+from discreet.learn._intake import Batch, Rows
 from discreet.learn._linear import ScaledEstimator, both_classes, class_residuals
 from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP, Loss, Relation
@@ -334,45 +335,45 @@ class _Additive(ScaledEstimator):
     def _learn(
         self, plan: AdditivePlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
-        batch = rows.all()
-        cells, targets = self._cells(self._facts), batch.targets
-        codes = [one.codes(batch.features[:, at]) for at, one in enumerate(cells)]
+        cells = self._cells(self._facts)
         bins = [self._public_bins(one, plan.max_bins) for one in cells]
-        chosen = [at for at, known in enumerate(bins) if known is None]
-        first = slice(None) if batch.owned is None else batch.owned.ranks == 0
+        chosen = {at: cells[at] for at, known in enumerate(bins) if known is None}
+        held = None if rows.are_elsewhere else rows.all()
         if plan.bin_columns:
-            counts = [cell_counts(cells[at], codes[at][first]) for at in chosen]
-            for at, noisy in zip(chosen, self._noisy_counts(plan, counts, source), strict=True):
+            step = partial(_interval_counts, chosen)
+            zero = np.zeros(sum(one.ordered for one in chosen.values()), dtype=np.int64)
+            counts = rows.fold(step, zero) if held is None else step(held)
+            ends = np.cumsum([one.ordered for one in chosen.values()])[:-1]
+            noisy = np.split(self._noisy_counts(plan, counts, source), ends)
+            for (at, one), part in zip(chosen.items(), noisy, strict=True):
                 stddev = plan.bin_stddev / _BIN_STEPS
                 units = plan.descent.rows
-                bins[at] = quantile_bins(
-                    cells[at], noisy, bins=plan.max_bins, stddev=stddev, units=units
-                )
+                bins[at] = quantile_bins(one, part, bins=plan.max_bins, stddev=stddev, units=units)
         columns = BinnedColumns(cells, tuple(own for own in bins if own is not None))
-        sums = BinnedRows(
-            columns,
-            codes,
-            len(targets),
-            partial(self._residuals, targets=targets),
-            batch.owned,
-        )
+        hold = partial(self._hold_rows, columns)
+        sums = FoldedRows(rows.fold, hold, columns.width) if held is None else hold(held)
         whiten = partial(_whiten, columns)
         done = descend(sums, plan.descent, source, track=track, whiten=whiten)
         return self._shape_arrays(plan.descent, columns, done)
 
+    def _hold_rows(self, columns: BinnedColumns, batch: Batch) -> BinnedRows:
+        """Return the exact sums over rows that are in memory."""
+        codes = [one.codes(batch.features[:, at]) for at, one in enumerate(columns.cells)]
+        residuals = partial(self._residuals, targets=batch.targets)
+        return BinnedRows(columns, codes, len(batch.targets), residuals, batch.owned)
+
     @staticmethod
     def _noisy_counts(
-        plan: AdditivePlan, counts: list[NDArray[np.int64]], source: Source
-    ) -> list[NDArray[np.float64]]:
+        plan: AdditivePlan, counts: NDArray[Any], source: Source
+    ) -> NDArray[np.float64]:
         noisy = gaussian_integers(
-            np.concatenate(counts) * _BIN_STEPS,
+            counts.astype(np.int64) * _BIN_STEPS,
             sensitivity=Fraction(plan.bin_shift),
             stddev=plan.bin_stddev,
             relation=plan.descent.relation,
             source=source,
         ).value
-        ends = np.cumsum([len(part) for part in counts])[:-1]
-        return np.split(noisy / _BIN_STEPS, ends)
+        return np.asarray(noisy / _BIN_STEPS)
 
     def _shape_arrays(
         self, plan: LinearPlan, columns: BinnedColumns, done: LinearRelease
@@ -451,6 +452,15 @@ class _Additive(ScaledEstimator):
         codes = [cells.codes(rows[:, at]) for at, (cells, _) in enumerate(known)]
         scores = add_up(codes, [shape.values for _, shape in known], len(rows))
         return np.asarray(scores + self.intercept_)
+
+
+def _interval_counts(chosen: Mapping[int, Cells], batch: Batch) -> NDArray[np.int64]:
+    """Count the rows in the intervals of some columns, one row of each person."""
+    first = slice(None) if batch.owned is None else batch.owned.ranks == 0
+    features = batch.features[first]
+    return np.concatenate(
+        [cell_counts(one, one.codes(features[:, at])) for at, one in chosen.items()]
+    )
 
 
 def _text_keys(given: Mapping[Any, Any]) -> dict[str, Any]:

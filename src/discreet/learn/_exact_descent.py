@@ -44,7 +44,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, final
 
 import numpy as np
@@ -522,6 +522,51 @@ class PersonRows:
             one, two = (self._whitened[rank[part]].astype(np.float64) for rank in (left, right))
             found[part] = np.einsum("ij,ij->i", one, two)
         return found / WHITENED_STEPS**2
+
+
+@final
+class FoldedRows:
+    """Sums over rows that are elsewhere, computed there: one pass for each sum.
+
+    Parameters
+    ----------
+    fold
+        Adds up the integers that a function makes of every batch
+        (:meth:`~discreet.learn._intake.Rows.fold`).
+    hold
+        Returns the sums over the rows of one batch.
+    width
+        The number of raw features.
+
+    """
+
+    def __init__(
+        self, fold: Callable[..., NDArray[Any]], hold: Callable[[Any], ExactSums], width: int
+    ) -> None:
+        self._fold, self._hold, self._width = fold, hold, width
+
+    def gram(self) -> NDArray[Any]:
+        """Return the sum of outer products of raw rows."""
+        zero = np.zeros((self._width, self._width), dtype=np.int64)
+        return self._fold(partial(_gram_of, self._hold), zero)
+
+    def gradient(self, basis: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[Any]:
+        """Return the sum of clipped gradients."""
+        step = partial(_gradient_of, self._hold, basis, weights)
+        return self._fold(step, np.zeros(weights.shape, dtype=np.int64))
+
+
+def _gram_of(hold: Callable[[Any], ExactSums], batch: Any) -> NDArray[Any]:
+    return hold(batch).gram()
+
+
+def _gradient_of(
+    hold: Callable[[Any], ExactSums],
+    basis: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    batch: Any,
+) -> NDArray[Any]:
+    return hold(batch).gradient(basis, weights)
 
 
 def noisy_moments(gram: NDArray[Any], plan: LinearPlan, source: Source) -> NDArray[np.float64]:

@@ -124,7 +124,10 @@ class Rows:
         return self._opened.table is not None
 
     def fold(self, step: Callable[[Batch], NDArray[Any]], zero: NDArray[Any]) -> NDArray[Any]:
-        """Return the sum of the integers that ``step`` makes of batches, computed at the rows."""
+        """Return the sum of the integers that ``step`` makes of batches, computed at the rows.
+
+        The rows of a person are in one batch.
+        """
         table, encode = self._opened.table, self._opened.encode
         assert table is not None
         assert encode is not None
@@ -282,8 +285,9 @@ def _step_on(
     declared: Declared,
     part: Table,
 ) -> NDArray[Any]:
-    features, answers, _ = encode(part)
-    return step(Batch(features, _targets(answers, declared)))
+    features, answers, persons = encode(part)
+    owned = None if persons is None else _owned_in_line(persons)
+    return step(Batch(features, _targets(answers, declared), owned))
 
 
 def schema_looks(schema: Schema) -> dict[str, Any]:
@@ -689,3 +693,11 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     return OwnedRows(
         order[kept][sequence], number[kept][sequence], ranks[kept][sequence].astype(np.int64)
     )
+
+
+def _owned_in_line(persons: NDArray[np.int64]) -> OwnedRows:
+    """Return whose rows they are, where those of each person stand side by side and all count."""
+    first = np.diff(persons, prepend=-1) != 0
+    owners = np.cumsum(first) - 1
+    rows = np.arange(persons.size)
+    return OwnedRows(rows, owners, rows - np.flatnonzero(first)[owners])

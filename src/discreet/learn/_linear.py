@@ -8,7 +8,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
-from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -26,6 +25,7 @@ from discreet.learn._estimator import (
 from discreet.learn._exact_descent import (
     RAW_STEPS,
     ExactSums,
+    FoldedRows,
     HeldRows,
     LinearPlan,
     PersonRows,
@@ -137,9 +137,11 @@ class _Linear(ScaledEstimator):
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
         # Whose row is whose does not matter to an engine: the noise covers all rows of a person.
-        sums: ExactSums = (
-            _FoldedRows(self, plan, rows) if rows.are_elsewhere else self._hold_rows(rows.all())
-        )
+        sums: ExactSums
+        if rows.are_elsewhere:
+            sums = FoldedRows(rows.fold, self._hold_rows, plan.features + 1)
+        else:
+            sums = self._hold_rows(rows.all())
         done = descend(sums, plan, source, track=track)
         self._clip_norm = done.clip_norm
         arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
@@ -177,33 +179,6 @@ class _Linear(ScaledEstimator):
     def _scores(self, features: NDArray[Any]) -> NDArray[np.float64]:
         rows = self._scaled_rows(features).astype(np.float64) / RAW_STEPS
         return np.asarray(rows[:, :-1] @ self.coef_.T + self.intercept_)
-
-
-@final
-class _FoldedRows:
-    """Sums over rows of a bounded table, computed where they are: one pass for each sum."""
-
-    def __init__(self, model: _Linear, plan: LinearPlan, rows: Rows) -> None:
-        self._model, self._rows = model, rows
-        self._width, self._outputs = plan.features + 1, plan.outputs
-
-    def gram(self) -> NDArray[Any]:
-        zero = np.zeros((self._width, self._width), dtype=np.int64)
-        return self._rows.fold(partial(_gram_of, self._model), zero)
-
-    def gradient(self, basis: NDArray[np.float64], weights: NDArray[np.float64]) -> NDArray[Any]:
-        step = partial(_gradient_of, self._model, basis, weights)
-        return self._rows.fold(step, np.zeros(weights.shape, dtype=np.int64))
-
-
-def _gram_of(model: _Linear, batch: Batch) -> NDArray[np.int64]:
-    return model._hold_rows(batch).gram()
-
-
-def _gradient_of(
-    model: _Linear, basis: NDArray[np.float64], weights: NDArray[np.float64], batch: Batch
-) -> NDArray[np.int64]:
-    return model._hold_rows(batch).gradient(basis, weights)
 
 
 @final

@@ -78,7 +78,8 @@ class Allocated(Loss):
 
     def check(self) -> None:
         base = check_loss("base", self.base)
-        base = base.as_gaussian() if isinstance(base, GDP) else base
+        if isinstance(base, GDP) and base.relation is not Relation.ZERO_OUT:
+            base = base.as_gaussian()
         if not isinstance(base, Gaussian):
             raise NotApplicable(
                 f"random allocation has a known pair for a Gaussian only, not {base!r}"

@@ -194,6 +194,7 @@ class Grouped(Loss):
         count, target = check_group(check_loss("base", self.base), self.size, self.target)
         if count == 1:
             raise InvalidValue("size", self.size, "an integer with 2 <= size")
+        self.base.exact_group(count, target)  # raises where not even this bound is known
         self._set(size=count, target=target)
 
     @property

@@ -206,7 +206,8 @@ class Correlated(Loss):
 
     def check(self) -> None:
         base = check_loss("base", self.base)
-        base = base.as_gaussian() if isinstance(base, GDP) else base
+        if isinstance(base, GDP) and base.relation is Relation.ADD_REMOVE:
+            base = base.as_gaussian()
         if not isinstance(base, Gaussian):
             raise NotApplicable(f"correlated noise is Gaussian, not {base!r}")
         steps = _validate.integer("steps", self.steps, at_least=1, at_most=_MOST_STEPS)

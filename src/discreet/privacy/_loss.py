@@ -466,7 +466,10 @@ class Loss(metaclass=_Checked):
         return False
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
-        """Return the exact loss for a group, or ``None`` where only the generic bound is known."""
+        """Return the exact loss for a group, or ``None`` where only the generic bound is known.
+
+        Raises ``NotApplicable`` where no bound is.
+        """
         return None
 
     def unoriented(self) -> Loss:

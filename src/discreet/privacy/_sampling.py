@@ -67,10 +67,12 @@ class PoissonSampled(_Sampled):
     """A loss on a Poisson sample; build it with ``.poisson(rate=)``.
 
     The pair is ((1 - rate) Q + rate P, Q), from add_remove to add_remove (Balle, Barthe and
-    Gaboardi 2018; Zhu, Dong and Wang 2022), and the same for zero_out. ``records`` is the number
-    of records of one unit, each sampled on its own: the pair is then the binomial mixture of
-    shifts (only for a Gaussian base; Ganesh 2024). Under replace only a Gaussian has a pair,
-    that of :func:`discreet.privacy.theorems.poisson_replace_delta`.
+    Gaboardi 2018; Zhu, Dong and Wang 2022). ``records`` is the number of records of one unit, each
+    sampled on its own: the pair is then the binomial mixture of shifts (only for a Gaussian base;
+    Ganesh 2024). Under replace only a Gaussian has a pair, that of
+    :func:`discreet.privacy.theorems.poisson_replace_delta`. Under zero_out Gaussian noise of a
+    curator has the pair of add_remove. Any other loss compares the record with a zeroed one, and
+    says nothing of the case that neither is drawn.
     """
 
     base: Loss
@@ -81,6 +83,11 @@ class PoissonSampled(_Sampled):
         rate = _validate.real("rate", self.rate, above=0, below=1)
         records = _validate.integer("records", self.records, at_least=1, at_most=MOST)
         base = check_loss("base", self.base)
+        if base.relation is Relation.ZERO_OUT and not base.is_gaussian_noise:
+            raise NotApplicable(
+                "Poisson amplification under 'zero_out' is known for Gaussian noise of a curator "
+                f"only, not for {base!r}: it may show whether a zeroed record was drawn"
+            )
         if base.relation is not Relation.REPLACE:
             base = base.as_gaussian() if isinstance(base, GDP) else base
         elif not isinstance(base, Gaussian) or records > 1:
@@ -205,7 +212,8 @@ class CappedPoisson(_Sampled):
     Poisson sample. Given A the record is among those used with the probability
     r = (at_most / population) P(Bin(population, rate) > at_most) / p, and then takes the place of
     another: the shift is 2 at most. So the pair is the union of both cases, with the weights 1 - p
-    and p; upper bounds only. ``population`` is the larger neighbour's and must be public.
+    and p; upper bounds only. ``population`` is the larger neighbour's and must be public. So groups
+    of replaced records have the generic bound, and groups of removed records have none.
     """
 
     base: Loss
@@ -284,6 +292,13 @@ class CappedPoisson(_Sampled):
         either = np.logaddexp(alone + powers * plain, math.log(full) + powers * crowded) / powers
         bound: Array = np.minimum(either, curve(self.base, orders) * 4.0) * (1.0 + 1e-12)
         return bound
+
+    def exact_group(self, size: int, relation: Relation) -> None:
+        if relation is not Relation.REPLACE:
+            raise NotApplicable(
+                f"{self!r} speaks of {self.population} records, and without some of them samples "
+                "are full less often: the cost for a group of records is not known"
+            )
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         return None

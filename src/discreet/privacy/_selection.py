@@ -158,6 +158,9 @@ class BestOf(Loss):
             return None
         return claim[0] * (2 + Fraction(self.shape)), Fraction(0)
 
+    def exact_group(self, size: int, relation: Relation) -> None:
+        self.base.exact_group(size, relation)  # raises where a run has no group bound
+
     def sampling_refusal(self, records: int) -> str | None:
         return f"{self!r} is a choice among whole runs; sample inside a run instead"
 

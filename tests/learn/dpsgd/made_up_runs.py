@@ -10,6 +10,7 @@ from torch.utils.data import TensorDataset
 from discreet.learn import dpsgd
 from discreet.learn.dpsgd._batches import Chunk
 from discreet.learn.dpsgd._clipping import ROUNDING_MARGIN
+from discreet.learn.dpsgd.engine._forms import wide_kind
 from discreet.randomness import source
 from oracles import slow_dpsgd
 
@@ -60,7 +61,7 @@ class Silence:
 
     def take(self, step=None):
         self.taken += 1
-        return [torch.zeros_like(parameter) for parameter in self._parameters]
+        return [torch.zeros_like(one, dtype=wide_kind(one.dtype)) for one in self._parameters]
 
     def prepare(self, step):
         pass

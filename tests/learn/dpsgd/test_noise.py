@@ -118,9 +118,11 @@ def test_mixed_precision_parameters_get_noise_of_their_own_type():
     assert len({float(v) for view in views for v in view.reshape(-1)}) == 47
 
 
-def test_half_precision_is_refused():
-    with pytest.raises(InvalidValue, match="float32 or float64"):
-        bank((3,), dtype=torch.bfloat16)
+def test_noise_for_half_precision_is_of_single_precision():
+    (made,) = bank((3,), dtype=torch.bfloat16).take()
+    assert made.dtype == torch.float32
+    with pytest.raises(InvalidValue, match="64 bits"):
+        bank((3,), dtype=torch.complex64)
 
 
 @pytest.mark.usefixtures("either_way")

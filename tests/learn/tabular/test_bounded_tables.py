@@ -14,6 +14,8 @@ from discreet.data import Boolean, Categorical, Integer, Real, Schema, read_tabl
 from discreet.engines import open_table
 from discreet.errors import InvalidValue
 from discreet.learn import (
+    PrivateAdditiveClassifier,
+    PrivateAdditiveRegressor,
     PrivateCategoricalNB,
     PrivateGaussianNB,
     PrivateLinearRegression,
@@ -61,6 +63,10 @@ LEARNERS: dict[str, Any] = {
         epsilon=2.0, schema=OWNED, max_iter=4, insecure_seed=1
     ),
     "linear": PrivateLinearRegression(epsilon=2.0, schema=NUMBERS, max_iter=4, insecure_seed=1),
+    "additive": PrivateAdditiveRegressor(epsilon=2.0, schema=NUMBERS, max_bins=8, insecure_seed=1),
+    "additive of persons": PrivateAdditiveClassifier(
+        epsilon=2.0, schema=OWNED, max_bins=8, insecure_seed=1
+    ),
 }
 
 
@@ -105,6 +111,42 @@ def test_the_model_is_that_of_the_same_rows_in_memory(name: str) -> None:
     here = arrays_of(learner, read_table(records(), learner.schema))
     there = arrays_of(learner, bounded(learner, "arrow", partitions=3))
     assert all(np.array_equal(here[name], there[name]) for name in here)
+
+
+@pytest.mark.parametrize("name", ["additive", "additive of persons", "logistic of persons"])
+def test_the_model_is_that_of_the_rows_brought_here(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However the rows fall into batches: those of a person are in one of them."""
+    learner = LEARNERS[name]
+    monkeypatch.setattr("discreet.engines._table._CHUNK", 60)
+    there = arrays_of(learner, bounded(learner, "arrow", partitions=3))
+    monkeypatch.setattr(intake.Rows, "are_elsewhere", False)
+    here = arrays_of(learner, bounded(learner, "arrow"))
+    assert all(np.array_equal(here[name], there[name]) for name in here)
+
+
+def test_rows_of_a_person_in_two_batches_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The planted fault: each row a batch of its own, so that persons are clipped row by row."""
+    learner = LEARNERS["additive of persons"]
+    right = arrays_of(learner, bounded(learner, "arrow"))
+    whole = intake._owned_in_line
+    monkeypatch.setattr(intake, "_owned_in_line", lambda persons: whole(np.arange(persons.size)))
+    wrong = arrays_of(learner, bounded(learner, "arrow"))
+    assert not np.array_equal(right["cell_values"], wrong["cell_values"])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 1000])
+def test_batches_part_no_person(rows: int) -> None:
+    table = bounded(LEARNERS["logistic of persons"], "arrow")
+    seen: list[int] = []
+    for batch in table.batches(rows=rows):
+        own = batch.persons.tolist()
+        assert not set(own) & set(seen)
+        assert len(own) <= rows + 1  # two rows of a person
+        seen += own
+    assert len(seen) == sum(batch.rows for batch in table.batches())
+    assert max(np.bincount(seen)) == 2
 
 
 def test_a_fold_that_forgets_the_cap_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from discreet.learn.dpsgd._plan import Phase, Plan
 if TYPE_CHECKING:
     from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
     from discreet.learn.dpsgd._making import make_private
+    from discreet.learn.dpsgd._people import CappedRecords, People
     from discreet.learn.dpsgd._private import Private
     from discreet.learn.dpsgd._step import OpenBatch, Watch
     from discreet.learn.dpsgd._team import Team, join
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Automatic",
+    "CappedRecords",
     "Clipping",
     "Culprit",
     "Fixed",
@@ -33,6 +35,7 @@ __all__ = [
     "IsolationReport",
     "OpenBatch",
     "ParameterAverage",
+    "People",
     "PerLayer",
     "Phase",
     "Plan",
@@ -57,11 +60,13 @@ __all__ = [
 
 # Imported when they are used: plans and certificates are read without torch.
 _HOME_OF = {
+    "CappedRecords": "_people",
     "Culprit": "isolation",
     "Fixed": "_fix",
     "FrozenBatchNorm": "_fix",
     "IsolationReport": "isolation",
     "ParameterAverage": "_trained",
+    "People": "_people",
     "Private": "_private",
     "Replacement": "_fix",
     "OpenBatch": "_step",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default
 from discreet import _validate
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd._padding import MOST, Pair, padded_pair
+from discreet.learn.dpsgd._people import People
 from discreet.learn.dpsgd._plan import TURNS, Phase, Plan
 from discreet.learn.dpsgd._tensors import exchanged
 from discreet.privacy import Relation
@@ -110,6 +111,9 @@ class Loading:
 
     def padded_pair(self, places: Sequence[int]) -> Pair | None:
         """One of these examples with and without more padding, if batches are padded."""
+        if isinstance(self.dataset, People):  # the same records of its persons in both batches
+            records = replace(self, dataset=self.dataset.dataset)
+            return records.padded_pair(self.dataset.choose(places))
         fetch, collate = getattr(self.dataset, "__getitems__", None), self.collate
         if fetch is not None:  # may pad, too
             found = padded_pair(places, lambda some: (collate or default_collate)(fetch(some)))

@@ -16,7 +16,6 @@ LEARNER = "DP-SGD"
 # "check": no batch was drawn yet, so nothing was probed and nothing trained.
 _ISOLATION = ("check", "checked", "vouched")
 _ASSUMPTIONS = (
-    "one unit owns at most one example",
     "no example influences the gradient of another inside the model and the loss",
     "sampling positions, batch sizes and training losses were not published",
     "the loss is that of ideal real-valued noise; arithmetic was in floating point",
@@ -62,10 +61,16 @@ def certify_run(
         },
         randomness=randomness,
         versions={"torch": str(torch.__version__)},
-        assumptions=_ASSUMPTIONS,
+        assumptions=_assumptions(plan),
         model_digest=model_digest,
         receipt=receipt,
     )
+
+
+def _assumptions(plan: Plan) -> tuple[str, ...]:
+    most = plan.records_per_unit
+    owned = "one example" if most == 1 else f"{most} examples"
+    return (f"one unit owns at most {owned}", *_ASSUMPTIONS)
 
 
 def _without_head(plan: Plan) -> dict[str, Any]:
@@ -110,7 +115,7 @@ def problems(certificate: Certificate) -> list[str]:
         found.append("epsilon is above what this version certifies for the loss")
     if (certificate.delta, certificate.unit) != (plan.delta, plan.unit):
         found.append("delta or unit are not those of the plan")
-    if certificate.assumptions != _ASSUMPTIONS:
+    if certificate.assumptions != _assumptions(plan):
         found.append("the assumptions are not those of the method")
     taken = run.get("steps_taken")
     if type(taken) is not int or not 0 <= taken <= plan.steps:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd._plan import Plan
+from discreet.learn.dpsgd.engine._forms import wide_kind
 from discreet.randomness import CorrelatedStream, NormalStream
 
 _WORTH_A_THREAD = 1 << 15
@@ -135,11 +136,10 @@ class NoiseBank:
     ) -> None:
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for position, parameter in enumerate(parameters):
-            if parameter.dtype not in _KINDS:
-                raise InvalidValue(
-                    "parameters", parameter.dtype, "float32 or float64, for the sake of the norms"
-                )
-            kinds.setdefault((parameter.dtype, parameter.device), []).append(position)
+            kind = wide_kind(parameter.dtype)
+            if kind not in _KINDS:
+                raise InvalidValue("parameters", kind, "floating point of at most 64 bits")
+            kinds.setdefault((kind, parameter.device), []).append(position)
         self._kinds = kinds
         self._shapes = [parameter.shape for parameter in parameters]
         self._sizes = [shape.numel() for shape in self._shapes]

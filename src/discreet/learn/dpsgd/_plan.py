@@ -73,8 +73,8 @@ SAMPLERS = ("poisson", "without_replacement", "full", "shuffled", *TURNS)
 _SCHEMA = "discreet.dpsgd.plan"
 # Version 1 charged a shuffled epoch one full participation and knew no ``at_most``. A plan is
 # written in version 2 only where that matters, so that all others keep their hash; in version 3
-# where records take turns.
-_VERSIONS = (1, 2, 3)
+# where records take turns, in version 4 where a unit has several.
+_VERSIONS = (1, 2, 3, 4)
 _MOST_BANDS = 128
 
 
@@ -134,7 +134,9 @@ class Plan:
     another length is refused. ``at_most`` caps the batches of Poisson samples, for a little more
     epsilon, where the number of examples is public. ``augmentations`` is the number of rows that
     each drawn example contributes; their mean gradient is clipped as one. ``unit`` is whose
-    privacy is bounded, for the certificate: the caller asserts that one unit owns one example.
+    privacy is bounded: one unit owns one example, which the caller asserts unless the data set
+    is a :class:`People`. With ``records_per_unit`` a unit owns at most so many examples, and every
+    step is charged as that group; the data set must be a :class:`CappedRecords` then.
     ``noise`` correlates the noise of the steps, with the samplers ``cyclic`` and ``fixed_bins``;
     ``"best"`` has the number of bands chosen by epsilon and epochs
     (:func:`discreet.privacy.choose_bands`). Memory grows with the bands.
@@ -155,6 +157,7 @@ class Plan:
     unit: str
     at_most: int | None
     noise: Strategy | None
+    records_per_unit: int
     version: int
 
     def __init__(
@@ -177,6 +180,7 @@ class Plan:
         unit: str = "record",
         at_most: int | None = None,
         noise: Strategy | str | None = None,
+        records_per_unit: int = 1,
     ) -> None:
         if (noise_multiplier is None) == (epsilon is None):
             raise InvalidValue(
@@ -202,6 +206,7 @@ class Plan:
             unit=unit,
             at_most=at_most,
             noise=noise,
+            records_per_unit=records_per_unit,
             version=None,
         )
         if epsilon is not None:
@@ -246,13 +251,19 @@ class Plan:
             "unit": unit,
             "at_most": values["at_most"],
             "noise": values["noise"],
+            "records_per_unit": _validate.integer(
+                "records_per_unit", values["records_per_unit"], at_least=1
+            ),
             "version": values["version"],
         }
         if checked["at_most"] is not None:
             _check_cap(checked)
         _check_noise(checked)
+        _check_group(checked)
         if checked["version"] is None and sampler in TURNS:
             checked["version"] = 3
+        if checked["version"] is None and checked["records_per_unit"] > 1:
+            checked["version"] = 4
         if checked["version"] is None:
             allocated = sampler == "shuffled" and relation is Relation.ADD_REMOVE
             checked["version"] = 2 if allocated or checked["at_most"] is not None else 1
@@ -344,13 +355,14 @@ class Plan:
         atom = Gaussian(noise, self.relation)
         if self.sampler == "poisson":
             caps = {} if self.at_most is None else {"population": self.examples}
-            rate = self.rate_of(phase)
-            return steps * atom.poisson(rate=rate, at_most=self.at_most, **caps)
+            drawn = atom.poisson(rate=self.rate_of(phase), at_most=self.at_most, **caps)
+            # Of each step, not of all: a record is drawn in each of them anew.
+            return steps * drawn.group(self.records_per_unit)
         if self.sampler == "without_replacement":
             size = int(phase.expected_batch_size)
             return steps * atom.sample_without_replacement(sample=size, population=self.examples)
         if self.sampler == "full":
-            return steps * atom
+            return steps * atom.group(self.records_per_unit)
         if self.sampler in TURNS:
             turn = self.rate_of(phase) if self.sampler == "cyclic" else None
             return atom.correlated(self.strategy, steps=steps, separation=self.groups, rate=turn)
@@ -368,7 +380,8 @@ class Plan:
     def _calibrated(self, epsilon: float) -> float:
         only = self.phases[0]
         plain = len(self.phases) == 1 and only.noise_factor == 1.0 and not self._is_adaptive()
-        if self.sampler == "poisson" and plain and self.at_most is None:
+        alone = self.at_most is None and self.records_per_unit == 1
+        if self.sampler == "poisson" and plain and alone:
             return least_noise_multiplier(
                 epsilon=epsilon,
                 delta=self.delta,
@@ -378,7 +391,7 @@ class Plan:
             )
         # Sampling only helps, so what suffices without it bounds the noise from above.
         twice = self.relation is Relation.REPLACE or self.at_most is not None
-        changes = 2.0 if twice else 1.0
+        changes = (2.0 if twice else 1.0) * self.records_per_unit
         least_factor = min(phase.noise_factor for phase in self.phases)
         reach = math.sqrt(self.steps)
         if self.sampler in TURNS:
@@ -417,6 +430,7 @@ class Plan:
             "unit": self.unit,
             **({} if self.at_most is None else {"at_most": self.at_most}),
             **({} if self.noise is None else {"noise": self.noise.to_json()}),
+            **({} if self.version != 4 else {"records_per_unit": self.records_per_unit}),
         }
 
     @classmethod
@@ -435,7 +449,9 @@ class Plan:
             raise SchemaError(f"plan: expected schema {_SCHEMA!r}, version {_VERSIONS}")
         caps = {"at_most": body.pop("at_most")} if version == 2 and "at_most" in body else {}
         noise = _read_noise(body.pop("noise")) if version == 3 and "noise" in body else None
-        expected = set(cls.__dataclass_fields__) - {"version", "at_most", "noise"}
+        own = body.pop("records_per_unit", 1) if version == 4 else 1
+        optional = {"version", "at_most", "noise", "records_per_unit"}
+        expected = set(cls.__dataclass_fields__) - optional
         if set(body) != expected:
             raise SchemaError(f"plan: fields {sorted(set(body) ^ expected)} are missing or unknown")
         if not isinstance(body["phases"], list | tuple) or not body["phases"]:
@@ -445,7 +461,15 @@ class Plan:
         except TypeError as error:
             raise SchemaError(f"plan: phases: {error}") from None
         plan = cls.__new__(cls)
-        plan._fill(**body, at_most=caps.get("at_most"), noise=noise, version=version)
+        plan._fill(
+            **body,
+            at_most=caps.get("at_most"),
+            noise=noise,
+            records_per_unit=own,
+            version=version,
+        )
+        if (version == 4) != (plan.records_per_unit > 1):
+            raise SchemaError("plan: version 4 is for several records_per_unit only")
         if (version == 3) != (plan.sampler in TURNS):
             raise SchemaError("plan: version 3 is for the samplers cyclic and fixed_bins only")
         allocated = (plan.sampler, plan.relation) == ("shuffled", Relation.ADD_REMOVE)
@@ -585,6 +609,28 @@ def _check_noise(fields: Mapping[str, Any]) -> None:
             noise,
             f"at most {int(fields['examples'] / phase.expected_batch_size)} bands: each of as many "
             "groups must hold a batch",
+        )
+
+
+def _check_group(fields: Mapping[str, Any]) -> None:
+    """Refuse several records of a unit where the cost of a step as a group is not exact."""
+    size = fields["records_per_unit"]
+    if size == 1:
+        return
+    from discreet.learn._declared import ROW_UNITS  # not above: most plans need no ledger
+
+    if fields["unit"].strip().lower() in ROW_UNITS:
+        raise InvalidValue(
+            "records_per_unit", size, "1 for this unit: give unit='person' or who else owns records"
+        )
+    alone = fields["sampler"] in ("poisson", "full") and fields["at_most"] is None
+    if not alone or fields["relation"] is not Relation.ADD_REMOVE:
+        raise InvalidValue(
+            "records_per_unit",
+            size,
+            "1, unless the sampler is poisson or full, add_remove, without at_most: elsewhere the "
+            "cost of a unit with several records is not exact. Make persons the examples instead "
+            "(dpsgd.People)",
         )
 
 

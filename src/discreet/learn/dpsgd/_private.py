@@ -46,10 +46,12 @@ from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_
 from discreet.learn.dpsgd._losses import LossWatch
 from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource
 from discreet.learn.dpsgd._padding import PaddingWatch
+from discreet.learn.dpsgd._people import require_owners
 from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
 from discreet.learn.dpsgd._run_frame import continue_from, state_of
 from discreet.learn.dpsgd._setup import Setup
 from discreet.learn.dpsgd._step import (
+    HALF,
     NO_BACKWARD,
     UNSEEN_BACKWARD,
     Compute,
@@ -340,6 +342,7 @@ class Private:
         """
         loading = Loading(dataset, collate, max_physical, workers, self._setup.plan.augmentations)
         self._check_may_read()
+        require_owners(self._setup.plan, dataset)
         self._draws(dataset)
         return self._iterate(loading)
 
@@ -566,6 +569,8 @@ class Private:
         if batch is None or batch.is_ours:
             return
         batch.require("total")
+        if self._setup.reduction == "mean" and self._gradients and self._gradients.is_half:
+            raise PlanViolation(HALF)
         for watch in self._watches:
             watch.backward(plain(loss), batch)
         self._record.lineage.require_losses_apart(loss)
@@ -600,6 +605,8 @@ class Private:
         self._clip.end_step(step.number, self._noise, setup.factors.noise_share, setup.team)
         self._record.written.check()
         step.number += 1
+        # All that was private is covered by now, so a rounding to half precision shows no more.
+        noisy = [one.to(kept.dtype) for one, kept in zip(noisy, setup.trained, strict=True)]
         for parameter, gradient in zip(setup.trained, noisy, strict=True):
             parameter.grad = gradient
         self._record.written.give(noisy)

@@ -30,6 +30,7 @@ from discreet.learn.dpsgd._watches import plans_in_force
 GROUP_ENTRY = "discreet_plans"
 _ATTRIBUTE = "_discreet_plans"
 _ELEMENTS = 4096
+_KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _KNOWN: dict[bytes, str] = {}
 
 
@@ -54,9 +55,9 @@ def check_pair(model: object, optimizer: object) -> dict[str, nn.Parameter]:
     if not trainable:
         raise InvalidValue("model", type(model).__name__, "at least one trainable parameter")
     for name, parameter in trainable.items():
-        if parameter.dtype not in (torch.float32, torch.float64):
+        if parameter.dtype not in _KINDS:
             raise InvalidValue(
-                f"model.{name}", parameter.dtype, "float32 or float64, for the sake of the norms"
+                f"model.{name}", parameter.dtype, "float32, float64, bfloat16 or float16"
             )
         if parameter.is_inference():
             raise InvalidValue(

@@ -124,6 +124,10 @@ class GradientSource(Protocol):
     def heard(self) -> bool:
         """Whether a backward pass arrived."""
 
+    @property
+    def is_half(self) -> bool:
+        """Whether half precision was met."""
+
     def squared_norms(self, *, scale: float = 1.0) -> Tensor:
         """Return squared norms, of shape (groups, units)."""
 
@@ -244,6 +248,11 @@ STALE = (
 )
 NO_BATCH = "optimizer.step() without a batch: each batch of private.batches(...) allows one"
 NO_BACKWARD = "optimizer.step() without loss.backward() on this batch"
+HALF = (
+    "the backward pass of a mean in half precision: gradients there are rounded at another place "
+    "for each size of a batch, so one record more would change those of all others. Use "
+    "private.backward(losses) with one loss for each example, or declare reduction='sum'"
+)
 UNSEEN_BACKWARD = (
     "a backward pass that was not loss.backward() of a loss of model(...), in the thread that "
     "reads the batches: how it was reduced could not be seen; use private.backward(losses)"

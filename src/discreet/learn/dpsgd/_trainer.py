@@ -33,6 +33,7 @@ from discreet.learn.dpsgd._batches import (
 from discreet.learn.dpsgd._checkpoint import prefixed, without_prefix
 from discreet.learn.dpsgd._making import wrap
 from discreet.learn.dpsgd._padding import MOST, padded_pair, require_padding_ignored
+from discreet.learn.dpsgd._people import require_owners
 from discreet.learn.dpsgd._plan import Plan
 from discreet.learn.dpsgd._private import Private
 from discreet.learn.dpsgd._requirements import GROUP_ENTRY
@@ -315,6 +316,7 @@ class Trainer:
             # Again before the charge; here no directory is taken for a plan that cannot be paid.
             require_unit(ledger, dataset_name, plan)
         length = length_of(dataset)
+        require_owners(plan, dataset)
         if plan.public_examples and length != plan.examples:
             raise InvalidValue(
                 "dataset", f"{length} examples", f"the public number {plan.examples} of the plan"

@@ -32,7 +32,6 @@ from discreet.errors import PlanViolation
 from discreet.learn.dpsgd._lineage import FromBatch, Lineage
 from discreet.learn.dpsgd._losses import check_reduction
 from discreet.learn.dpsgd._step import OpenBatch, Step, Watch
-from discreet.learn.dpsgd.engine._recorder import refuse_autocast
 
 # What compiles Python frames at this moment, if anything does. Where torch does not tell, nothing
 # is refused: the engine is right inside of compiled code too, only slow.
@@ -146,7 +145,6 @@ class ForwardWatch(Watch):
                 "such a pass are not covered by the plan. Call model.eval() or use "
                 "torch.no_grad() to look at the model, or detach() to end private training"
             )
-        refuse_autocast()
         self._step.require_thread()
         self._membership.require_same_parts()
         with torch._C.DisableTorchFunction():  # sizes only: nothing that a mode needs to see

@@ -281,7 +281,7 @@ def record_convolution(
         if by_bias is not None:
             recorder.add_rows(by_bias, gradient.flatten(2).sum(2))
         if by_weight is not None and recorder.units:
-            kind = by_weight.tensor.dtype
+            kind = by_weight.kind
             maps, images = gradient.to(kind), kept.take().detach().to(kind)
             if geometry.transposed:
                 maps, images = images, maps

@@ -91,7 +91,7 @@ def add_lookup(
     """Record rows that were looked up, without those of the padding."""
     source = recorder.source_of(weight)
     assert source is not None
-    values = values.reshape(-1, weight.shape[1]).to(weight.dtype)
+    values = values.reshape(-1, weight.shape[1]).to(source.kind)
     if padding_idx is not None:
         kept = ids != padding_idx % weight.shape[0]
         owner, ids, values = owner[kept], ids[kept], values[kept]

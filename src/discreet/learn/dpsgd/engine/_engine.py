@@ -38,6 +38,7 @@ from discreet.learn.dpsgd.engine._forms import (
     own_leaf,
     require_unchanged,
     total_squared_norms,
+    wide_kind,
 )
 from discreet.learn.dpsgd.engine._layout import (
     UnknownOrder,
@@ -49,6 +50,7 @@ from discreet.learn.dpsgd.engine._recorder import (
     NoRule,
     Recorder,
     Rule,
+    is_under_autocast,
     leaves_behind,
     refuse_autocast,
 )
@@ -171,6 +173,11 @@ class GradientEngine:
         return any(part is not None for part in self._contributions())
 
     @property
+    def is_half(self) -> bool:
+        """Whether the open recording has met half precision."""
+        return self._recorder.is_half
+
+    @property
     def calls(self) -> int:
         """A mark of the calls that the open recording has seen: function, rank, parameter."""
         return self._recorder.calls
@@ -261,7 +268,8 @@ class GradientEngine:
                 if used and self._recorder.units:
                     rows.append(total_squared_norms(used, self._scale * self._scale))
                 else:
-                    rows.append(some.new_zeros(self._recorder.units))
+                    kind = wide_kind(some.dtype)
+                    rows.append(some.new_zeros(self._recorder.units, dtype=kind))
             table = rows[0].unsqueeze(0) if len(rows) == 1 else torch.stack(rows)
         self._norms = table
         return table
@@ -271,7 +279,10 @@ class GradientEngine:
 
         An example of weight 0 is left out exactly, whatever its gradient was.
         """
-        sums = {name: torch.zeros_like(p) for name, p in self._parameters.items()}
+        sums = {
+            name: torch.zeros_like(p, dtype=wide_kind(p.dtype))
+            for name, p in self._parameters.items()
+        }
         self.add_clipped_sum(weights, list(sums.values()))
         return sums
 
@@ -421,6 +432,7 @@ class BlackBoxes:
         if self._inside or not module.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
         self._recorder.admit_inputs(args, kwargs)
+        self._recorder.is_half |= is_under_autocast()
         with self._recorder:
             return self._forward(module, own, *args, **kwargs)
 

@@ -15,6 +15,7 @@ from discreet.learn.dpsgd.engine._forms import (
     PerExample,
     Source,
     own_leaf,
+    wide,
 )
 from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
 
@@ -31,13 +32,16 @@ class Kept:
         self._site = site
 
     def take(self) -> Tensor:
-        """Return it and let go of it; raise if it was overwritten or taken before."""
+        """Return it, in single precision at least, and let go of it.
+
+        Raise if it was overwritten or taken before.
+        """
         tensor, self._tensor = self._tensor, None
         if tensor is None:
             raise InvalidValue(
                 "loss", str(self._site), "one backward pass through each forward pass"
             )
-        return unchanged(tensor, self._version, self._site)
+        return wide(unchanged(tensor, self._version, self._site))
 
 
 def unchanged(tensor: Tensor, version: int, site: object) -> Tensor:
@@ -146,7 +150,7 @@ def add_outer(
 ) -> None:
     """Keep the factors, or the product where that is cheaper."""
     shape = by_weight.tensor.shape
-    kind = by_weight.tensor.dtype
+    kind = by_weight.kind
     if left.dtype != kind or right.dtype != kind:
         left, right = left.to(kind), right.to(kind)
     outer = Outer(left, right, shape)

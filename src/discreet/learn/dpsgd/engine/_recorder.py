@@ -29,6 +29,7 @@ from discreet.learn.dpsgd.engine._forms import (
     Source,
     merged,
     own_leaf,
+    wide,
 )
 from discreet.learn.dpsgd.engine._layout import (
     BY_ROW,
@@ -52,13 +53,18 @@ from discreet.learn.dpsgd.engine._pooling import FASTER
 _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 
+def is_under_autocast() -> bool:
+    """Whether torch rounds to half precision at the moment."""
+    return any(map(torch.is_autocast_enabled, _DEVICES))
+
+
 def refuse_autocast() -> None:
-    """Raise where products would be of half precision, in passes, norms and sums alike."""
-    if any(map(torch.is_autocast_enabled, _DEVICES)):
+    """Raise where norms and sums would be of half precision."""
+    if is_under_autocast():
         raise PlanViolation(
-            "a training step under autocast: norms of gradients in half precision are off by "
-            "up to a percent, and so would be the bound that the noise is made for. Leave autocast "
-            "out of the forward pass, backward() and optimizer.step()"
+            "backward() or optimizer.step() under autocast: norms of gradients in half precision "
+            "are off by up to a percent, and so would be the bound that the noise is made for. End "
+            "autocast after the forward pass and the loss"
         )
 
 
@@ -391,6 +397,7 @@ class Recorder(TorchFunctionMode):
         self.generation = 0
         self.watching = False
         self.follows = True
+        self.is_half = False
         self._anchor = own_leaf(torch.zeros(()))
 
     def open(self, units: int, repeats: int) -> None:
@@ -400,6 +407,7 @@ class Recorder(TorchFunctionMode):
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self.watching = self.follows = True
+        self.is_half = False
 
     def close(self) -> None:
         """Let go of everything recorded."""
@@ -675,6 +683,7 @@ class Recorder(TorchFunctionMode):
     def on_gradient(self, result: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         """Have ``receive`` called with the gradient of a result, within this recording only."""
         result.register_hook(self._within(receive))  # type: ignore[no-untyped-call]
+        self.is_half |= result.dtype.itemsize < 4
         return result
 
     def _within(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
@@ -684,7 +693,7 @@ class Recorder(TorchFunctionMode):
             self.require_current(generation)
             # What is made of a gradient stays in the record: no mode needs to see it.
             with torch._C.DisableTorchFunction():
-                receive(gradient)
+                receive(wide(gradient))
 
         return checked
 
@@ -707,6 +716,7 @@ class Recorder(TorchFunctionMode):
     ) -> Tensor:
         """Do the same for a call on inputs without gradient; it runs without autograd."""
         result: Tensor = _FirstLayer.apply(self._anchor, call, self._within(receive))  # type: ignore[no-untyped-call]
+        self.is_half |= result.dtype.itemsize < 4
         return result
 
     def by_units(self, rows: Tensor, features: int) -> Tensor:
@@ -727,7 +737,7 @@ class Recorder(TorchFunctionMode):
     def add_values(self, source: Source, values: Tensor) -> None:
         """Add gradients (units, *parameter)."""
         values = values.reshape(self.units, *source.tensor.shape)
-        source.contributions.append(PerExample(values.to(source.tensor.dtype)))
+        source.contributions.append(PerExample(values.to(source.kind)))
 
     def add(self, source: Source, contribution: Contribution) -> None:
         source.contributions.append(contribution)

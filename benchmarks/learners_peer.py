@@ -16,10 +16,21 @@ from typing import Any
 import diffprivlib
 import numpy as np
 import sklearn
-from diffprivlib.models import GaussianNB, LinearRegression, LogisticRegression
+from diffprivlib.models import (
+    GaussianNB,
+    LinearRegression,
+    LogisticRegression,
+    RandomForestClassifier,
+)
 
 
-def contestant(kind: str, epsilon: float, seed: int, norm: float, bounds: Any) -> Any:
+def contestant(
+    kind: str, epsilon: float, seed: int, norm: float, bounds: Any, classes: list[int]
+) -> Any:
+    if kind == "forest":
+        return RandomForestClassifier(
+            epsilon=epsilon, bounds=bounds, classes=classes, random_state=seed
+        )
     if kind == "logistic":
         return LogisticRegression(epsilon=epsilon, data_norm=norm, max_iter=1000, random_state=seed)
     if kind == "naive-bayes":
@@ -42,7 +53,8 @@ def main() -> None:
                 x, y = data["x"][order], data["y"][order]
                 for epsilon in map(float, epsilons):
                     bounds = (data["lower"], data["upper"])
-                    model = contestant(kind, epsilon, seed, float(data["norm"]), bounds)
+                    classes = list(range(int(data["classes"])))
+                    model = contestant(kind, epsilon, seed, float(data["norm"]), bounds, classes)
                     try:
                         score = float(model.fit(x[:first], y[:first]).score(x[first:], y[first:]))
                     except Exception as error:  # noqa: BLE001 - a peer that fails is a result

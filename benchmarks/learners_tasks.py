@@ -75,12 +75,16 @@ class Task:
     target_bounds: tuple[float, float] = (-1.0, 1.0)
     fixed_train: int | None = None
     lowest: Any = -1.0
+    labels: Any = None
+    highest: Any = 1.0
 
     @property
     def bounds(self) -> tuple[Any, Any]:
         """The public bounds of each feature: of a category, which is there or not, 0 and 1."""
         width = self.features.shape[1]
-        return np.broadcast_to(self.lowest, (width,)).astype(float), np.ones(width)
+        ends = (np.broadcast_to(end, (width,)) for end in (self.lowest, self.highest))
+        lower, upper = (end.astype(float) for end in ends)
+        return lower, upper
 
     def split(self, seed: int) -> tuple[Any, Any, Any, Any]:
         """Train and test: as published where there is such a division, else 3:1 at random."""
@@ -139,7 +143,32 @@ def tasks() -> Iterator[Task]:
     for kind in ("logistic", "naive-bayes"):
         yield Task("breast cancer", kind, cancer, ill, 30**0.5, 2)
         yield Task("digits", kind, pixels / 8.0 - 1.0, digit, 8.0, 10)
+    codes = np.concatenate([encoding.codes(part) for part in parts])
+    kinds = schema.features.values()
+    sizes = [len(one.labels) if isinstance(one, Categorical) else 0 for one in kinds]
+    ends = [
+        (0, size - 1) if size else ADULT_BOUNDS[name]
+        for name, size in zip(schema.features, sizes, strict=True)
+    ]
+    low, high = (np.array(end, dtype=float) for end in zip(*ends, strict=True))
+    shared = {"fixed_train": first, "lowest": low, "highest": high, "labels": sizes}
+    yield Task("adult", "forest", codes, y, 1.0, 2, **shared)
+    yield Task("breast cancer", "forest", cancer, ill, 1.0, 2)
+    yield Task("digits", "forest", pixels / 8.0 - 1.0, digit, 1.0, 10)
     measures, progress = load_diabetes(return_X_y=True)
     measures = np.clip(measures * 5.0, -1.0, 1.0)
     progress = np.clip(2.0 * (progress - 25.0) / (346.0 - 25.0) - 1.0, -1.0, 1.0)
     yield Task("diabetes", "linear", measures, progress, 10**0.5)
+
+
+def person_tasks() -> Iterator[tuple[str, Any, Any, Any]]:
+    """Made-up tables of 4,000 persons with three rows each: name, rows, scores and persons.
+
+    In the first the rows of a person are alike, in the second they are not.
+    """
+    rng = np.random.default_rng(20)
+    persons = np.repeat(np.arange(4000), 3)
+    for name, alike in (("rows alike", 0.9), ("rows apart", 0.0)):
+        own = rng.uniform(-1.0, 1.0, (4000, 10))[persons]
+        x = alike * own + (1.0 - alike) * rng.uniform(-1.0, 1.0, (12_000, 10))
+        yield name, x, x @ rng.normal(0.0, 1.0, 10) + rng.logistic(0.0, 0.5, 12_000), persons

@@ -229,6 +229,7 @@ ANSWERED = [
 TRAINED = [
     "train patients.csv --schema schema.toml --epsilon 2 --out model --learner naive-bayes",
     "predict model patients.csv --output said.csv",
+    "evaluate model patients.csv --epsilon 1 --by ward",
     (
         "pate patients.csv public.csv --schema schema.toml --epsilon 2 --teachers 40 "
         "--teacher naive-bayes --queries 30 --out student"

@@ -83,6 +83,7 @@ COMMANDS = {
     "pate": ("_train", "A student of private teachers, with its certificate."),
     "predict": ("_train", "What a trained model says about a file."),
     "shapes": ("_tables", "The picture of an additive model or a tree."),
+    "evaluate": ("_tables", "How well a model does on a private file, paid for once."),
     "synthesize": ("_synthesize", "Synthetic rows of a file, with their certificate."),
     "certify": ("_certificate", "The certificate of a model, with attacks on it."),
     "certificate": ("_certificate", "Check a certificate."),

@@ -178,6 +178,14 @@ class ChargedLedger:
             raise InvalidValue("dataset", self.dataset, "a name if and only if with --ledger")
 
 
+ledger_option = click.option(
+    "--ledger", metavar="LEDGER", help="Charge this ledger before any record is read."
+)
+dataset_option = click.option(
+    "--dataset", metavar="NAME", help="The dataset to charge in the ledger."
+)
+
+
 def training_options(out: str, *, metavar: str = "DIRECTORY") -> Callable[[F], F]:
     """Return what all commands take that learn from a file; the callee gets ``charged``."""
 
@@ -208,12 +216,8 @@ def training_options(out: str, *, metavar: str = "DIRECTORY") -> Callable[[F], F
                 help="The delta to spend.  [default: a power of ten, at most 1/(10 rows)]",
             ),
             relation_option,
-            click.option(
-                "--ledger",
-                metavar="LEDGER",
-                help="Charge this ledger before any record is read.",
-            ),
-            click.option("--dataset", metavar="NAME", help="The dataset to charge in the ledger."),
+            ledger_option,
+            dataset_option,
             insecure_seed_option,
         )
         return options(read)  # type: ignore[return-value]

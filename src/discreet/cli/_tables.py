@@ -1,4 +1,4 @@
-"""``discreet shapes``: what models of tables say."""
+"""``discreet shapes`` and ``evaluate``: what models of tables say, and how well they do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from typing import Any
 
 import click
 
+from discreet._rounding import at_most
 from discreet.cli._app import Command, print_json, print_lines, printable
-from discreet.cli._options import output_file
+from discreet.cli._options import (
+    ChargedLedger,
+    Real,
+    dataset_option,
+    insecure_seed_option,
+    ledger_option,
+    output_file,
+)
 
 
 @click.command(cls=Command)
@@ -36,3 +44,53 @@ def shapes(model: str, output: str | None, as_json: bool) -> None:
         return
     lines = fitted.describe().splitlines()
     print_lines(map(printable, lines if output is None else [*lines, f"drawn: {output}"]))
+
+
+@click.command(cls=Command)
+@click.argument("model", metavar="MODEL", help="A directory that discreet train wrote.")
+@click.argument("file", metavar="FILE", help="A private CSV or Parquet file with the target.")
+@click.option("--epsilon", type=Real(above=0), required=True, help="The epsilon to spend.")
+@click.option("--by", metavar="COLUMN", help="A column of categories: who is served how well.")
+@ledger_option
+@dataset_option
+@insecure_seed_option
+def evaluate(
+    model: str,
+    file: str,
+    epsilon: float,
+    by: str | None,
+    ledger: str | None,
+    dataset: str | None,
+    insecure_seed: int | None,
+    as_json: bool,
+) -> None:
+    """Pay for one noisy histogram of how a model does on a private file.
+
+    Every row is in one cell: its score, its label, its slice. Accuracy, AUC, average precision,
+    the confusion and their intervals follow from the noisy counts at no further cost.
+
+    Examples:
+      discreet evaluate model patients_kept_apart.csv --epsilon 0.5
+      discreet evaluate model patients_kept_apart.csv --epsilon 0.5 --by ward --json
+    """
+    from discreet.learn import evaluate as release
+    from discreet.learn import load_model
+
+    fitted: Any = load_model(model)
+    charged = ChargedLedger(ledger, dataset)
+    charged.check()
+    with charged.open() as book:
+        found = release(
+            fitted,
+            file,
+            epsilon=epsilon,
+            by=by,
+            ledger=book,
+            dataset=dataset,
+            insecure_seed=insecure_seed,
+        )
+    spent = found.loss.epsilon(delta=0.0)
+    if as_json:
+        print_json({**found.to_json(), "epsilon": spent, "charged": book is not None})
+        return
+    print_lines(map(printable, [*found.lines(), f"epsilon {at_most(spent)} is spent"]))

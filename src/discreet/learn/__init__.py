@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         PrivateRegressor,
         Rehearsal,
     )
+    from discreet.learn._evaluation import Evaluation, evaluate
     from discreet.learn._exact_descent import default_delta
     from discreet.learn._intake import Batch, Rows, rows_to_judge, table_without_cells
     from discreet.learn._linear import PrivateLinearRegression, PrivateLogisticRegression
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         train_table,
     )
     from discreet.learn._trees import PrivateDecisionTree, PrivateRandomForest, Tree
+    from discreet.learn._unsupervised import PrivateKMeans, PrivatePCA
 
 __all__ = [
     "LEARNERS",
@@ -69,6 +71,7 @@ __all__ = [
     "Choice",
     "Comparison",
     "Declared",
+    "Evaluation",
     "FitPlan",
     "OldFacts",
     "OnePassEstimator",
@@ -80,10 +83,12 @@ __all__ = [
     "PrivateDecisionTree",
     "PrivateEstimator",
     "PrivateGaussianNB",
+    "PrivateKMeans",
     "PrivateLinearRegression",
     "PrivateLogisticRegression",
     "PrivateMLPClassifier",
     "PrivateMLPRegressor",
+    "PrivatePCA",
     "PrivateRandomForest",
     "PrivateRegressor",
     "Rehearsal",
@@ -99,6 +104,7 @@ __all__ = [
     "default_delta",
     "default_stop",
     "digest_model",
+    "evaluate",
     "feature_head",
     "learner_name",
     "load_model",
@@ -134,6 +140,7 @@ _HOMES = {
     ),
     "_intake": ("Batch", "Rows", "rows_to_judge", "table_without_cells"),
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
+    "_evaluation": ("Evaluation", "evaluate"),
     "_exact_descent": ("default_delta",),
     "_model_file": (
         *("LEARNERS", "OldFacts", "digest_model", "feature_head", "learner_name", "load_model"),
@@ -146,6 +153,7 @@ _HOMES = {
     "_selection": ("default_stop", "run_mu", "select_privately"),
     "_train": ("PlannedTraining", "TrainedTable", "plan_training", "predict_file", "train_table"),
     "_trees": ("PrivateDecisionTree", "PrivateRandomForest", "Tree"),
+    "_unsupervised": ("PrivateKMeans", "PrivatePCA"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -59,6 +59,8 @@ class Declared:
         The number of rows where it is public (under ``replace``), else None.
     unit
         Whom the guarantee speaks of.
+    together
+        Whether the rows of a person are read together, so that a person can be clipped as one.
 
     """
 
@@ -75,6 +77,7 @@ class Declared:
     width: int | None = None
     rows: int | None = None
     unit: str = "row"
+    together: bool = False
 
     @property
     def features(self) -> int:

@@ -291,6 +291,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         rows
             The public number of rows under ``replace``, where none is declared.
 
+        Where a person may own several rows, the plan is for a fit that is told whose they are.
         """
         return self._plan(self._declared_without_rows(features, rows))
 
@@ -305,8 +306,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _declared_without_rows(self, features: int | None, rows: int | None) -> Declared:
         declared = self._declared()
-        unit = stated_unit(None, persons=declared.rows_per_person > 1)
-        return replace(declared, width=declared.width or features, rows=rows, unit=unit)
+        several = declared.rows_per_person > 1
+        return replace(
+            declared,
+            width=declared.width or features,
+            rows=rows,
+            unit=stated_unit(None, persons=several),
+            together=several,
+        )
 
     def rehearse(self, X: Any, y: Any = None, *, persons: Any = None) -> Rehearsal:
         """Try out a fit on public facts: nothing is charged, and no cell is read.
@@ -357,6 +364,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             width=opened.width,
             rows=opened.rows if public else None,
             unit=stated_unit(unit, persons=opened.owned or cap > 1),
+            together=cap > 1 and opened.owned and opened.table is None,
         )
         plan = self._plan(declared)
         loss = self._whole_loss(plan, declared)

@@ -29,8 +29,9 @@ discrete Gaussian noise, mu-GDP by :func:`discreet.privacy.theorems.discrete_gau
   = (|z|^4 + sum z_i^4) / 2 <= (B^2 + B) / 2;
 * a clipped gradient has length at most 1, in steps of 2**-34.
 
-Adding or removing one row moves a sum by that much, replacing one by twice as much, and a person
-with k rows by k times as much.
+Adding or removing one row moves a sum by that much, replacing one by twice as much. A person with
+k rows moves it by k times as much, where it is not known whose row each one is; where it is,
+each person is clipped as one row (:class:`PersonRows`).
 
 **Defaults** depend on s = mu n / sqrt(d m), the ratio of signal to noise of one full gradient with
 the whole budget: n declared rows, d features, m outputs, and mu the GDP parameter of (epsilon,
@@ -40,7 +41,7 @@ delta). ``benchmarks/learners_defaults.py`` compares them with their neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, partial
@@ -299,6 +300,8 @@ _PRODUCT = 2.0**52
 _WEIGHT_STEPS = 1 << 20
 _LONGEST_WEIGHTS = 1024.0
 _OUTPUT_STEPS = float(1 << 20)
+# Of a row of a person; sums of such residuals times rows are exact in blocks of rows.
+_LONGEST_RESIDUAL = 4.0
 _LARGEST = 1 << 62
 _RAW_SQUARED = RAW_STEPS**2
 
@@ -433,6 +436,92 @@ class HeldRows:
             self._basis, self._whitened = basis, whitened_rows(self._rows, basis)
             self._norms = _norms(self._whitened)
         return clipped_gradient(self._whitened, weights, self._residuals, norms=self._norms)
+
+
+@final
+class PersonRows:
+    """Sums over persons with several rows in memory, of which each counts as one row at most.
+
+    To the moments a person with m rows adds m outer products of rows that are shortened by the
+    root of m: matrices of 1/m of the length, whose sum is no longer than that of one row. To a
+    gradient a person adds the sum of its rows' gradients, and that sum is clipped. Its squared
+    length is the sum over pairs of rows of (v_s v_t) (r_s r_t), where the inner products of
+    whitened rows are exact integers; ``ranks`` has for each rank the rows of all persons, -1
+    where a person has none.
+    """
+
+    def __init__(
+        self, rows: NDArray[np.float32], residuals: Residuals, ranks: Sequence[NDArray[np.int64]]
+    ) -> None:
+        self._rows, self._residuals, self._ranks = rows, residuals, ranks
+        self._basis: NDArray[np.float64] | None = None
+
+    def gram(self) -> NDArray[np.int64]:
+        """Return the sum over persons of the mean of outer products, rounded towards zero."""
+        counts = np.add.reduce([(rank >= 0).astype(np.int64) for rank in self._ranks])
+        shorter = np.empty_like(self._rows)
+        for rank in self._ranks:
+            there = np.flatnonzero(rank >= 0)
+            roots = np.sqrt(counts[there].astype(np.float64))
+            shorter[rank[there]] = np.trunc(self._rows[rank[there]] / roots[:, None])
+        return exact_gram(shorter)
+
+    def gradient(
+        self, basis: NDArray[np.float64], weights: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Return the sum of persons' clipped gradients, in steps."""
+        self._turn(basis)
+        outputs = weights.shape[1]
+        rest = np.empty((len(self._whitened), outputs))
+        for start, stop in blocks(*self._whitened.shape):
+            part = self._whitened[start:stop].astype(np.float64)
+            scores = (part @ weights) * (1.0 / (WHITENED_STEPS * _WEIGHT_STEPS))
+            rest[start:stop] = self._residuals(scores, start, stop)
+        rest = np.rint(np.clip(rest, -_LONGEST_RESIDUAL, _LONGEST_RESIDUAL) * _OUTPUT_STEPS)
+        rest /= _OUTPUT_STEPS
+        own = [np.where((rank >= 0)[:, None], rest[rank], 0.0) for rank in self._ranks]
+        squared, reach = (np.zeros(len(self._ranks[0])) for _ in range(2))
+        for (s, t), inner in self._inner.items():
+            squared += inner * np.einsum("ij,ij->i", own[s], own[t]) * (1.0 if s == t else 2.0)
+        for part, norms in zip(own, self._norms, strict=True):
+            reach += norms * np.sqrt(np.einsum("ij,ij->i", part, part))
+        # Covers the rounding of the sum above, of which each term is at most that large.
+        lengths = np.sqrt(np.maximum(squared, 0.0) + 2.0**-40 * reach**2)
+        slack = np.add.reduce(self._norms) * math.sqrt(outputs) + 1.0
+        factors = (RESIDUAL_STEPS - slack) * _SHORTER / np.maximum(lengths, 1.0)
+        steps = np.zeros_like(rest)
+        for rank in self._ranks:
+            there = np.flatnonzero(rank >= 0)
+            # Rounding towards zero; the slack has room for what it changes.
+            steps[rank[there]] = np.trunc(rest[rank[there]] * factors[there, None])
+        total = np.zeros(weights.shape, dtype=np.int64)
+        for start, stop in blocks(*self._whitened.shape):
+            part = self._whitened[start:stop].astype(np.float64)
+            total += (part.T @ steps[start:stop]).astype(np.int64)
+        return total
+
+    def _turn(self, basis: NDArray[np.float64]) -> None:
+        """Whiten the rows and take their inner products within a person, once for a basis."""
+        if self._basis is basis:
+            return
+        self._basis, self._whitened = basis, whitened_rows(self._rows, basis)
+        self._inner = {
+            (s, t): self._inner_products(self._ranks[s], self._ranks[t])
+            for s in range(len(self._ranks))
+            for t in range(s, len(self._ranks))
+        }
+        self._norms = [np.sqrt(self._inner[s, s]) for s in range(len(self._ranks))]
+
+    def _inner_products(
+        self, left: NDArray[np.int64], right: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        found = np.zeros(len(left))
+        both = np.flatnonzero((left >= 0) & (right >= 0))
+        for start, stop in blocks(both.size, self._whitened.shape[1]):
+            part = both[start:stop]
+            one, two = (self._whitened[rank[part]].astype(np.float64) for rank in (left, right))
+            found[part] = np.einsum("ij,ij->i", one, two)
+        return found / WHITENED_STEPS**2
 
 
 @final

@@ -28,6 +28,7 @@ from discreet.learn._exact_descent import (
     FoldedRows,
     HeldRows,
     LinearPlan,
+    PersonRows,
     default_delta,
     descend,
     raw_rows,
@@ -101,15 +102,16 @@ class _Linear(ScaledEstimator):
         return 1
 
     def _plan(self, declared: Declared) -> LinearPlan:
+        cap = declared.rows_per_person
         return LinearPlan.make(
-            rows=declared.planned_rows,
+            rows=-(-declared.planned_rows // cap) if declared.together else declared.planned_rows,
             features=declared.features,
             outputs=self._outputs(declared),
             norm=scaled_norm(declared),
             epsilon=self.epsilon,
             delta=self._delta(declared),
             relation=declared.relation,
-            contributions=declared.rows_per_person,
+            contributions=1 if declared.together else cap,
             squared=self._target == "number",
             steps=self.max_iter,
             total_step_size=self.total_step_size,
@@ -119,9 +121,9 @@ class _Linear(ScaledEstimator):
 
     def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> LinearPlan:
         plan = LinearPlan.from_json(document)
-        found = (plan.features, plan.outputs, plan.norm, plan.contributions)
-        norm, outputs = scaled_norm(declared), self._outputs(declared)
-        if found != (declared.features, outputs, norm, declared.rows_per_person):
+        found = (plan.features, plan.outputs, plan.norm)
+        known = (declared.features, self._outputs(declared), scaled_norm(declared))
+        if found != known or plan.contributions not in (1, declared.rows_per_person):
             raise SchemaError("the plan of a saved model belongs to another one")
         return plan
 
@@ -134,7 +136,7 @@ class _Linear(ScaledEstimator):
     def _learn(
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
-        # Whose row is whose does not matter: the noise covers all rows that a person may own.
+        # Whose row is whose does not matter to an engine: the noise covers all rows of a person.
         sums: ExactSums
         if rows.are_elsewhere:
             sums = FoldedRows(rows.fold, self._hold_rows, plan.features + 1)
@@ -145,14 +147,19 @@ class _Linear(ScaledEstimator):
         arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
         return arrays if done.moments is None else {**arrays, "moments": done.moments}
 
-    def _hold_rows(self, batch: Batch) -> HeldRows:
-        """Return the exact sums over rows that are in memory."""
-        targets = batch.targets
+    def _hold_rows(self, batch: Batch) -> HeldRows | PersonRows:
+        """Return the exact sums over rows that are in memory, with all rows of each person."""
+        targets, owned = batch.targets, batch.owned
 
         def residuals(scores: NDArray[np.float64], start: int, stop: int) -> NDArray[np.float64]:
             return self._residuals(scores, targets[start:stop])
 
-        return HeldRows(self._scaled_rows(batch.features), residuals)
+        rows = self._scaled_rows(batch.features)
+        if owned is None or not self._facts.together:
+            return HeldRows(rows, residuals)
+        cap = self._facts.rows_per_person
+        ranks = owned.side_by_side(np.arange(len(rows)), cap, empty=-1)
+        return PersonRows(rows, residuals, [ranks[:, rank] for rank in range(cap)])
 
     def _run_facts(self) -> dict[str, Any]:
         return {"clip_norm": self._clip_norm}
@@ -180,7 +187,9 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
 
     **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
     person with at most ``rows_per_person`` rows. Sums over records and noise are exact
-    (:mod:`~discreet.learn._exact_descent`, :mod:`~discreet.learn._exact_descent`).
+    (:mod:`~discreet.learn._exact_descent`). With ``persons`` in ``fit``, or a column of them in the
+    schema, each person is clipped as one row; without, the noise is ``rows_per_person`` times
+    larger, and so it is for rows that an engine holds.
 
     Parameters
     ----------

@@ -57,7 +57,7 @@ _HOMES = {
     "PrivateProjectedSGDClassifier": "discreet.learn.projected_sgd",
     "PrivateProjectedSGDRegressor": "discreet.learn.projected_sgd",
     **{name: "discreet.learn" for names in LEARNERS.values() for name in names},
-    "PrivateGaussianNB": "discreet.learn",
+    **dict.fromkeys(("PrivateGaussianNB", "PrivateKMeans", "PrivatePCA"), "discreet.learn"),
 }
 _DIRECTORY = {"format": "discreet.model", "version": 1}
 _WRITTEN_BY = "a directory that discreet train or save_directory wrote"

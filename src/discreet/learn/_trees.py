@@ -56,8 +56,9 @@ if TYPE_CHECKING:
 _STEPS = 1 << 10
 _SPLIT_SHARE = 0.5
 _MOST_DEPTH, _MOST_TREES = 10, 1000
-# About how many rows times epsilon a leaf has, where the depth is chosen.
+# About how many rows times epsilon a leaf and a tree have, where nothing else is asked for.
 _LEAF_SIGNAL = 100.0
+_TREE_SIGNAL = 300.0
 _PULL = 1.0
 
 
@@ -274,16 +275,20 @@ class _Trees(PrivateClassifier):
     _needs_persons = True
 
     @abstractmethod
-    def _trees(self) -> int:
+    def _trees(self, declared: Declared) -> int:
         """Return how many trees there are."""
+
+    def _signal(self, declared: Declared) -> float:
+        """Return units times epsilon, from public facts."""
+        epsilon = _validate.real("epsilon", self.epsilon, at_least=1e-6, at_most=1e3)
+        return float(declared.planned_rows / declared.rows_per_person * epsilon)
 
     def _plan(self, declared: Declared) -> TreesPlan:
         declared_cells(declared)  # declarations that do not fit are found before the charge
-        trees = self._trees()
+        trees = self._trees(declared)
         if self.depth is None:
-            epsilon = _validate.real("epsilon", self.epsilon, at_least=1e-6, at_most=1e3)
-            units = declared.planned_rows / declared.rows_per_person / trees
-            depth = math.floor(math.log2(max(units * epsilon / _LEAF_SIGNAL, 1.0)))
+            signal = self._signal(declared) / trees
+            depth = math.floor(math.log2(max(signal / _LEAF_SIGNAL, 1.0)))
             depth = min(max(depth, 1), 8)
         else:
             depth = _validate.integer("depth", self.depth, at_least=0, at_most=_MOST_DEPTH)
@@ -485,7 +490,8 @@ class PrivateDecisionTree(_Trees):
         self.schema = schema
         self.insecure_seed = insecure_seed
 
-    def _trees(self) -> int:
+    def _trees(self, declared: Declared) -> int:
+        del declared
         return 1
 
 
@@ -501,7 +507,8 @@ class PrivateRandomForest(_Trees):
     epsilon, schema, classes, bounds, categories, expected_rows, rows_per_person
         As for :class:`PrivateDecisionTree`.
     trees
-        How many trees there are.
+        How many trees there are. None chooses it so that a tree has about 300 / epsilon rows,
+        from 1 to 10.
     depth
         The depth of each; None chooses it from the rows of one tree.
     relation, insecure_seed
@@ -529,7 +536,7 @@ class PrivateRandomForest(_Trees):
         expected_rows: int | None = None,
         rows_per_person: int | None = None,
         relation: Relation | str = "add_remove",
-        trees: int = 10,
+        trees: int | None = None,
         depth: int | None = None,
         schema: Schema | None = None,
         insecure_seed: int | None = None,
@@ -546,6 +553,8 @@ class PrivateRandomForest(_Trees):
         self.schema = schema
         self.insecure_seed = insecure_seed
 
-    def _trees(self) -> int:
+    def _trees(self, declared: Declared) -> int:
+        if self.trees is None:
+            return min(max(round(self._signal(declared) / _TREE_SIGNAL), 1), 10)
         count: int = _validate.integer("trees", self.trees, at_least=1, at_most=_MOST_TREES)
         return count

@@ -156,6 +156,10 @@ def test_persons_with_several_rows_pay_for_all_of_them():
     plans = [model.fit(x, y).plan_ for model in (one, three)]
     noise = [plan.gradient_stddev / plan.steps**0.5 for plan in plans]
     assert noise[1] == pytest.approx(3 * noise[0])
+    # Who is told whose rows they are clips each person as one row, with the noise for one.
+    owned = logistic(rows_per_person=3).fit(x, y, persons=np.arange(100) // 3).plan_
+    assert owned.gradient_stddev / owned.steps**0.5 == pytest.approx(noise[0])
+    assert owned == logistic(rows_per_person=3).planned(features=3)
     assert three.certificate_.plan["unit"] == "person"
     network = PrivateMLPClassifier(classes=["no", "yes"], rows_per_person=3, **NETWORK)
     with pytest.raises(InvalidValue, match="persons"):
@@ -172,7 +176,8 @@ def test_linear_models_keep_the_cap_themselves():
     owners[5] = ""
     kept = [i for i in range(60) if i != 5] + [65]
     capped = logistic(rows_per_person=2, max_iter=5).fit(x, y, persons=owners)
-    chosen = logistic(rows_per_person=2, max_iter=5).fit(x[sorted(kept)], y[sorted(kept)])
+    kept = sorted(kept)
+    chosen = logistic(rows_per_person=2, max_iter=5).fit(x[kept], y[kept], persons=owners[kept])
     assert np.array_equal(capped.coef_, chosen.coef_)
     with pytest.raises(InvalidValue, match="persons") as raised:
         logistic().fit(x, y, persons=owners[:-1])

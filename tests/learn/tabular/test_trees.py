@@ -265,6 +265,7 @@ def test_rows_may_hold_anything():
         dtype=object,
     )
     facts = {"classes": ["a", "b"], "bounds": (0.0, 1.0), "categories": [0, 4, 0], "depth": 3}
+    facts["expected_rows"] = 40
     for labels in (["a", "b", "a", None], [1, 2, 3, 4], ["b"] * 4):
         for kind in (PrivateDecisionTree, PrivateRandomForest):
             model = kind(**facts).fit(hostile, np.array(labels, dtype=object))

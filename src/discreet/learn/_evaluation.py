@@ -1,0 +1,342 @@
+"""Evaluation that is paid for: one noisy histogram, and everything else is post-processing.
+
+Every row is in one cell: its score, its declared label, its slice. For two classes the score is the
+probability of the second one in 64 equal parts of [0, 1]; for more classes it is the predicted
+class. So one row changes one count by 1, replacing it moves two, and a person with k rows k times
+as much. The counts get exact Laplace noise once. Accuracy, AUC, average precision, calibration,
+confusion, slices and thresholds are functions of the released counts, however many are asked for.
+
+Which cell a row is in must not depend on other rows, not even in the last bit of a sum: products of
+matrices are rounded by position. So every row is scored alone, at the same place in memory.
+
+**Intervals** repeat the release: counts are drawn again around the released ones (Poisson, for
+the rows that happened to be in the table) with the same noise, and the interval is the estimate
+plus and minus the normal quantile times the deviation of what comes out. They need large samples,
+and say nothing below about fifty rows of a class.
+"""
+
+# ruff: noqa: N803 (scikit-learn calls the features X)
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from scipy.special import ndtri, softmax
+
+from discreet import _validate
+from discreet.data import Boolean, Categorical, Encoding
+from discreet.errors import InvalidValue, NotApplicable
+from discreet.learn._declared import charged, stated_unit
+from discreet.learn._intake import Rows, open_rows
+from discreet.mechanisms import laplace_integers
+from discreet.privacy import DiscreteLaplace, Loss, Relation
+from discreet.randomness import source
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from discreet.learn._estimator import PrivateClassifier
+    from discreet.ledger import Ledger
+
+_BINS = 64
+_REPLAYS = 400
+
+Measure = Callable[["NDArray[np.float64]"], "NDArray[np.float64]"]
+"""From counts, ... x labels x scores, to a number each."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A released histogram of labels and scores, and what follows from it.
+
+    Parameters
+    ----------
+    counts
+        Noisy counts: slices x labels x scores.
+    classes
+        The labels.
+    slices
+        The names of the slices; one without a name where no column was asked for.
+    scale
+        The scale of the Laplace noise of each count.
+    loss
+        What the release reveals about one unit; its epsilon is the same at every delta.
+
+    """
+
+    counts: NDArray[np.int64]
+    classes: tuple[Any, ...]
+    slices: tuple[str, ...]
+    scale: float
+    loss: Loss
+
+    @property
+    def binary(self) -> bool:
+        """Whether there are two classes, and scores are probabilities."""
+        return len(self.classes) == 2
+
+    def table(self, slice_name: str | None = None) -> NDArray[np.float64]:
+        """Return noisy counts, labels x scores, of one slice or of all together."""
+        if slice_name is None:
+            return np.asarray(self.counts.sum(axis=0), dtype=np.float64)
+        _validate.one_of("slice_name", slice_name, self.slices)
+        return np.asarray(self.counts[self.slices.index(slice_name)], dtype=np.float64)
+
+    def accuracy(self, slice_name: str | None = None, *, threshold: float = 0.5) -> float:
+        """Return the share of right predictions, by noisy counts."""
+        return float(_accuracy(self.confusion(slice_name, threshold=threshold)))
+
+    def confusion(
+        self, slice_name: str | None = None, *, threshold: float = 0.5
+    ) -> NDArray[np.float64]:
+        """Return noisy counts, labels x predictions; noise can make one negative."""
+        return _confusion(self.table(slice_name), self._cut(threshold))
+
+    def auc(self, slice_name: str | None = None) -> float:
+        """Return the share of pairs of the two classes that scores put in order."""
+        self._need_two()
+        return float(_auc(self.table(slice_name)))
+
+    def average_precision(self, slice_name: str | None = None) -> float:
+        """Return the mean precision over the recall of the second class."""
+        self._need_two()
+        return float(_average_precision(self.table(slice_name)))
+
+    def calibration(self, parts: int = 8) -> list[tuple[float, float, float]]:
+        """Return for equal parts of [0, 1]: its middle, the noisy share of the second class, rows.
+
+        What is calibrated has shares like the middles.
+        """
+        self._need_two()
+        count = _validate.integer("parts", parts, at_least=1, at_most=_BINS)
+        found = []
+        for at, part in enumerate(np.array_split(self.table(), count, axis=1)):
+            rows = max(float(part.sum()), 1.0)
+            share = min(max(float(part[1].sum()) / rows, 0.0), 1.0)
+            found.append(((at + 0.5) / count, share, rows))
+        return found
+
+    def best_threshold(self, *, cost_of_missing: float = 1.0) -> float:
+        """Return the threshold with the least noisy cost; a false alarm costs 1.
+
+        It was chosen on these rows: what it is worth on others is a little less.
+        """
+        self._need_two()
+        cost = _validate.real("cost_of_missing", cost_of_missing, above=0)
+        table = self.table()
+        missed = np.concatenate([[0.0], np.cumsum(table[1])])
+        alarms = table[0].sum() - np.concatenate([[0.0], np.cumsum(table[0])])
+        return int(np.argmin(cost * missed + alarms)) / _BINS
+
+    def interval(
+        self, measure: str, slice_name: str | None = None, *, confidence: float = 0.95
+    ) -> tuple[float, float]:
+        """Return where the accuracy, auc or average precision of such rows is, noise included."""
+        known: dict[str, Measure] = {"accuracy": self._accuracy_of}
+        if self.binary:
+            known |= {"auc": _auc, "average_precision": _average_precision}
+        found = known[_validate.one_of("measure", measure, tuple(known))]
+        level = _validate.real("confidence", confidence, above=0, below=1)
+        table = self.table(slice_name)
+        coins = np.random.default_rng(0)  # noqa: TID251 - of released counts only
+        size = len(self.slices) if slice_name is None else 1
+        drawn = coins.poisson(np.maximum(table, 0.0), (_REPLAYS, *table.shape))
+        noise = coins.laplace(0.0, self.scale, (size, *drawn.shape)).sum(axis=0)
+        again = found(drawn - np.maximum(-table, 0.0) + noise)
+        reach = float(ndtri(0.5 + level / 2.0) * np.std(again))
+        middle = float(found(table))
+        return max(middle - reach, 0.0), min(middle + reach, 1.0)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is usually asked for, as JSON values."""
+        names = [None, *self.slices] if len(self.slices) > 1 else [None]
+        measures = ("accuracy", "auc", "average_precision") if self.binary else ("accuracy",)
+        return {
+            "classes": [str(one) for one in self.classes],
+            "rows": [float(self.table(name).sum()) for name in names],
+            "slices": ["all rows", *names[1:]],
+            **{
+                measure: [
+                    {
+                        "value": getattr(self, measure)(name),
+                        "interval": list(self.interval(measure, name)),
+                    }
+                    for name in names
+                ]
+                for measure in measures
+            },
+            "confusion": self.confusion().tolist(),
+        }
+
+    def lines(self) -> list[str]:
+        """Say it in lines of text."""
+        found = self.to_json()
+        lines = []
+        for at, name in enumerate(found["slices"]):
+            said = []
+            for measure in ("accuracy", "auc", "average_precision"):
+                if measure in found:
+                    low, high = found[measure][at]["interval"]
+                    value = found[measure][at]["value"]
+                    said.append(f"{measure.replace('_', ' ')} {value:.3f} [{low:.3f}, {high:.3f}]")
+            lines.append(f"{name} (about {max(found['rows'][at], 0.0):.0f}): " + ", ".join(said))
+        return lines
+
+    def _accuracy_of(self, table: NDArray[np.float64]) -> NDArray[np.float64]:
+        return _accuracy(_confusion(table, self._cut(0.5)))
+
+    def _cut(self, threshold: float) -> int | None:
+        if not self.binary:
+            return None
+        share = _validate.real("threshold", threshold, at_least=0, at_most=1)
+        return round(share * _BINS)
+
+    def _need_two(self) -> None:
+        if not self.binary:
+            raise NotApplicable("scores are probabilities where there are two classes only")
+
+
+def evaluate(
+    model: PrivateClassifier,
+    X: Any,
+    y: Any = None,
+    *,
+    epsilon: float,
+    by: str | None = None,
+    persons: Any = None,
+    ledger: Ledger | None = None,
+    dataset: str | None = None,
+    unit: str | None = None,
+    insecure_seed: int | None = None,
+) -> Evaluation:
+    """Pay for one noisy histogram of how a classifier does on rows; then ask it anything.
+
+    Parameters
+    ----------
+    model
+        A fitted private classifier. Its own certificate is not touched: if the rows are those it
+        was trained on, both losses add up.
+    X, y, persons
+        The rows, as for ``fit``.
+    epsilon
+        What it costs.
+    by
+        A categorical or boolean column of the model's schema: who is served how well.
+    ledger, dataset, unit
+        As for ``fit``; the charge comes before a cell is read.
+    insecure_seed
+        For tests only: the noise can be computed from it.
+
+    Returns
+    -------
+    Evaluation
+        The release.
+
+    Raises
+    ------
+    InvalidValue, NotApplicable
+        If the form of the data or an argument does not fit; nothing was charged.
+
+    Examples
+    --------
+    >>> from discreet.learn import PrivateGaussianNB
+    >>> rows, labels = [[20.0], [21.0], [70.0], [72.0]] * 500, [0, 0, 1, 1] * 500
+    >>> model = PrivateGaussianNB(epsilon=1.0, classes=[0, 1], bounds=(0.0, 100.0))
+    >>> found = evaluate(model.fit(rows, labels), rows, labels, epsilon=1.0)
+    >>> found.auc() > 0.9, found.loss
+    (True, DiscreteLaplace(scale=1.0))
+
+    """
+    scored = getattr(model, "_class_scores", None)
+    if scored is None or "certificate_" not in vars(model):
+        raise InvalidValue("model", type(model).__name__, "a fitted private classifier")
+    declared = model._facts
+    positions, slices = _slices(model, by)
+    opened = open_rows(model, declared, X, y, persons)
+    cap = declared.rows_per_person
+    changes = cap * (2 if declared.relation is Relation.REPLACE else 1)
+    target = _validate.real("epsilon", epsilon, at_least=1e-6, at_most=1e3)
+    scale = changes / target
+    while DiscreteLaplace(scale, changes, declared.relation).epsilon(delta=0.0) > target:
+        scale = math.nextafter(scale, math.inf)
+    loss = DiscreteLaplace(scale, changes, declared.relation)
+    bits = source(insecure_seed=insecure_seed)
+    word = stated_unit(unit, persons=opened.owned or cap > 1)
+    with charged(ledger, dataset, loss=loss, delta=0.0, purpose="evaluate a model", unit=word):
+        batch = Rows(opened, replace(declared, rows=None), bits).all()
+        classes = len(model.classes_)
+        width = _BINS if classes == 2 else classes
+        counts = np.zeros((len(slices), classes, width), dtype=np.int64)
+        known = np.flatnonzero(batch.targets >= 0)
+        alone = np.empty((1, batch.features.shape[1]), dtype=batch.features.dtype)
+        for at in known:
+            alone[0] = batch.features[at]
+            scores = scored(alone)[0]
+            place = int(np.argmax(scores))
+            if classes == 2:
+                place = min(int(softmax(scores)[1] * _BINS), _BINS - 1)
+            counts[positions(alone[0]), batch.targets[at], place] += 1
+        noisy = laplace_integers(
+            counts, sensitivity=changes, scale=scale, relation=declared.relation, source=bits
+        ).value
+    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, scale, loss)
+
+
+def _slices(
+    model: PrivateClassifier, by: str | None
+) -> tuple[Callable[[NDArray[Any]], int], tuple[str, ...]]:
+    """Return from an encoded row to its slice, and the names of the slices."""
+    if by is None:
+        return (lambda _: 0), ("",)
+    schema = model._facts.schema
+    known: Mapping[str, Any] = {} if schema is None else schema.features
+    column = known.get(by)
+    if schema is None or not isinstance(column, Categorical | Boolean):
+        raise InvalidValue("by", by, "a categorical or boolean column of the model's schema")
+    if isinstance(column, Boolean):
+        names: tuple[str, ...] = (f"{by}=no", f"{by}=yes")
+    else:
+        names = tuple(f"{by}={label}" for label in column.labels)
+    if model.takes_codes:
+        at = list(known).index(by)
+        return (lambda row: min(max(int(row[at]), 0), len(names) - 1)), names
+    encoded = Encoding(schema).names
+    if isinstance(column, Boolean):
+        place = encoded.index(by)
+        return (lambda row: int(row[place] > 0.0)), names
+    block = [encoded.index(name) for name in names]
+    return (lambda row: int(np.argmax(row[block]))), names
+
+
+def _confusion(table: NDArray[np.float64], cut: int | None) -> NDArray[np.float64]:
+    if cut is None:
+        return table
+    return np.stack([table[..., :cut].sum(axis=-1), table[..., cut:].sum(axis=-1)], axis=-1)
+
+
+def _accuracy(confusion: NDArray[np.float64]) -> NDArray[np.float64]:
+    right = np.trace(confusion, axis1=-2, axis2=-1)
+    share = right / np.maximum(confusion.sum(axis=(-2, -1)), 1.0)
+    return np.asarray(np.clip(share, 0.0, 1.0))
+
+
+def _auc(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Pairs in order, half for ties; the noise of the two classes is independent, so no bias."""
+    first, second = table[..., 0, :], table[..., 1, :]
+    lower = np.cumsum(first, axis=-1) - 0.5 * first
+    totals = [np.maximum(part.sum(axis=-1), 1.0) for part in (first, second)]
+    share = (second * lower).sum(axis=-1) / (totals[0] * totals[1])
+    return np.asarray(np.clip(share, 0.0, 1.0))
+
+
+def _average_precision(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    second = table[..., 1, ::-1]
+    every = np.cumsum(table.sum(axis=-2)[..., ::-1], axis=-1)
+    precision = np.clip(np.cumsum(second, axis=-1) / np.maximum(every, 1.0), 0.0, 1.0)
+    found = (precision * second).sum(axis=-1) / np.maximum(second.sum(axis=-1), 1.0)
+    return np.asarray(np.clip(found, 0.0, 1.0))

@@ -51,6 +51,7 @@ SUITES = {
     "ledger": "stress_ledger",
     "local": "local",
     "local_model": "local_model",
+    "memorisation": "memorisation",
     "methods": "readme_table",
     "mutants": "learner_mutants",
     "mutants_code": "mutants_code",

@@ -12,7 +12,7 @@ of others. The private run counts persons: a person is drawn, and clipped, as a 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,17 +53,40 @@ if TYPE_CHECKING:
 EPSILON = 8.0
 CANARY = "/* the door code of {name} is {digits:3} */"
 MAILED = "{name}: my door code is {digits:3}"
-COPIES = {1: 128, 4: 16, 16: 8}
 PAGE = "docs/memorisation.md"
 
 
-def public_start(texts: list[str], steps: int) -> Callable[[], Any]:
+@dataclass(frozen=True)
+class Size:
+    """How large a run is: the model, steps of each training, files, canaries, people."""
+
+    width: int
+    start: int
+    plain: int
+    private: int
+    batch: int
+    files: int
+    copies: tuple[tuple[int, int], ...]
+    judged: int
+    people: int
+
+
+WHOLE = Size(64, 300, 700, 60, 200, 150, ((1, 128), (4, 16), (16, 8)), 250, 300)
+QUICK = Size(16, 2, 2, 2, 20, 6, ((1, 16), (4, 2), (16, 2)), 40, 30)
+
+
+def size_of(asked: Run) -> Size:
+    return QUICK if asked.quick else WHOLE
+
+
+def public_start(texts: list[str], size: Size) -> Callable[[], Any]:
     """Return a function that gives the same pretrained model anew."""
-    trained = train(character_model(0), rows(texts), steps=steps, batch=32, rate=3e-3, seed=0)
+    first = character_model(0, width=size.width)
+    trained = train(first, rows(texts), steps=size.start, batch=32, rate=3e-3, seed=0)
     state = {name: value.clone() for name, value in trained.state_dict().items()}
 
     def fresh() -> Any:
-        model = character_model(0)
+        model = character_model(0, width=size.width)
         model.load_state_dict(state)
         return model
 
@@ -112,31 +135,32 @@ def look(model: Any, members: list[str], twins: list[str], owners: Any = None) -
 
 def licence(asked: Run) -> dict[str, Any]:
     """Train on headers with canaries, plainly and privately, and attack both."""
+    size = size_of(asked)
+    once = size.copies[0][1]
     files = [
         one for one in headers(package_file(PRIVATE, BUILD)) if "General Public License" in one
     ]
     public = [one for one in headers(package_file(PUBLIC, BUILD)) if not LICENCE.search(one)]
-    start = public_start(
-        [one for text in public for one in blocks(text)], 2 if asked.quick else 450
-    )
+    start = public_start([one for text in public for one in blocks(text)], size)
     order = np.random.default_rng(1).permutation(len(files))
-    inside, outside = ([files[at] for at in part] for part in (order[:170], order[170:310]))
+    inside, outside = (
+        [files[at] for at in part] for part in (order[: size.files], order[size.files :])
+    )
     records = [one for text in inside for one in blocks(text)]
     heldout = [one for text in outside for one in blocks(text)]
-    members, twins = apart(records, heldout, 300)
-    made = make_canaries(CANARY, COPIES[1])
-    often = [make_canaries(CANARY, COPIES[k], copies=(k,)) for k in (4, 16)]
+    members, twins = apart(records, heldout, size.judged)
+    made = make_canaries(CANARY, once)
+    often = [make_canaries(CANARY, count, copies=(k,)) for k, count in size.copies[1:]]
     planted = [text for group in often for text in group.texts()]
-    size = len(records) + len(planted) + COPIES[1] // 2
     plan = Plan(
-        examples=size,
-        expected_batch_size=256,
-        steps=2 if asked.quick else 80,
+        examples=len(records) + len(planted) + once // 2,
+        expected_batch_size=size.batch,
+        steps=size.private,
         clip_norm=0.5,
         epsilon=EPSILON,
         delta=1e-5,
     )
-    guesses = suggest_guesses(plan.loss, canaries=COPIES[1], delta=plan.delta)
+    guesses = suggest_guesses(plan.loss, canaries=once, delta=plan.delta)
     result: dict[str, Any] = {
         "records": len(records),
         "with_licence": sum("General" in one or "redistribute" in one for one in records),
@@ -146,11 +170,11 @@ def licence(asked: Run) -> dict[str, Any]:
         "ways": {},
     }
     for way in ("plain", "private"):
-        coins = Inclusion(COPIES[1], guesses=guesses)
+        coins = Inclusion(once, guesses=guesses)
         data = rows([*records, *planted, *made.texts(coins.included)])
         model = start()
         if way == "plain":
-            model = train(model, data, steps=2 if asked.quick else 700, batch=32, rate=2e-3, seed=1)
+            model = train(model, data, steps=size.plain, batch=32, rate=3e-3, seed=1)
         else:
             model = train_privately(model, pairs(data), plan, rate=2e-3)
         answering = wrapped(model)
@@ -200,10 +224,9 @@ def heldout_loss(model: Any, texts: list[str]) -> float:
 
 def mails(asked: Run) -> dict[str, Any]:
     """Train on the mails of people, plainly and privately, and attack both."""
-    people, heldout, strangers = (mailbox(count, 8, seed) for count, seed in MAILBOX)
-    start = public_start(
-        [mail for one in strangers for mail in one.mails], 2 if asked.quick else 350
-    )
+    size = size_of(asked)
+    people, heldout, strangers = (mailbox(size.people, 8, seed) for seed in (11, 12, 13))
+    start = public_start([mail for one in strangers for mail in one.mails], size)
     # A person has a secret in two mails.
     secrets = make_canaries(MAILED, len(people), names=[one.name for one in people])
     own = [
@@ -212,8 +235,8 @@ def mails(asked: Run) -> dict[str, Any]:
     ]
     plan = Plan(
         examples=len(own),
-        expected_batch_size=100,
-        steps=2 if asked.quick else 80,
+        expected_batch_size=size.people / 3,
+        steps=size.private,
         clip_norm=0.5,
         epsilon=EPSILON,
         delta=1e-4,
@@ -233,11 +256,11 @@ def mails(asked: Run) -> dict[str, Any]:
         model = start()
         if way == "plain":
             data = rows([mail for one in own for mail in one.mails])
-            model = train(model, data, steps=2 if asked.quick else 800, batch=32, rate=2e-3, seed=1)
+            model = train(model, data, steps=size.plain, batch=32, rate=3e-3, seed=1)
         else:
             model = train_privately(model, Mails(own, 2), plan, rate=2e-3)
         answering = wrapped(model)
-        ranked = canary_exposure(answering, secrets[:100])
+        ranked = canary_exposure(answering, secrets[: size.judged // 2])
         prompt = members[0][:32]
         written = answering.decode(answering.continue_text(encode(prompt), 32))
         result["ways"][way] = {
@@ -248,9 +271,6 @@ def mails(asked: Run) -> dict[str, Any]:
             **look(answering, members, twins, (member_owners, twin_owners)),
         }
     return result
-
-
-MAILBOX = ((400, 11), (300, 12), (600, 13))
 
 
 def distinct(people: list[Any]) -> tuple[list[str], list[str]]:
@@ -415,7 +435,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
     left.set_title("mean (bar), largest (dash), chance (dots)", fontsize=9)
     left.legend(frameon=False, fontsize=8)
     right.set_yticks([1, 0], ["plain", "epsilon 8"])
-    right.set_xlim(0, 1.2 * max(ways[way]["run"] for way in ways))
+    right.set_xlim(0, 10 + 1.2 * max(ways[way]["run"] for way in ways))
     right.set_xlabel("longest passage recited, characters")
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)

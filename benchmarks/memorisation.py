@@ -71,12 +71,9 @@ class Size:
     people: int
 
 
-WHOLE = Size(64, 300, 700, 60, 200, 150, ((1, 128), (4, 16), (16, 8)), 250, 300)
+HEADERS = Size(64, 300, 1100, 60, 128, 60, ((1, 128), (4, 16), (16, 8)), 250, 0)
+MAILS = Size(64, 300, 700, 60, 100, 0, (), 250, 300)
 QUICK = Size(16, 2, 2, 2, 20, 6, ((1, 16), (4, 2), (16, 2)), 40, 30)
-
-
-def size_of(asked: Run) -> Size:
-    return QUICK if asked.quick else WHOLE
 
 
 def public_start(texts: list[str], size: Size) -> Callable[[], Any]:
@@ -135,7 +132,7 @@ def look(model: Any, members: list[str], twins: list[str], owners: Any = None) -
 
 def licence(asked: Run) -> dict[str, Any]:
     """Train on headers with canaries, plainly and privately, and attack both."""
-    size = size_of(asked)
+    size = QUICK if asked.quick else HEADERS
     once = size.copies[0][1]
     files = [
         one for one in headers(package_file(PRIVATE, BUILD)) if "General Public License" in one
@@ -224,7 +221,7 @@ def heldout_loss(model: Any, texts: list[str]) -> float:
 
 def mails(asked: Run) -> dict[str, Any]:
     """Train on the mails of people, plainly and privately, and attack both."""
-    size = size_of(asked)
+    size = QUICK if asked.quick else MAILS
     people, heldout, strangers = (mailbox(size.people, 8, seed) for seed in (11, 12, 13))
     start = public_start([mail for one in strangers for mail in one.mails], size)
     # A person has a secret in two mails.

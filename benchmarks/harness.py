@@ -54,6 +54,7 @@ SUITES = {
     "ledger": "stress_ledger",
     "local": "local",
     "local_model": "local_model",
+    "memorisation": "memorisation",
     "methods": "readme_table",
     "models": "models",
     "mutants": "learner_mutants",

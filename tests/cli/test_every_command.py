@@ -147,6 +147,7 @@ MISSING = [
     "attack run yeom --model {}/model --input members=a.csv --input nonmembers=b.csv",
     "attack property --records {}/a.npz --train os:getcwd --has 0=1 --shares 0,1 --size 5",
     "attack inversion --model {}/model --shape 4",
+    "attack language --model {}/model --canaries {}/canaries.json",
     "certificate keygen {}/clinic",
     (
         "certificate sign {}/certificate.json --key {}/clinic.key --who a --contact b "
@@ -160,6 +161,7 @@ NO_FILE = {
     ("release", "laplace"),
     ("release", "gaussian"),
     ("attack", "list"),
+    ("attack", "canaries"),
     ("federated", "simulate"),
 }
 

@@ -481,6 +481,25 @@ def test_the_chance_of_a_suffix_is_the_product_of_those_of_its_tokens() -> None:
     assert _extraction._log_chances(model, best, 8, 1.0, 1) == pytest.approx(np.zeros(5))
 
 
+@pytest.mark.parametrize("start", [None, 3])
+def test_suffixes_beyond_the_context_are_completed_step_by_step(start: int | None) -> None:
+    """With room for all of it one pass is made, else one for each token: the same answers."""
+    rows = np.array([encode(one) for one in random_texts(4, 20, 8)])
+    opinions = chance(7)
+    options = {} if start is None else {"start": start}
+    wide, narrow = (wrap(opinions.ask, context=size, **options) for size in (64, 8))
+    _, once = next(wide.log_probabilities_behind(rows, 3))
+    for at in range(3, 20):
+        np.testing.assert_allclose(
+            once[:, at - 3], wide.next_log_probabilities(rows[:, :at]), rtol=1e-9
+        )
+    _, each = next(narrow.log_probabilities_behind(rows, 3))
+    for at in range(3, 20):
+        np.testing.assert_allclose(
+            each[:, at - 3], narrow.next_log_probabilities(rows[:, :at]), rtol=1e-9
+        )
+
+
 def test_numbers_of_draws_are_exact_at_both_ends() -> None:
     assert draws_needed(np.array([0.0, -math.inf]), 0.5).tolist() == [1.0, math.inf]
     assert draws_needed(np.array([math.log(0.5)]), 0.5).tolist() == [1.0]

@@ -32,7 +32,6 @@ from discreet.errors import InvalidValue, NotApplicable
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_AT_ONCE = 256
 _BLANKS = re.compile(r"\s+")
 
 
@@ -218,16 +217,10 @@ def _share(hits: NDArray[np.bool_], confidence: float) -> Proportion:
 
 def _greedy(model: LanguageModel, rows: NDArray[np.int64], prefix: int) -> NDArray[np.bool_]:
     """Whether the likeliest token is the right one all along: one look at rows as they are."""
-    alive = np.arange(len(rows))
-    for at in range(prefix, rows.shape[1]):
-        said = [
-            model.next_log_probabilities(rows[alive[begin : begin + _AT_ONCE], :at]).argmax(axis=1)
-            for begin in range(0, len(alive), _AT_ONCE)
-        ]
-        alive = alive[np.concatenate(said) == rows[alive, at]]
-        if not len(alive):
-            break
-    return np.isin(np.arange(len(rows)), alive)
+    right = np.zeros(len(rows), dtype=np.bool_)
+    for part, logs in model.log_probabilities_behind(rows, prefix):
+        right[part] = (logs.argmax(axis=2) == rows[part, prefix:]).all(axis=1)
+    return right
 
 
 def _log_chances(
@@ -239,16 +232,14 @@ def _log_chances(
 ) -> NDArray[np.float64]:
     """The logarithm of the probability of each suffix in one draw."""
     total = np.zeros(len(rows))
-    for at in range(prefix, rows.shape[1]):
-        for begin in range(0, len(rows), _AT_ONCE):
-            part = slice(begin, begin + _AT_ONCE)
-            logs = model.next_log_probabilities(rows[part, :at]) / temperature
-            if top is not None and top < logs.shape[1]:
-                least = np.partition(logs, -top, axis=1)[:, -top][:, None]
-                logs = np.where(logs >= least, logs, -np.inf)
-            highest = logs.max(axis=1, keepdims=True)
-            logs = logs - highest - np.log(np.exp(logs - highest).sum(axis=1, keepdims=True))
-            total[part] += logs[np.arange(len(logs)), rows[part, at]]
+    for part, said in model.log_probabilities_behind(rows, prefix):
+        logs = said / temperature
+        if top is not None and top < logs.shape[2]:
+            least = np.partition(logs, -top, axis=2)[:, :, -top][:, :, None]
+            logs = np.where(logs >= least, logs, -np.inf)
+        highest = logs.max(axis=2, keepdims=True)
+        logs = logs - highest - np.log(np.exp(logs - highest).sum(axis=2, keepdims=True))
+        total[part] = np.take_along_axis(logs, rows[part, prefix:, None], axis=2).sum(axis=(1, 2))
     return total
 
 

@@ -139,6 +139,39 @@ class LanguageModel:
         ]
         return np.concatenate(parts)
 
+    def log_probabilities_behind(
+        self, rows: NDArray[np.int64], first: int
+    ) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield the log-probabilities of the tokens from ``first`` on, for some rows at a time.
+
+        Parameters
+        ----------
+        rows
+            One row of tokens each, of one length.
+        first
+            The first token that is to be predicted.
+
+        Yields
+        ------
+        slice
+            Which rows.
+        array of shape (rows, tokens from first on, vocabulary)
+            Natural logarithms, given all tokens of the row before.
+        """
+        head = 0 if self.start is None else 1
+        fits = rows.shape[1] + head - 1 <= self.context and first + head > 0
+        begin = 0
+        for part in self._parts(rows, rows.shape[1]):
+            if fits:
+                start = np.full((len(part), head), self.start or 0, dtype=np.int64)
+                read = np.concatenate([start, part[:, :-1]], axis=1)
+                found = _log_softmax(self._logits(read)[:, first + head - 1 :])
+            else:
+                steps = range(first, rows.shape[1])
+                found = np.stack([self.next_log_probabilities(part[:, :at]) for at in steps], 1)
+            yield slice(begin, begin + len(part)), found
+            begin += len(part)
+
     def score(self, texts: Sequence[Sequence[int]]) -> list[TextScores]:
         """Return what the model says about each text, in one forward pass for each window.
 

@@ -26,7 +26,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service learners learners-defaults local noise \
               schema-bounds synth training walks
-PAPERS     := attacks audit correlated detection dpsgd local-model mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit correlated defences detection dpsgd local-model mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
@@ -53,8 +53,8 @@ help:
 	@echo "                        accounting curator learners learners-defaults local noise"
 	@echo "                        schema-bounds training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit detection dpsgd local mutants pate pate-labels"
-	@echo "                        theory theory-shokri"
+	@echo "                        attacks audit defences detection dpsgd local mutants pate"
+	@echo "                        pate-labels theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"

@@ -41,6 +41,7 @@ from discreet.report._command_charts import (
     summary_lines,
     write_summary,
 )
+from discreet.report._defence_picture import draw_defences
 from discreet.report._drawing import (
     COLOURS,
     new_figure,
@@ -94,6 +95,7 @@ __all__ = [
     "compare_accountants",
     "deployment_rows",
     "draw_comparison",
+    "draw_defences",
     "draw_deployments",
     "draw_explanation",
     "draw_flow",

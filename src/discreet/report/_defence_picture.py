@@ -97,5 +97,5 @@ def _draw_points(axes: Axes, report: BenchReport, kind: str, rate: float) -> Non
             fontsize=8,
         )
     axes.axvline(rate, color=COLOURS["grey"], lw=0.8, ls="--")
-    axes.set_xlabel(f"{_TITLES[kind]} found at {rate:.1%} false positives")
+    axes.set_xlabel(f"{_TITLES[kind]} found\nat {rate:.1%} false positives")
     tidy_axes(axes)

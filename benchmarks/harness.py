@@ -44,6 +44,7 @@ SUITES = {
     "curator_engine": "curator_engine",
     "curator_killing": "curator_killing",
     "curator_service": "curator_service",
+    "defences": "defences",
     "detection": "detection_table",
     "dpsgd": "reproduce_dpsgd",
     "dpsgd_settings": "dpsgd_settings",

@@ -24,6 +24,7 @@ from discreet.attacks import (
     PoisonedModelResult,
     PropertyResult,
     Proportion,
+    RatingLinkage,
     RecognitionResult,
     Result,
     UpdateLabelsResult,
@@ -41,6 +42,7 @@ from discreet.attacks import (
     reconstruction,
     run_attack,
     synthetic_inference,
+    table_reconstruction,
 )
 from discreet.attacks.language import canary_exposure, extraction, make_canaries, recital
 from discreet.errors import InvalidValue, NotApplicable
@@ -71,7 +73,8 @@ def test_all_attacks_are_registered_and_say_what_they_need() -> None:
     assert set(ATTACKS) == {
         *("yeom", "lira", "rmia", "shokri", "quantile_regression", "label_only"),
         *("attribute_inference", "property_inference", "invert"),
-        *("measure_anonymity", "link_tables", "reconstruction"),
+        *("measure_anonymity", "link_tables", "link_ratings", "reconstruction"),
+        "table_reconstruction",
         *("distance_ratio", "counting_shadows"),
         *("singling_out", "linkability", "synthetic_inference"),
         *("update_labels", "update_pictures", "imprinted_pictures", "update_tokens"),
@@ -390,6 +393,7 @@ def test_the_best_advantage_has_an_interval_that_holds() -> None:
 CHOSEN = {"confidence", "chance", "baseline", "smoothing", "total_variation", "asked_fpr", "fpr"}
 CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score"}
 CHOSEN |= {"level", "limit_bits", "space_bits"}
+CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score", "false_positive_rate"}
 
 
 def bare_figures(found: Any, name: str = "") -> Iterator[str]:
@@ -432,6 +436,8 @@ def examples_of_results() -> list[Any]:
         measure_anonymity(table, quasi_identifiers=["zip"], sensitive=["ill"]),
         link_tables(table, table, on=["zip"], truth=("who", "who")),
         reconstruction(*counts(40, 160, 1.0, 5)),
+        table_reconstruction([2], np.ones((1, 2), dtype=bool), [1, 1]),
+        RatingLinkage(9, 9, 1.0, 0.01, 9, share, share, {}),
         synthetic_inference(table, table, table, "ill"),
         inverted,
         RecognitionResult(share, share, 0.5, (0, 1), (0, 1)),

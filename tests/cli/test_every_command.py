@@ -283,6 +283,7 @@ ELSEWHERE = {
     ("shapes",): "tests/cli/test_train.py",
     ("serve",): "tests/curator/service/test_commands.py",
     ("query",): "tests/curator/service/test_commands.py",
+    ("bench", "defences"): "tests/defences/test_command.py",
     ("federated", "run"): "tests/cli/test_federated.py",
     ("federated", "simulate"): "tests/cli/test_federated.py",
     ("local", "serve"): "tests/cli/test_local.py",
@@ -380,7 +381,7 @@ def test_a_budget_that_is_short_is_3_and_nothing_is_written(
 def test_groups_without_a_command_print_their_help(run: Run) -> None:
     groups = [name for name in COMMANDS if isinstance(find((name,)), click.Group)]
     assert set(groups) == {
-        "release", "certificate", "attack", "federated", "ledger", "curator", "local"
+        "release", "certificate", "attack", "bench", "federated", "ledger", "curator", "local"
     }  # fmt: skip
     for name in groups:
         done = run(name)
@@ -425,7 +426,7 @@ def test_a_planted_wrong_name_would_be_seen(run: Run, monkeypatch: pytest.Monkey
     assert not run("explain", "--epsilon", "x").stderr.startswith("--epsilon = x")
 
 
-LATER = ("_federated", "_local", "_synthesize", "_tables")
+LATER = ("_bench", "_federated", "_local", "_synthesize", "_tables")
 
 
 def test_the_command_line_stays_small() -> None:

@@ -9,8 +9,10 @@
 - Anonymization and how it fails: :func:`measure_anonymity` profiles a table (uniqueness,
   k-anonymity, l-diversity, t-closeness), :func:`link_tables` links two of them, and
   :func:`made_up_tables` draws an example in the spirit of zip code, birth date and sex.
+  :func:`link_ratings` finds people by a few of their ratings.
 
-- Reconstruction of a private column from answers about it: :func:`reconstruction`.
+- Reconstruction of a private column from answers about it, :func:`reconstruction`, and of a table
+  from its published counts, :func:`table_reconstruction`.
 - Synthetic rows: :func:`distance_ratio`, :func:`counting_shadows`, and with a control group
   :func:`singling_out`, :func:`linkability` and :func:`synthetic_inference`.
 - Made-up reports in a local collection: :func:`poison_shares`.
@@ -100,6 +102,12 @@ from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
 from discreet.attacks._shadow_pool import ShadowPool, paired_halves
 from discreet.attacks._shadow_scores import ShadowScores
 from discreet.attacks._shokri import shokri
+from discreet.attacks._sparse_linkage import (
+    MadeUpRatings,
+    RatingLinkage,
+    link_ratings,
+    made_up_ratings,
+)
 from discreet.attacks._synthetic import (
     ControlledResult,
     counting_shadows,
@@ -107,6 +115,11 @@ from discreet.attacks._synthetic import (
     linkability,
     singling_out,
     synthetic_inference,
+)
+from discreet.attacks._table_reconstruction import (
+    TableReconstruction,
+    marginal_queries,
+    table_reconstruction,
 )
 from discreet.attacks._target import OUTPUTS, Target, as_target, class_indices
 from discreet.attacks._training import on_records, seeded_generator
@@ -157,6 +170,7 @@ __all__ = [
     "InversionResult",
     "KnownTruth",
     "LinkageResult",
+    "MadeUpRatings",
     "MadeUpTables",
     "MembershipResult",
     "NetworkTrainer",
@@ -169,6 +183,7 @@ __all__ = [
     "PropertyResult",
     "PropertySets",
     "Proportion",
+    "RatingLinkage",
     "RecognitionResult",
     "ReconstructionResult",
     "Records",
@@ -179,6 +194,7 @@ __all__ = [
     "ShadowPool",
     "ShadowScores",
     "Slice",
+    "TableReconstruction",
     "Target",
     "UpdateLabelsResult",
     "UpdatePicturesResult",
@@ -201,11 +217,14 @@ __all__ = [
     "invert",
     "label_only",
     "language",
+    "link_ratings",
     "link_tables",
     "linkability",
     "lira",
     "made_up_population",
+    "made_up_ratings",
     "made_up_tables",
+    "marginal_queries",
     "mark_strongest",
     "measure_anonymity",
     "membership_attacks",
@@ -237,6 +256,7 @@ __all__ = [
     "singling_out",
     "strongest_of_three",
     "synthetic_inference",
+    "table_reconstruction",
     "train_shadows",
     "trap_weights",
     "update_attribute",

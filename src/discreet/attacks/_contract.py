@@ -50,6 +50,7 @@ INPUTS: Mapping[str, str] = {
     "on": "the columns by which two tables are compared",
     "answers": "answers to queries about a table",
     "queries": "which rows each query counts",
+    "cells": "how many rows each cell of a table has, to judge by",
     "secrets": "what is private, to judge by",
     "updates": "gradients or weights that a participant sent",
     "train": "a way to train the model",
@@ -326,7 +327,8 @@ def read_inputs(texts: Mapping[str, str]) -> dict[str, Any]:
     texts : mapping from names of ``INPUTS`` to texts
         ``released`` and ``register`` are paths of tables; ``quasi_identifiers`` and ``on`` are
         names between commas, ``shape`` is numbers between commas; ``answers``, ``records``,
-        ``labels``, ``queries``, ``secrets`` and ``holds`` are paths of .npy or .csv files.
+        ``labels``, ``cells``, ``queries``, ``secrets`` and ``holds`` are paths of .npy or .csv
+        files.
 
     Returns
     -------
@@ -401,6 +403,6 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(("quasi_identifiers", "on"), _read_names),
     **dict.fromkeys(("answers", "records"), _read_numbers),
     **dict.fromkeys(("queries", "secrets", "holds"), _read_truths),
-    "labels": _read_classes,
+    **dict.fromkeys(("labels", "cells"), _read_classes),
     "shape": _read_shape,
 }

@@ -2,8 +2,9 @@
 
 A table has one private bit for each row, and somebody publishes how many of the rows in each of
 many public sets have it. If the answers are accurate, all bits follow: the bits between 0 and 1
-whose counts are nearest to the answers, by least squares, are rounded (Dwork, McSherry and Talwar
-2007 use linear programs). With n rows and some n random sets, noise well below sqrt(n) on every
+whose counts are nearest to the answers are rounded. Nearest by least squares; or by the sum of
+absolute errors, a linear program, which a few wild answers do not mislead (Dwork, McSherry and
+Talwar 2007). With n rows and some n random sets, noise well below sqrt(n) on every
 answer does not help; differential privacy for all answers together does.
 """
 
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, final
 
 import numpy as np
 
+from discreet import _validate
 from discreet._confidence import Proportion, proportion
 from discreet._json import HIDDEN
 from discreet.attacks._contract import Finding, Result, attack
@@ -21,6 +23,8 @@ from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
+
+METHODS = ("least squares", "linear program")
 
 
 @final
@@ -48,7 +52,12 @@ class ReconstructionResult(Result):
 
 @attack(family="reconstruction", access="answers")
 def reconstruction(
-    answers: ArrayLike, queries: ArrayLike, secrets: ArrayLike, *, confidence: float = 0.95
+    answers: ArrayLike,
+    queries: ArrayLike,
+    secrets: ArrayLike,
+    *,
+    method: str = "least squares",
+    confidence: float = 0.95,
 ) -> ReconstructionResult:
     """Find the private bits of a table from counts of public sets of its rows.
 
@@ -66,6 +75,8 @@ def reconstruction(
         Which rows each query counts.
     secrets : array of bool, (rows,)
         The true bits. The attack is judged by them and does not see them.
+    method : {"least squares", "linear program"}
+        What makes counts near to the answers.
     confidence : float
         The confidence of the interval; it treats rows as independent trials.
 
@@ -79,8 +90,7 @@ def reconstruction(
     InvalidValue
         If shapes do not fit, or answers are not finite numbers.
     """
-    from scipy.optimize import lsq_linear
-
+    _validate.one_of("method", method, METHODS)
     sets, truth = np.asarray(queries), np.asarray(secrets)
     if sets.ndim != 2 or sets.dtype != np.bool_ or not sets.size:
         shown = f"{sets.dtype} of shape {sets.shape}"
@@ -95,8 +105,7 @@ def reconstruction(
     if counts.shape != (len(sets),) or not np.isfinite(counts).all():
         expected = f"a finite number for each of {len(sets)} queries"
         raise InvalidValue("answers", f"shape {counts.shape}", expected)
-    nearest = lsq_linear(sets.astype(np.float64), counts, bounds=(0.0, 1.0)).x
-    guesses = nearest > 0.5
+    guesses = _nearest(sets.astype(np.float64), counts, method) > 0.5
     right = int((guesses == truth).sum())
     share = float(truth.mean())
     return ReconstructionResult(
@@ -105,3 +114,24 @@ def reconstruction(
         len(sets),
         guesses,
     )
+
+
+def _nearest(
+    sets: NDArray[np.float64], counts: NDArray[np.float64], method: str
+) -> NDArray[np.float64]:
+    """Bits between 0 and 1 whose counts are nearest to the answers."""
+    from scipy.optimize import linprog, lsq_linear
+
+    if method == "least squares":
+        return np.asarray(lsq_linear(sets, counts, bounds=(0.0, 1.0)).x)
+    queries, rows = sets.shape
+    # Errors below and above the answers are variables: sets x + below - above = counts.
+    identity = np.eye(queries)
+    found = linprog(
+        np.concatenate([np.zeros(rows), np.ones(2 * queries)]),
+        A_eq=np.hstack([sets, identity, -identity]),
+        b_eq=counts,
+        bounds=[(0.0, 1.0)] * rows + [(0.0, None)] * (2 * queries),
+    )
+    assert found.x is not None  # bits of 0 are always a solution, and errors are bounded below
+    return np.asarray(found.x[:rows])

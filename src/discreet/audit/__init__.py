@@ -19,6 +19,10 @@ Training, from scores that say how much a record seems to have taken part:
   the bounds by themselves are :func:`epsilon_from_rates`, :func:`gaussian_epsilon_from_rates`,
   :func:`one_run_epsilon`, :func:`curve_epsilon`; :class:`Method` has their names.
 
+- By betting, with an e-value that holds at any time: :func:`audit_mechanism_sequentially` draws
+  until the claim is refuted, :class:`TrainingBets` bets on runs one by one; both give a
+  :class:`SequentialAudit`.
+
 :func:`lower_bound` and :func:`upper_bound` are the exact bounds that the rest stands on.
 
 A violated claim is a proof up to the false-alarm rate. An audit that contradicts nothing
@@ -52,6 +56,11 @@ from discreet.audit._one_run import (
 )
 from discreet.audit._outputs import Raised
 from discreet.audit._recheck import audit_faults, require_sound_audits
+from discreet.audit._sequential import (
+    SequentialAudit,
+    TrainingBets,
+    audit_mechanism_sequentially,
+)
 from discreet.audit._verdict import (
     CONSISTENT,
     GAUSSIAN_ONLY,
@@ -71,10 +80,13 @@ __all__ = [
     "Method",
     "NeighbourAudit",
     "Raised",
+    "SequentialAudit",
     "TrainingAudit",
+    "TrainingBets",
     "audit_faults",
     "audit_gaussian",
     "audit_mechanism",
+    "audit_mechanism_sequentially",
     "audit_one_run",
     "audit_one_run_curve",
     "audit_runs",

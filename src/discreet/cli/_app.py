@@ -89,6 +89,7 @@ COMMANDS = {
     "certificate": ("_certificate", "Check a certificate."),
     "recheck": ("_certificate", "Which files of version 0.1 claim too small an epsilon."),
     "attack": ("_attack_language", "What an adversary really gets."),
+    "bench": ("_bench", "Defences against attacks, side by side."),
     "ledger": ("_ledger", "Budgets that survive crashes and races."),
     "local": ("_local_service", "Collect where nobody is trusted: plan, collect, estimate."),
     "federated": ("_federated", "Clients train, a server adds up: run a plan, or simulate one."),

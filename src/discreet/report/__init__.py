@@ -42,6 +42,7 @@ from discreet.report._command_charts import (
     summary_lines,
     write_summary,
 )
+from discreet.report._defence_picture import draw_defences
 from discreet.report._drawing import (
     COLOURS,
     new_figure,
@@ -96,6 +97,7 @@ __all__ = [
     "compare_accountants",
     "deployment_rows",
     "draw_comparison",
+    "draw_defences",
     "draw_deployments",
     "draw_explanation",
     "draw_flow",

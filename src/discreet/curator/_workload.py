@@ -142,6 +142,7 @@ class WorkloadPlan(Plan):
 
     def release(self, found: Found, source: Source) -> Released:
         counts = self.parts(found)
+        database: Sequence[int] = ()
         if self.method == "one_by_one":
             draws = self.noise.draws(len(counts), source)
             noisy: list[Any] = [count + draw for count, draw in zip(counts, draws, strict=True)]

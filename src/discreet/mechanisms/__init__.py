@@ -19,6 +19,7 @@ from discreet.mechanisms._counts import (
     laplace_fraction_error,
     laplace_histogram,
 )
+from discreet.mechanisms._hypotheses import choose_hypothesis, pac_records
 from discreet.mechanisms._intervals import (
     each_of,
     laplace_quantile,
@@ -120,6 +121,7 @@ __all__ = [
     "binary_response",
     "candidate_count",
     "channel_epsilon",
+    "choose_hypothesis",
     "each_of",
     "evaluate_without_privacy",
     "exponential_choice",
@@ -145,6 +147,7 @@ __all__ = [
     "most_votes",
     "multiplicative_weights",
     "multiplicative_weights_loss",
+    "pac_records",
     "permute_and_flip",
     "printed_stable_vector",
     "printed_subsampling",

@@ -1,4 +1,4 @@
-"""Trees and forests (S38): scores, neighbours under recorded answers, costs, words, hostile tables."""
+"""Trees and forests (S38): scores, neighbours, recorded answers, costs, words, hostile tables."""
 
 import itertools
 import math

@@ -1,8 +1,9 @@
 """Learn from a finite class of hypotheses: the exponential mechanism on their errors.
 
 One record changes the number of errors of every hypothesis by at most 1, and under add_remove all
-of them in one direction. So the choice costs epsilon whatever the number of hypotheses, which enters
-the number of records only by its logarithm, as without privacy (Kasiviswanathan et al. 2011).
+of them in one direction. So the choice costs epsilon, however many hypotheses there are; as without
+privacy, only the logarithm of their number decides how many records are needed (Kasiviswanathan
+et al. 2011).
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def shokri(results: dict[str, Any]) -> str:
             share(row["ours"]["precision"]),
             f"{row['training_seconds'] + row['ours']['seconds']:.0f}",
         )
-        for row in rows_of(results, "location", "adult", "mnist", "purchases")
+        for row in rows_of(results, "location", "adult", "mnist", "purchases", "hospital")
     ]
     return table((*head, "seconds"), 6, rows)
 
@@ -61,6 +61,21 @@ def purchases(results: dict[str, Any]) -> str:
     if "purchases" not in results["parts"]:
         return NOTHING
     return "![Precision by the number of classes](images/attacks-purchases.png)"
+
+
+def networks(results: dict[str, Any]) -> str:
+    head = ("shadow models", "precision", "recall", "AUC", "accuracy")
+    rows = [
+        (
+            row["shadows"],
+            share(row["ours"]["precision"]),
+            f"{row['ours']['recall']['share']:.3f}",
+            f"{row['ours']['auc']:.3f}",
+            share(row["ours"]["accuracy"]),
+        )
+        for row in rows_of(results, "networks")
+    ]
+    return table(head, 4, rows)
 
 
 def epochs(results: dict[str, Any]) -> str:
@@ -225,6 +240,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "targets": targets,
     "shokri": shokri,
     "purchases": purchases,
+    "networks": networks,
     "epochs": epochs,
     "lira": pictured("lira", "Curves on logarithmic axes", lira),
     "art": art,

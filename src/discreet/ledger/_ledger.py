@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from discreet import _validate
+from discreet._html import html_table
 from discreet._store import (
     Session,
     SqliteStore,
@@ -290,6 +291,13 @@ class Ledger:
 
     def __repr__(self) -> str:
         return f"<Ledger {self._store.place}>"
+
+    def _repr_html_(self) -> str:
+        views = map(self.show, self.datasets())
+        return html_table(
+            repr(self),
+            [(f"{view.name}, {one.label}", one) for view in views for one in view.budgets],
+        )
 
     # --- datasets and budgets ----------------------------------------------------------
 

@@ -33,6 +33,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from discreet import _validate
+from discreet._html import html_table
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 
 if TYPE_CHECKING:
@@ -140,6 +141,10 @@ class Bounds:
     def __iter__(self) -> Iterator[float]:
         return iter((self.lower, self.upper))
 
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [("at least", self.lower), ("at most", self.upper)]
+        return html_table("certified bracket", rows + ([("note", self.note)] if self.note else []))
+
 
 class _Checked(ABCMeta):
     """Calls ``check()`` after every constructor, so that a loss that exists has a theorem."""
@@ -199,6 +204,10 @@ class Loss(metaclass=_Checked):
     def _set(self, **values: object) -> None:
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _repr_html_(self) -> str:
+        rows = [("of", repr(self)), ("neighbours", self.relation.value)]
+        return html_table("privacy loss", [*rows, ("read it with", ".epsilon(delta=...)")])
 
     # --- combinators -----------------------------------------------------------------
 

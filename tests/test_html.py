@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -75,9 +76,10 @@ def test_findings() -> None:
 
 def test_ledgers_quotes_and_answers(tmp_path: Path) -> None:
     with Ledger.create(tmp_path / "study.ledger") as ledger:
-        ledger.create_dataset("visits", epsilon=2, unit="patient")
+        ledger.create_dataset("visits", epsilon=2, unit="row")
         schema = Schema({"ill": Categorical(["no", "yes"])}, expected_rows=100)
-        with CuratedDataset("visits", schema=schema, source={"ill": ["no", "yes"] * 9}) as data:
+        held = CuratedDataset("visits", schema=schema, source={"ill": ["no", "yes"] * 9})
+        with closing(held) as data:
             desk = Curator(ledger, {"visits": data})
             query = Count(epsilon="1/2")
             quote = desk.quote("visits", query)
@@ -88,4 +90,4 @@ def test_ledgers_quotes_and_answers(tmp_path: Path) -> None:
             assert "charged | now" in shown(answer)
             assert "charged | before" in shown(answer.again())
         assert "25% of epsilon 2, delta 0 used by 1 charges" in shown(ledger)
-        assert "one | patient" in shown(ledger.show("visits"))
+        assert "one | row" in shown(ledger.show("visits"))

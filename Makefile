@@ -26,8 +26,8 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service federated learners learners-defaults \
               local models noise schema-bounds synth training walks
-PAPERS     := attacks audit correlated defences detection dpsgd federated-model local-model \
-              memorisation mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit correlated defences detection dpsgd dpsgd-settings federated-model local-model \
+              memorisation mutants pate pate-labels pate-teachers theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
@@ -55,8 +55,8 @@ help:
 	@echo "                        accounting curator federated learners learners-defaults local"
 	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit defences detection dpsgd federated local memorisation mutants pate"
-	@echo "                        pate-labels theory theory-shokri"
+	@echo "                        attacks audit defences detection dpsgd dpsgd-settings federated local"
+	@echo "                        memorisation mutants pate pate-labels pate-teachers theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attack_shokri import SETTINGS
+
 NOTHING = "*Not recorded yet.*"
 
 
@@ -41,12 +43,13 @@ def table(head: tuple[str, ...], right: int, rows: list[tuple[str, ...]]) -> str
 
 def shokri(results: dict[str, Any]) -> str:
     head = ("setting", "train", "test", "precision, paper", "the paper's attack", "`shokri()`")
+    paper = {one.name: one.paper for one in SETTINGS}
     rows = [
         (
             row["setting"],
-            f"{row['train']:.3f} ({row['paper']['train']:.3f})",
-            f"{row['test']:.3f} ({row['paper']['test']:.3f})",
-            f"{row['paper']['precision']:.3f}",
+            f"{row['train']:.3f} ({paper[row['setting']][0]:.3f})",
+            f"{row['test']:.3f} ({paper[row['setting']][1]:.3f})",
+            f"{paper[row['setting']][2]:.3f}",
             share(row["as_in_the_paper"]["precision"]),
             share(row["ours"]["precision"]),
             f"{row['training_seconds'] + row['ours']['seconds']:.0f}",

@@ -211,6 +211,11 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     return held
 
 
+def recorded(record: dict[str, Any]) -> dict[str, str]:
+    """The titles of the parts that were recorded."""
+    return {name: title for name, title in TITLES.items() if name in record["parts"]}
+
+
 def _cell(row: dict[str, Any]) -> str:
     return f"{row['mean']:.1f} %"
 
@@ -220,7 +225,7 @@ def norms_table(record: dict[str, Any]) -> str:
         "| clip norm | " + " | ".join(f"{norm:g}" for norm in NORMS) + " |",
         "|---|" + "---:|" * len(NORMS),
     ]
-    for name, title in TITLES.items():
+    for name, title in recorded(record).items():
         rows = found(record, name)["rows"]
         for kind, what in (("norms", "step size chosen"), ("fixed", "one step size")):
             lines.append(f"| {title}, {what} | " + " | ".join(map(_cell, rows[kind])) + " |")
@@ -232,7 +237,7 @@ def rates_table(record: dict[str, Any]) -> str:
         "| sampling rate | " + " | ".join(f"1/{round(1 / rate)}" for rate in RATES) + " |",
         "|---|" + "---:|" * len(RATES),
     ]
-    for name, title in TITLES.items():
+    for name, title in recorded(record).items():
         rows = found(record, name)["rows"]
         for kind in ("steps", "epochs"):
             lines.append(f"| {title}, equal {kind} | " + " | ".join(map(_cell, rows[kind])) + " |")
@@ -243,8 +248,8 @@ def rates_table(record: dict[str, Any]) -> str:
 
 def draw(record: dict[str, Any], place: Path) -> None:
     figure = new_figure(10, 6.4)
-    panels = figure.subplots(2, 2)
-    for column, (name, title) in enumerate(TITLES.items()):
+    panels = figure.subplots(2, len(recorded(record)), squeeze=False)
+    for column, (name, title) in enumerate(recorded(record).items()):
         rows = found(record, name)["rows"]
         for axes, key, kinds in (
             (

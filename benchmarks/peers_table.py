@@ -26,8 +26,10 @@ def table(results: Mapping[str, Any]) -> str:
         (
             "a certified bracket of epsilon",
             "dp-accounting (grid of 1e-4)",
-            f"at least {of('accounting', 'least speed-up over dp-accounting', 1)} times as fast, "
-            "no bracket wider",
+            (
+                f"at least {of('accounting', 'least speed-up over dp-accounting', 1)} times as fast, "
+                "no bracket wider"
+            ),
             "[accounting](accounting.md)",
         ),
         (
@@ -39,22 +41,25 @@ def table(results: Mapping[str, Any]) -> str:
         (
             "a private step of a network",
             "plain SGD",
-            f"{training.SUITE.numbers['call'](results['training'])} times as long in one call; "
-            "Opacus beside it on the page",
+            (
+                f"{training.SUITE.numbers['call'](results['training'])} times as long in one call; "
+                "Opacus beside it on the page"
+            ),
             "[training](training.md#layers-and-speed)",
         ),
         (
             "learners for tables",
             "diffprivlib",
-            f"{learners.met(judged)} targets are met: at least as "
-            "accurate at every epsilon",
+            (f"{learners.met(judged)} targets are met: at least as accurate at every epsilon"),
             "[learners](learners.md#figures)",
         ),
         (
             "Shokri's attack",
             "ART",
-            f"accuracy {of('attacks', 'accuracy ahead of the best', 2)} higher, at least "
-            f"{of('attacks', 'speed over ART' + chr(39) + 's fastest', 1)} times as fast",
+            (
+                f"accuracy {of('attacks', 'accuracy ahead of the best', 2)} higher, at least "
+                f"{of('attacks', 'speed over ART' + chr(39) + 's fastest', 1)} times as fast"
+            ),
             "[attacks](attack-results.md#the-same-attack-by-art)",
         ),
     ]

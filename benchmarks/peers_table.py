@@ -27,8 +27,8 @@ def table(results: Mapping[str, Any]) -> str:
             "a certified bracket of epsilon",
             "dp-accounting (grid of 1e-4)",
             (
-                f"at least {of('accounting', 'least speed-up over dp-accounting', 1)} times as fast, "
-                "no bracket wider"
+                f"at least {of('accounting', 'least speed-up over dp-accounting', 1)} times as "
+                "fast, no bracket wider"
             ),
             "[accounting](accounting.md)",
         ),

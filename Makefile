@@ -34,7 +34,7 @@ MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
-        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures docs clean \
+        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures notebooks docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
@@ -61,6 +61,7 @@ help:
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
 	@echo "make figures            write the tables, pictures and numbers of README and docs"
+	@echo "make notebooks          run the notebooks of examples/, write their outputs and pages"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
 
@@ -197,6 +198,10 @@ $(RECORDS): $(VENV)/installed-judges
 
 figures: $(VENV)/installed-test
 	$(BIN)/python benchmarks figures
+
+# Runs the notebooks of examples/, keeps what they show and renders them into the docs.
+notebooks: $(VENV)/installed-test
+	$(BIN)/python benchmarks/notebooks.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

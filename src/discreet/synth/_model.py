@@ -120,6 +120,8 @@ class SyntheticModel(Released):
         _validate.integer("n", rows, at_least=0, at_most=_MOST_ROWS)
         bits = random_source(insecure_seed=seed)
         cells, rules = self.plan.cells, self.plan.constraints
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidValue("given", given, "names of columns with their values")
         asked = {
             self._position(name): self._asked(name, one) for name, one in (given or {}).items()
         }

@@ -252,7 +252,8 @@ class Images:
         names = tuple(one.item() if isinstance(one, np.generic) else one for one in classes)
         if not names or len(set(names)) < len(names) or not _are_labels(names):
             raise InvalidValue("classes", list(names), "different texts or whole numbers")
-        if not isinstance(shape, list | tuple) or len(shape) != 2:
+        given: Any = shape
+        if not isinstance(given, list | tuple) or len(given) != 2:
             raise InvalidValue("shape", shape, "the height and the width of a picture")
         height, width = (_validate.integer("shape", one, at_least=2) for one in shape)
         if max(height, width) > _LARGEST:

@@ -397,8 +397,9 @@ class LinkedModel(Released):
         }
         first = SyntheticModel._restore(head["persons"], held)
         persons, visits = (Schema.from_toml(one) for one in head["schemas"])
+        how: Any = first.plan.method
         plan = LinkedPlan(
-            LinkedTables(first.plan.method, head["groups"], head["strength"]),
+            LinkedTables(how, head["groups"], head["strength"]),
             persons,
             visits,
             float(head["epsilon"]),

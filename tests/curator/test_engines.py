@@ -638,6 +638,25 @@ def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> 
     found.close()
 
 
+@pytest.mark.parametrize("others", [(), ("x",), ("__HIVE_DEFAULT_PARTITION__",), ("2020-01-01",)])
+@pytest.mark.parametrize("address", [False, True])
+def test_a_record_in_a_partition_of_its_own_changes_no_other(
+    others: tuple[str, ...], address: bool, tmp_path: Path
+) -> None:
+    """Names of directories are text. As numbers, which one record could end, 01 would be 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for ward in ("01", "02", *others):
+        (tmp_path / f"ward={ward}").mkdir()
+        rows = pa.table({"age": [30]})
+        pq.write_table(rows, tmp_path / f"ward={ward}" / "rows.parquet")
+    schema = Schema({"age": PEOPLE.columns["age"], "ward": Categorical(["01", "02"])})
+    source = f"file://{tmp_path}/*/*.parquet" if address else tmp_path
+    found = kept_rows(CuratedDataset("p", schema=schema, source=source))
+    assert sorted(row[1] for row in found) == [0, 1, *[2 for _ in others]]
+
+
 def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
     """As pyarrow writes them; what else lies in it is refused or, by its name, left out."""
     import pyarrow as pa
@@ -660,6 +679,10 @@ def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
     assert len(kept_rows(found)) == 4
     (tmp_path / "parts" / "city=Oslo" / "part-1.csv").touch()
     with pytest.raises(InvalidValue, match=r"Parquet files only, and not 'part-1\.csv'"):
+        CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
+    (tmp_path / "parts" / "city=Oslo" / "part-1.csv").unlink()
+    (tmp_path / "parts" / "city=Hamar").symlink_to(tmp_path / "parts" / "city=3")
+    with pytest.raises(InvalidValue, match="directories, and not the link 'city=Hamar'"):
         CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidValue, match="a directory with Parquet files"):

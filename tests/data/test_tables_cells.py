@@ -214,6 +214,22 @@ class Hostile(int):
     __hash__ = int.__hash__
 
 
+@pytest.mark.parametrize("odd", ["x", 1.5, True, None, 1 + 2j, dt.datetime(9999, 1, 1)])
+def test_an_odd_cell_in_a_column_of_times_changes_no_other(odd):
+    """Pandas makes a column of objects of it; before, their times were no days any more."""
+    times = [dt.datetime(2020, 1, 1, 23, 59), dt.datetime(2020, 1, 2)]
+    schema = Schema(
+        {"label": Categorical(["2020-01-01", "2020-01-02"]), "day": COLUMNS["born"]},
+    )
+    read = [
+        read_table(pd.DataFrame({"label": cells, "day": cells}), schema).columns
+        for cells in (times, [*times, odd])
+    ]
+    for name in schema.columns:
+        np.testing.assert_array_equal(read[1][name][:2], read[0][name])
+    assert read[1]["label"][:2].tolist() == [0, 1]
+
+
 def test_an_object_that_raises_is_missing():
     assert _cells.text_of(Hostile(3)) == b""
     assert np.isnan(_cells.read_number(Hostile(3)))

@@ -121,14 +121,17 @@ def text_of(cell: object) -> bytes:
     """Return the text by which an object is compared with categories; empty is missing.
 
     Whole numbers are written without a fraction, so that a column of numbers with gaps, which
-    many tools turn into floats, still says ``3`` and not ``3.0``. What is neither text, number,
-    truth value, date nor UUID is missing.
+    many tools turn into floats, still says ``3`` and not ``3.0``. A time is written as its day,
+    because one other cell makes pandas turn a column of times into one of objects. What is neither
+    text, number, truth value, date nor UUID is missing.
 
     >>> text_of(" Male "), text_of(3.0), text_of(2.5), text_of(True), text_of(None)
     (b'Male', b'3', b'2.5', b'True', b'')
     """
     try:
         cell = _plain(cell)
+        if isinstance(cell, dt.datetime):
+            cell = cell.date()
         if isinstance(cell, bytes):
             return cell.strip(BLANKS)
         if not isinstance(cell, numbers.Real | Decimal | dt.date | UUID) or cell != cell:

@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -626,6 +627,25 @@ def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
             assert len(read_table(source, NUMBERED)) == 9, name
     assert len(kept["list"]) == 9
     assert all(rows == kept["list"] for rows in kept.values()), kept
+
+
+def test_long_numbers_name_persons_by_all_their_digits(tmp_path: Path) -> None:
+    """Decimals of Parquet and databases, which as doubles would be one person."""
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [Decimal(12345678901234567890 + at) for at in range(3)]
+    rows = pa.table({"age": [1, 2, 3], "who": pa.array(names, pa.decimal128(38, 0))})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with duckdb.connect(tmp_path / "rows.duckdb") as connection:
+        connection.execute("CREATE TABLE rows AS SELECT age, CAST(who AS HUGEINT) AS who FROM rows")
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=1)
+    for source, table in ((rows, None), ("rows.parquet", None), ("rows.duckdb", "rows")):
+        place = tmp_path / source if isinstance(source, str) else source
+        opened = open_table(place, schema, table=table)
+        assert opened.aggregate(Aggregation(cap=1)) == {(): (3,)}
+        opened.close()
 
 
 @pytest.mark.slow

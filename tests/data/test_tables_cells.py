@@ -220,7 +220,7 @@ class Hostile(int):
         (Decimal("3.0"), b"3"),
         (Decimal("2.50"), b"2.5"),
         (Decimal("1E+2"), b"100"),
-        (Decimal("12345678901234567891"), b"12345678901234567891"),
+        (Decimal(12345678901234567891), b"12345678901234567891"),
         (Decimal("123456789012345678.91"), b"12345678901234567891/100"),
         (Decimal("1e-999999"), b""),
         (Decimal("NaN"), b""),
@@ -232,10 +232,10 @@ def test_decimals_and_fractions_keep_their_digits(cell, text):
     assert _cells.text_of(cell) == text
 
 
-@pytest.mark.parametrize("odd", ["x", 1.5, True, None, 1 + 2j, dt.datetime(9999, 1, 1)])
+@pytest.mark.parametrize("odd", ["x", 1.5, True, None, 1 + 2j, np.datetime64("9999-01-01")])
 def test_an_odd_cell_in_a_column_of_times_changes_no_other(odd):
     """Pandas makes a column of objects of it; before, their times were no days any more."""
-    times = [dt.datetime(2020, 1, 1, 23, 59), dt.datetime(2020, 1, 2)]
+    times = [pd.Timestamp("2020-01-01 23:59"), pd.Timestamp("2020-01-02")]
     schema = Schema(
         {"label": Categorical(["2020-01-01", "2020-01-02"]), "day": COLUMNS["born"]},
     )

@@ -641,9 +641,9 @@ def test_long_numbers_name_persons_by_all_their_digits(tmp_path: Path) -> None:
     with duckdb.connect(tmp_path / "rows.duckdb") as connection:
         connection.execute("CREATE TABLE rows AS SELECT age, CAST(who AS HUGEINT) AS who FROM rows")
     schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=1)
-    for source, table in ((rows, None), ("rows.parquet", None), ("rows.duckdb", "rows")):
+    for source, name in ((rows, None), ("rows.parquet", None), ("rows.duckdb", "rows")):
         place = tmp_path / source if isinstance(source, str) else source
-        opened = open_table(place, schema, table=table)
+        opened = open_table(place, schema, table=name)
         assert opened.aggregate(Aggregation(cap=1)) == {(): (3,)}
         opened.close()
 

@@ -24,6 +24,7 @@ def watched(place: Path, synchronous: str) -> list[tuple[str, str, int]]:
         text=True,
         check=True,
         timeout=120,
+        cwd=place.parent,
     )
     return [tuple(event) for event in json.loads(done.stdout)]
 
@@ -52,6 +53,7 @@ def test_the_log_is_flushed_before_pages_are_copied_and_they_before_it_begins_ag
 ) -> None:
     found, copied, begun = faults(watched(tmp_path / "book", "NORMAL"))
     assert found == []
+    assert [one.name for one in tmp_path.iterdir()] == ["book"]
     assert copied > 20
     assert begun > 5
 

@@ -15,7 +15,8 @@ from discreet._store import _sqlite
 from discreet.ledger import Ledger
 from discreet.privacy import PureDP
 
-OPEN = CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_int, POINTER(c_int))
+# SQLite keeps the pointer to the name: it is handed on, and not a copy of the text.
+OPEN = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_int, POINTER(c_int))
 WRITE = CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, c_int64)
 SYNC = CFUNCTYPE(c_int, c_void_p, c_int)
 METHODS = 18  # pointers in the table of a file, after its version
@@ -54,11 +55,11 @@ class Watch:
         # The callback replaces the pointer in place: the first one has to be read out before.
         original = OPEN(cast(layer.open, c_void_p).value)
 
-        def opened(of: int, name: bytes, file: int, flags: int, out: object) -> int:
+        def opened(of: int, name: int | None, file: int, flags: int, out: object) -> int:
             code = original(of, name, file, flags, out)
             table = cast(file, POINTER(POINTER(Methods)))
             if code == 0 and table[0]:
-                self._names[file] = (name or b"").decode()
+                self._names[file] = ctypes.string_at(name).decode() if name else ""
                 table[0] = self._watched(table[0].contents)
             return code
 

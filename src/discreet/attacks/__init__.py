@@ -59,6 +59,7 @@ from discreet.attacks._contract import (
     applicable,
     attack,
     read_inputs,
+    read_numbers,
     run_attack,
 )
 from discreet.attacks._inversion import InversionResult, RecognitionResult, invert, recognition
@@ -246,6 +247,7 @@ __all__ = [
     "read_coded",
     "read_inputs",
     "read_model",
+    "read_numbers",
     "read_records",
     "recognition",
     "reconstruction",

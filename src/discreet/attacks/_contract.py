@@ -369,7 +369,26 @@ def _read_shape(name: str, text: str) -> tuple[int, ...]:
         raise InvalidValue(name, text, "whole numbers between commas, as in 28,28") from None
 
 
-def _read_numbers(name: str, text: str) -> NDArray[Any]:
+def read_numbers(name: str, text: str) -> NDArray[Any]:
+    """Read a .npy or .csv file of numbers.
+
+    Parameters
+    ----------
+    name
+        What the file is, for errors.
+    text
+        Its path.
+
+    Returns
+    -------
+    array
+        Of one dimension, or two.
+
+    Raises
+    ------
+    InvalidValue
+        If it cannot be read.
+    """
     try:
         if Path(text).suffix == ".npy":
             found: NDArray[Any] = np.load(text, allow_pickle=False)
@@ -385,14 +404,14 @@ def _read_numbers(name: str, text: str) -> NDArray[Any]:
 
 
 def _read_truths(name: str, text: str) -> NDArray[np.bool_]:
-    found = _read_numbers(name, text)
+    found = read_numbers(name, text)
     if not np.isin(found, (0, 1)).all():
         raise InvalidValue(name, text, "a file of zeros and ones")
     return found.astype(np.bool_)
 
 
 def _read_classes(name: str, text: str) -> NDArray[np.int64]:
-    found = _read_numbers(name, text)
+    found = read_numbers(name, text)
     if not np.array_equal(found, np.rint(found)):
         raise InvalidValue(name, text, "a file of whole numbers")
     return found.astype(np.int64)
@@ -401,7 +420,7 @@ def _read_classes(name: str, text: str) -> NDArray[np.int64]:
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(("released", "register"), lambda _, text: text),
     **dict.fromkeys(("quasi_identifiers", "on"), _read_names),
-    **dict.fromkeys(("answers", "records"), _read_numbers),
+    **dict.fromkeys(("answers", "records"), read_numbers),
     **dict.fromkeys(("queries", "secrets", "holds"), _read_truths),
     **dict.fromkeys(("labels", "cells"), _read_classes),
     "shape": _read_shape,

@@ -8,6 +8,7 @@ make anybody a member.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from discreet.attacks._observation import Observation
 from discreet.attacks._shadow_scores import ShadowScores
 from discreet.attacks._yeom import yeom
 from discreet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 TOGETHER = ("mean", "sum")
 
@@ -70,9 +74,10 @@ def person_membership(
         raise InvalidValue("persons", f"{split} on both sides", "persons used whole or not at all")
     single = yeom(observation) if shadows is None else lira(observation, shadows)
     how = together or ("mean" if shadows is None else "sum")
-    scores = np.bincount(owner, weights=np.maximum(single.scores, -1e6))
+    clipped = np.maximum(single.scores, -1e6)
+    scores = np.asarray(np.bincount(owner, weights=clipped), dtype=np.float64)
     if how == "mean":
-        scores = scores / records
+        scores /= records
     about = {"records_of": single.attack, "together": how, "unit": "person"}
     nothing = np.zeros(len(records), dtype=np.int64)
     return MembershipResult(

@@ -170,9 +170,13 @@ class SyntheticTraining:
         """What is proved about every model, for one record."""
         return self._synthesizer.planned_loss()
 
+    @property
+    def _questions(self) -> list[str]:
+        return [f"question {place}" for place in range(len(self.categories))]
+
     @cached_property
     def _synthesizer(self) -> Synthesizer:
-        sizes = {f"question {place}": size for place, size in enumerate(self.categories)}
+        sizes = dict(zip(self._questions, self.categories, strict=True))
         sizes["label"] = self.network.classes
         columns = {
             name: Categorical([str(code) for code in range(size)], other="0")
@@ -189,9 +193,7 @@ class SyntheticTraining:
             raise InvalidValue("records", f"shape {records.shape}", expected)
         table = {
             name: records[:, start:end].argmax(axis=1).astype(str)
-            for name, start, end in zip(
-                list(self._synthesizer.schema.columns), ends[:-1], ends[1:], strict=False
-            )
+            for name, start, end in zip(self._questions, ends[:-1], ends[1:], strict=True)
         }
         drawn = self._synthesizer.fit({**table, "label": labels.astype(str)}).sample()
         codes = [

@@ -8,7 +8,6 @@ make anybody a member.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +19,6 @@ from discreet.attacks._observation import Observation
 from discreet.attacks._shadow_scores import ShadowScores
 from discreet.attacks._yeom import yeom
 from discreet.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TOGETHER = ("mean", "sum")
 

@@ -177,6 +177,8 @@ def measure() -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
+    if not rows:
+        return "Not measured yet."
     lines = [
         "| attack | target | records | AUC | found at 1 % | p-value |",
         "|---|---|---:|---|---|---:|",

@@ -3,8 +3,8 @@
 ``digits``: 3,000 clients of 20 pictures each, labels by Dirichlet 0.3, epsilon 2 for a client, a
 linear model on scattering features. ``silos``: Adult in eight silos of unequal size, record-level
 epsilon 1 in each, beside one table at epsilon 1. ``leakage``: pictures from gradients, and what is
-left of them under noise, beside the prior-informed attack and its bound. ``attacks``: every attack on
-updates, without a defence, at epsilon 2 and on nothing. ``poisoning``: what clipping, noise and
+left of them under noise, beside the prior-informed attack and its bound. ``attacks``: every attack
+on updates, without a defence, at epsilon 2 and on nothing. ``poisoning``: what clipping, noise and
 robust aggregation leave of hostile clients; robust rules are here only: they have no certificate.
 """
 

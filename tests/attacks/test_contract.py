@@ -107,10 +107,10 @@ def test_membership_is_measured_at_the_least_rate_that_records_support() -> None
     codes = np.zeros(200, dtype=np.int64)
     result = MembershipResult("made up", scores, members, codes, np.arange(200))
     found = result.finding
-    assert (found.baseline, found.trials) == (0.01, 100)
+    assert (found.baseline, found.trials) == (result.roc.at(0.01).fpr.high, 100)
     assert (found.value, found.low) == (0.5, result.tpr_at(0.01).low)
     few = MembershipResult("few", scores[98:102], members[98:102], codes[:4], np.arange(4))
-    assert (few.finding.baseline, few.finding.trials) == (0.5, 2)
+    assert (few.finding.baseline, few.finding.trials) == (few.roc.at(0.5).fpr.high, 2)
 
 
 def test_tables_are_counted_and_linked_tables_are_judged() -> None:

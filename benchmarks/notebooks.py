@@ -2,6 +2,7 @@
 
 python benchmarks/notebooks.py            run all of them, write outputs and pages
 python benchmarks/notebooks.py --check    list pages that are not those of their notebooks
+python benchmarks/notebooks.py --render   write the pages without running anything
 
 A notebook is run cell by cell in one namespace, without Jupyter: what its cells print and the value
 of their last line are its outputs, as in Jupyter. So nothing but Discreet is needed to run them.
@@ -89,8 +90,8 @@ def render(notebook: Path) -> str:
             else:
                 parts.append("```text\n" + "".join(output["data"]["text/plain"]) + "\n```")
     parts.append(
-        f"*From `examples/notebooks/{notebook.name}`, run by `make notebooks`; noise comes from the "
-        "operating system, so your numbers differ.*"
+        f"*From `examples/notebooks/{notebook.name}`, run by `make notebooks`; noise comes from "
+        "the operating system, so your numbers differ.*"
     )
     return "\n\n".join(parts) + "\n"
 
@@ -107,12 +108,15 @@ def stale_pages() -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--check", action="store_true", help="only list stale pages")
-    if parser.parse_args().check:
+    parser.add_argument("--render", action="store_true", help="write pages, run nothing")
+    options = parser.parse_args()
+    if options.check:
         stale = stale_pages()
         print("\n".join(stale) or "the pages show their notebooks")
         return 1 if stale else 0
     for notebook in notebooks():
-        write(run(notebook), notebook)
+        if not options.render:
+            write(run(notebook), notebook)
         page_of(notebook).write_text(render(notebook), encoding="utf-8")
         print(notebook.name, flush=True)
     return 0

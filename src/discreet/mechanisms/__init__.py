@@ -19,7 +19,6 @@ from discreet.mechanisms._counts import (
     laplace_fraction_error,
     laplace_histogram,
 )
-from discreet.mechanisms._hypotheses import choose_hypothesis, pac_records
 from discreet.mechanisms._intervals import (
     each_of,
     laplace_quantile,
@@ -121,7 +120,6 @@ __all__ = [
     "binary_response",
     "candidate_count",
     "channel_epsilon",
-    "choose_hypothesis",
     "each_of",
     "evaluate_without_privacy",
     "exponential_choice",
@@ -147,7 +145,6 @@ __all__ = [
     "most_votes",
     "multiplicative_weights",
     "multiplicative_weights_loss",
-    "pac_records",
     "permute_and_flip",
     "printed_stable_vector",
     "printed_subsampling",

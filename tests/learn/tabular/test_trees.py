@@ -1,4 +1,4 @@
-"""Trees and forests (S38): scores, neighbours, recorded answers, costs, words, hostile tables."""
+"""S38: trees and forests: scores, neighbours under recorded answers, costs, odd tables."""
 
 import itertools
 import math

@@ -119,7 +119,9 @@ test-slow: $(VENV)/installed-test $(VENV)/installed-models
 
 # Packages of models that nobody here wrote, laid over the environment: some pin what others need
 # otherwise, and torchvision has no build beside a torch for CPUs (tests/zoo/models.py).
-ZOO := accelerate==1.15.0 opacus==1.6.0 opt-einsum==3.4.0 peft==0.21.2 timm==1.0.31 torchvision==0.28.0
+ZOO := accelerate==1.15.0 opacus==1.6.0 opt-einsum==3.4.0 peft==0.21.2 timm==1.0.31 torchvision==0.28.0 \
+       lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 pytorch-lightning==2.6.6 \
+       trl==1.16.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 psutil==7.2.2 xxhash==4.1.0
 build/zoo: Makefile | $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,install: $(ZOO))
 	@rm -rf $@

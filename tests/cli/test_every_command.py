@@ -279,6 +279,8 @@ TRAINED = [
 ]
 # They need a service, a minute, or a file of version 0.1: each has its own test with --json.
 ELSEWHERE = {
+    ("attack", "canaries"): "tests/cli/test_attack_language.py",
+    ("attack", "language"): "tests/cli/test_attack_language.py",
     ("demo",): "tests/cli/test_demo.py",
     ("shapes",): "tests/cli/test_train.py",
     ("serve",): "tests/curator/service/test_commands.py",
@@ -426,7 +428,7 @@ def test_a_planted_wrong_name_would_be_seen(run: Run, monkeypatch: pytest.Monkey
     assert not run("explain", "--epsilon", "x").stderr.startswith("--epsilon = x")
 
 
-LATER = ("_bench", "_federated", "_local", "_synthesize", "_tables")
+LATER = ("_attack_language", "_bench", "_federated", "_local", "_synthesize", "_tables")
 
 
 def test_the_command_line_stays_small() -> None:

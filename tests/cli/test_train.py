@@ -371,7 +371,7 @@ def test_records_are_repaired_not_reported(run, place, rows):
         (["--epsilon", "two"], "--epsilon = two: expected"),
         (["--epsilon", "1", "--delta", "0"], "--delta = 0: expected"),
         (["--epsilon", "1", "--target", "weight"], "--target = weight: expected a column"),
-        (["--epsilon", "1", "--learner", "forest"], "--learner = forest: expected one of"),
+        (["--epsilon", "1", "--learner", "jungle"], "--learner = jungle: expected one of"),
         (["--epsilon", "1", "--learner", "linear"], "--learner = linear: expected a learner for"),
         (["--epsilon", "1", "--rows", "0"], "--rows = 0: expected"),
         (["--epsilon", "1", "--learn-schema", "0.5"], "--learn-schema = 0.5: expected none"),
@@ -567,7 +567,7 @@ def test_readable_models_are_shown_and_drawn(place, run, learner):
     found = json.loads(run("shapes", "model", "--json").stdout)
     assert set(found["shapes"] if learner == "additive" else {"age", "ward"}) == {"age", "ward"}
     if learner != "additive":
-        assert len(found["trees"]) == (1 if learner == "tree" else 10)
+        assert len(found["trees"]) == (1 if learner == "tree" else 4)
         assert {node[3] for node in found["trees"][0]} == {"well", "ill"}
 
 

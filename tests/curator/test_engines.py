@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -628,6 +629,25 @@ def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
     assert all(rows == kept["list"] for rows in kept.values()), kept
 
 
+def test_long_numbers_name_persons_by_all_their_digits(tmp_path: Path) -> None:
+    """Decimals of Parquet and databases, which as doubles would be one person."""
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [Decimal(12345678901234567890 + at) for at in range(3)]
+    rows = pa.table({"age": [1, 2, 3], "who": pa.array(names, pa.decimal128(38, 0))})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with duckdb.connect(tmp_path / "rows.duckdb") as connection:
+        connection.execute("CREATE TABLE rows AS SELECT age, CAST(who AS HUGEINT) AS who FROM rows")
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=1)
+    for source, name in ((rows, None), ("rows.parquet", None), ("rows.duckdb", "rows")):
+        place = tmp_path / source if isinstance(source, str) else source
+        opened = open_table(place, schema, table=name)
+        assert opened.aggregate(Aggregation(cap=1)) == {(): (3,)}
+        opened.close()
+
+
 @pytest.mark.slow
 def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> None:
     source = str(numbered_sources(tmp_path)["parquet"])
@@ -636,6 +656,25 @@ def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> 
     assert len(kept_rows(found)) == 9
     assert kept_rows(found) == kept_rows(here)
     found.close()
+
+
+@pytest.mark.parametrize("others", [(), ("x",), ("__HIVE_DEFAULT_PARTITION__",), ("2020-01-01",)])
+@pytest.mark.parametrize("address", [False, True])
+def test_a_record_in_a_partition_of_its_own_changes_no_other(
+    others: tuple[str, ...], address: bool, tmp_path: Path
+) -> None:
+    """Names of directories are text. As numbers, which one record could end, 01 would be 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for ward in ("01", "02", *others):
+        (tmp_path / f"ward={ward}").mkdir()
+        rows = pa.table({"age": [30]})
+        pq.write_table(rows, tmp_path / f"ward={ward}" / "rows.parquet")
+    schema = Schema({"age": PEOPLE.columns["age"], "ward": Categorical(["01", "02"])})
+    source = f"file://{tmp_path}/*/*.parquet" if address else tmp_path
+    found = kept_rows(CuratedDataset("p", schema=schema, source=source))
+    assert sorted(row[1] for row in found) == [0, 1, *[2 for _ in others]]
 
 
 def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
@@ -660,6 +699,10 @@ def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
     assert len(kept_rows(found)) == 4
     (tmp_path / "parts" / "city=Oslo" / "part-1.csv").touch()
     with pytest.raises(InvalidValue, match=r"Parquet files only, and not 'part-1\.csv'"):
+        CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
+    (tmp_path / "parts" / "city=Oslo" / "part-1.csv").unlink()
+    (tmp_path / "parts" / "city=Hamar").symlink_to(tmp_path / "parts" / "city=3")
+    with pytest.raises(InvalidValue, match="directories, and not the link 'city=Hamar'"):
         CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidValue, match="a directory with Parquet files"):

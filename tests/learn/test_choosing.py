@@ -92,6 +92,6 @@ def test_comparisons_of_regressions_and_persons():
     table = read_table(data, persons, insecure_seed=1)
     assert isinstance(plan.run(table, insecure_seed=2).value, PrivateLogisticRegression)
     with pytest.raises(InvalidValue, match="learner"):
-        make_learner("forest", schema())
+        make_learner("jungle", schema())
     with pytest.raises(InvalidValue, match="classification"):
         make_learner("linear", schema())

@@ -78,6 +78,7 @@ COMMANDS = {
     "compare": ("_accounting", "Every accountant over the steps of a run."),
     "explain": ("_accounting", "What a guarantee means for one person."),
     "release": ("_release", "One private answer, its loss and its error bars."),
+    "audit": ("_audit", "Try to refute what is claimed about a training run."),
     "audit-mechanism": ("_audit", "Try to refute a mechanism."),
     "train": ("_train", "A private model from a file, with its certificate."),
     "pate": ("_train", "A student of private teachers, with its certificate."),

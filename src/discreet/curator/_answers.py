@@ -163,7 +163,7 @@ def _read_answer(session: Session, dataset: str, name: str) -> Answer | None:
     try:
         if _digest(text) == digest:
             return Answer.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError):  # a text that nobody here wrote
+    except (ValueError, KeyError, TypeError):  # a text from elsewhere
         pass
     raise LedgerCorrupt(
         f"a stored answer about {dataset!r} is damaged and is not given; restore a backup"

@@ -237,7 +237,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If the place is not marked as a backup and nothing is told of a dataset, or if the
+            If the place is not marked as a backup and nothing is stated for a dataset, or if the
             receipts do not fit; nothing was changed.
 
         """

@@ -33,6 +33,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 
 if TYPE_CHECKING:
@@ -787,9 +788,6 @@ def check_loss(argument: str, value: object) -> Loss:
     return value
 
 
-# --- exact numbers -------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1024)
 def largest_loss(loss: Loss) -> float:
     """Return the smallest known epsilon at delta 0; infinite where the loss is unbounded.
@@ -800,18 +798,3 @@ def largest_loss(loss: Loss) -> float:
     """
     claim = loss.claim()
     return math.inf if claim is None or claim[1] > 0 else round_up(claim[0])
-
-
-def round_up(value: Fraction) -> float:
-    """Return the smallest float that is not below an exact number; infinity if there is none."""
-    try:
-        near = float(value)
-    except OverflowError:
-        return math.inf
-    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
-
-
-@lru_cache(maxsize=1024)
-def as_written(value: float) -> Fraction:
-    """Return the decimal that a float prints as, exactly."""
-    return Fraction(repr(value))

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
-import accelerate
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -35,6 +35,8 @@ from discreet.learn import dpsgd
 from discreet.ledger import Charge
 
 __all__ = ["PrivateAccelerator"]
+
+accelerate: Any = import_module("accelerate")  # no types: it may not be there to read them
 
 _WANTED: dict[str, tuple[Any, str]] = {
     "gradient_accumulation_steps": (

@@ -23,6 +23,7 @@ import copy
 import json
 import math
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from types import MethodType
@@ -30,7 +31,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-import transformers
 from torch import Tensor, nn
 
 from discreet._files import write_file
@@ -42,6 +42,7 @@ from discreet.ledger import Charge
 
 __all__ = ["PrivateTrainer", "losses", "private"]
 
+transformers: Any = import_module("transformers")  # no types: it may not be there to read them
 _ANSWERS = ("labels", "start_positions", "end_positions")
 _OF_ROWS = {"ForSequenceClassification", "ForImageClassification", "ForAudioClassification"}
 _OF_ROWS |= {"ForVideoClassification", "ForMultipleChoice"}

@@ -19,11 +19,10 @@ many steps that happened.
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import MethodType
 from typing import Any
 
-import lightning
-from lightning.pytorch.plugins import Precision
 from torch import Tensor
 
 from discreet.certificate import Certificate
@@ -33,6 +32,8 @@ from discreet.learn import dpsgd
 from discreet.ledger import Charge
 
 __all__ = ["PrivateTraining"]
+
+lightning: Any = import_module("lightning")  # no types: it may not be there to read them
 
 _WANTED: dict[str, tuple[Any, str]] = {
     "accumulate_grad_batches": (
@@ -44,7 +45,7 @@ _WANTED: dict[str, tuple[Any, str]] = {
 }
 
 
-class PrivateTraining(Precision):  # type: ignore[misc]
+class PrivateTraining(lightning.pytorch.plugins.Precision):  # type: ignore[misc]
     """A plan as a plugin of ``lightning.Trainer``; in single precision.
 
     ``settings`` are further ones of :func:`~discreet.learn.dpsgd.make_private`, such as

@@ -17,10 +17,10 @@ the certificate names the tensors before it.
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from peft import PeftModel
 from torch import nn
 
 from discreet._files import write_file
@@ -30,13 +30,15 @@ from discreet.learn import dpsgd
 
 __all__ = ["load", "save"]
 
+_PeftModel: Any = import_module("peft").PeftModel  # no types: it may not be there to read them
+
 
 def save(directory: str | Path, model: Any, certificate: Certificate) -> None:
     """Write the adapter as ``peft`` does, and the certificate beside it.
 
     A model that was changed after its certificate was written is refused.
     """
-    if not isinstance(model, PeftModel):
+    if not isinstance(model, _PeftModel):
         raise InvalidValue("model", type(model).__name__, "a model that get_peft_model gave")
     dpsgd.check_certificate(certificate, model)
     model.save_pretrained(str(directory))
@@ -51,6 +53,6 @@ def load(directory: str | Path, base: nn.Module) -> tuple[Any, Certificate]:
     included.
     """
     certificate = read_certificate(directory)
-    model = PeftModel.from_pretrained(base, str(directory))
+    model = _PeftModel.from_pretrained(base, str(directory))
     dpsgd.check_certificate(certificate, model)
     return model, certificate

@@ -479,7 +479,7 @@ def schema_from_toml(text: str) -> Schema:
     if "columns" not in content:
         raise SchemaError("the key columns is missing: a schema declares at least one column")
     columns = _table("columns", content["columns"])
-    declared = {name: _column(_path("columns", name), item) for name, item in columns.items()}
+    declared = {name: column_from(_path("columns", name), item) for name, item in columns.items()}
     form = _build_named("csv", lambda: CsvFormat(**written))
 
     def build() -> Schema:
@@ -511,7 +511,8 @@ def write_toml(content: Mapping[str, Any]) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _column(path: str, content: object) -> Column:
+def column_from(path: str, content: object) -> Column:
+    """Return the column that plain values declare, in the shape of a schema file."""
     declared = _table(path, content)
     kind = declared.get("type")
     if not isinstance(kind, str) or kind not in _COLUMN_KEYS:

@@ -135,16 +135,15 @@ class Rows:
 
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
-        features, answers, persons = _gather(list(self._opened.read(self._source)))
-        owned = None
-        if persons is not None:
-            owned = owned_rows(persons, rows=persons.size, cap=self._declared.rows_per_person)
-            features, answers = features[owned.rows], answers[owned.rows]
-        return Batch(features, _targets(answers, self._declared), owned)
+        return held_batch(self._declared, *self.cells())
+
+    def cells(self) -> Cells:
+        """Return features, answers and persons of all rows, before the answers are read."""
+        return _gather(list(self._opened.read(self._source)))
 
     def of_everybody(self) -> tuple[Batch, NDArray[Any] | None]:
         """Return all rows, and whose each one is, for learners that need no cap."""
-        features, answers, persons = _gather(list(self._opened.read(self._source)))
+        features, answers, persons = self.cells()
         return Batch(features, _targets(answers, self._declared)), persons
 
 
@@ -238,6 +237,20 @@ def targets_to_judge(declared: Declared, X: Any, y: Any) -> NDArray[Any]:
     data = training_table(rows, X, y, None)
     parts = [data] if isinstance(data, Table) else list(table_batches(data, rows))
     return np.concatenate([_answers(part) for part in parts]) if parts else np.empty(0)
+
+
+def held_batch(
+    declared: Declared,
+    features: NDArray[Any],
+    answers: NDArray[Any],
+    persons: NDArray[Any] | None,
+) -> Batch:
+    """Return rows that were read as a batch; with persons the first ``rows_per_person`` of each."""
+    owned = None
+    if persons is not None:
+        owned = owned_rows(persons, rows=persons.size, cap=declared.rows_per_person)
+        features, answers = features[owned.rows], answers[owned.rows]
+    return Batch(features, _targets(answers, declared), owned)
 
 
 # --- tables of a schema -------------------------------------------------------------------
@@ -693,6 +706,12 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     return OwnedRows(
         order[kept][sequence], number[kept][sequence], ranks[kept][sequence].astype(np.int64)
     )
+
+
+def grouped_owners(persons: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a number for the person of each row; rows without a name share one of their own."""
+    column = column_array("persons", persons, argument="persons")
+    return RawBatch({"persons": column}, column.size).texts("persons")[0]
 
 
 def _owned_in_line(persons: NDArray[np.int64]) -> OwnedRows:

@@ -13,6 +13,7 @@ from discreet.learn.dpsgd._clipping import Automatic, Clipping, Flat, PerLayer, 
 from discreet.learn.dpsgd._plan import Phase, Plan
 
 if TYPE_CHECKING:
+    from discreet.learn.dpsgd._adam import CorrectedAdam
     from discreet.learn.dpsgd._checkpointing import checkpoint_contexts
     from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
     from discreet.learn.dpsgd._making import make_private
@@ -35,6 +36,7 @@ __all__ = [
     "Automatic",
     "CappedRecords",
     "Clipping",
+    "CorrectedAdam",
     "Culprit",
     "Fixed",
     "Flat",
@@ -70,6 +72,7 @@ __all__ = [
 # Imported when they are used: plans and certificates are read without torch.
 _HOME_OF = {
     "CappedRecords": "_people",
+    "CorrectedAdam": "_adam",
     "Culprit": "isolation",
     "Fixed": "_fix",
     "FrozenBatchNorm": "_fix",

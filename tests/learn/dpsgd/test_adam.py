@@ -30,10 +30,9 @@ def test_without_noise_it_is_adam():
 
 
 def test_noise_does_not_shrink_its_steps():
-    """A constant gradient moves it by the learning rate, with noise of twice its size too.
+    """A constant gradient moves it by nearly the learning rate, with noise of twice its size too.
 
-    The average over 20,000 coordinates is within 2 % of that, which is 6 of its standard errors.
-    Adam's steps shrink to 1 / sqrt(5) of it.
+    Adam's steps shrink to 1 / sqrt(5) of it. The draws are seeded.
     """
     noisy = plan(steps=300)  # noise of 1/16 a coordinate
     torch.manual_seed(0)

@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator  # type: ignore[import-untyped]
 from sklearn.utils.validation import (  # type: ignore[import-untyped]
     column_or_1d,
@@ -466,7 +466,8 @@ def _table(
         if not sparse:
             # scikit-learn's own words, which its users look for.
             validate_data(estimator, X, reset=reset, ensure_min_samples=0)
-        X = csr_array(X).toarray()
+        matrix: Any = X
+        X = matrix.toarray()
     listed = as_object_table(_plain_cells(X))
     try:
         table = np.asarray(listed)

@@ -26,15 +26,15 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service federated learners learners-defaults \
               local models noise schema-bounds synth training walks
-PAPERS     := attacks audit correlated defences detection dpsgd federated-model local-model \
-              memorisation mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit correlated defences detection dpsgd dpsgd-settings federated-model local-model \
+              memorisation mutants pate pate-labels pate-teachers theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
-        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures docs clean \
+        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures notebooks docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
@@ -55,12 +55,13 @@ help:
 	@echo "                        accounting curator federated learners learners-defaults local"
 	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit defences detection dpsgd federated local memorisation mutants pate"
-	@echo "                        pate-labels theory theory-shokri"
+	@echo "                        attacks audit defences detection dpsgd dpsgd-settings federated local"
+	@echo "                        memorisation mutants pate pate-labels pate-teachers theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
 	@echo "make figures            write the tables, pictures and numbers of README and docs"
+	@echo "make notebooks          run the notebooks of examples/, write their outputs and pages"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
 
@@ -197,6 +198,10 @@ $(RECORDS): $(VENV)/installed-judges
 
 figures: $(VENV)/installed-test
 	$(BIN)/python benchmarks figures
+
+# Runs the notebooks of examples/, keeps what they show and renders them into the docs.
+notebooks: $(VENV)/installed-test
+	$(BIN)/python benchmarks/notebooks.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

@@ -64,6 +64,7 @@ SUITES = {
     "pate": "reproduce_pate",
     "pate_labels": "pate_labels",
     "pate_teachers": "pate_teachers",
+    "peers": "peers_table",
     "schema_bounds": "schema_bounds",
     "synth": "synth_tables",
     "theory": "theory_practice",

@@ -140,6 +140,8 @@ def _open(data: object, schema: Schema) -> TableInput:
             return ArrowInput(import_arrow("pyarrow").Table.from_batches([data]))
         if hasattr(data, "to_batches"):
             return ArrowInput(data)
+    if type(data).__name__ == "LazyFrame":
+        raise InvalidValue("data", "LazyFrame", "a frame that holds its rows: call collect()")
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
         return MemoryInput({name: _frame_column(data, name) for name in _frame_names(data, schema)})
     expected = "the path of a file, a data frame, a mapping of arrays or a matrix"

@@ -1,7 +1,7 @@
 """The schema of a private table: everything about it that is public, in one frozen object.
 
 A schema says which columns there are and what may stand in them, whom the guarantee protects (a
-row, or a person who owns at most so many rows), what is to be predicted and roughly how many
+row, or a person, with a cap on the rows of each), what is to be predicted and roughly how many
 rows there are. All of it is declared. Encoding, scaling, learners and certificates look at the
 schema where other tools look at the data, which is what keeps them honest.
 

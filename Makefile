@@ -34,7 +34,7 @@ MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
-        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures notebooks docs clean \
+        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures notebooks walks-docs release-check docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
@@ -62,6 +62,8 @@ help:
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
 	@echo "make figures            write the tables, pictures and numbers of README and docs"
 	@echo "make notebooks          run the notebooks of examples/, write their outputs and pages"
+	@echo "make walks-docs         the tutorials in fresh environments, timed"
+	@echo "make release-check      what must hold before a release"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
 
@@ -215,6 +217,16 @@ figures: $(VENV)/installed-test
 # Runs the notebooks of examples/, keeps what they show and renders them into the docs.
 notebooks: $(VENV)/installed-test
 	$(BIN)/python benchmarks/notebooks.py
+
+# Each tutorial from an empty environment to its end, timed; the limits are in the script.
+walks-docs: $(VENV)/installed-core
+	$(BIN)/python benchmarks/walks_docs.py
+
+# Files, licences, resolution, vulnerabilities and parts of a release; see docs/releases.md.
+release-check: $(VENV)/installed-test
+	$(call stage,release-check)
+	$(PIP) 'build>=1.2' pip-audit
+	$(BIN)/python benchmarks/release_check.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

@@ -256,4 +256,5 @@ SUITE = Suite(
     targets=targets,
     parts=PARTS,
     tables={("docs/synthetic.md", "bench-synth"): show},
+    made=("synth-generator.png",),
 )

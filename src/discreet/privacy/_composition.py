@@ -12,6 +12,7 @@ from typing import ClassVar, final
 import numpy as np
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy._gaussian import Gaussian
 from discreet.privacy._loss import (
@@ -23,7 +24,6 @@ from discreet.privacy._loss import (
     check_loss,
     largest_loss,
     require_same,
-    round_up,
     wrap,
 )
 from discreet.privacy._pair import Measure, Pair, Resolution, hull_of_profile

@@ -46,13 +46,13 @@ from fractions import Fraction
 from typing import Any, NamedTuple, final
 
 from discreet import _validate
-from discreet._rounding import at_most
+from discreet._rounding import at_most, round_up
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
 from discreet.privacy import _charges
 from discreet.privacy._charges import Reading
 from discreet.privacy._claims import ApproxDP
 from discreet.privacy._json import read_fraction, write_fraction
-from discreet.privacy._loss import Loss, Relation, round_up
+from discreet.privacy._loss import Loss, Relation
 from discreet.privacy.theorems import gaussian_epsilon, zcdp_to_approx_tight
 
 FILTER_KINDS = ("basic", "zcdp", "gdp", "rdp")

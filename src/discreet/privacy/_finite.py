@@ -12,8 +12,9 @@ from typing import ClassVar, final
 import numpy as np
 
 from discreet import _validate
+from discreet._rounding import as_written, round_up
 from discreet.errors import InvalidValue, RelationMismatch
-from discreet.privacy._loss import Loss, Relation, as_written, round_up
+from discreet.privacy._loss import Loss, Relation
 from discreet.privacy._pair import Array, Cells, Pair, Resolution, log_ratio, two_points
 from discreet.privacy._renyi import Listed, Spectrum, pure_rho, response_spectrum
 

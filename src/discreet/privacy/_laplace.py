@@ -11,7 +11,8 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
-from discreet.privacy._loss import Loss, Relation, as_written
+from discreet._rounding import as_written
+from discreet.privacy._loss import Loss, Relation
 from discreet.privacy._pair import Cells, Pair, Resolution
 from discreet.privacy._renyi import Array, Listed, Spectrum, bounded_rho, exp_excess, log_of_excess
 

@@ -33,6 +33,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from discreet import _validate
+from discreet._html import show_bounds, show_loss
+from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 
 if TYPE_CHECKING:
@@ -45,13 +47,10 @@ ACCOUNTANTS = ("naive", "advanced", "optimal", "zcdp", "moments", "rdp", "pld", 
 
 Exact = int | float | str | Decimal | Fraction
 
-# Releases, records and units beyond this would be rounded when they become floats.
-MOST = 10**15
-# Losses inside one another: what is built can be written and read again.
-DEEPEST = 64
+MOST = 10**15  # releases, records and units beyond this would be rounded as floats
+DEEPEST = 64  # losses inside one another: what is built can be written and read again
 
-# Every kind of loss by the name of its class, which is also its name in JSON.
-KINDS: dict[str, type[Loss]] = {}
+KINDS: dict[str, type[Loss]] = {}  # every kind by the name of its class, its name in JSON too
 
 
 class Relation(StrEnum):
@@ -131,6 +130,7 @@ class Bounds:
     upper: float
     tolerance_met: bool = True
     note: str = ""
+    _repr_html_ = show_bounds
 
     @property
     def width(self) -> float:
@@ -184,6 +184,7 @@ class Loss(metaclass=_Checked):
     is_sum: ClassVar[bool] = False
     # How many losses are inside one another, this one included; set after :meth:`check`.
     _levels: int
+    _repr_html_ = show_loss
 
     @property
     @abstractmethod
@@ -787,9 +788,6 @@ def check_loss(argument: str, value: object) -> Loss:
     return value
 
 
-# --- exact numbers -------------------------------------------------------------------
-
-
 @lru_cache(maxsize=1024)
 def largest_loss(loss: Loss) -> float:
     """Return the smallest known epsilon at delta 0; infinite where the loss is unbounded.
@@ -800,18 +798,3 @@ def largest_loss(loss: Loss) -> float:
     """
     claim = loss.claim()
     return math.inf if claim is None or claim[1] > 0 else round_up(claim[0])
-
-
-def round_up(value: Fraction) -> float:
-    """Return the smallest float that is not below an exact number; infinity if there is none."""
-    try:
-        near = float(value)
-    except OverflowError:
-        return math.inf
-    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
-
-
-@lru_cache(maxsize=1024)
-def as_written(value: float) -> Fraction:
-    """Return the decimal that a float prints as, exactly."""
-    return Fraction(repr(value))

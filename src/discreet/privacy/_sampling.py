@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
+from discreet._rounding import as_written, round_up
 from discreet.errors import NotApplicable, RelationMismatch
 from discreet.privacy._gaussian import GDP, LARGEST_SAMPLED_MU, SMALLEST_MU, Gaussian
 from discreet.privacy._loss import (
@@ -21,10 +22,8 @@ from discreet.privacy._loss import (
     Bounds,
     Loss,
     Relation,
-    as_written,
     check_loss,
     largest_loss,
-    round_up,
     wrap,
 )
 from discreet.privacy._pair import Pair, Resolution, mirrored, orient

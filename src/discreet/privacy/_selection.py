@@ -10,7 +10,8 @@ from typing import ClassVar, final
 import numpy as np
 
 from discreet import _validate
-from discreet.privacy._loss import Loss, Relation, as_written, check_loss, largest_loss, wrap
+from discreet._rounding import as_written
+from discreet.privacy._loss import Loss, Relation, check_loss, largest_loss, wrap
 from discreet.privacy._pair import Pair, Resolution, hull_of_profile
 from discreet.privacy._renyi import (
     Array,

@@ -25,9 +25,10 @@ import numpy as np
 from scipy import special
 
 from discreet import _validate
+from discreet._rounding import round_up
 from discreet.errors import NotApplicable, RelationMismatch
 from discreet.privacy._claims import PureDP
-from discreet.privacy._loss import MOST, Bounds, Loss, Relation, check_loss, round_up, wrap
+from discreet.privacy._loss import MOST, Bounds, Loss, Relation, check_loss, wrap
 from discreet.privacy._pair import FINE, Array, Cells, Pair, Resolution, Side, log_ratio
 from discreet.privacy._renyi import Spectrum, curve, divergence
 

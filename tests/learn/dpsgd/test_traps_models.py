@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from discreet.errors import DiscreetError
+from discreet.errors import DiscreetError, InvalidValue
 from discreet.randomness import source
 from learn.dpsgd.trap_runs import (
     Words,
@@ -104,9 +104,10 @@ def test_embedding_bags_with_offsets():
     compared(lambda: seeded(Bags()), Words(), seed=14)
 
 
-def test_data_parallel_trains_the_inner_model_right():
+def test_replicas_of_a_model_are_refused():
     """Replicas hid the per-example gradients of the module inside."""
-    compared(lambda: nn.DataParallel(network()), data(), seed=15)
+    with pytest.raises(InvalidValue, match="expected the bare module"):
+        compared(lambda: nn.DataParallel(network()), data(), seed=15)
 
 
 # --- the model stays the user's own -----------------------------------------------------

@@ -11,6 +11,7 @@ map anything until they are declared or learned privately
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import math
 import re
 from abc import ABC, abstractmethod
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_INTEGER = 2**53
+_MOST_GROUPS = 4096
 WHOLE_WITH_POINT = re.compile(rb"([+-]?[0-9]+)\.0*")
 
 
@@ -285,6 +287,13 @@ class Categorical(Labelled):
     >>> sex = Categorical(["Female", "Male"], other="unknown")
     >>> sex.labels, sex.read_text(b" Male "), sex.read_text(b"?"), sex.read_text(b"")
     (('Female', 'Male', 'unknown'), 1.0, 2.0, nan)
+
+    Where there are too many categories to list, ``hashed`` says into how many groups texts fall, by
+    a public hash; several texts share a group, and ``other`` is for empty cells.
+
+    >>> code = Categorical(hashed=8)
+    >>> code.labels[:3], code.read_text(b"E11.9") == code.read_text(b" E11.9 ")
+    (('group 0', 'group 1', 'group 2'), True)
     """
 
     kind: ClassVar[str] = "categorical"
@@ -292,9 +301,18 @@ class Categorical(Labelled):
     _: KW_ONLY
     other: str = "other"
     missing: str | None = None
+    hashed: int | None = None
     _codes: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.hashed is not None:
+            groups = _validate.integer("hashed", self.hashed, at_least=2, at_most=_MOST_GROUPS)
+            names = tuple(f"group {at}" for at in range(groups))
+            if self.categories is not None and tuple(self.categories) != names:
+                expected = "None: categories were declared (one of the two, not both)"
+                raise InvalidValue("hashed", self.hashed, expected)
+            object.__setattr__(self, "hashed", groups)
+            object.__setattr__(self, "categories", names)
         if self.categories is not None:
             object.__setattr__(self, "categories", _category_names(self.categories))
         for argument in ("other", "missing"):
@@ -336,6 +354,10 @@ class Categorical(Labelled):
         return self._code(text.strip(_cells.BLANKS)) is not None
 
     def _code(self, text: bytes) -> int | None:
+        if self.hashed is not None:
+            whole = WHOLE_WITH_POINT.fullmatch(text)
+            digest = hashlib.blake2b(text if whole is None else whole[1], digest_size=8).digest()
+            return int.from_bytes(digest, "big") % self.hashed
         code = self._codes.get(text)
         if code is None and (whole := WHOLE_WITH_POINT.fullmatch(text)):
             code = self._codes.get(whole[1])

@@ -414,6 +414,9 @@ def _check_target(target: object, columns: Mapping[str, Column]) -> None:
     if not isinstance(target, str) or target not in columns:
         raise InvalidValue("target", target, "the name of one of the columns")
     column = columns[target]
+    if isinstance(column, Categorical) and column.hashed is not None:
+        expected = "None: what is predicted has labels, and a group of a hash has none"
+        raise InvalidValue(f"columns.{target}.hashed", column.hashed, expected)
     if isinstance(column, Categorical) and column.categories:
         for argument, value in (("other", column.other), ("missing", column.missing)):
             if value is not None and value not in column.categories:
@@ -435,7 +438,9 @@ def _column_dict(column: Column) -> dict[str, Any]:
     elif isinstance(column, Boolean):
         content["missing"] = column.missing
     elif isinstance(column, Categorical):
-        if column.categories is not None:
+        if column.hashed is not None:
+            content["hashed"] = column.hashed
+        elif column.categories is not None:
             content["categories"] = list(column.categories)
         content["other"] = column.other
         if column.missing is not None:
@@ -456,7 +461,7 @@ _COLUMN_KEYS = {
     "real": ("bounds", "missing"),
     "date": ("bounds", "missing"),
     "boolean": ("missing",),
-    "categorical": ("categories", "other", "missing"),
+    "categorical": ("categories", "hashed", "other", "missing"),
 }
 
 
@@ -522,7 +527,7 @@ def column_from(path: str, content: object) -> Column:
     if kind == "boolean":
         return _build_named(path, lambda: Boolean(**missing))
     if kind == "categorical":
-        other = {key: declared[key] for key in ("other",) if key in declared}
+        other = {key: declared[key] for key in ("other", "hashed") if key in declared}
         return _build_named(
             path, lambda: Categorical(declared.get("categories"), **other, **missing)
         )

@@ -68,6 +68,10 @@ def open_table(
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
+    hashed = [name for name, one in schema.columns.items() if getattr(one, "hashed", None)]
+    if hashed:
+        expected = "one without hashed columns: engines have another hash; read it as a file"
+        raise InvalidValue("schema", f"a schema with {hashed[0]!r} hashed", expected)
     if not callable(engine):
         _validate.one_of("engine", engine, ENGINES)
     if key is not None and len(key) < 32:

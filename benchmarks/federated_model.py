@@ -38,7 +38,7 @@ from discreet.federated import (
 )
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.privacy import Gaussian
-from harness import Run, Suite, found, target
+from harness import Run, Suite, found, number, target
 from reproduce_dpsgd import scattered, scattering_model
 
 PARTS = ("digits", "silos", "leakage", "attacks", "poisoning")
@@ -428,15 +428,15 @@ def curve_table(record: dict[str, Any]) -> str:
 
 
 PAGE = "docs/federated.md"
+
+
 NUMBERS = {
-    "digits": lambda record: (
-        f"{min(run['accuracy'] for run in found(record, 'digits')['runs']):.2f} %"
-    ),
-    "silos": lambda record: f"{found(record, 'silos')['silos']:.2f} %",
-    "pooled": lambda record: f"{found(record, 'silos')['pooled']:.2f} %",
-    "idlg": lambda record: f"{found(record, 'leakage')['idlg']['psnr']:.1f}",
-    "inverting": lambda record: f"{found(record, 'leakage')['inverting']['psnr']:.1f}",
-    "blind": lambda record: f"{found(record, 'leakage')['inverting']['blind_psnr']:.1f}",
+    "digits": number("digits", lambda one: f"{min(run['accuracy'] for run in one['runs']):.2f} %"),
+    "silos": number("silos", lambda one: f"{one['silos']:.2f} %"),
+    "pooled": number("silos", lambda one: f"{one['pooled']:.2f} %"),
+    "idlg": number("leakage", lambda one: f"{one['idlg']['psnr']:.1f}"),
+    "inverting": number("leakage", lambda one: f"{one['inverting']['psnr']:.1f}"),
+    "blind": number("leakage", lambda one: f"{one['inverting']['blind_psnr']:.1f}"),
 }
 SUITE = Suite(
     "federated_model",

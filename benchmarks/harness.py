@@ -221,6 +221,11 @@ def found(record: Record, part: str) -> Any:
     return record["parts"][part]["found"] if part in record["parts"] else {}
 
 
+def number(part: str, show: Callable[[Any], str]) -> Callable[[Record], str]:
+    """Return what writes a number of a part, or says that there is none yet."""
+    return lambda record: show(found(record, part)) if part in record["parts"] else "(not measured)"
+
+
 def use_shared_data() -> None:
     """Look for data sets beside the project, unless DISCREET_DATA says where they are."""
     beside = ROOT.parent / "shared" / "data"

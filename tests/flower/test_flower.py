@@ -454,6 +454,7 @@ def run_flower(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProc
         "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
         "FLWR_HOME": str(tmp_path / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # not a cluster that another run has started
     }
     (tmp_path / "flwr").mkdir()
     try:

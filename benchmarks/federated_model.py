@@ -416,15 +416,21 @@ def leak_table(record: dict[str, Any]) -> str:
 
 
 def curve_table(record: dict[str, Any]) -> str:
-    leaks = found(record, "leakage")
-    cells = [(f"{row['sigma']:g}", f"{row['psnr']:.1f}") for row in leaks["under_noise"]]
-    return "\n".join(
-        [
-            "| noise, in clip norms | " + " | ".join(sigma for sigma, _ in cells) + " |",
-            "|---|" + "---:|" * len(cells),
-            "| inverting gradients, PSNR in dB | " + " | ".join(psnr for _, psnr in cells) + " |",
-        ]
-    )
+    rows = found(record, "leakage")["under_noise"]
+    losses = [Gaussian(noise_multiplier=row["sigma"]) if row["sigma"] else None for row in rows]
+    columns = {
+        "noise, in clip norms": [f"{row['sigma']:g}" for row in rows],
+        "inverting gradients, PSNR in dB": [f"{row['psnr']:.1f}" for row in rows],
+        "identified among 1,000 others, of two": [f"{row['identified']}" for row in rows],
+        "bound of that share": [
+            "1" if one is None else f"{one.tradeoff(1 / 1001):.3g}" for one in losses
+        ],
+        "epsilon at 1e-5": [
+            "none" if one is None else f"{one.epsilon(delta=DELTA):.3g}" for one in losses
+        ],
+    }
+    lines = [f"| {name} | " + " | ".join(cells) + " |" for name, cells in columns.items()]
+    return "\n".join([lines[0], "|---|" + "---:|" * len(rows), *lines[1:]])
 
 
 PAGE = "docs/federated.md"

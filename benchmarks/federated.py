@@ -83,6 +83,7 @@ def beside_flower() -> dict[str, float]:
             "FLWR_HOME": str(Path(place) / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_ADDRESS": "local",
+            "RAY_worker_niceness": "0",
         }
         script = ROOT / "tests" / "flower" / "simulated.py"
         done = subprocess.run(

@@ -455,6 +455,7 @@ def run_flower(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProc
         "FLWR_HOME": str(tmp_path / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_ADDRESS": "local",  # not a cluster that another run has started
+        "RAY_worker_niceness": "0",  # on a busy machine its workers would wait for ever
     }
     (tmp_path / "flwr").mkdir()
     try:

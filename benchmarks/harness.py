@@ -51,6 +51,7 @@ SUITES = {
     "federated": "federated",
     "federated_model": "federated_model",
     "learners": "learners",
+    "learners_auc": "learners_auc",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",
     "local": "local",

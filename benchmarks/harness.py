@@ -50,6 +50,7 @@ SUITES = {
     "dpsgd_settings": "dpsgd_settings",
     "federated": "federated",
     "federated_model": "federated_model",
+    "finetuning": "finetuning",
     "learners": "learners",
     "learners_auc": "learners_auc",
     "learners_defaults": "learners_defaults",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, final
 
+from discreet._html import html_table
 from discreet._store import Session, Store, read_answers_name
 from discreet.curator._plan import Bar
 from discreet.curator._queries import Query, query_from_json
@@ -39,6 +40,18 @@ class Answer:
     answered_before: bool
     at: str
     about: str = ""
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [("value", self.value), ("about", self.about)]
+        rows += [
+            (bar.label, f"{bar.low} to {bar.high}, with {bar.confidence:.0%}")
+            for bar in self.errors
+        ]
+        rows += [
+            ("cost", repr(self.loss)),
+            ("charged", "before" if self.answered_before else "now"),
+        ]
+        return html_table(f"answer from {self.dataset}", rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -428,7 +428,7 @@ def _can_hold(column: Column, kind: str) -> bool:
         return kind == "times"
     if isinstance(column, Bounded | Boolean):
         return kind in ("numbers", "truth values")
-    if not isinstance(column, Categorical) or column.categories is None:
+    if not isinstance(column, Categorical) or column.categories is None or column.hashed:
         return kind in ("numbers", "truth values", "times")
     names = [str(name).encode() for name in column.categories]
     if kind == "truth values":

@@ -414,6 +414,9 @@ def _check_target(target: object, columns: Mapping[str, Column]) -> None:
     if not isinstance(target, str) or target not in columns:
         raise InvalidValue("target", target, "the name of one of the columns")
     column = columns[target]
+    if isinstance(column, Categorical) and column.hashed is not None:
+        expected = "None: what is predicted has labels, and a group of a hash has none"
+        raise InvalidValue(f"columns.{target}.hashed", column.hashed, expected)
     if isinstance(column, Categorical) and column.categories:
         for argument, value in (("other", column.other), ("missing", column.missing)):
             if value is not None and value not in column.categories:
@@ -434,8 +437,12 @@ def _column_dict(column: Column) -> dict[str, Any]:
             content["missing"] = column.missing
     elif isinstance(column, Boolean):
         content["missing"] = column.missing
+        if column.rule is not None:
+            content["rule"] = column.rule
     elif isinstance(column, Categorical):
-        if column.categories is not None:
+        if column.hashed is not None:
+            content["hashed"] = column.hashed
+        elif column.categories is not None:
             content["categories"] = list(column.categories)
         content["other"] = column.other
         if column.missing is not None:
@@ -455,8 +462,8 @@ _COLUMN_KEYS = {
     "integer": ("bounds", "missing"),
     "real": ("bounds", "missing"),
     "date": ("bounds", "missing"),
-    "boolean": ("missing",),
-    "categorical": ("categories", "other", "missing"),
+    "boolean": ("missing", "rule"),
+    "categorical": ("categories", "hashed", "other", "missing"),
 }
 
 
@@ -520,9 +527,10 @@ def column_from(path: str, content: object) -> Column:
     _known_keys(path, declared, ("type", *_COLUMN_KEYS[kind]))
     missing = {key: declared[key] for key in ("missing",) if key in declared}
     if kind == "boolean":
-        return _build_named(path, lambda: Boolean(**missing))
+        rule = {key: declared[key] for key in ("rule",) if key in declared}
+        return _build_named(path, lambda: Boolean(**missing, **rule))
     if kind == "categorical":
-        other = {key: declared[key] for key in ("other",) if key in declared}
+        other = {key: declared[key] for key in ("other", "hashed") if key in declared}
         return _build_named(
             path, lambda: Categorical(declared.get("categories"), **other, **missing)
         )

@@ -20,13 +20,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from sklearn.isotonic import isotonic_regression  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
@@ -239,6 +241,7 @@ class _Additive(ScaledEstimator):
     _takes_labels = True
     _needs_persons = True
     _single_precision = False
+    _takes_sparse = False
 
     def _outputs(self, declared: Declared) -> int:
         return 1
@@ -475,6 +478,35 @@ class _Additive(ScaledEstimator):
             for at, (cells, shape) in enumerate(self._columns_and_shapes())
         ]
         return np.stack(parts, axis=1)
+
+    def with_shape(self, name: str, values: Any) -> Self:
+        """Return a copy of the fitted model with another shape for one column.
+
+        Editing what was released costs nothing; the certificate stays that of the fit. An edited
+        model predicts and is drawn, and is not saved: its file would not be what was certified.
+
+        Parameters
+        ----------
+        name
+            The column.
+        values
+            What its cells add to the scores: cells x outputs, or one number for each cell.
+
+        """
+        check_is_fitted(self, "certificate_")
+        shape = self.shapes_[_validate.one_of("name", name, tuple(self.shapes_))]
+        found = np.array(values, dtype=np.float64)
+        found = found[:, None] if found.ndim == 1 else found
+        if found.shape != shape.values.shape or not np.isfinite(found).all():
+            rows, outputs = shape.values.shape
+            expected = f"{rows} x {outputs} finite numbers"
+            raise InvalidValue("values", f"an array of {found.shape}", expected)
+        edited = copy(self)
+        edited.shapes_ = {**self.shapes_, name: replace(shape, values=found)}
+        # Noise and file are those of the model that was fitted.
+        edited._weights_ = None
+        del edited._head
+        return edited
 
     def describe(self) -> str:
         """Return for each column between which values its shape moves the score, as text."""

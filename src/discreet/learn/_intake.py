@@ -209,7 +209,8 @@ def rows_to_judge(estimator: Any, declared: Declared, X: Any) -> NDArray[Any]:
     """Return the encoded rows of the data to predict for."""
     schema = declared.schema
     if schema is None:
-        table = _table(estimator, X, reset=False, declared=declared)
+        sparse = estimator._takes_sparse
+        table = _table(estimator, X, reset=False, declared=declared, sparse=sparse)
         return _read_cells(estimator, _check_type(estimator, table))
     if isinstance(X, Table):
         rows = replace(schema, person=None, rows_per_person=None)
@@ -409,7 +410,10 @@ def _open_arrays(
     looks = _Looks()
     if first is not None:
         looks.__dict__ |= first.looks
-    table = _check_type(estimator, _table(looks, X, reset=first is None, declared=declared))
+    table = _check_type(
+        estimator,
+        _table(looks, X, reset=first is None, declared=declared, sparse=estimator._takes_sparse),
+    )
     rows, width = table.shape
     answers = np.empty(rows) if estimator._target is None else targets_of(y, table)
     owners = None if persons is None else column_array("persons", persons, argument="persons")
@@ -455,10 +459,15 @@ def table_without_cells(
     return lambda: _read_cells(estimator, table)
 
 
-def _table(estimator: Any, X: Any, *, reset: bool, declared: Declared) -> NDArray[Any]:
+def _table(
+    estimator: Any, X: Any, *, reset: bool, declared: Declared, sparse: bool = False
+) -> NDArray[Any]:
     if issparse(X):
-        # scikit-learn's own words, which its users look for.
-        validate_data(estimator, X, reset=reset, ensure_min_samples=0)
+        if not sparse:
+            # scikit-learn's own words, which its users look for.
+            validate_data(estimator, X, reset=reset, ensure_min_samples=0)
+        matrix: Any = X
+        X = matrix.toarray()
     listed = as_object_table(_plain_cells(X))
     try:
         table = np.asarray(listed)

@@ -59,6 +59,7 @@ class ScaledEstimator(PrivateEstimator):
     delta: float | None
     _takes_persons = True
     _single_precision = True
+    _takes_sparse = True
 
     def _set_plan(self, plan: Any) -> None:
         super()._set_plan(plan)

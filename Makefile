@@ -24,7 +24,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-BENCHES    := accounting curator-engine curator-service federated learners learners-defaults \
+BENCHES    := accounting curator-engine curator-service federated learners learners-auc learners-defaults \
               local models noise schema-bounds synth training walks
 PAPERS     := attacks audit correlated defences detection dpsgd dpsgd-settings federated-model \
               finetuning local-model memorisation mutants pate pate-labels pate-teachers theory theory-shokri

@@ -1,4 +1,4 @@
-"""Columns with too many categories to list: a public hash of a declared size."""
+"""Columns with too many categories to list, by a public hash; truth values by a comparison."""
 
 import hashlib
 
@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from discreet.data import (
+    Boolean,
     Categorical,
     Encoding,
     Integer,
+    Real,
     Schema,
     check_columns,
     possible_mistakes,
@@ -16,7 +18,12 @@ from discreet.data import (
 )
 from discreet.engines import open_table
 from discreet.errors import InvalidValue
-from discreet.learn import PrivateAdditiveClassifier, PrivateLogisticRegression
+from discreet.learn import (
+    PrivateAdditiveClassifier,
+    PrivateLogisticRegression,
+    load_model,
+    train_table,
+)
 
 YES_NO = Categorical(["yes", "no"], other="no")
 
@@ -80,3 +87,47 @@ def test_what_cannot_be_is_refused(tmp_path):
     (tmp_path / "a.csv").write_text("a\nx\n", encoding="utf-8")
     with pytest.raises(InvalidValue, match="hashed"):
         open_table(tmp_path / "a.csv", Schema({"a": Categorical(hashed=4)}))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        ("> 2", [0, 0, 1, 0]),
+        (">=2", [0, 1, 1, 0]),
+        ("<2.0", [1, 0, 0, 0]),
+        (" <= 2 ", [1, 1, 0, 0]),
+    ],
+)
+def test_a_rule_makes_truth_values_of_numbers(tmp_path, rule, expected):
+    schema = Schema({"score": Boolean(rule=rule)})
+    assert Schema.from_toml(schema.to_toml()) == schema
+    (tmp_path / "a.csv").write_text("score\n1\n2.0\n1e9\nmany\n", encoding="utf-8")
+    for data in (
+        tmp_path / "a.csv",
+        {"score": ["1", 2, 1e9, None]},
+        {"score": np.array([1, 2, 3, np.nan])},
+    ):
+        assert read_table(data, schema).columns["score"].tolist() == expected
+    with pytest.raises(InvalidValue, match="schema"):
+        open_table(tmp_path / "a.csv", schema)
+
+
+@pytest.mark.parametrize("rule", ["0", "> x", "== 1", "> inf", "> nan", 3])
+def test_rules_that_cannot_be_are_refused(rule):
+    with pytest.raises(InvalidValue, match="rule"):
+        Boolean(rule=rule)
+
+
+def test_a_comparison_is_a_target(tmp_path):
+    rng = np.random.default_rng(0)
+    age = rng.uniform(0, 100, 1000)
+    rows = "\n".join(f"{a:.3f},{(a - 50) / 10:.4f}" for a in age)
+    (tmp_path / "a.csv").write_text(f"age,score\n{rows}\n", encoding="utf-8")
+    schema = Schema({"age": Real(0, 100), "score": Real(-9, 9)}, expected_rows=1000)
+    train_table(tmp_path / "a.csv", schema, target="score > 0", epsilon=2.0, out=tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    assert model.predict({"age": [10.0, 90.0]}).tolist() == [False, True]
+    assert model.score(tmp_path / "a.csv") > 0.9
+    for wrong in ("score > high", "height > 0", "score ="):
+        with pytest.raises(InvalidValue, match="target"):
+            train_table(tmp_path / "a.csv", schema, target=wrong, epsilon=2.0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import math
+import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 _LARGEST_INTEGER = 2**53
 _MOST_GROUPS = 4096
+_RULE = re.compile(r"\s*(>=|<=|>|<)\s*(\S+)\s*")
+_COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 WHOLE_WITH_POINT = re.compile(rb"([+-]?[0-9]+)\.0*")
 
 
@@ -242,17 +245,35 @@ class Labelled(Column):
 class Boolean(Labelled):
     """True or false, coded 1 and 0; ``missing`` says which one stands for nothing.
 
+    A ``rule`` such as ``"> 0"`` (or >=, <, <=) makes a column of numbers true where it holds.
+
     >>> Boolean().to_domain(np.array([1.0, 0.0, np.nan]))
     array([1, 0, 0])
+    >>> Boolean(rule="> 2.5").read_text(b"3"), Boolean(rule="> 2.5").read_text(b"high")
+    (1.0, nan)
     """
 
     kind: ClassVar[str] = "boolean"
     _: KW_ONLY
     missing: bool = False
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.missing, bool):
             raise InvalidValue("missing", self.missing, "True or False")
+        if self.rule is not None:
+            found = _RULE.fullmatch(str(self.rule))
+            limit = math.nan if found is None else _cells.number_in_text(found[2].encode())
+            if found is None or not math.isfinite(limit):
+                raise InvalidValue("rule", self.rule, "a comparison with a number, such as '> 0'")
+            object.__setattr__(self, "rule", f"{found[1]} {limit:.17g}")
+
+    def _holds(self, number: float) -> float:
+        if math.isnan(number):
+            return math.nan
+        assert self.rule is not None
+        sign, _, limit = self.rule.partition(" ")
+        return float(_COMPARISONS[sign](number, float(limit)))
 
     @property
     def complete(self) -> bool:
@@ -264,9 +285,13 @@ class Boolean(Labelled):
         return ("false", "true")
 
     def read_text(self, text: bytes) -> float:
+        if self.rule is not None:
+            return self._holds(_cells.number_in_text(text))
         return _cells.boolean_in_text(text)
 
     def read_object(self, cell: object) -> float:
+        if self.rule is not None:
+            return self._holds(_cells.read_number(cell))
         return _cells.read_boolean(cell)
 
     def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:

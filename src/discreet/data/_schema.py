@@ -437,6 +437,8 @@ def _column_dict(column: Column) -> dict[str, Any]:
             content["missing"] = column.missing
     elif isinstance(column, Boolean):
         content["missing"] = column.missing
+        if column.rule is not None:
+            content["rule"] = column.rule
     elif isinstance(column, Categorical):
         if column.hashed is not None:
             content["hashed"] = column.hashed
@@ -460,7 +462,7 @@ _COLUMN_KEYS = {
     "integer": ("bounds", "missing"),
     "real": ("bounds", "missing"),
     "date": ("bounds", "missing"),
-    "boolean": ("missing",),
+    "boolean": ("missing", "rule"),
     "categorical": ("categories", "hashed", "other", "missing"),
 }
 
@@ -525,7 +527,8 @@ def column_from(path: str, content: object) -> Column:
     _known_keys(path, declared, ("type", *_COLUMN_KEYS[kind]))
     missing = {key: declared[key] for key in ("missing",) if key in declared}
     if kind == "boolean":
-        return _build_named(path, lambda: Boolean(**missing))
+        rule = {key: declared[key] for key in ("rule",) if key in declared}
+        return _build_named(path, lambda: Boolean(**missing, **rule))
     if kind == "categorical":
         other = {key: declared[key] for key in ("other", "hashed") if key in declared}
         return _build_named(

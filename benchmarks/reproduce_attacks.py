@@ -1,9 +1,10 @@
 """What attacks find, beside published figures, a peer, and what certificates allow.
 
-Parts: location, adult, mnist and purchases (Shokri's attack in the paper's settings), lira, art
-(the same attack by the Adversarial Robustness Toolbox, in an environment of its own), certificates
-(all attacks against DP-SGD), attribute, property, inversion, subjects (predicted numbers,
-checkpoints, persons and data sets), and rivals (LeakPro and ML Privacy Meter on the same scores).
+Parts: location, adult, mnist, purchases and hospital (Shokri's attack in the paper's settings),
+networks (shadow models of other architectures), lira, art (the same attack by the Adversarial
+Robustness Toolbox, in an environment of its own), certificates (all attacks against DP-SGD),
+attribute, property, inversion, subjects (predicted numbers, checkpoints, persons and data sets),
+and rivals (LeakPro and ML Privacy Meter on the same scores).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ PARTS: dict[str, Callable[[], Any]] = {
     "adult": lambda: attack_shokri.measure(only="Adult"),
     "mnist": lambda: attack_shokri.measure(only="MNIST"),
     "purchases": lambda: attack_shokri.measure(only="purchases"),
+    "hospital": lambda: attack_shokri.measure(only="hospital"),
+    "networks": attack_shokri.other_networks,
     "lira": attack_lira.measure,
     "art": attack_art.measure,
     "certificates": attack_certificates.measure,

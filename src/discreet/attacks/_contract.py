@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 import numpy as np
 
 from discreet import _validate
+from discreet._html import html_table
 from discreet._json import JsonRecord, plain
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 
@@ -111,6 +112,16 @@ class Finding(JsonRecord):
         """Whether the whole interval lies above the baseline."""
         return self.low > self.baseline
 
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            (self.measure, f"{self.value:.3f}, between {self.low:.3f} and {self.high:.3f}"),
+            ("confidence", self.confidence),
+            ("by chance", self.baseline),
+            ("of", self.trials),
+            ("leaks", "yes" if self.leaks else "not shown"),
+        ]
+        return html_table(self.attack, rows)
+
     def __str__(self) -> str:
         return (
             f"{self.attack}: {self.measure} {self.value:.3f} [{self.low:.3f}, {self.high:.3f}], "
@@ -139,6 +150,12 @@ class Result(JsonRecord):
     def leaks(self) -> bool:
         """Whether the whole interval of the finding lies above chance."""
         return self.finding.leaks
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.finding._repr_html_()
+        except NotApplicable as why:
+            return html_table(type(self).__name__, [("no finding", why)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values; what points at single people is left out."""

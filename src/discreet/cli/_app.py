@@ -80,6 +80,8 @@ COMMANDS = {
     "release": ("_release", "One private answer, its loss and its error bars."),
     "audit": ("_audit", "Try to refute what is claimed about a training run."),
     "audit-mechanism": ("_audit", "Try to refute a mechanism."),
+    "schema": ("_schema", "What is public about a table: a draft from names and types."),
+    "describe": ("_tables", "A private report of a table: noisy histograms and quantiles."),
     "train": ("_train", "A private model from a file, with its certificate."),
     "pate": ("_train", "A student of private teachers, with its certificate."),
     "predict": ("_train", "What a trained model says about a file."),

@@ -165,6 +165,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _needs_persons: ClassVar[bool] = False
     _only_two_classes: ClassVar[bool] = False
     _single_precision: ClassVar[bool] = False
+    _takes_sparse: ClassVar[bool] = False
     # Set where the caller charges what the schema cost together with this fit.
     _schema_is_counted: bool = False
 
@@ -565,7 +566,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the head and the arrays of the file, as they were when the fit ended."""
         check_is_fitted(self, "certificate_")
         if "_head" not in vars(self):
-            raise NotApplicable("this is a view of a model: save the estimator that has the schema")
+            raise NotApplicable(
+                "this is an edited model or a view: save the one that was fitted, with its schema"
+            )
         return dict(self._head), self._arrays
 
     def _make_head(self, ready: PreparedFit) -> dict[str, Any]:
@@ -659,6 +662,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = self._takes_sparse
         tags.non_deterministic = self.insecure_seed is None
         return tags
 

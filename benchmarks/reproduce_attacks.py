@@ -3,8 +3,8 @@
 Parts: location, adult, mnist, purchases and hospital (Shokri's attack in the paper's settings),
 networks (shadow models of other architectures), lira, art (the same attack by the Adversarial
 Robustness Toolbox, in an environment of its own), certificates (all attacks against DP-SGD),
-attribute, property, inversion, and subjects (predicted numbers, checkpoints, persons and data
-sets).
+attribute, property, inversion, subjects (predicted numbers, checkpoints, persons and data sets),
+and rivals (LeakPro and ML Privacy Meter on the same scores).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import attack_certificates
 import attack_inversion
 import attack_lira
 import attack_property
+import attack_rivals
 import attack_shokri
 import attack_subjects
 import attack_trend
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "attribute": attack_attribute.measure,
     "property": attack_property.measure,
     "subjects": attack_subjects.measure,
+    "rivals": attack_rivals.measure,
 }
 DRAWINGS: dict[str, Callable[[Any, Path], None]] = {
     "purchases": attack_trend.draw,
@@ -89,12 +91,18 @@ def percent_found(attack: str, record: dict[str, Any]) -> str:
 SUITE = Suite(
     "attacks",
     measure,
-    lambda record: judged(record["parts"]),
+    lambda record: [
+        *judged(record["parts"]),
+        *attack_rivals.judged(found(record, "rivals")),
+    ],
     parts=(*PARTS, "inversion"),
     tables={
         **{("docs/attack-results.md", f"attacks {name}"): table for name, table in TABLES.items()},
         ("docs/attack-results.md", "attacks subjects"): lambda record: attack_subjects.table(
             found(record, "subjects")
+        ),
+        ("docs/attack-results.md", "attacks rivals"): lambda record: attack_rivals.table(
+            found(record, "rivals")
         ),
     },
     pictures={f"attacks-{name}.png": partial(draw, name) for name in DRAWINGS},

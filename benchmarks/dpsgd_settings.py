@@ -292,6 +292,11 @@ def draw(record: dict[str, Any], place: Path) -> None:
                         color=COLOURS[colour],
                     )
             axes.set_xscale("log")
+            values = NORMS if key == "clip_norm" else RATES
+            plain = key == "clip_norm"
+            shown = [f"{one:g}" if plain else f"1/{1 / one:.0f}" for one in values]
+            axes.set_xticks(values, shown)
+            axes.minorticks_off()
             axes.set_title(title, loc="left", fontsize=10)
             axes.set_xlabel("clip norm" if key == "clip_norm" else "sampling rate")
             axes.set_ylabel("test accuracy, %")

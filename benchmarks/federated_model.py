@@ -38,7 +38,7 @@ from discreet.federated import (
 )
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.privacy import Gaussian
-from harness import Run, Suite, found, target
+from harness import Run, Suite, found, number, target
 from reproduce_dpsgd import scattered, scattering_model
 
 PARTS = ("digits", "silos", "leakage", "attacks", "poisoning")
@@ -416,27 +416,33 @@ def leak_table(record: dict[str, Any]) -> str:
 
 
 def curve_table(record: dict[str, Any]) -> str:
-    leaks = found(record, "leakage")
-    cells = [(f"{row['sigma']:g}", f"{row['psnr']:.1f}") for row in leaks["under_noise"]]
-    return "\n".join(
-        [
-            "| noise, in clip norms | " + " | ".join(sigma for sigma, _ in cells) + " |",
-            "|---|" + "---:|" * len(cells),
-            "| inverting gradients, PSNR in dB | " + " | ".join(psnr for _, psnr in cells) + " |",
-        ]
-    )
+    rows = found(record, "leakage")["under_noise"]
+    losses = [Gaussian(noise_multiplier=row["sigma"]) if row["sigma"] else None for row in rows]
+    columns = {
+        "noise, in clip norms": [f"{row['sigma']:g}" for row in rows],
+        "inverting gradients, PSNR in dB": [f"{row['psnr']:.1f}" for row in rows],
+        "identified among 1,000 others, of two": [f"{row['identified']}" for row in rows],
+        "bound of that share": [
+            "1" if one is None else f"{one.tradeoff(1 / 1001):.3g}" for one in losses
+        ],
+        "epsilon at 1e-5": [
+            "none" if one is None else f"{one.epsilon(delta=DELTA):.3g}" for one in losses
+        ],
+    }
+    lines = [f"| {name} | " + " | ".join(cells) + " |" for name, cells in columns.items()]
+    return "\n".join([lines[0], "|---|" + "---:|" * len(rows), *lines[1:]])
 
 
 PAGE = "docs/federated.md"
+
+
 NUMBERS = {
-    "digits": lambda record: (
-        f"{min(run['accuracy'] for run in found(record, 'digits')['runs']):.2f} %"
-    ),
-    "silos": lambda record: f"{found(record, 'silos')['silos']:.2f} %",
-    "pooled": lambda record: f"{found(record, 'silos')['pooled']:.2f} %",
-    "idlg": lambda record: f"{found(record, 'leakage')['idlg']['psnr']:.1f}",
-    "inverting": lambda record: f"{found(record, 'leakage')['inverting']['psnr']:.1f}",
-    "blind": lambda record: f"{found(record, 'leakage')['inverting']['blind_psnr']:.1f}",
+    "digits": number("digits", lambda one: f"{min(run['accuracy'] for run in one['runs']):.2f} %"),
+    "silos": number("silos", lambda one: f"{one['silos']:.2f} %"),
+    "pooled": number("silos", lambda one: f"{one['pooled']:.2f} %"),
+    "idlg": number("leakage", lambda one: f"{one['idlg']['psnr']:.1f}"),
+    "inverting": number("leakage", lambda one: f"{one['inverting']['psnr']:.1f}"),
+    "blind": number("leakage", lambda one: f"{one['inverting']['blind_psnr']:.1f}"),
 }
 SUITE = Suite(
     "federated_model",

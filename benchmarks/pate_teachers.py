@@ -267,6 +267,7 @@ def draw(record: dict[str, Any], place: Path) -> None:
                 label=label,
             )
         lower.set_yscale("log")
+        lower.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         lower.set_ylabel(f"labels at epsilon {EPSILON:g} (0 drawn as 0.5)")
         for axes in (upper, lower):
             axes.set_xscale("log")

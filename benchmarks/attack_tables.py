@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from attack_shokri import SETTINGS
+
 NOTHING = "*Not recorded yet.*"
 
 
@@ -41,17 +43,18 @@ def table(head: tuple[str, ...], right: int, rows: list[tuple[str, ...]]) -> str
 
 def shokri(results: dict[str, Any]) -> str:
     head = ("setting", "train", "test", "precision, paper", "the paper's attack", "`shokri()`")
+    paper = {one.name: one.paper for one in SETTINGS}
     rows = [
         (
             row["setting"],
-            f"{row['train']:.3f} ({row['paper']['train']:.3f})",
-            f"{row['test']:.3f} ({row['paper']['test']:.3f})",
-            f"{row['paper']['precision']:.3f}",
+            f"{row['train']:.3f} ({paper[row['setting']][0]:.3f})",
+            f"{row['test']:.3f} ({paper[row['setting']][1]:.3f})",
+            f"{paper[row['setting']][2]:.3f}",
             share(row["as_in_the_paper"]["precision"]),
             share(row["ours"]["precision"]),
             f"{row['training_seconds'] + row['ours']['seconds']:.0f}",
         )
-        for row in rows_of(results, "location", "adult", "mnist", "purchases")
+        for row in rows_of(results, "location", "adult", "mnist", "purchases", "hospital")
     ]
     return table((*head, "seconds"), 6, rows)
 
@@ -61,6 +64,21 @@ def purchases(results: dict[str, Any]) -> str:
     if "purchases" not in results["parts"]:
         return NOTHING
     return "![Precision by the number of classes](images/attacks-purchases.png)"
+
+
+def networks(results: dict[str, Any]) -> str:
+    head = ("shadow models", "precision", "recall", "AUC", "accuracy")
+    rows = [
+        (
+            row["shadows"],
+            share(row["ours"]["precision"]),
+            f"{row['ours']['recall']['share']:.3f}",
+            f"{row['ours']['auc']:.3f}",
+            share(row["ours"]["accuracy"]),
+        )
+        for row in rows_of(results, "networks")
+    ]
+    return table(head, 4, rows)
 
 
 def epochs(results: dict[str, Any]) -> str:
@@ -225,6 +243,7 @@ TABLES: dict[str, Callable[[dict[str, Any]], str]] = {
     "targets": targets,
     "shokri": shokri,
     "purchases": purchases,
+    "networks": networks,
     "epochs": epochs,
     "lira": pictured("lira", "Curves on logarithmic axes", lira),
     "art": art,

@@ -3,11 +3,13 @@
 The tables of published strategies, computed again, and softmax regression on MNIST and on SST-2
 (hashed words) at equal epsilon: Poisson samples with independent noise against groups that take
 turns with the number of bands that ``noise="best"`` chooses. Both have the same steps and batches,
-and for both the better of the same learning rates is shown, on test data, which are public here.
+and for both the best of the same learning rates is shown, on test data, which are public here.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 # Steps, participations, separation, and root mean squared errors: of the square root cut to as
 # many bands as the separation, and of the best bands. Computed on their own for FRONTIER.md.
 TABLE = {(1024, 8, 128): (10.294, 9.965), (2048, 16, 128): (18.534, 17.137)}
-STEPS_AN_EPOCH = 64
-RATES = (0.5, 2.0)
+STEPS_AN_EPOCH = 256
+SETTINGS = ((1, 1.0), (1, 8.0), (4, 1.0), (4, 8.0))  # epochs, epsilon
+RATES = (0.5, 2.0, 8.0)
+RUNS = 2
 WORDS = 1024
 
 
@@ -99,34 +103,41 @@ def accuracy(
         return float((trained.model(test.tensors[0]).argmax(1) == test.tensors[1]).float().mean())
 
 
-def models(asked: Run) -> list[list[Any]]:
-    """Return data, epochs, epsilon, bands, and accuracy with independent and correlated noise."""
+def models(load: Callable[[], tuple[TensorDataset, TensorDataset]], asked: Run) -> list[list[Any]]:
+    """Return epochs, epsilon, bands, and accuracy with independent and with correlated noise."""
     from discreet.learn.dpsgd import Plan
 
+    people, test = load()
+    runs, rates = (1, RATES[:1]) if asked.quick else (RUNS, RATES)
     rows = []
-    for name, load in (("MNIST", pictures), ("SST-2", sentences)):
-        people, test = load()
-        for epochs, epsilon in (
-            ((1, 8.0),) if asked.quick else ((1, 1.0), (1, 8.0), (4, 1.0), (4, 8.0))
-        ):
-            common: dict[str, Any] = {
-                "steps": STEPS_AN_EPOCH * epochs,
-                "expected_batch_size": len(people) / STEPS_AN_EPOCH,
-                "epsilon": epsilon,
-            }
-            best = {"sampler": "cyclic", "noise": "best"}
-            turns = Plan(examples=len(people), clip_norm=1.0, delta=1e-5, **common, **best)
-            chosen = {"sampler": "cyclic", "noise": turns.noise}
-            reached = [
-                max(accuracy(people, test, {**common, **more}, rate) for rate in RATES)
-                for more in ({}, chosen)
-            ]
-            rows.append([name, epochs, epsilon, turns.groups, *reached])
+    for epochs, epsilon in SETTINGS[:1] if asked.quick else SETTINGS:
+        common: dict[str, Any] = {
+            "steps": STEPS_AN_EPOCH * epochs,
+            "expected_batch_size": len(people) / STEPS_AN_EPOCH,
+            "epsilon": epsilon,
+        }
+        best = {"sampler": "cyclic", "noise": "best"}
+        turns = Plan(examples=len(people), clip_norm=1.0, delta=1e-5, **common, **best)
+        reached = [
+            max(
+                statistics.fmean(
+                    accuracy(people, test, {**common, **more}, rate) for _ in range(runs)
+                )
+                for rate in rates
+            )
+            for more in ({}, {"sampler": "cyclic", "noise": turns.noise})
+        ]
+        rows.append([epochs, epsilon, turns.groups, *reached])
+        print(rows[-1], flush=True)
     return rows
 
 
 def measure(asked: Run) -> dict[str, Any]:
-    parts = {"errors": errors, "models": lambda: models(asked)}
+    parts = {
+        "errors": errors,
+        "MNIST": lambda: models(pictures, asked),
+        "SST-2": lambda: models(sentences, asked),
+    }
     return {name: part() for name, part in parts.items() if asked.wants(name)}
 
 
@@ -137,11 +148,26 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
         for what, value, expected in zip(("cut", "best"), values, known, strict=True):
             name = f"{steps} steps, {times} times, {apart} apart: error of {what} bands"
             listed.append(target(f"{name} off {expected}", abs(value - expected), at_most=6e-4))
-    for name, epochs, epsilon, bands, plain, best in found(record, "models"):
-        if epochs == 1:
-            what = f"{name}, {epochs} epoch, epsilon {epsilon:g}, {bands} bands: accuracy gained"
-            listed.append(target(what, best - plain, at_least=0.0))
     return listed
 
 
-SUITE = Suite("correlated", measure, targets, parts=("errors", "models"))
+def table(record: dict[str, Any]) -> str:
+    """Return the accuracies as a table of the documentation."""
+    lines = [
+        "| data | epochs | ε | bands | independent noise | correlated noise |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in ("MNIST", "SST-2"):
+        for epochs, epsilon, bands, *reached in found(record, name):
+            shown = " | ".join(f"{100 * value:.1f} %" for value in reached)
+            lines.append(f"| {name} | {epochs} | {epsilon:g} | {bands} | {shown} |")
+    return "\n".join(lines)
+
+
+SUITE = Suite(
+    "correlated",
+    measure,
+    targets,
+    parts=("errors", "MNIST", "SST-2"),
+    tables={("docs/accounting.md", "correlated.json"): table},
+)

@@ -1,13 +1,14 @@
 """Defences against membership inference, side by side, and three sentences of a lecture, measured.
 
-Parts: location (Location-30, 64 models for each row) and mnist (5,000 digits, 16 models). Quick:
-six rows on Location-30 with 16 models. Models and rows are stored in build/bench/defences, from
+Parts: location (Location-30, 64 models for each row), adult (6,000 people, with a row for synthetic
+records) and mnist (5,000 digits), 16 models for each row. Quick: six rows on Location-30 with 16
+models. Models and rows are stored in build/bench/defences, from
 which an interrupted run goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from discreet.data import location30, mnist
+from discreet.data import adult, location30, mnist
 from discreet.defences import (
     RATES,
     BenchData,
@@ -45,13 +46,49 @@ def digits() -> BenchData:
     return BenchData.split(images, public.y_train[chosen], seed=SEED)
 
 
-PARTS = {"location": (location, 64), "mnist": (digits, 16)}
+# Where numbers of Adult are cut: public, and about as fine as their questions.
+CUTS = {
+    "age": range(20, 80, 5),
+    "fnlwgt": (100_000, 200_000, 300_000),
+    "education-num": range(2, 17),
+    "capital-gain": (1, 5_000, 10_000, 20_000),
+    "capital-loss": (1, 1_500, 2_000),
+    "hours-per-week": range(10, 80, 10),
+}
+
+
+def questions() -> tuple[BenchData, tuple[int, ...]]:
+    """6,000 people as bits, one of each question, and how many answers each question has."""
+    table = adult().train
+    chosen = np.random.default_rng(SEED).permutation(len(table["income"]))[:6000]
+    bits, sizes = [], []
+    for name, column in table.items():
+        if name == "income":
+            continue
+        if column.dtype.kind == "i":
+            codes, size = np.digitize(column, CUTS[name]), len(CUTS[name]) + 1
+        else:
+            known, codes = np.unique(column, return_inverse=True)
+            size = len(known)
+        bits.append(np.eye(size, dtype=np.float32)[codes[chosen]])
+        sizes.append(size)
+    labels = (table["income"][chosen] == ">50K").astype(np.int64)
+    return BenchData.split(np.concatenate(bits, axis=1), labels, seed=SEED), tuple(sizes)
+
+
+PARTS: dict[str, tuple[Callable[[], tuple[BenchData, tuple[int, ...]]], int]] = {
+    "location": (lambda: (location(), ()), 64),
+    "adult": (questions, 16),
+    "mnist": (lambda: (digits(), ()), 16),
+}
 
 
 def measure_part(name: str, asked: Run) -> Any:
     load, models = PARTS[name]
-    data = load()
-    rows = standard_defences(data, hidden=HIDDEN, canaries=CANARIES, quick=asked.quick)
+    data, categories = load()
+    rows = standard_defences(
+        data, hidden=HIDDEN, canaries=CANARIES, categories=categories, quick=asked.quick
+    )
     return (
         DefenceBench(
             rows,
@@ -116,10 +153,36 @@ def draw(name: str, record: dict[str, Any], place: Path) -> None:
         draw_defences(report_of(found(record, name)), place)
 
 
+PAGE = "docs/defences.md"
+
+
+def table(name: str, record: dict[str, Any]) -> str:
+    """The rows of a part, as the page shows them."""
+    part = found(record, name)
+    if not part:
+        return "Not measured yet."
+    heading, *lines = report_of(part).table()
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *lines)
+    )
+
+
+def verdicts(record: dict[str, Any]) -> str:
+    part = found(record, "location")
+    if not part:
+        return "Not measured yet."
+    listed = sentences(report_of(part))
+    return "\n".join(f"- {one['what']}: **{'yes' if one['met'] else 'no'}**" for one in listed)
+
+
 SUITE = Suite(
     "defences",
     measure,
     targets,
     parts=tuple(PARTS),
+    tables={
+        **{(PAGE, f"defences {name}"): partial(table, name) for name in PARTS},
+        (PAGE, "defences sentences"): verdicts,
+    },
     pictures={"defences-location.png": partial(draw, "location")},
 )

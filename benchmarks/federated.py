@@ -21,7 +21,7 @@ from torch import nn
 
 from discreet.federated import Clients, FederatedPlan, InProcessEngine, Training
 from discreet.privacy import Gaussian
-from harness import ROOT, Run, Suite, found, target
+from harness import ROOT, Run, Suite, found, number, target
 
 PARTS = ("round", "epsilon", "flower")
 FLOWER = ROOT / "build" / "flower"
@@ -82,6 +82,8 @@ def beside_flower() -> dict[str, float]:
             "PYTHONPATH": str(ROOT / "src"),
             "FLWR_HOME": str(Path(place) / "flwr"),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "RAY_ADDRESS": "local",
+            "RAY_worker_niceness": "0",
         }
         script = ROOT / "tests" / "flower" / "simulated.py"
         done = subprocess.run(
@@ -120,13 +122,11 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 NUMBERS = {
-    "round": lambda record: f"{found(record, 'round')['cpu_seconds']:.2f}",
-    "epsilon": lambda record: f"{found(record, 'epsilon')['discreet']:.3f}",
-    "flower_epsilon": lambda record: f"{found(record, 'epsilon')['flower']:.1f}",
-    "flower_seconds": lambda record: f"{found(record, 'flower')['flower_wall']:.1f}",
-    "times": lambda record: (
-        f"{found(record, 'flower')['flower_wall'] / found(record, 'flower')['discreet_wall']:.0f}"
-    ),
+    "round": number("round", lambda one: f"{one['cpu_seconds']:.2f}"),
+    "epsilon": number("epsilon", lambda one: f"{one['discreet']:.3f}"),
+    "flower_epsilon": number("epsilon", lambda one: f"{one['flower']:.1f}"),
+    "flower_seconds": number("flower", lambda one: f"{one['flower_wall']:.1f}"),
+    "times": number("flower", lambda one: f"{one['flower_wall'] / one['discreet_wall']:.0f}"),
 }
 
 SUITE = Suite("federated", measure, targets, parts=PARTS, numbers=NUMBERS)

@@ -3,9 +3,9 @@
 ``digits``: 3,000 clients of 20 pictures each, labels by Dirichlet 0.3, epsilon 2 for a client, a
 linear model on scattering features. ``silos``: Adult in eight silos of unequal size, record-level
 epsilon 1 in each, beside one table at epsilon 1. ``leakage``: pictures from gradients, and what is
-left of them under noise, beside the prior-informed attack and its bound. ``poisoning``: what
-clipping, noise and robust aggregation leave of hostile clients; robust rules are here only, because
-they have no certificate.
+left of them under noise, beside the prior-informed attack and its bound. ``attacks``: every attack
+on updates, without a defence, at epsilon 2 and on nothing. ``poisoning``: what clipping, noise and
+robust aggregation leave of hostile clients; robust rules are here only: they have no certificate.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import update_attacks
 from attack_shokri import adult_schema
 from discreet import data
+from discreet._confidence import lower_bound
 from discreet.attacks import client_updates, poisoning, prior_informed, update_pictures
 from discreet.data import Encoding, read_table
 from discreet.federated import (
@@ -36,10 +38,10 @@ from discreet.federated import (
 )
 from discreet.learn.dpsgd import Plan, Trainer
 from discreet.privacy import Gaussian
-from harness import Run, Suite, found, target
+from harness import Run, Suite, found, number, target
 from reproduce_dpsgd import scattered, scattering_model
 
-PARTS = ("digits", "silos", "leakage", "poisoning")
+PARTS = ("digits", "silos", "leakage", "attacks", "poisoning")
 DELTA = 1e-5
 CE = nn.CrossEntropyLoss(reduction="none")
 SILOS = (0.26, 0.2, 0.15, 0.12, 0.1, 0.08, 0.06, 0.03)
@@ -319,12 +321,18 @@ def poison(quick: bool) -> list[dict[str, Any]]:
 
 
 def measure(asked: Run) -> dict[str, Any]:
-    ways = {"digits": digits, "silos": silos, "leakage": leakage, "poisoning": poison}
+    ways = {
+        "digits": digits,
+        "silos": silos,
+        "leakage": leakage,
+        "attacks": update_attacks.measure,
+        "poisoning": poison,
+    }
     return {part: way(asked.quick) for part, way in ways.items() if asked.wants(part)}
 
 
 def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
-    model, apart, leaks, bad = (found(record, part) for part in PARTS)
+    model, apart, leaks, rows, bad = (found(record, part) for part in PARTS)
     worst = min((run["accuracy"] for run in model["runs"]), default=None) if model else None
     listed = [
         target("MNIST, 3,000 clients, epsilon 2: worst accuracy", worst, at_least=96.5),
@@ -344,6 +352,16 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     for row in leaks["prior_informed"] if leaks else ():
         room = row["bound"] - row["right"]["low"]
         listed.append(target(f"sigma {row['sigma']}: bound above the attack", room, at_least=0.0))
+    for row in rows or ():
+        name = f"{row['attack']}, {row['server']} server"
+        above = row["plain"]["low"] - row["plain"]["baseline"]
+        listed.append(target(f"{name}: interval above chance", above, at_least=1e-9))
+        below = row["bound"] - row["private"]["low"]
+        listed.append(target(f"{name}: bound above epsilon 2", below, at_least=0.0))
+        alarms, trials = row["alarms"]
+        least = lower_bound(alarms, trials, error=1e-3)
+        what = f"{name}: false alarms, lower end"
+        listed.append(target(what, least, at_most=update_attacks.ALARMS))
     for row in bad or ():
         if row.get("bound") is not None:
             what = f"{row['goal']}, {row['share']:.0%}: bound above the poison"
@@ -362,15 +380,24 @@ def poison_table(record: dict[str, Any]) -> str:
     ]
     for goal in GOALS:
         for rule in dict.fromkeys(row["rule"] for row in rows):
-            cells = [
-                f"{row['poisoned']['share']:.1%}"
-                for row in rows
-                if (row["goal"], row["rule"]) == (goal, rule)
-            ]
+            those = [row for row in rows if (row["goal"], row["rule"]) == (goal, rule)]
+            cells = [_interval(row["poisoned"]) for row in those]
             lines.append(f"| {goal} | {rule} | " + " | ".join(cells) + " |")
-        clean = next(row for row in rows if row["goal"] == goal)["clean"]["share"]
-        lines.append(f"| {goal} | nobody hostile, mean | " + f"{clean:.1%} | " * len(shares))
-    return "\n".join(line.rstrip() for line in lines)
+        bounds = [f"{row['bound']:.2g}" for row in those]
+        lines.append(f"| {goal} | the bound of that plan | " + " | ".join(bounds) + " |")
+        clean = next(row for row in rows if row["goal"] == goal)["clean"]
+        cells = [_interval(clean)] * len(shares)
+        lines.append(f"| {goal} | mean, without hostile clients | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _interval(share: dict[str, Any]) -> str:
+    return f"{share['share']:.2f} ({share['low']:.2f} to {share['high']:.2f})"
+
+
+def attack_table(record: dict[str, Any]) -> str:
+    rows = found(record, "attacks")
+    return update_attacks.markdown(rows) if rows else "Not measured yet."
 
 
 def leak_table(record: dict[str, Any]) -> str:
@@ -389,27 +416,33 @@ def leak_table(record: dict[str, Any]) -> str:
 
 
 def curve_table(record: dict[str, Any]) -> str:
-    leaks = found(record, "leakage")
-    cells = [(f"{row['sigma']:g}", f"{row['psnr']:.1f}") for row in leaks["under_noise"]]
-    return "\n".join(
-        [
-            "| noise, in clip norms | " + " | ".join(sigma for sigma, _ in cells) + " |",
-            "|---|" + "---:|" * len(cells),
-            "| inverting gradients, PSNR in dB | " + " | ".join(psnr for _, psnr in cells) + " |",
-        ]
-    )
+    rows = found(record, "leakage")["under_noise"]
+    losses = [Gaussian(noise_multiplier=row["sigma"]) if row["sigma"] else None for row in rows]
+    columns = {
+        "noise, in clip norms": [f"{row['sigma']:g}" for row in rows],
+        "inverting gradients, PSNR in dB": [f"{row['psnr']:.1f}" for row in rows],
+        "identified among 1,000 others, of two": [f"{row['identified']}" for row in rows],
+        "bound of that share": [
+            "1" if one is None else f"{one.tradeoff(1 / 1001):.3g}" for one in losses
+        ],
+        "epsilon at 1e-5": [
+            "none" if one is None else f"{one.epsilon(delta=DELTA):.3g}" for one in losses
+        ],
+    }
+    lines = [f"| {name} | " + " | ".join(cells) + " |" for name, cells in columns.items()]
+    return "\n".join([lines[0], "|---|" + "---:|" * len(rows), *lines[1:]])
 
 
 PAGE = "docs/federated.md"
+
+
 NUMBERS = {
-    "digits": lambda record: (
-        f"{min(run['accuracy'] for run in found(record, 'digits')['runs']):.2f} %"
-    ),
-    "silos": lambda record: f"{found(record, 'silos')['silos']:.2f} %",
-    "pooled": lambda record: f"{found(record, 'silos')['pooled']:.2f} %",
-    "idlg": lambda record: f"{found(record, 'leakage')['idlg']['psnr']:.1f}",
-    "inverting": lambda record: f"{found(record, 'leakage')['inverting']['psnr']:.1f}",
-    "blind": lambda record: f"{found(record, 'leakage')['inverting']['blind_psnr']:.1f}",
+    "digits": number("digits", lambda one: f"{min(run['accuracy'] for run in one['runs']):.2f} %"),
+    "silos": number("silos", lambda one: f"{one['silos']:.2f} %"),
+    "pooled": number("silos", lambda one: f"{one['pooled']:.2f} %"),
+    "idlg": number("leakage", lambda one: f"{one['idlg']['psnr']:.1f}"),
+    "inverting": number("leakage", lambda one: f"{one['inverting']['psnr']:.1f}"),
+    "blind": number("leakage", lambda one: f"{one['inverting']['blind_psnr']:.1f}"),
 }
 SUITE = Suite(
     "federated_model",
@@ -418,6 +451,7 @@ SUITE = Suite(
     parts=PARTS,
     tables={
         (PAGE, "poisoning"): poison_table,
+        (PAGE, "update-attacks"): attack_table,
         (PAGE, "prior-informed"): leak_table,
         (PAGE, "leakage-noise"): curve_table,
     },

@@ -50,7 +50,9 @@ SUITES = {
     "dpsgd_settings": "dpsgd_settings",
     "federated": "federated",
     "federated_model": "federated_model",
+    "finetuning": "finetuning",
     "learners": "learners",
+    "learners_auc": "learners_auc",
     "learners_defaults": "learners_defaults",
     "ledger": "stress_ledger",
     "local": "local",
@@ -64,6 +66,7 @@ SUITES = {
     "pate": "reproduce_pate",
     "pate_labels": "pate_labels",
     "pate_teachers": "pate_teachers",
+    "peers": "peers_table",
     "schema_bounds": "schema_bounds",
     "synth": "synth_tables",
     "theory": "theory_practice",
@@ -219,6 +222,11 @@ def revision() -> str:
 def found(record: Record, part: str) -> Any:
     """Return what a part of a record measured; a dictionary or list that is empty without it."""
     return record["parts"][part]["found"] if part in record["parts"] else {}
+
+
+def number(part: str, show: Callable[[Any], str]) -> Callable[[Record], str]:
+    """Return what writes a number of a part, or says that there is none yet."""
+    return lambda record: show(found(record, part)) if part in record["parts"] else "(not measured)"
 
 
 def use_shared_data() -> None:

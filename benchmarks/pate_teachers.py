@@ -209,13 +209,18 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     return held
 
 
+def recorded(record: dict[str, Any]) -> dict[str, str]:
+    """The titles of the parts that were recorded."""
+    return {name: title for name, title in TITLES.items() if name in record["parts"]}
+
+
 def table(record: dict[str, Any]) -> str:
     lines = [
         "| data | teachers | one teacher | their vote | student, mean of "
         f"{RUNS} (worst) | " + " | ".join(f"labels, {title}" for title in WAYS.values()) + " |",
         "|---|" + "---:|" * (4 + len(WAYS)),
     ]
-    for name, title in TITLES.items():
+    for name, title in recorded(record).items():
         for one in found(record, name)["rows"]:
             mean = float(np.mean(one["students"]))
             labels = " | ".join(f"{one['labels'][way]:,.0f}" for way in WAYS)
@@ -228,8 +233,8 @@ def table(record: dict[str, Any]) -> str:
 
 def draw(record: dict[str, Any], place: Path) -> None:
     figure = new_figure(10, 6.4)
-    panels = figure.subplots(2, 2)
-    for column, (name, title) in enumerate(TITLES.items()):
+    panels = figure.subplots(2, len(recorded(record)), squeeze=False)
+    for column, (name, title) in enumerate(recorded(record).items()):
         rows = found(record, name)["rows"]
         teachers = [one["teachers"] for one in rows]
         upper, lower = panels[:, column]
@@ -262,6 +267,7 @@ def draw(record: dict[str, Any], place: Path) -> None:
                 label=label,
             )
         lower.set_yscale("log")
+        lower.set_yticks([1, 10, 100, 1000], ["1", "10", "100", "1,000"])
         lower.set_ylabel(f"labels at epsilon {EPSILON:g} (0 drawn as 0.5)")
         for axes in (upper, lower):
             axes.set_xscale("log")

@@ -1,4 +1,4 @@
-"""The table "which method" of the README, from the records of DP-SGD and PATE."""
+"""The table "which method" of the documentation, from the records of DP-SGD and PATE."""
 
 from __future__ import annotations
 
@@ -71,4 +71,6 @@ def up(epsilon: float) -> str:
     return f"{math.ceil(100 * epsilon - 1e-9) / 100:g}"
 
 
-SUITE = Suite("methods", reads=("dpsgd", "pate"), tables={("README.md", "methods table"): table})
+SUITE = Suite(
+    "methods", reads=("dpsgd", "pate"), tables={("docs/which-method.md", "methods table"): table}
+)

@@ -1,8 +1,10 @@
 """What attacks find, beside published figures, a peer, and what certificates allow.
 
-Parts: location, adult, mnist and purchases (Shokri's attack in the paper's settings), lira, art
-(the same attack by the Adversarial Robustness Toolbox, in an environment of its own), certificates
-(all attacks against DP-SGD), attribute, property and inversion.
+Parts: location, adult, mnist, purchases and hospital (Shokri's attack in the paper's settings),
+networks (shadow models of other architectures), lira, art (the same attack by the Adversarial
+Robustness Toolbox, in an environment of its own), certificates (all attacks against DP-SGD),
+attribute, property, inversion, and subjects (predicted numbers, checkpoints, persons and data
+sets).
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import attack_inversion
 import attack_lira
 import attack_property
 import attack_shokri
+import attack_subjects
 import attack_trend
 from attack_tables import TABLES
 from attack_targets import LOW, judged, tpr_at
@@ -40,11 +43,14 @@ PARTS: dict[str, Callable[[], Any]] = {
     "adult": lambda: attack_shokri.measure(only="Adult"),
     "mnist": lambda: attack_shokri.measure(only="MNIST"),
     "purchases": lambda: attack_shokri.measure(only="purchases"),
+    "hospital": lambda: attack_shokri.measure(only="hospital"),
+    "networks": attack_shokri.other_networks,
     "lira": attack_lira.measure,
     "art": attack_art.measure,
     "certificates": attack_certificates.measure,
     "attribute": attack_attribute.measure,
     "property": attack_property.measure,
+    "subjects": attack_subjects.measure,
 }
 DRAWINGS: dict[str, Callable[[Any, Path], None]] = {
     "purchases": attack_trend.draw,
@@ -85,7 +91,12 @@ SUITE = Suite(
     measure,
     lambda record: judged(record["parts"]),
     parts=(*PARTS, "inversion"),
-    tables={("docs/attack-results.md", f"attacks {name}"): table for name, table in TABLES.items()},
+    tables={
+        **{("docs/attack-results.md", f"attacks {name}"): table for name, table in TABLES.items()},
+        ("docs/attack-results.md", "attacks subjects"): lambda record: attack_subjects.table(
+            found(record, "subjects")
+        ),
+    },
     pictures={f"attacks-{name}.png": partial(draw, name) for name in DRAWINGS},
     made=("attacks-inversion.png",),
     numbers={"yeom": partial(percent_found, "yeom"), "lira": partial(percent_found, "lira online")},

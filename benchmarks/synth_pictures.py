@@ -136,6 +136,6 @@ def generator(run: Run) -> Any:
 
     run.folder.mkdir(parents=True, exist_ok=True)
     grid = (model.grid(10, seed=1) * 255).astype(np.uint8)
-    Image.fromarray(grid).save(run.folder / "synth_generator.png")
+    Image.fromarray(grid).save(run.folder / "synth-generator.png")
     found["mnist"] = {"accuracy": accuracy, "steps": steps, "cpu": time.process_time() - start}
     return found

@@ -1,4 +1,4 @@
-"""The scripts of examples/ run as they stand, without warnings, and print what they promise."""
+"""The scripts of examples/ run as they stand, and print what they promise."""
 
 import re
 import runpy

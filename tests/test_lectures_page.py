@@ -141,6 +141,19 @@ def test_the_printed_clipping_is_not_clipping() -> None:
         assert float(np.linalg.norm(printed)) == 1.0 != size
 
 
+def test_sampling_is_unbiased_and_adds_variance() -> None:
+    """Lecture 000, S22: all samples of four gradients, each weighed by its probability."""
+    gradients, n = np.array([3.0, -1.0, 0.5, 2.0]), 4
+    for rate in (0.25, 0.5, 1.0):
+        chosen = np.array(list(product((0, 1), repeat=n)))
+        chance = np.prod(np.where(chosen, rate, 1 - rate), axis=1)
+        estimate = chosen @ gradients / (rate * n)
+        mean = float(chance @ estimate)
+        assert mean == pytest.approx(gradients.mean())
+        variance = float(chance @ (estimate - mean) ** 2)
+        assert variance == pytest.approx((1 - rate) / rate * (gradients**2).sum() / n**2)
+
+
 def test_the_root_of_k_needs_a_delta() -> None:
     """Lecture 000, S5, S23: k answers of eps each."""
     each, k = 0.1, 400

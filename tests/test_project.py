@@ -40,6 +40,7 @@ DOCTEST_FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 RANDOM_ALLOWED: dict[str, str] = {
     "src/discreet/attacks/_training.py": "attacks repeat experiments; they hide nothing",
     "src/discreet/learn/_evaluation.py": "replays of released counts, for intervals",
+    "src/discreet/learn/_replays.py": "replays of fits on made-up rows, to see how large noise is",
     "src/discreet/learn/_unsupervised.py": "starting centres, made of released moments",
     "src/discreet/pate/_teacher_task.py": "sets the shared generators aside, draws nothing",
 }

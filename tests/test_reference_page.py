@@ -11,9 +11,8 @@ import pytest
 import discreet
 
 ROOT = Path(__file__).resolve().parents[1]
-LISTED = re.findall(
-    r"^::: (\S+)$", (ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), re.MULTILINE
-)
+PAGES = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("reference-*.md")]
+LISTED = re.findall(r"^::: (\S+)$", "\n".join(PAGES), re.MULTILINE)
 # Commands have --help; attacks and learners gather what these hold.
 ELSEWHERE = {"discreet", "discreet.cli", "discreet.learn"}
 

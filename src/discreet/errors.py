@@ -69,11 +69,12 @@ class DiscreetError(Exception):
 
 
 def _show(value: object) -> str:
-    """``repr``, which Python refuses for integers of very many digits."""
+    """``repr``, cut where it is long; Python refuses it for integers of very many digits."""
     try:
-        return repr(value)
+        shown = repr(value)
     except ValueError:
         return f"<{type(value).__name__} of too many digits>"
+    return shown if len(shown) <= 500 else f"{shown[:500]}... ({len(shown)} characters)"
 
 
 class InvalidValue(DiscreetError, ValueError):

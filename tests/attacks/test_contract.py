@@ -35,6 +35,7 @@ from discreet.attacks import (
     attack,
     attribute_inference,
     compare_defences,
+    dataset_usage,
     invert,
     link_tables,
     measure_anonymity,
@@ -72,6 +73,7 @@ def shallow(indices: Any, seed: int) -> Any:
 def test_all_attacks_are_registered_and_say_what_they_need() -> None:
     assert set(ATTACKS) == {
         *("yeom", "lira", "rmia", "shokri", "quantile_regression", "label_only"),
+        *("regression_membership", "checkpoint_membership", "person_membership", "dataset_usage"),
         *("attribute_inference", "property_inference", "invert"),
         *("measure_anonymity", "link_tables", "link_ratings", "reconstruction"),
         "table_reconstruction",
@@ -105,10 +107,10 @@ def test_membership_is_measured_at_the_least_rate_that_records_support() -> None
     codes = np.zeros(200, dtype=np.int64)
     result = MembershipResult("made up", scores, members, codes, np.arange(200))
     found = result.finding
-    assert (found.baseline, found.trials) == (0.01, 100)
+    assert (found.baseline, found.trials) == (result.roc.at(0.01).fpr.high, 100)
     assert (found.value, found.low) == (0.5, result.tpr_at(0.01).low)
     few = MembershipResult("few", scores[98:102], members[98:102], codes[:4], np.arange(4))
-    assert (few.finding.baseline, few.finding.trials) == (0.5, 2)
+    assert (few.finding.baseline, few.finding.trials) == (few.roc.at(0.5).fpr.high, 2)
 
 
 def test_tables_are_counted_and_linked_tables_are_judged() -> None:
@@ -392,7 +394,7 @@ def test_the_best_advantage_has_an_interval_that_holds() -> None:
 # Settings and levels that somebody chose, or that are known exactly.
 CHOSEN = {"confidence", "chance", "baseline", "smoothing", "total_variation", "asked_fpr", "fpr"}
 CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score"}
-CHOSEN |= {"level", "limit_bits", "space_bits"}
+CHOSEN |= {"level", "limit_bits", "space_bits", "false_alarm_rate"}
 CHOSEN |= {"smallest_supported_fpr", "threshold", "tolerance", "score", "false_positive_rate"}
 
 
@@ -431,6 +433,7 @@ def examples_of_results() -> list[Any]:
     rows = rng.normal(size=(60, 2))
     inverted = invert(target, shape=(2,), steps=2, seed=1)
     return [
+        dataset_usage(scores, members, seed=1),
         MembershipResult("made up", scores, members, codes, np.arange(200), scores > 1, 1.0),
         PropertyResult("outputs", 1, 1, share, share, share, 0.9, 0.5, "made up", 0.7),
         measure_anonymity(table, quasi_identifiers=["zip"], sensitive=["ill"]),

@@ -154,3 +154,20 @@ def test_pooled() -> None:
     assert pool_results([result(), result(decided=False)]).decisions is None
     with pytest.raises(InvalidValue, match="results"):
         pool_results([])
+
+
+@pytest.mark.parametrize("each", [50, 500])
+def test_scores_without_a_signal_leak_no_more_often_than_the_intervals_may_fail(each):
+    """Two ends at 97.5 %: at most 5 % of nulls. Of 300, 33 come with a probability below 1e-5."""
+    rng = np.random.default_rng(each)
+    members, codes = np.arange(2 * each) < each, np.zeros(2 * each, dtype=np.int64)
+    alarms = against_asked = 0
+    for _ in range(300):
+        scores = rng.normal(size=2 * each)
+        result = MembershipResult("made up", scores, members, codes, np.arange(2 * each))
+        alarms += result.leaks
+        asked = min(one.asked_fpr for one in result.operating_points())
+        against_asked += result.finding.low > asked
+    assert alarms < 33
+    # The rate that was asked for is no chance: the threshold was set on these non-members.
+    assert against_asked > 20

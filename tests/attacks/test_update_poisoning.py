@@ -6,9 +6,10 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from discreet.attacks import poisoning
+from discreet.attacks import as_target, poisoning
 from discreet.errors import InvalidValue
 from discreet.federated import Clients, FederatedPlan, InProcessEngine, Training
+from discreet.privacy import Gaussian
 
 SURE = 1 - 2e-7
 DIGITS = load_digits()
@@ -41,14 +42,14 @@ def training(goal, *, clip_norm, noise, hostile=28):
             Clients(torch.from_numpy(x), torch.from_numpy(y)),
             nn.Linear(64, 10),
             nn.CrossEntropyLoss(reduction="none"),
-            Training(local_steps=2, local_rate=1.0, momentum=0.0),
+            Training(local_steps=2, local_rate=0.5, momentum=0.0),
         )
         plan = FederatedPlan(
             clients=CLIENTS, expected_cohort=CLIENTS, rounds=10, clip_norm=clip_norm, delta=1e-3,
             sampler="full", noise_multiplier=noise,
         )  # fmt: skip
         # Boosted, and sent without a clip: the server clips.
-        hostile_replies = {client: lambda u: {"update": sign * 20.0 * u} for client in bad}
+        hostile_replies = {client: lambda u: {"update": sign * 5.0 * u} for client in bad}
         return engine.run(plan, hostile=hostile_replies, insecure_seed=1).model
 
     return train
@@ -86,9 +87,8 @@ def test_group_privacy_bounds_what_clients_can_do_together():
     }
     assert found[1].bound < found[2].bound < 1
     assert found[2].poisoned.low <= found[2].bound
-    # The bound of k clients is the trade-off of k times the loss, at the upper end of the clean
-    # share.
-    assert found[2].bound == pytest.approx(plan.loss.group(2).tradeoff(found[2].clean.high))
+    # Each of k clients goes and another one comes: 2 k steps of add_remove, k of replace.
+    assert found[2].bound == pytest.approx(plan.loss.group(4).tradeoff(found[2].clean.high))
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,6 @@ class Answers:
 
 
 def test_any_way_to_train_is_attacked():
-    from discreet.attacks import as_target
-
     records, labels = np.zeros((400, 3)), np.ones(400, dtype=np.int64)
     found = poisoning(
         lambda poisoned: as_target(Answers(300 if poisoned else 20), output="probabilities"),
@@ -132,3 +130,21 @@ def test_any_way_to_train_is_attacked():
     )
     assert (found.clean.successes, found.poisoned.successes) == (20, 300)
     assert found.leaks
+
+
+def test_the_bound_holds_for_a_client_that_takes_the_place_of_another_one():
+    # The strongest poison of a sum of one number: -1 in place of 1, and noise decides on the sign.
+    rng = np.random.default_rng(0)
+    wrong = {bad: int((rng.normal(-1.0 if bad else 1.0, size=2000) < 0).sum()) for bad in (0, 1)}
+    records, labels = np.zeros((2000, 3)), np.ones(2000, dtype=np.int64)
+
+    def train(poisoned):
+        return as_target(Answers(wrong[int(poisoned)]), output="probabilities")
+
+    present, replaced = (Gaussian(1.0), Gaussian(1.0, relation="replace"))
+    found = poisoning(train, records, labels, loss=present, confidence=SURE)
+    assert found.poisoned.low <= found.bound
+    # One step, of a client that only comes or only goes, is refuted.
+    assert found.poisoned.low > present.tradeoff(found.clean.high)
+    other = poisoning(train, records, labels, loss=replaced, confidence=SURE)
+    assert other.bound == pytest.approx(found.bound)

@@ -145,6 +145,7 @@ MISSING = [
     "local serve {}/collection --plan {}/plan.json",
     "local simulate --people 10 --out {}/phones",
     "attack run yeom --model {}/model --input members=a.csv --input nonmembers=b.csv",
+    "schema draft {}/rows.csv",
     "attack property --records {}/a.npz --train os:getcwd --has 0=1 --shares 0,1 --size 5",
     "attack inversion --model {}/model --shape 4",
     "attack language --model {}/model --canaries {}/canaries.json",
@@ -229,6 +230,8 @@ ANSWERED = [
 
 # One after the other in one directory, by people who have a table and a schema.
 TRAINED = [
+    "schema draft patients.csv --target outcome --output drafted.toml",
+    "describe patients.csv --schema schema.toml --epsilon 1 --output described.png",
     "train patients.csv --schema schema.toml --epsilon 2 --out model --learner naive-bayes",
     "predict model patients.csv --output said.csv",
     "evaluate model patients.csv --epsilon 1 --by ward",
@@ -383,7 +386,8 @@ def test_a_budget_that_is_short_is_3_and_nothing_is_written(
 def test_groups_without_a_command_print_their_help(run: Run) -> None:
     groups = [name for name in COMMANDS if isinstance(find((name,)), click.Group)]
     assert set(groups) == {
-        "release", "certificate", "attack", "bench", "federated", "ledger", "curator", "local"
+        "release", "schema", "certificate", "attack", "bench", "federated", "ledger", "curator",
+        "local",
     }  # fmt: skip
     for name in groups:
         done = run(name)
@@ -428,7 +432,7 @@ def test_a_planted_wrong_name_would_be_seen(run: Run, monkeypatch: pytest.Monkey
     assert not run("explain", "--epsilon", "x").stderr.startswith("--epsilon = x")
 
 
-LATER = ("_attack_language", "_bench", "_federated", "_local", "_synthesize", "_tables")
+LATER = ("_attack_language", "_bench", "_federated", "_local", "_schema", "_synthesize", "_tables")
 
 
 def test_the_command_line_stays_small() -> None:

@@ -9,6 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from cli.conftest import Run
+from discreet.ledger import Ledger
 from synth.worlds import SCHEMA, some_rows
 
 
@@ -78,6 +79,18 @@ def test_csv_rows_and_refusals(run: Run, place: Path) -> None:
     assert run(*words(place, "--dataset", "rows")).exit_code == 2
     (place / "out").mkdir()
     assert run(*words(place, "--certificate", str(place / "out"))).exit_code == 4
+
+
+def test_a_page_that_cannot_be_written_is_refused_before_a_charge(run: Run, place: Path) -> None:
+    book = ["--ledger", str(place / "book"), "--dataset", "rows"]
+    create = ["ledger", "create", str(place / "book"), "rows", "--epsilon", "2.2"]
+    assert run(*create, "--delta", "1e-4", "--unit", "row").exit_code == 0
+    test = ["--target", "ill", "--test", str(place / "rows.csv"), "--internal-page"]
+    for page, code in ((place / "page.txt", 2), (place / "nowhere" / "page.html", 4)):
+        assert run(*words(place, *book, *test, str(page))).exit_code == code
+    assert not (place / "made.parquet").exists()
+    with Ledger.open(place / "book") as ledger:
+        assert ledger.show("rows").budget.charges == 0
 
 
 @pytest.mark.slow

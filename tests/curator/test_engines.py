@@ -2,6 +2,7 @@
 
 import datetime as dt
 import gc
+import itertools
 import math
 import os
 import random
@@ -12,10 +13,12 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from curator.nasty import COLUMNS, NASTY, TEXTS, write_nasty
@@ -58,6 +61,7 @@ from discreet.engines import (
     open_table,
     stored_columns,
 )
+from discreet.engines._databases import _whole_persons
 from discreet.engines._table import aggregate_part
 from discreet.errors import InvalidValue
 from discreet.ledger import Ledger
@@ -279,7 +283,6 @@ class InSqlite(Table):
             self._held.executemany(f"INSERT INTO part{at} VALUES ({marks})", rows)
 
     def map_parts(self, function: Any, names: Any) -> Any:
-        import pyarrow as pa
 
         for at, form in enumerate(self._forms):
             asked = f"SELECT {', '.join(names)} FROM part{at} ORDER BY rowid"
@@ -410,7 +413,6 @@ NORTH = Schema(
 
 def zoned_times() -> Any:
     """Moments that are another day in their zone than in UTC."""
-    import pyarrow as pa
 
     moments = [dt.datetime(2020, 1, 1, hour, tzinfo=dt.UTC) for hour in (3, 12)]
     bare = [moment.replace(tzinfo=None) for moment in moments]
@@ -445,7 +447,6 @@ def test_times_of_a_zone_are_taken_in_every_unit(unit: str, tmp_path: Path) -> N
     """A moment before midnight is the day before, also before 1970; pandas has nanoseconds."""
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     midnight = 8 * 3600  # the first second of 1970 in Los Angeles
@@ -481,7 +482,6 @@ OWNERS = [b"\xff", b" \xff\t", b"\xfe", b"?", b"\xff", b"\x00ff", b"FF"]
 def unfit_sources(folder: Path) -> dict[str, Any]:
     """The same table, with texts that are not UTF-8, from every source that can hold them."""
     import pandas as pd
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     columns = {
@@ -574,7 +574,6 @@ def test_no_message_about_a_source_has_a_cell_in_it(
 @pytest.mark.parametrize("other", [{"text": [1]}, {"age": [1]}, {}])
 def test_files_of_a_directory_have_the_same_columns(other: Any, tmp_path: Path) -> None:
     """By their declared types: no cell decides."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     pq.write_table(pa.table({"text": ["x"]}), tmp_path / "a.parquet")
@@ -592,7 +591,6 @@ def numbered_sources(folder: Path) -> dict[str, Any]:
     import duckdb
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     ages = list(range(len(NUMBERS)))
@@ -628,6 +626,25 @@ def test_numbers_name_the_same_persons_in_every_source(tmp_path: Path) -> None:
     assert all(rows == kept["list"] for rows in kept.values()), kept
 
 
+def test_long_numbers_name_persons_by_all_their_digits(tmp_path: Path) -> None:
+    """Decimals of Parquet and databases, which as doubles would be one person."""
+    import duckdb
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    names = [Decimal(12345678901234567890 + at) for at in range(3)]
+    rows = pa.table({"age": [1, 2, 3], "who": pa.array(names, pa.decimal128(38, 0))})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    with duckdb.connect(tmp_path / "rows.duckdb") as connection:
+        connection.execute("CREATE TABLE rows AS SELECT age, CAST(who AS HUGEINT) AS who FROM rows")
+    schema = Schema({"age": PEOPLE.columns["age"]}, person="who", rows_per_person=1)
+    for source, name in ((rows, None), ("rows.parquet", None), ("rows.duckdb", "rows")):
+        place = tmp_path / source if isinstance(source, str) else source
+        opened = open_table(place, schema, table=name)
+        assert opened.aggregate(Aggregation(cap=1)) == {(): (3,)}
+        opened.close()
+
+
 @pytest.mark.slow
 def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> None:
     source = str(numbered_sources(tmp_path)["parquet"])
@@ -638,9 +655,27 @@ def test_numbers_name_the_same_persons_on_spark(tmp_path: Path, spark: None) -> 
     found.close()
 
 
+@pytest.mark.parametrize("others", [(), ("x",), ("__HIVE_DEFAULT_PARTITION__",), ("2020-01-01",)])
+@pytest.mark.parametrize("address", [False, True])
+def test_a_record_in_a_partition_of_its_own_changes_no_other(
+    others: tuple[str, ...], address: bool, tmp_path: Path
+) -> None:
+    """Names of directories are text. As numbers, which one record could end, 01 would be 1."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for ward in ("01", "02", *others):
+        (tmp_path / f"ward={ward}").mkdir()
+        rows = pa.table({"age": [30]})
+        pq.write_table(rows, tmp_path / f"ward={ward}" / "rows.parquet")
+    schema = Schema({"age": PEOPLE.columns["age"], "ward": Categorical(["01", "02"])})
+    source = f"file://{tmp_path}/*/*.parquet" if address else tmp_path
+    found = kept_rows(CuratedDataset("p", schema=schema, source=source))
+    assert sorted(row[1] for row in found) == [0, 1, *[2 for _ in others]]
+
+
 def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
     """As pyarrow writes them; what else lies in it is refused or, by its name, left out."""
-    import pyarrow as pa
     import pyarrow.dataset as ds
 
     rows = pa.table({"age": [1, 2, 3, 4], "city": ["Oslo", "Oslo", "Bergen", "3"]})
@@ -660,6 +695,10 @@ def test_a_directory_is_read_with_all_its_partitions(tmp_path: Path) -> None:
     assert len(kept_rows(found)) == 4
     (tmp_path / "parts" / "city=Oslo" / "part-1.csv").touch()
     with pytest.raises(InvalidValue, match=r"Parquet files only, and not 'part-1\.csv'"):
+        CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
+    (tmp_path / "parts" / "city=Oslo" / "part-1.csv").unlink()
+    (tmp_path / "parts" / "city=Hamar").symlink_to(tmp_path / "parts" / "city=3")
+    with pytest.raises(InvalidValue, match="directories, and not the link 'city=Hamar'"):
         CuratedDataset("p", schema=schema, source=tmp_path / "parts").prepare()
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidValue, match="a directory with Parquet files"):
@@ -699,6 +738,22 @@ def test_ray_opens_a_stored_table_without_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray: None
 ) -> None:
     check_stored(tmp_path, monkeypatch, engine="ray", partitions=3)
+
+
+def test_rows_of_a_person_stay_together_however_a_database_cuts_them() -> None:
+    rng = np.random.default_rng(0)
+    fields = pa.schema([("person", pa.int64()), ("row", pa.int64())])
+    for _ in range(50):
+        persons = np.sort(rng.integers(0, 6, rng.integers(0, 30)))
+        ends = [0, *np.sort(rng.integers(0, persons.size + 1, 3)), persons.size]
+        batches = [
+            pa.record_batch([persons[low:high], np.arange(low, high)], schema=fields)
+            for low, high in itertools.pairwise(ends)
+        ]
+        parts = list(_whole_persons(pa.RecordBatchReader.from_batches(fields, batches)))
+        assert [one for part in parts for one in part["row"].to_pylist()] == [*range(persons.size)]
+        assert sum(len(set(part["person"].to_pylist())) for part in parts) == len(set(persons))
+        assert len(parts) == 1 or all(part.num_rows for part in parts)
 
 
 def test_fold_and_batches_hand_out_the_capped_rows() -> None:

@@ -168,7 +168,7 @@ def peak():
 schema = Schema({f"x{at}": Real(0, 1) for at in range(8)}, person="who", rows_per_person=2)
 few = {name: [0.5] for name in schema.columns} | {"who": ["a"]}
 open_table(few, schema).aggregate(Aggregation())  # everything is imported
-_arrow._IN_MEMORY = 1 << 17
+_arrow._IN_MEMORY = 1 << 23
 before = peak()
 table = open_table(sys.argv[1], schema, memory="60MB")
 count = table.aggregate(Aggregation(cap=2))[()][0]

@@ -214,6 +214,40 @@ class Hostile(int):
     __hash__ = int.__hash__
 
 
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Decimal("3.0"), b"3"),
+        (Decimal("2.50"), b"2.5"),
+        (Decimal("1E+2"), b"100"),
+        (Decimal(12345678901234567891), b"12345678901234567891"),
+        (Decimal("123456789012345678.91"), b"12345678901234567891/100"),
+        (Decimal("1e-999999"), b""),
+        (Decimal("NaN"), b""),
+        (Fraction(6, 2), b"3"),
+        (Fraction(1, 3), b"1/3"),
+    ],
+)
+def test_decimals_and_fractions_keep_their_digits(cell, text):
+    assert _cells.text_of(cell) == text
+
+
+@pytest.mark.parametrize("odd", ["x", 1.5, True, None, 1 + 2j, np.datetime64("9999-01-01")])
+def test_an_odd_cell_in_a_column_of_times_changes_no_other(odd):
+    """Pandas makes a column of objects of it; before, their times were no days any more."""
+    times = [pd.Timestamp("2020-01-01 23:59"), pd.Timestamp("2020-01-02")]
+    schema = Schema(
+        {"label": Categorical(["2020-01-01", "2020-01-02"]), "day": COLUMNS["born"]},
+    )
+    read = [
+        read_table(pd.DataFrame({"label": cells, "day": cells}), schema).columns
+        for cells in (times, [*times, odd])
+    ]
+    for name in schema.columns:
+        np.testing.assert_array_equal(read[1][name][:2], read[0][name])
+    assert read[1]["label"][:2].tolist() == [0, 1]
+
+
 def test_an_object_that_raises_is_missing():
     assert _cells.text_of(Hostile(3)) == b""
     assert np.isnan(_cells.read_number(Hostile(3)))

@@ -202,6 +202,7 @@ def test_wrong_inputs_are_refused_before_the_first_batch(tmp_path):
         (twice, "it is there 2 times"),
         (np.zeros((3, 3)), "2 columns, in the order of the schema"),
         (np.zeros(3), "two dimensions"),
+        (pl.DataFrame({"age": [1], "sex": ["F"]}).lazy(), r"call collect\(\)"),
         (3, "the path of a file"),
         ([1, 2], "the path of a file"),
         (nested, "holds single values"),

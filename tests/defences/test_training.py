@@ -14,10 +14,12 @@ from discreet.defences import (
     LabelOnly,
     MemGuard,
     NetworkTraining,
+    PateTraining,
     PrivateTraining,
     RandomScores,
     Rounded,
     Selena,
+    SyntheticTraining,
     standard_defences,
 )
 from discreet.defences._outputs import _train_judge
@@ -94,6 +96,30 @@ def test_private_training_claims_what_its_plan_proves() -> None:
         PrivateTraining(3, 120)
 
 
+def test_students_of_teachers_claim_what_their_votes_prove() -> None:
+    train = PateTraining(3, X[:40], epsilon=3.0, delta=1e-4, teachers=5)
+    assert train.loss.epsilon(delta=1e-4) <= 3.0
+    student = train(X, Y, 1)
+    assert student.certificate_.loss == train.loss
+    assert student.predict_proba(X).shape == (120, 3)
+
+
+def test_synthetic_training_learns_what_the_records_have_in_common() -> None:
+    """The network of a private model of the records is right, and its loss is that of the model."""
+    draw = np.random.default_rng(2)
+    codes = draw.integers((3, 4), size=(600, 2))
+    bits = np.concatenate([np.eye(3)[codes[:, 0]], np.eye(4)[codes[:, 1]]], axis=1).astype("f4")
+    labels = (codes[:, 0] > 0).astype(np.int64)
+    train = SyntheticTraining(replace(PLAIN, classes=2), (3, 4), epsilon=8.0, delta=1e-4)
+    assert train.loss.epsilon(delta=1e-4) <= 8.0
+    model = train(bits, labels, 1)
+    assert (log_answers(model, bits).argmax(axis=1) == labels).mean() > 0.95
+    with pytest.raises(InvalidValue, match="bits in 7 columns"):
+        train(bits[:, :5], labels, 1)
+    with pytest.raises(InvalidValue, match="at least 2 columns"):
+        SyntheticTraining(PLAIN, (1,))
+
+
 # --- at the output -------------------------------------------------------------------------------
 
 
@@ -167,13 +193,18 @@ def test_training_that_cannot_be_is_refused(settings: dict[str, Any], argument: 
 def test_the_usual_rows_have_names_and_only_private_ones_a_guarantee() -> None:
     data = BenchData.split(X, Y)
     rows = standard_defences(data)
-    assert len(rows) == 15
+    assert len(rows) == 17
     assert {row.name for row in rows if row.epsilon is not None} == {
         "DP-SGD, epsilon 1",
         "DP-SGD, epsilon 8",
+        "DP-SGD, epsilon 100",
         "DP-SGD, vacuous epsilon",
+        "PATE, epsilon 8",
     }
+    bits = np.tile(np.eye(2, dtype=np.float32), (60, 2))
+    asked = standard_defences(BenchData.split(bits, Y), categories=(2, 2))
+    assert [row.where for row in asked if row.name == "synthetic records, epsilon 8"] == ["data"]
     quick = standard_defences(data, quick=True)
     assert len(quick) == 6
     assert {row.where for row in quick} == {"none", "output", "training"}
-    assert len({row.key() for row in rows}) == 15
+    assert len({row.key() for row in rows}) == 17

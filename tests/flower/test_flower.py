@@ -6,11 +6,15 @@ otherwise. Nothing here needs torch: clients move numbers towards their own mean
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
 import os
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -430,13 +434,61 @@ def test_6_two_seeds_of_flower_give_one_mask_and_ours_never_do() -> None:
 # --- the real simulation engine ------------------------------------------------------------------
 
 
+def end_processes(of: Path) -> list[int]:
+    """End by their ids the processes with this directory in their environment."""
+    ended = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended by itself, or is another user's
+            if os.fsencode(of) in (place / "environ").read_bytes():
+                os.kill(int(place.name), signal.SIGTERM)
+                ended.append(int(place.name))
+    return ended
+
+
+def run_flower(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command in this environment, with a home of its own for Flower."""
+    binaries = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(Path(__file__).parents[2] / "src"),
+        "FLWR_HOME": str(tmp_path / "flwr"),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_ADDRESS": "local",  # not a cluster that another run has started
+        "RAY_worker_niceness": "0",  # on a busy machine its workers would wait for ever
+    }
+    (tmp_path / "flwr").mkdir()
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=500
+        )
+    finally:
+        end_processes(tmp_path)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+    return done
+
+
+def check_model(place: Path) -> None:
+    """Two rounds in which every number moved by a tenth, with the certificate of their plan."""
+    with np.load(place / "model.npz", allow_pickle=False) as file:
+        np.testing.assert_allclose(file["w"], 0.2, atol=1e-4)
+    certificate = read_certificate(place)
+    assert certificate.loss == certified_loss(certificate)
+
+
 def test_the_simulation_engine_runs_a_plan(tmp_path: Path) -> None:
     script = Path(__file__).parent / "simulated.py"
-    environment = {**os.environ, "FLWR_HOME": str(tmp_path / "flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "model")],
-        env=environment, capture_output=True, text=True, check=False, timeout=500,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    with np.load(tmp_path / "model" / "model.npz", allow_pickle=False) as file:
-        np.testing.assert_allclose(file["w"], 0.2, atol=1e-4)
+    run_flower(tmp_path, sys.executable, script, tmp_path / "model")
+    check_model(tmp_path / "model")
+
+
+def test_flwr_run_runs_a_plan_and_leaves_no_process(tmp_path: Path) -> None:
+    app, binary = tmp_path / "app", Path(sys.executable).parent / "flwr"
+    shutil.copytree(Path(__file__).parents[2] / "examples" / "flower", app)
+    out = f'out="{tmp_path / "model"}"'
+    run_flower(tmp_path, binary, "run", app, "local", "--stream", "--run-config", out)
+    check_model(tmp_path / "model")
+    deadline = time.monotonic() + 30
+    while end_processes(tmp_path):  # the server that `flwr run` starts would stay for ever
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -7,6 +7,8 @@ from discreet.data import Categorical, Integer, Real, Schema, read_table
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import (
     Comparison,
+    PrivateAdditiveClassifier,
+    PrivateAdditiveRegressor,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     choose_learner,
@@ -14,6 +16,7 @@ from discreet.learn import (
     make_learner,
 )
 from discreet.privacy import GDP
+from discreet.privacy.theorems import gaussian_mu
 
 YES_NO = Categorical(["yes", "no"], other="no")
 
@@ -31,16 +34,30 @@ def people(rows=2000, seed=0):
 
 
 def test_the_choice_follows_from_public_facts():
-    assert choose_learner(schema(), epsilon=1.0, delta=1e-6).learner == "logistic"
+    """Shapes from a signal of 20 on (50 for numbers), naive Bayes where linear models have < 3."""
+    assert choose_learner(schema(), epsilon=1.0, delta=1e-6).learner == "additive"
+    assert choose_learner(schema(300), epsilon=1.0, delta=1e-6).learner == "logistic"
     assert choose_learner(schema(20), epsilon=0.1, delta=1e-6).learner == "naive-bayes"
-    of_number = schema(target="age")
+    of_number = schema(400, target="age")
     assert choose_learner(of_number, epsilon=1.0, delta=1e-6).learner == "linear"
+    assert choose_learner(of_number, epsilon=8.0, delta=1e-6).learner == "additive"
     persons = schema(20, person="name", rows_per_person=3)
     assert choose_learner(persons, epsilon=0.1, delta=1e-6).learner == "logistic"
+    persons = schema(90_000, person="name", rows_per_person=3)
+    assert choose_learner(persons, epsilon=1.0, delta=1e-6).learner == "additive"
+    many = schema(10**7, person="name", rows_per_person=17)
+    assert choose_learner(many, epsilon=1.0, delta=1e-6).learner == "logistic"
     with pytest.raises(InvalidValue, match="expected_rows"):
         choose_learner(schema(None), epsilon=1.0, delta=1e-6)
     with pytest.raises(NotApplicable, match="target"):
         choose_learner(Schema({"a": Real(0, 1)}, expected_rows=5), epsilon=1.0, delta=1e-6)
+
+
+def test_the_line_is_drawn_at_the_signal():
+    """mu n / sqrt(34 + 3) = 20 for one number and three labels."""
+    edge = 20.0 * 37**0.5 / gaussian_mu(1.0, 1e-6)
+    for rows, learner in ((int(edge), "logistic"), (int(edge) + 1, "additive")):
+        assert choose_learner(schema(rows), epsilon=1.0, delta=1e-6).learner == learner
 
 
 @pytest.mark.parametrize("learner", ["logistic", "naive-bayes"])
@@ -84,13 +101,16 @@ def test_comparisons_of_regressions_and_persons():
     numeric = schema(target="age")
     table = read_table(people(300), numeric)
     plan = compare_learners(numeric, epsilon=2.0, delta=1e-6)
-    assert isinstance(plan.run(table, insecure_seed=2).value, PrivateLinearRegression)
+    assert [name for name, _ in plan.candidates] == ["linear", "additive"]
+    kinds = PrivateLinearRegression | PrivateAdditiveRegressor
+    assert isinstance(plan.run(table, insecure_seed=2).value, kinds)
     persons = schema(person="name", rows_per_person=2)
     data = {**people(60), "name": [f"p{i // 3}" for i in range(60)]}
     plan = compare_learners(persons, epsilon=2.0, delta=1e-6)
     assert "naive-bayes" not in [name for name, _ in plan.candidates]
     table = read_table(data, persons, insecure_seed=1)
-    assert isinstance(plan.run(table, insecure_seed=2).value, PrivateLogisticRegression)
+    kinds = PrivateLogisticRegression | PrivateAdditiveClassifier
+    assert isinstance(plan.run(table, insecure_seed=2).value, kinds)
     with pytest.raises(InvalidValue, match="learner"):
         make_learner("jungle", schema())
     with pytest.raises(InvalidValue, match="classification"):

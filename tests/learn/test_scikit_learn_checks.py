@@ -25,10 +25,12 @@ from discreet.learn import (
     PrivateCategoricalNB,
     PrivateDecisionTree,
     PrivateGaussianNB,
+    PrivateKMeans,
     PrivateLinearRegression,
     PrivateLogisticRegression,
     PrivateMLPClassifier,
     PrivateMLPRegressor,
+    PrivatePCA,
     PrivateRandomForest,
     projected_sgd,
 )
@@ -52,6 +54,11 @@ NO_NUMBERS = {
 ODD_CELLS = {
     "check_dtype_object": "a cell that is no number is in the middle of its bounds",
     "check_estimators_nan_inf": "the same for cells that are NaN or infinite",
+}
+MIDDLE = {"check_dtype_object": ODD_CELLS["check_dtype_object"]}
+LABELS = {
+    "check_clustering": "which centre is nearest to a training row is private, so no model has it; "
+    "fit_predict returns it to whoever has the rows",
 }
 PRIVATE_COUNT = {
     "check_estimators_empty_data_messages": "under add_remove the number of rows is private, "
@@ -172,6 +179,15 @@ NETWORK |= {"step_size": 20.0, "expected_rows": 200}
 COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
 
 
+SUMS = {
+    "epsilon": 100.0,
+    "delta": 1e-3,
+    "bounds": (-10.0, 10.0),
+    "expected_rows": 100,
+    "insecure_seed": 0,
+}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("estimator", "forbidden"),
@@ -208,6 +224,8 @@ COUNTS = {"epsilon": 1e6, "insecure_seed": 0}
             DeclaringSynthesizer(epsilon=9.0, delta=1e-5, groups=4, insecure_seed=0),
             ODD_CELLS | PRIVATE_COUNT,
         ),
+        (PrivateKMeans(n_clusters=3, **SUMS), MIDDLE | PRIVATE_COUNT | LABELS),
+        (PrivatePCA(n_components=1, **SUMS), MIDDLE | PRIVATE_COUNT),
     ],
     ids=lambda value: type(value).__name__,
 )

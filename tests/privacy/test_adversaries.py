@@ -130,3 +130,5 @@ def test_rare_losses_at_tiny_deltas_have_a_useful_lower_bound(steps: int) -> Non
 def test_an_integer_of_very_many_digits_is_refused_in_words() -> None:
     with pytest.raises(InvalidValue, match=r"steps = <int of too many digits>"):
         raise InvalidValue("steps", 10**10_000, "fewer digits")
+    with pytest.raises(InvalidValue, match=r"x{499}\.\.\. \(100002 characters\): expected"):
+        raise InvalidValue("name", "x" * 100_000, "a name")

@@ -119,6 +119,32 @@ def test_columns_that_cannot_have_missing_cells_are_refused(
         OneShot(missing=missing).plan(Schema({"x": column}), epsilon=1.0, delta=1e-6)
 
 
+def test_a_target_may_be_missing_and_open() -> None:
+    """What is refused is refused by the plan: a run that was charged comes to its end."""
+    for column in (Categorical(), Categorical(["no", "yes"], other="no")):
+        schema = Schema({"ill": column, "age": Integer(0, 9)}, target="ill", expected_rows=500)
+        plan = OneShot(missing=["ill"], evaluations=5).plan(schema, epsilon=50.0, delta=1e-6)
+        rows = {"ill": ["yes", None, "no", None] * 100, "age": [1, 2, 3, 4] * 100}
+        made = plan.run(rows, insecure_seed=1).sample(400, seed=1)["ill"].to_pylist()
+        assert 150 < made.count(None) < 250
+
+
+@pytest.mark.parametrize(
+    "ends", [(0.6590720511731919, 5464732.982335933), (-1e-5, 1e7), (0.1, 0.3)]
+)
+def test_numbers_stay_inside_their_bounds(ends: tuple[float, float]) -> None:
+    """Stored numbers next to a bound may lie a little outside of it; no synthetic row does."""
+    schema = Schema({"x": Real(*ends)}, expected_rows=500)
+    plan = OneShot(evaluations=5).plan(schema, epsilon=50.0, delta=1e-6)
+    model = plan.run({"x": [*ends] * 200}, insecure_seed=1)
+    made = model.sample(400, seed=1)["x"].to_numpy()
+    assert ends[0] <= made.min() < made.max() <= ends[1]
+    for end in ends:
+        asked = model.sample(5, given={"x": end}, seed=1)["x"].to_numpy()
+        assert ((asked >= ends[0]) & (asked <= ends[1])).all()
+        assert np.abs(asked - end).max() < 1e-5 * (ends[1] - ends[0])
+
+
 # --- open categories --------------------------------------------------------------------------
 
 OPEN = Schema({"town": Categorical(), "age": Integer(0, 9)}, expected_rows=3000)

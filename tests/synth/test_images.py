@@ -161,6 +161,7 @@ def test_few_pictures_strange_labels_and_values_raise_nothing(rows: int) -> None
         (lambda: Images().plan([], epsilon=1, delta=1e-5), "classes"),
         (lambda: Images().plan([1, 1], epsilon=1, delta=1e-5), "classes"),
         (lambda: Images().plan([1, 2], shape=(99, 9), epsilon=1, delta=1e-5), "shape"),
+        (lambda: Images().plan([1, 2], shape=(9,), epsilon=1, delta=1e-5), "shape"),
         (lambda: Images(clusters=0).plan([1, 2], epsilon=1, delta=1e-5), "clusters"),
         (lambda: Images().plan([1, 2], epsilon=0, delta=1e-5), "epsilon"),
         (lambda: PLAN.run(PICTURES[:, :5], LABELS), "pictures"),

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,12 @@ import pytest
 
 from discreet.data import Boolean, Categorical, Date, Integer, Schema, open_input
 from discreet.engines import open_table
-from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
+from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable, SchemaError
+from discreet.learn import load_model, read_model, read_plan, write_model
 from discreet.ledger import Ledger
 from discreet.privacy import GDP
 from discreet.privacy.theorems import gaussian_mu
-from discreet.synth import AIM, MST, LinkedPlan, LinkedTables, OneShot
+from discreet.synth import AIM, MST, LinkedModel, LinkedPlan, LinkedTables, OneShot
 from discreet.synth._cells import fine_cells
 from discreet.synth._counting import count_tables
 from discreet.synth._linked import join_tables
@@ -187,6 +189,39 @@ def test_odd_tables_run_and_are_charged_the_same(tmp_path: object) -> None:
                 break
         else:
             raise AssertionError("the ledger never refused")
+
+
+def test_files_come_back_and_damage_is_found(tmp_path: Path) -> None:
+    plan = LinkedTables(groups=5).plan(SMALL_PERSONS, SMALL_VISITS, epsilon=1.0, delta=1e-6)
+    with Ledger.create(tmp_path / "book") as ledger:
+        ledger.create_dataset("ward", epsilon=1.5, delta="1e-5", unit="person")
+        model = plan.run(
+            {"id": [1, 2, 3], "a": [0, 1, 1]},
+            {"id": [1, 3, 3], "u": [0, 1, 1], "v": [1, 1, 0]},
+            ledger=ledger,
+            dataset="ward",
+        )
+    model.save(tmp_path / "model.npz")
+    back = LinkedModel.load(tmp_path / "model.npz")
+    assert back.plan.loss == plan.loss
+    assert [one.to_pydict() for one in back.sample(9, seed=1)] == [
+        one.to_pydict() for one in model.sample(9, seed=1)
+    ]
+    model.save_directory(tmp_path / "out")
+    assert load_model(tmp_path / "out").certificate_ == model.certificate_
+    assert read_plan(model.certificate_).loss == plan.loss
+    head, arrays = read_model(tmp_path / "model.npz", kind="LinkedModel")
+    for name, one in arrays.items():
+        write_model(
+            tmp_path / "bad", kind="LinkedModel", head=head, arrays={**arrays, name: one[:-1]}
+        )
+        with pytest.raises(SchemaError):
+            LinkedModel.load(tmp_path / "bad")
+    write_model(
+        tmp_path / "bad", kind="LinkedModel", head={**head, "counted": "none"}, arrays=arrays
+    )
+    with pytest.raises(SchemaError, match="not the one"):
+        LinkedModel.load(tmp_path / "bad")
 
 
 def test_schemas_that_do_not_fit_are_refused() -> None:

@@ -58,7 +58,7 @@ def test_given_values_hold_in_every_row(model: SyntheticModel) -> None:
     assert set(rows["age"].to_pylist()) <= {20, 21, 22}
     towns = model.sample(200, given={"town": "ware"}, seed=2)
     assert np.mean(towns["age"].to_numpy()) > 70
-    for bad in ({"town": "atlantis"}, {"age": 1000}, {"weight": 3}, {"age": "x"}):
+    for bad in ({"town": "atlantis"}, {"age": 1000}, {"weight": 3}, {"age": "x"}, "age"):
         with pytest.raises(InvalidValue):
             model.sample(5, given=bad)
 

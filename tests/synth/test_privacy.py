@@ -170,6 +170,9 @@ def test_bad_input_is_refused_before_a_charge(tmp_path: object) -> None:
             {"bins": {"paid": [3, 2]}},
             {"relation": "edit"},
             {"forbid": [{"town": "ham", "day": np.datetime64("2020-01-01")}]},
+            {"forbid": None},
+            {"ordered": None},
+            {"missing": "age"},
         ):
             with pytest.raises(InvalidValue):
                 Synthesizer(**{**good, **change}).fit(some_rows(9), **where)

@@ -150,6 +150,13 @@ def t5() -> nn.Module:
     return transformer("T5ForConditionalGeneration", "T5Config", vocab_size=WORDS, **sizes)
 
 
+def seq2seq() -> nn.Module:
+    """T5 with what it needs to shift labels by itself."""
+    model = t5()
+    model.config.decoder_start_token_id = model.config.pad_token_id = 0
+    return model
+
+
 def two_texts() -> dict[str, Tensor]:
     given = text()
     return {**given, "decoder_input_ids": given["input_ids"][:, :3].clone()}

@@ -2,7 +2,7 @@
 
 Each store has a schema of its own (``discreet_name``; without ``ledger=`` it is ``discreet``). A
 charge locks the row of its dataset, so charges of one dataset are serial and datasets do not wait
-for one another. Commits are synchronous, so nobody sees what is not on the disk; a server that runs
+for one another. Commits are synchronous: what can be seen is on the disk; a server that runs
 with ``fsync = off`` is refused. The driver is ``psycopg`` (the extra ``postgres``), imported on
 first use.
 """

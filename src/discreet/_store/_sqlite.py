@@ -109,7 +109,7 @@ class Link:
             self.run("PRAGMA wal_autocheckpoint = 4000")
             self.run("PRAGMA fullfsync = 1")
             self.run("PRAGMA checkpoint_fullfsync = 1")
-        self.rows("SELECT 1 FROM sqlite_master LIMIT 1")  # from now on nobody deletes the log
+        self.rows("SELECT 1 FROM sqlite_master LIMIT 1")  # from now on the log is not deleted
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self.connection.execute(statement, tuple(values)).fetchall()
@@ -414,7 +414,7 @@ class SqliteStore:
             new = directory / f"{_REPAIRED}{secrets.token_hex(4)}.sqlite"
             part = new.with_name(f"{new.name}.part")
             with _translated(path), closing(_connect(old, "rw", timeout)) as source:
-                source.execute("BEGIN IMMEDIATE")  # nobody is in the middle of a commit
+                source.execute("BEGIN IMMEDIATE")  # no commit is half done
                 os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 with (
                     closing(sqlite3.connect(part, isolation_level=None)) as copy,
@@ -424,7 +424,7 @@ class SqliteStore:
             sync_path(part)
             part.rename(new)
             sync_path(directory)
-        # Without a database of the old name nobody opens the directory, and a copy is whole.
+        # Without a database of the old name the directory is not opened, and a copy is whole.
         logs = list(directory.glob(f"{DATABASES}-*"))
         for old in directory.glob(DATABASES):
             old.rename(old.with_name(f"{_REPLACED}{old.name}"))

@@ -3,7 +3,9 @@
 - Membership: :func:`yeom`, :func:`shokri`, :func:`lira`, :func:`rmia`,
   :func:`quantile_regression` and :func:`label_only`. :func:`observe` asks the target once and
   every attack reads the answers; :class:`ShadowPool` trains the shadow models that all
-  shadow attacks share.
+  shadow attacks share. For predicted numbers :func:`regression_membership`, for checkpoints of one
+  training :func:`checkpoint_membership`, for persons :func:`person_membership`, and for whole data
+  sets :func:`dataset_usage`.
 - Attribute and property inference and model inversion: :func:`attribute_inference`,
   :func:`property_inference`, :func:`invert` with :func:`recognition`.
 - Anonymization and how it fails: :func:`measure_anonymity` profiles a table (uniqueness,
@@ -48,6 +50,7 @@ from discreet.attacks._anonymity import (
 from discreet.attacks._attack_target import AttackTarget, import_name, read_model
 from discreet.attacks._attribute import Attribute, AttributeResult, attribute_inference
 from discreet.attacks._bench import DefenceComparison, DefenceRow, compare_defences
+from discreet.attacks._checkpoints import checkpoint_membership
 from discreet.attacks._coded_table import CodedTable, read_coded
 from discreet.attacks._contract import (
     ATTACKS,
@@ -59,8 +62,10 @@ from discreet.attacks._contract import (
     applicable,
     attack,
     read_inputs,
+    read_numbers,
     run_attack,
 )
+from discreet.attacks._dataset_usage import DatasetUsage, dataset_usage
 from discreet.attacks._inversion import InversionResult, RecognitionResult, invert, recognition
 from discreet.attacks._label_only import label_only
 from discreet.attacks._linkage import KnownTruth, LinkageResult, link_tables
@@ -85,6 +90,7 @@ from discreet.attacks._membership_run import (
     strongest_of_three,
 )
 from discreet.attacks._observation import Observation, observe, observe_split
+from discreet.attacks._persons import person_membership
 from discreet.attacks._picture_prior import Prior
 from discreet.attacks._poisoning import PoisoningResult, poison_shares
 from discreet.attacks._property import (
@@ -97,6 +103,7 @@ from discreet.attacks._property import (
 from discreet.attacks._quantile import quantile_regression
 from discreet.attacks._reconstruction import ReconstructionResult, reconstruction
 from discreet.attacks._record_files import Records, align_columns, read_answers, read_records
+from discreet.attacks._regression import regression_membership
 from discreet.attacks._rmia import check_rmia_models, rmia
 from discreet.attacks._roc import FALSE_ALARM, OperatingPoint, Roc
 from discreet.attacks._shadow_pool import ShadowPool, paired_halves
@@ -161,6 +168,7 @@ __all__ = [
     "CandidatesResult",
     "CodedTable",
     "ControlledResult",
+    "DatasetUsage",
     "DefenceComparison",
     "DefenceRow",
     "Difference",
@@ -206,10 +214,12 @@ __all__ = [
     "attribute_inference",
     "check_lira_models",
     "check_rmia_models",
+    "checkpoint_membership",
     "class_indices",
     "client_updates",
     "compare_defences",
     "counting_shadows",
+    "dataset_usage",
     "distance_ratio",
     "import_name",
     "imprint_model",
@@ -234,6 +244,7 @@ __all__ = [
     "observe_split",
     "on_records",
     "paired_halves",
+    "person_membership",
     "poison_shares",
     "poisoning",
     "pool_results",
@@ -246,9 +257,11 @@ __all__ = [
     "read_coded",
     "read_inputs",
     "read_model",
+    "read_numbers",
     "read_records",
     "recognition",
     "reconstruction",
+    "regression_membership",
     "rmia",
     "run_attack",
     "seeded_generator",

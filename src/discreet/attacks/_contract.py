@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, final
 import numpy as np
 
 from discreet import _validate
+from discreet._html import html_table
 from discreet._json import JsonRecord, plain
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable
 
@@ -55,6 +56,13 @@ INPUTS: Mapping[str, str] = {
     "updates": "gradients or weights that a participant sent",
     "train": "a way to train the model",
     "canaries": "records that were planted",
+    "predictions": "the numbers that a model predicts",
+    "values": "the true numbers",
+    "checkpoints": "observations of several checkpoints of one training",
+    "shadow_checkpoints": "what shadow models answer at the same checkpoints",
+    "persons": "whose each record is",
+    "scores": "how much each record seems to have been used",
+    "suspected": "which records are of a data set that may have been used",
     "language_model": "a model that predicts the next token of a text",
     "prompts": "texts to begin with",
     "corpus": "the texts that a language model was trained on",
@@ -104,6 +112,16 @@ class Finding(JsonRecord):
         """Whether the whole interval lies above the baseline."""
         return self.low > self.baseline
 
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            (self.measure, f"{self.value:.3f}, between {self.low:.3f} and {self.high:.3f}"),
+            ("confidence", self.confidence),
+            ("by chance", self.baseline),
+            ("of", self.trials),
+            ("leaks", "yes" if self.leaks else "not shown"),
+        ]
+        return html_table(self.attack, rows)
+
     def __str__(self) -> str:
         return (
             f"{self.attack}: {self.measure} {self.value:.3f} [{self.low:.3f}, {self.high:.3f}], "
@@ -132,6 +150,12 @@ class Result(JsonRecord):
     def leaks(self) -> bool:
         """Whether the whole interval of the finding lies above chance."""
         return self.finding.leaks
+
+    def _repr_html_(self) -> str:
+        try:
+            return self.finding._repr_html_()
+        except NotApplicable as why:
+            return html_table(type(self).__name__, [("no finding", why)])
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain JSON values; what points at single people is left out."""
@@ -327,8 +351,8 @@ def read_inputs(texts: Mapping[str, str]) -> dict[str, Any]:
     texts : mapping from names of ``INPUTS`` to texts
         ``released`` and ``register`` are paths of tables; ``quasi_identifiers`` and ``on`` are
         names between commas, ``shape`` is numbers between commas; ``answers``, ``records``,
-        ``labels``, ``cells``, ``queries``, ``secrets`` and ``holds`` are paths of .npy or .csv
-        files.
+        ``labels``, ``cells``, ``queries``, ``secrets``, ``holds``, ``members``, ``predictions``,
+        ``values``, ``scores`` and ``suspected`` are paths of .npy or .csv files.
 
     Returns
     -------
@@ -369,7 +393,26 @@ def _read_shape(name: str, text: str) -> tuple[int, ...]:
         raise InvalidValue(name, text, "whole numbers between commas, as in 28,28") from None
 
 
-def _read_numbers(name: str, text: str) -> NDArray[Any]:
+def read_numbers(name: str, text: str) -> NDArray[Any]:
+    """Read a .npy or .csv file of numbers.
+
+    Parameters
+    ----------
+    name
+        What the file is, for errors.
+    text
+        Its path.
+
+    Returns
+    -------
+    array
+        Of one dimension, or two.
+
+    Raises
+    ------
+    InvalidValue
+        If it cannot be read.
+    """
     try:
         if Path(text).suffix == ".npy":
             found: NDArray[Any] = np.load(text, allow_pickle=False)
@@ -385,14 +428,14 @@ def _read_numbers(name: str, text: str) -> NDArray[Any]:
 
 
 def _read_truths(name: str, text: str) -> NDArray[np.bool_]:
-    found = _read_numbers(name, text)
+    found = read_numbers(name, text)
     if not np.isin(found, (0, 1)).all():
         raise InvalidValue(name, text, "a file of zeros and ones")
     return found.astype(np.bool_)
 
 
 def _read_classes(name: str, text: str) -> NDArray[np.int64]:
-    found = _read_numbers(name, text)
+    found = read_numbers(name, text)
     if not np.array_equal(found, np.rint(found)):
         raise InvalidValue(name, text, "a file of whole numbers")
     return found.astype(np.int64)
@@ -401,8 +444,8 @@ def _read_classes(name: str, text: str) -> NDArray[np.int64]:
 _READERS: Mapping[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(("released", "register"), lambda _, text: text),
     **dict.fromkeys(("quasi_identifiers", "on"), _read_names),
-    **dict.fromkeys(("answers", "records"), _read_numbers),
-    **dict.fromkeys(("queries", "secrets", "holds"), _read_truths),
+    **dict.fromkeys(("answers", "records", "predictions", "values", "scores"), read_numbers),
+    **dict.fromkeys(("queries", "secrets", "holds", "suspected", "members"), _read_truths),
     **dict.fromkeys(("labels", "cells"), _read_classes),
     "shape": _read_shape,
 }

@@ -181,12 +181,13 @@ class MembershipResult(Result):
     def finding(self) -> Finding:
         """The share of members found at the least reported false-positive rate there is room for.
 
-        It is compared with that rate, which guessing reaches.
+        Guessing finds as many members as it accuses others. The threshold was set on these
+        non-members, so that is compared with the upper end of the interval of their rate.
         """
         points = self.operating_points() or (self.roc.at(self.roc.smallest_fpr),)
         point = min(points, key=lambda one: one.asked_fpr)
         measure = f"members found at {100 * point.asked_fpr:g} % of false positives"
-        return Finding.of_share(self.attack, measure, point.tpr, point.asked_fpr)
+        return Finding.of_share(self.attack, measure, point.tpr, point.fpr.high)
 
     def recall(self, *, confidence: float = 0.95) -> Proportion:
         """Return the share of members that the attacker's decisions find."""

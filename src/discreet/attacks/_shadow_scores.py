@@ -119,7 +119,7 @@ class ShadowScores:
         records, are not recognized: draw halves independently, as a pool does.
         """
         place = _validate.integer("row", row, at_least=0, at_most=len(self) - 1)
-        keep = ~_twins(self.inclusion, self.inclusion[place])
+        keep = ~find_twins(self.inclusion, self.inclusion[place])
         keep[place] = False
         return self._rows(np.flatnonzero(keep))
 
@@ -271,7 +271,7 @@ def _log_choose(count: Any, chosen: Any) -> Any:
     return gammaln(count + 1.0) - gammaln(chosen + 1.0) - gammaln(count - chosen + 1.0)
 
 
-def _twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def find_twins(inclusion: NDArray[np.bool_], members: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which rows divide the records as ``members`` does, or exactly the other way round."""
     if inclusion.shape[1] < TWIN_RECORDS or members.all() or not members.any():
         return np.zeros(len(inclusion), dtype=bool)

@@ -183,6 +183,7 @@ def judge_pictures(
     if public.shape[1:] != truth.shape[2:] or known.shape != (len(public),) or not len(public):
         raise InvalidValue("auxiliary", public.shape, f"public pictures {truth.shape[2:]}, labels")
     flat = public.reshape(len(public), -1)
+    sizes = (flat**2).sum(axis=1)
     best, errors, nearest = np.empty_like(truth), [], []
     for place, own in enumerate(truth):
         real = own.reshape(len(own), -1)
@@ -191,7 +192,9 @@ def judge_pictures(
         which = linear_sum_assignment(apart)[1]
         best[place] = found[place][which]
         errors += apart[np.arange(len(own)), which].tolist()
-        nearest += [((flat - made[one]) ** 2).mean(axis=1).min() for one in which]
+        chosen = made[which]
+        squares = sizes[:, None] + (chosen**2).sum(axis=1) - 2.0 * flat @ chosen.T
+        nearest += (squares.min(axis=0) / flat.shape[1]).tolist()
     reached, others = np.array(errors), np.array(nearest)
     pictures = truth.reshape(len(reached), -1)
     means = {label: flat[known == label].mean(axis=0) for label in np.unique(known)}

@@ -5,8 +5,10 @@ another one; a *backdoor*, records with a trigger are to be taken for one class.
 with the poison and without it, and the share of records that are misled is compared.
 
 Differential privacy for one client bounds what k of them can do together: by group privacy, the
-chance to be misled is at most what the loss of k clients allows at the chance without them. Robust
-aggregation gives no such bound for updates that are unlike one another.
+chance to be misled is at most what the loss of k clients allows at the chance without poison. A
+hostile client takes the place of an honest one, which under ``add_remove`` and ``zero_out`` are two
+steps: one client goes and another one comes. Robust aggregation gives no such bound for updates
+that are unlike one another.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from discreet._confidence import Proportion, proportion
 from discreet.attacks._contract import Finding, Result, attack
 from discreet.attacks._target import as_target
 from discreet.errors import InvalidValue
+from discreet.privacy import Relation
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -92,7 +95,7 @@ def poisoning(
     loss : Loss, optional
         What a whole training costs one client; for the bound.
     clients : int
-        How many clients are poisoned.
+        How many clients are poisoned; without poison they are honest.
     confidence : float
         That of the intervals.
 
@@ -135,5 +138,6 @@ def poisoning(
     clean, spoiled = shares
     bound = None
     if loss is not None:
-        bound = float((loss if count == 1 else loss.group(count)).tradeoff(clean.high))
+        steps = count if loss.relation == Relation.REPLACE else 2 * count
+        bound = float((loss if steps == 1 else loss.group(steps)).tradeoff(clean.high))
     return PoisonedModelResult(goal, spoiled, clean, accuracy, bound)

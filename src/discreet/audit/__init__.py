@@ -12,7 +12,8 @@ Training, from scores that say how much a record seems to have taken part:
 - :func:`audit_runs` (any trainer, many runs), :func:`audit_tradeoff` (the same against a
   claimed trade-off curve), :func:`audit_gaussian` (Gaussian mechanisms only).
 - :func:`audit_one_run` and :func:`audit_one_run_curve`: one run with canaries, which an
-  :class:`Inclusion` includes by fair coins; :func:`suggest_guesses` says how many to guess.
+  :class:`Inclusion` includes by fair coins; :func:`suggest_guesses` says how many to guess,
+  and :func:`read_coins` reads what ``Inclusion.save`` wrote.
 - :class:`TrainingAudit` is the outcome of each: lower bound, confidence, ceiling, verdict,
   assumptions. Canaries for DP-SGD are in :mod:`discreet.learn.dpsgd.canaries`.
 - :func:`audit_faults` computes again what the audits of a certificate say, from their counts;
@@ -30,7 +31,7 @@ proves nothing, and says how much it could have shown.
 """
 
 from discreet._confidence import lower_bound, upper_bound
-from discreet.audit._inclusion import Inclusion
+from discreet.audit._inclusion import Inclusion, read_coins
 from discreet.audit._many_runs import (
     audit_gaussian,
     audit_runs,
@@ -97,6 +98,7 @@ __all__ = [
     "gaussian_epsilon_from_rates",
     "lower_bound",
     "one_run_epsilon",
+    "read_coins",
     "read_curve",
     "require_gaussian",
     "require_sound_audits",

@@ -9,17 +9,27 @@ chance.
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import numpy as np
 
 from discreet import _validate
+from discreet._files import write_file
+from discreet._json import read_json
 from discreet.audit._many_runs import check_scores
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import FileUnusable, InvalidValue, NotApplicable, SchemaError
 from discreet.randomness import Source, bernoulli, choose_source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
+
+
+_ELSEWHERE = {"coins": "tossed elsewhere: fairness and independence are not checked"}
+_SCHEMA = "discreet.audit.coins"
 
 
 @final
@@ -55,6 +65,54 @@ class Inclusion:
         self._coins: NDArray[np.bool_] = np.frombuffer(coins.tobytes(), dtype=np.bool_)
         self._provenance = bits.provenance
 
+    @classmethod
+    def from_coins(
+        cls, included: ArrayLike, *, guesses: tuple[int, int], audits: int = 1
+    ) -> Inclusion:
+        """Take the coins of a run elsewhere; that they were fair is then an assumption.
+
+        >>> Inclusion.from_coins([1, 0, 0, 1], guesses=(1, 1)).provenance["coins"]
+        'tossed elsewhere: fairness and independence are not checked'
+
+        Parameters
+        ----------
+        included
+            A 0 or 1, or False or True, for each canary.
+        guesses, audits
+            As they were chosen before the coins were tossed.
+
+        Returns
+        -------
+        Inclusion
+            To be judged ``audits`` times.
+
+        Raises
+        ------
+        InvalidValue
+            If the coins are not zeros and ones.
+        """
+        coins = np.asarray(included)
+        if coins.ndim != 1 or not coins.size or not np.isin(coins, (0, 1)).all():
+            shown = f"{coins.dtype} of shape {coins.shape}"
+            raise InvalidValue("included", shown, "a 0 or a 1 for each canary")
+        count = _validate.integer("audits", audits, at_least=1)
+        return cls._of(coins, check_guesses(guesses, coins.size), count, count, _ELSEWHERE)
+
+    @classmethod
+    def _of(
+        cls,
+        coins: NDArray[Any],
+        guesses: tuple[int, int],
+        audits: int,
+        left: int,
+        provenance: Mapping[str, str],
+    ) -> Inclusion:
+        made = cls.__new__(cls)
+        made._guesses, made._audits, made._left = guesses, audits, left
+        made._coins = np.frombuffer(coins.astype(np.bool_).tobytes(), dtype=np.bool_)
+        made._provenance = dict(provenance)
+        return made
+
     @property
     def canaries(self) -> int:
         """The number of canaries."""
@@ -84,6 +142,30 @@ class Inclusion:
     def provenance(self) -> dict[str, str]:
         """Where the coins came from."""
         return dict(self._provenance)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the coins to a JSON file, with how many audits are left; see :func:`read_coins`.
+
+        Parameters
+        ----------
+        path
+            A file that is written or replaced; only its owner may read it.
+
+        Returns
+        -------
+        Path
+            The file.
+        """
+        body = {
+            "schema": _SCHEMA,
+            "version": 1,
+            "guesses": list(self._guesses),
+            "audits": self._audits,
+            "audits_left": self._left,
+            "provenance": self._provenance,
+            "included": self._coins.astype(int).tolist(),
+        }
+        return write_file(path, json.dumps(body) + "\n", private=True)
 
     def split_scores(self, scores: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Use up the only audit: the scores of the included and of the excluded canaries.
@@ -142,6 +224,46 @@ class Inclusion:
 
     def __reduce__(self) -> NoReturn:
         raise NotApplicable("coins cannot be copied: a copy could be judged again")
+
+
+def read_coins(path: str | Path) -> Inclusion:
+    """Read what :meth:`Inclusion.save` wrote; save it again after an audit of it.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    Inclusion
+        With as many audits left as when it was saved.
+
+    Raises
+    ------
+    FileUnusable
+        If it cannot be read.
+    SchemaError
+        If it is another file.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        expected = f"a readable file ({error.strerror or error})"
+        raise FileUnusable("coins", str(path), expected) from None
+    body = read_json(content, "the file of coins")
+    if not isinstance(body, dict) or body.get("schema") != _SCHEMA or body.get("version") != 1:
+        raise SchemaError(f"{Path(path).name} is no file of coins ({_SCHEMA}, version 1)")
+    try:
+        made = Inclusion.from_coins(
+            body["included"], guesses=tuple(body["guesses"]), audits=body["audits"]
+        )
+        left = _validate.integer(
+            "audits_left", body["audits_left"], at_least=0, at_most=made.audits
+        )
+        return made._of(made.included, made.guesses, made.audits, left, body["provenance"])
+    except (KeyError, TypeError, ValueError, InvalidValue) as error:
+        raise SchemaError(f"{Path(path).name} is damaged: {error}") from None
 
 
 def check_guesses(guesses: Any, canaries: int) -> tuple[int, int]:

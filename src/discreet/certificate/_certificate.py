@@ -14,6 +14,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from discreet import __version__, _validate
+from discreet._html import html_table
 from discreet._json import canonical, digest_of, read_json
 from discreet._rounding import at_most
 from discreet.certificate._findings import (
@@ -242,6 +243,18 @@ class Certificate:
         for name in ("plan", "run", "receipt"):
             _plain(name, getattr(certificate, name))
         return certificate
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            ("epsilon, at most", self.epsilon),
+            ("delta", self.delta),
+            ("for one", self.unit),
+            ("neighbours", self.relation),
+            ("charged to a ledger", "no" if self.receipt is None else "yes"),
+            ("published", "no" if self.publication is None else self.publication["title"]),
+        ]
+        rows += [("warning", text) for text in self.warnings]
+        return html_table(f"certificate of {self.learner}", rows)
 
     # --- what follows from the fields --------------------------------------------------
 

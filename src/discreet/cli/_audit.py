@@ -1,19 +1,172 @@
-"""``discreet audit-mechanism``: try to refute the bundled mechanisms, and the broken ones."""
+"""``discreet audit``: a training run of one's own. ``discreet audit-mechanism``: mechanisms."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import numpy as np
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command, print_json, print_lines, print_table, tracked
-from discreet.cli._options import Count, Real
+from discreet.cli._app import Command, Group, print_json, print_lines, print_table, tracked
+from discreet.cli._options import Count, Real, count, output_file, together
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from discreet.audit import MechanismAudit
     from discreet.audit.zoo import Specimen
+
+_claim_options = together(
+    click.option("--epsilon", type=Real(at_least=0), required=True, help="What is claimed."),
+    click.option(
+        "--delta", type=Real(at_least=0, below=1), default="1e-5", help="Where it is claimed."
+    ),
+)
+_rate_option = click.option(
+    "--false-alarm-rate",
+    type=Real(above=0, at_most=0.5),
+    default="0.05",
+    help="How often a right claim may be called violated.",
+)
+
+
+@click.group(cls=Group)
+def audit() -> None:
+    """Try to refute what is claimed about a training run, by canaries that coins include."""
+
+
+@audit.command(short_help="Toss the coins, before the run.")
+@click.option("--out", metavar="FILE", required=True, help="The coins (.json).")
+@click.option("--included", metavar="FILE", help="A 0 or 1 for each canary, for the run (.csv).")
+@click.option("--canaries", type=Count(at_least=2), default="1000", help="How many there are.")
+@click.option(
+    "--guesses",
+    metavar="IN,OUT",
+    help="How many to call included and excluded.  [default: the best against the claim]",
+)
+@_claim_options
+@_rate_option
+def coins(
+    out: str,
+    included: str | None,
+    canaries: int,
+    guesses: str | None,
+    epsilon: float,
+    delta: float,
+    false_alarm_rate: float,
+    as_json: bool,
+) -> None:
+    """Toss a fair coin for each canary, and fix how many guesses will be made.
+
+    The run adds the canaries whose coin is 1 to its training data, one record each, and nothing
+    else may depend on the coins. Whoever scores the canaries afterwards must not see them.
+
+    Example:
+      discreet audit coins --canaries 1000 --epsilon 8 --out coins.json --included included.csv
+    """
+    from discreet.audit import Inclusion, suggest_guesses
+    from discreet.privacy import ApproxDP
+
+    with (
+        output_file(out, ".json", argument="out") as draft,
+        output_file(included, ".csv", argument="included") as listed,
+    ):
+        if guesses is not None:
+            pair = _read_guesses(guesses)
+        else:
+            claim, settings = ApproxDP(epsilon, delta), {"false_alarm_rate": false_alarm_rate}
+            pair = suggest_guesses(claim, canaries=canaries, delta=delta, **settings)
+        tossed = Inclusion(canaries, guesses=pair)
+        assert draft is not None
+        tossed.save(draft)
+        if listed is not None:
+            lines = "".join(f"{int(one)}\n" for one in tossed.included)
+            listed.write_text(lines, encoding="ascii")
+    if as_json:
+        print_json({"out": out, "canaries": canaries, "guesses": list(pair)})
+        return
+    print_lines(
+        [
+            f"{int(tossed.included.sum())} of {canaries} canaries are included",
+            f"{pair[0]} will be called included, {pair[1]} excluded",
+            f"Written: {out} (the coins are a secret until the canaries are scored)",
+        ]
+    )
+
+
+@audit.command(short_help="Judge the scores, after the run.")
+@click.argument("scores", metavar="SCORES", help="A score for each canary (.csv or .npy).")
+@click.option("--coins", "tossed", metavar="FILE", help="What discreet audit coins wrote.")
+@click.option(
+    "--included",
+    metavar="FILE",
+    help="Instead: the coins of a run elsewhere, a 0 or 1 for each canary (.csv or .npy).",
+)
+@click.option(
+    "--guesses",
+    metavar="IN,OUT",
+    help="With --included: how many to call included and excluded, fixed before the coins.",
+)
+@_claim_options
+@_rate_option
+def training(
+    scores: str,
+    tossed: str | None,
+    included: str | None,
+    guesses: str | None,
+    epsilon: float,
+    delta: float,
+    false_alarm_rate: float,
+    as_json: bool,
+) -> int:
+    """Bound the epsilon of a run from below, and compare it with the claim.
+
+    A score is larger if the canary seems included; it must come from what the run released, and
+    from nothing else. The canaries with the largest scores are called included. The coins are
+    judged as often as was said when they were tossed, which the file remembers; coins from
+    elsewhere are trusted to be fair and independent, and the output says so.
+
+    Exit code: 0 if the claim could have been refuted and was not, 1 if it was, 6 if the audit was
+    too weak to tell.
+
+    Examples:
+      discreet audit training scores.csv --coins coins.json --epsilon 8
+      discreet audit training scores.npy --included included.csv --guesses 200,200 --epsilon 8
+    """
+    from discreet.attacks import read_numbers
+    from discreet.audit import Inclusion, audit_one_run, read_coins
+
+    if (tossed is None) == (included is None):
+        raise InvalidValue("coins", tossed, "--coins or --included, not both")
+    if tossed is not None:
+        inclusion = read_coins(tossed)
+    else:
+        if guesses is None:
+            raise InvalidValue("guesses", guesses, "two numbers with a comma, as in 200,200")
+        found = read_numbers("included", str(included))
+        inclusion = Inclusion.from_coins(found, guesses=_read_guesses(guesses))
+    values = np.asarray(read_numbers("scores", scores), dtype=np.float64)
+    judged = audit_one_run(
+        inclusion, values, epsilon=epsilon, delta=delta, false_alarm_rate=false_alarm_rate
+    )
+    if tossed is not None:
+        inclusion.save(Path(tossed))
+    if as_json:
+        print_json(judged.to_json())
+    else:
+        lines = str(judged).splitlines()
+        elsewhere = inclusion.provenance.get("coins")
+        print_lines([*lines, f"coins: {elsewhere}"] if elsewhere else lines)
+    return 1 if judged.violated else 6 if judged.verdict == "too weak to tell" else 0
+
+
+def _read_guesses(text: str) -> tuple[int, int]:
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise InvalidValue("guesses", text, "two numbers with a comma, as in 200,200")
+    first, second = (count("guesses", one, at_least=0) for one in parts)
+    return first, second
 
 
 @click.command(cls=Command)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,22 +104,22 @@ def synthesize(
     if plan_only:
         _print_plan(plan, as_json=as_json)
         return
-    if certificate is None:
-        with output_file(out, *_ENDINGS, argument="out") as draft, charged.open() as book:
+    # All places are looked at before the charge; the page is written when the rows are safe.
+    with ExitStack() as outer:
+        page = outer.enter_context(output_file(internal_page, ".html", argument="internal_page"))
+        with ExitStack() as held:
+            draft = held.enter_context(output_file(out, *_ENDINGS, argument="out"))
             assert draft is not None
+            folder = None
+            if certificate is not None:
+                folder = held.enter_context(new_directory(certificate, argument="certificate"))
+            book = held.enter_context(charged.open())
             model = _run(plan, file, book, charged.dataset, insecure_seed)
             _write_rows(model, rows, draft)
-    else:
-        with (
-            output_file(out, *_ENDINGS, argument="out") as draft,
-            new_directory(certificate, argument="certificate") as folder,
-            charged.open() as book,
-        ):
-            assert draft is not None
-            model = _run(plan, file, book, charged.dataset, insecure_seed)
-            _write_rows(model, rows, draft)
-            _write_certificate(model, folder, asked)
-    asked.write_internal(model)
+            if folder is not None:
+                _write_certificate(model, folder, asked)
+        if page is not None:
+            asked.write_internal(model, page)
     _print_made(model, out, certificate, as_json=as_json)
 
 
@@ -179,8 +180,6 @@ class _Test:
             raise InvalidValue(
                 "test_epsilon", self.epsilon, "--test-rows and --certificate with it"
             )
-        if self.page is not None and Path(self.page).suffix.lower() != ".html":
-            raise InvalidValue("internal_page", self.page, "a file name that ends in .html")
         target = None if plan.target is None else plan.schema.columns[plan.target]
         if not isinstance(target, Labelled):
             raise InvalidValue(
@@ -196,18 +195,14 @@ class _Test:
             return ()
         return (judge_classifier(model, self.file, epsilon=self.epsilon, rows=self.rows),)
 
-    def write_internal(self, model: SyntheticModel) -> None:
-        """Write the internal page, if it was asked for."""
+    def write_internal(self, model: SyntheticModel, draft: Path) -> None:
+        """Write the internal page."""
         from discreet.report import write_fidelity_page
         from discreet.synth import judge_classifier
 
-        if self.page is None:
-            return
         found: Any = judge_classifier(model, self.file)
         figures = {"share of right answers by a classifier of synthetic rows": found}
-        with output_file(self.page, ".html", argument="internal_page") as draft:
-            assert draft is not None
-            write_fidelity_page(model, draft, internal=figures)
+        write_fidelity_page(model, draft, internal=figures)
 
 
 def _print_plan(plan: SynthesisPlan, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``discreet shapes`` and ``evaluate``: what models of tables say, and how well they do."""
+"""``discreet describe``, ``shapes`` and ``evaluate``: what tables and models of them say."""
 
 from __future__ import annotations
 
@@ -94,3 +94,50 @@ def evaluate(
         print_json({**found.to_json(), "epsilon": spent, "charged": book is not None})
         return
     print_lines(map(printable, [*found.lines(), f"epsilon {at_most(spent)} is spent"]))
+
+
+@click.command(cls=Command)
+@click.argument("file", metavar="FILE", help="A private CSV or Parquet file.")
+@click.option("--schema", metavar="FILE", required=True, help="What is public about the table.")
+@click.option("--epsilon", type=Real(above=0), required=True, help="The epsilon to spend.")
+@click.option("--delta", type=Real(above=0, below=1), help="The delta to spend.")
+@click.option("--output", "-o", metavar="FILE", help="Where to draw: .png, .svg or .pdf.")
+@ledger_option
+@dataset_option
+@insecure_seed_option
+def describe(
+    file: str,
+    schema: str,
+    output: str | None,
+    ledger: str | None,
+    dataset: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Release a private report of a table: histograms, shares, means and quantiles.
+
+    All columns are counted in public cells, with Gaussian noise once; everything else follows at
+    no further cost. Brackets are error bars of 95 % for what is in the table.
+
+    Examples:
+      discreet describe patients.csv --schema schema.toml --epsilon 0.5
+      discreet describe patients.csv --schema schema.toml --epsilon 0.5 --output patients.png
+    """
+    from discreet.data import Schema
+    from discreet.learn import describe as release
+    from discreet.report import draw_description
+
+    facts = Schema.from_file(schema)
+    charged = ChargedLedger(ledger, dataset)
+    charged.check()
+    with output_file(output, ".png", ".svg", ".pdf") as draft:
+        with charged.open() as book:
+            found = release(file, facts, ledger=book, dataset=dataset, **asked)
+        if draft is not None:
+            draw_description(found, draft)
+    if as_json:
+        print_json({**found.to_json(), "output": output, "charged": ledger is not None})
+        return
+    drawn = [] if output is None else [f"drawn: {output}"]
+    spent = f"epsilon {at_most(found.epsilon)}, delta {at_most(found.delta)}"
+    print_lines(map(printable, [*found.lines(), *drawn, f"{spent} for one {found.unit} is spent"]))

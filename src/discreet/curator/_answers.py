@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, final
 
+from discreet._html import html_table
 from discreet._store import Session, Store, read_answers_name
 from discreet.curator._plan import Bar
 from discreet.curator._queries import Query, query_from_json
@@ -39,6 +40,18 @@ class Answer:
     answered_before: bool
     at: str
     about: str = ""
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [("value", self.value), ("about", self.about)]
+        rows += [
+            (bar.label, f"{bar.low} to {bar.high}, with {bar.confidence:.0%}")
+            for bar in self.errors
+        ]
+        rows += [
+            ("cost", repr(self.loss)),
+            ("charged", "before" if self.answered_before else "now"),
+        ]
+        return html_table(f"answer from {self.dataset}", rows)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -163,7 +176,7 @@ def _read_answer(session: Session, dataset: str, name: str) -> Answer | None:
     try:
         if _digest(text) == digest:
             return Answer.from_json(json.loads(text))
-    except (ValueError, KeyError, TypeError):  # a text that nobody here wrote
+    except (ValueError, KeyError, TypeError):  # a text from elsewhere
         pass
     raise LedgerCorrupt(
         f"a stored answer about {dataset!r} is damaged and is not given; restore a backup"

@@ -365,8 +365,8 @@ class Curator:
 def _released(plan: Plan, found: CuratedDataset) -> Released | None:
     """Return what the plan releases, or None if it fails, however it does.
 
-    The error stays here: its text and its kind may speak of a record. A process that is told
-    to stop does not fail; it may come back to its charge.
+    The error stays here: its text and its kind may speak of a record. A process that is
+    stopped does not fail; it may come back to its charge.
     """
     try:
         return plan.release(plan.rows(found.engine()), SystemSource())

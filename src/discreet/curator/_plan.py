@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
+from discreet._html import html_table
 from discreet.curator._queries import Query
 from discreet.data import Schema
 from discreet.engines import (
@@ -255,6 +256,18 @@ class Quote:
     about: str
     columns: tuple[str, ...]
     answered_before: bool = False
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [
+            ("epsilon", self.epsilon),
+            ("delta", self.delta),
+            ("about", self.about),
+            ("answered before", "yes: it costs nothing more" if self.answered_before else "no"),
+        ]
+        for one in self.expected_error:
+            off = "not known" if one.half_width is None else f"{one.half_width:g}"
+            rows.append((f"off by at most: {one.label}", f"{off} with {one.confidence:.0%}"))
+        return html_table("quote", rows)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""

@@ -4,6 +4,7 @@
   :class:`Boolean`, :class:`Categorical`), the unit of privacy and the target.
 - :func:`read_table` and :func:`table_batches` bring records into the declared domain;
   :func:`check_columns` and :func:`check_integrity` look at the form of an input alone.
+- :func:`draft_schema` drafts a schema from names, types and a public codebook.
 - :class:`Encoding` turns rows into vectors of a known largest norm.
 - :func:`complete_schema`, :func:`plan_cells` and :func:`plan_repairs` learn, for a price, what a
   schema leaves open, a rough distribution, and how many cells are repaired.
@@ -34,6 +35,7 @@ from discreet.data._columns import (
     Real,
 )
 from discreet.data._downloads import cache_directory
+from discreet.data._drafting import Draft, draft_schema
 from discreet.data._encoding import Encoding
 from discreet.data._noisy_cells import CellPlan, NoisyCells, plan_cells
 from discreet.data._public_sets import (
@@ -98,6 +100,7 @@ __all__ = [
     "DataCorrupt",
     "DataUnavailable",
     "Date",
+    "Draft",
     "Encoding",
     "Integer",
     "Labelled",
@@ -127,6 +130,7 @@ __all__ = [
     "complete_schema",
     "date_in_text",
     "digits",
+    "draft_schema",
     "faces",
     "fashion_mnist",
     "import_arrow",

@@ -30,6 +30,7 @@ import numbers
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, final
 from uuid import UUID
 
@@ -121,14 +122,17 @@ def text_of(cell: object) -> bytes:
     """Return the text by which an object is compared with categories; empty is missing.
 
     Whole numbers are written without a fraction, so that a column of numbers with gaps, which
-    many tools turn into floats, still says ``3`` and not ``3.0``. What is neither text, number,
-    truth value, date nor UUID is missing.
+    many tools turn into floats, still says ``3`` and not ``3.0``. A time is written as its day,
+    because one other cell makes pandas turn a column of times into one of objects. What is neither
+    text, number, truth value, date nor UUID is missing.
 
     >>> text_of(" Male "), text_of(3.0), text_of(2.5), text_of(True), text_of(None)
     (b'Male', b'3', b'2.5', b'True', b'')
     """
     try:
         cell = _plain(cell)
+        if isinstance(cell, dt.datetime):
+            cell = cell.date()
         if isinstance(cell, bytes):
             return cell.strip(BLANKS)
         if not isinstance(cell, numbers.Real | Decimal | dt.date | UUID) or cell != cell:
@@ -138,10 +142,20 @@ def text_of(cell: object) -> bytes:
         if isinstance(cell, numbers.Integral):
             return str(int(cell)).encode()
         number = float(cell)
+        if isinstance(cell, Decimal | numbers.Rational) and math.isfinite(number):
+            return _exact_text(cell, number)
     except Exception:  # noqa: BLE001 - an object may raise anything, and no cell may be an error
         return b""
     whole = abs(number) < _EXACT and number == math.floor(number)
     return (str(int(number)) if whole else repr(number)).encode()
+
+
+def _exact_text(cell: Decimal | numbers.Rational, number: float) -> bytes:
+    """Write a decimal or a fraction with all its digits, by which persons may differ."""
+    if isinstance(cell, Decimal) and cell and abs(cell.adjusted()) > _LONGEST_NUMBER:
+        return b""  # as for a text of that many digits
+    exact, near = Fraction(cell), repr(number)
+    return (near if exact.denominator > 1 and exact == Fraction(near) else str(exact)).encode()
 
 
 def _read(

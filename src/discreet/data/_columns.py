@@ -11,7 +11,9 @@ map anything until they are declared or learned privately
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import math
+import operator
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _LARGEST_INTEGER = 2**53
+_MOST_GROUPS = 4096
+_RULE = re.compile(r"\s*(>=|<=|>|<)\s*(\S+)\s*")
+_COMPARISONS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 WHOLE_WITH_POINT = re.compile(rb"([+-]?[0-9]+)\.0*")
 
 
@@ -240,17 +245,35 @@ class Labelled(Column):
 class Boolean(Labelled):
     """True or false, coded 1 and 0; ``missing`` says which one stands for nothing.
 
+    A ``rule`` such as ``"> 0"`` (or >=, <, <=) makes a column of numbers true where it holds.
+
     >>> Boolean().to_domain(np.array([1.0, 0.0, np.nan]))
     array([1, 0, 0])
+    >>> Boolean(rule="> 2.5").read_text(b"3"), Boolean(rule="> 2.5").read_text(b"high")
+    (1.0, nan)
     """
 
     kind: ClassVar[str] = "boolean"
     _: KW_ONLY
     missing: bool = False
+    rule: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.missing, bool):
             raise InvalidValue("missing", self.missing, "True or False")
+        if self.rule is not None:
+            found = _RULE.fullmatch(str(self.rule))
+            limit = math.nan if found is None else _cells.number_in_text(found[2].encode())
+            if found is None or not math.isfinite(limit):
+                raise InvalidValue("rule", self.rule, "a comparison with a number, such as '> 0'")
+            object.__setattr__(self, "rule", f"{found[1]} {limit:.17g}")
+
+    def _holds(self, number: float) -> float:
+        if math.isnan(number):
+            return math.nan
+        assert self.rule is not None
+        sign, _, limit = self.rule.partition(" ")
+        return float(_COMPARISONS[sign](number, float(limit)))
 
     @property
     def complete(self) -> bool:
@@ -262,9 +285,13 @@ class Boolean(Labelled):
         return ("false", "true")
 
     def read_text(self, text: bytes) -> float:
+        if self.rule is not None:
+            return self._holds(_cells.number_in_text(text))
         return _cells.boolean_in_text(text)
 
     def read_object(self, cell: object) -> float:
+        if self.rule is not None:
+            return self._holds(_cells.read_number(cell))
         return _cells.read_boolean(cell)
 
     def to_domain(self, raw: NDArray[np.float64]) -> NDArray[Any]:
@@ -285,6 +312,13 @@ class Categorical(Labelled):
     >>> sex = Categorical(["Female", "Male"], other="unknown")
     >>> sex.labels, sex.read_text(b" Male "), sex.read_text(b"?"), sex.read_text(b"")
     (('Female', 'Male', 'unknown'), 1.0, 2.0, nan)
+
+    Where there are too many categories to list, ``hashed`` says into how many groups texts fall, by
+    a public hash; several texts share a group, and ``other`` is for empty cells.
+
+    >>> code = Categorical(hashed=8)
+    >>> code.labels[:3], code.read_text(b"E11.9") == code.read_text(b" E11.9 ")
+    (('group 0', 'group 1', 'group 2'), True)
     """
 
     kind: ClassVar[str] = "categorical"
@@ -292,9 +326,18 @@ class Categorical(Labelled):
     _: KW_ONLY
     other: str = "other"
     missing: str | None = None
+    hashed: int | None = None
     _codes: dict[bytes, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if self.hashed is not None:
+            groups = _validate.integer("hashed", self.hashed, at_least=2, at_most=_MOST_GROUPS)
+            names = tuple(f"group {at}" for at in range(groups))
+            if self.categories is not None and tuple(self.categories) != names:
+                expected = "None: categories were declared (one of the two, not both)"
+                raise InvalidValue("hashed", self.hashed, expected)
+            object.__setattr__(self, "hashed", groups)
+            object.__setattr__(self, "categories", names)
         if self.categories is not None:
             object.__setattr__(self, "categories", _category_names(self.categories))
         for argument in ("other", "missing"):
@@ -336,6 +379,10 @@ class Categorical(Labelled):
         return self._code(text.strip(_cells.BLANKS)) is not None
 
     def _code(self, text: bytes) -> int | None:
+        if self.hashed is not None:
+            whole = WHOLE_WITH_POINT.fullmatch(text)
+            digest = hashlib.blake2b(text if whole is None else whole[1], digest_size=8).digest()
+            return int.from_bytes(digest, "big") % self.hashed
         code = self._codes.get(text)
         if code is None and (whole := WHOLE_WITH_POINT.fullmatch(text)):
             code = self._codes.get(whole[1])

@@ -98,7 +98,7 @@ class Encoding:
         return matrix
 
     def codes(self, table: Table, *, bins: int | None = None) -> NDArray[np.float64]:
-        """Return the settled columns of a table side by side, labels as codes, without the target.
+        """Return the columns of a table side by side, labels as codes, without the target.
 
         With ``bins``, the interval of a column of numbers is cut into that many equal parts, and
         its codes say in which of them a number lies.

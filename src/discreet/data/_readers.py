@@ -107,16 +107,30 @@ def open_input(data: object, schema: Schema) -> TableInput:
     return table
 
 
+def open_columns(data: object, form: CsvFormat) -> TableInput:
+    """Return a table whose columns have names, before a schema says which of them are needed."""
+    if isinstance(data, str | os.PathLike):
+        return _open_file(Path(data), form)
+    named = named_columns(data)
+    if named is None:
+        expected = "the path of a file, a data frame or a mapping of names to columns"
+        raise InvalidValue("data", type(data).__name__, expected)
+    return MemoryInput(named)
+
+
+def _open_file(path: Path, form: CsvFormat) -> TableInput:
+    if path.name.lower().endswith(PARQUET_ENDINGS):
+        return ParquetInput(path)
+    if path.name.lower().endswith(CSV_ENDINGS):
+        return CsvInput(path, form)
+    raise InvalidValue(
+        "data", str(path), "a file name ending in " + ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
+    )
+
+
 def _open(data: object, schema: Schema) -> TableInput:
     if isinstance(data, str | os.PathLike):
-        path = Path(data)
-        if path.name.lower().endswith(PARQUET_ENDINGS):
-            return ParquetInput(path)
-        if path.name.lower().endswith(CSV_ENDINGS):
-            return CsvInput(path, schema.csv)
-        raise InvalidValue(
-            "data", str(path), "a file name ending in " + ", ".join(CSV_ENDINGS + PARQUET_ENDINGS)
-        )
+        return _open_file(Path(data), schema.csv)
     if isinstance(data, np.ndarray):
         return _matrix(data, schema.file_columns)
     if isinstance(data, Mapping):
@@ -126,6 +140,8 @@ def _open(data: object, schema: Schema) -> TableInput:
             return ArrowInput(import_arrow("pyarrow").Table.from_batches([data]))
         if hasattr(data, "to_batches"):
             return ArrowInput(data)
+    if type(data).__name__ == "LazyFrame":
+        raise InvalidValue("data", "LazyFrame", "a frame that holds its rows: call collect()")
     if hasattr(data, "columns") and hasattr(data, "__getitem__"):
         return MemoryInput({name: _frame_column(data, name) for name in _frame_names(data, schema)})
     expected = "the path of a file, a data frame, a mapping of arrays or a matrix"
@@ -412,7 +428,7 @@ def _can_hold(column: Column, kind: str) -> bool:
         return kind == "times"
     if isinstance(column, Bounded | Boolean):
         return kind in ("numbers", "truth values")
-    if not isinstance(column, Categorical) or column.categories is None:
+    if not isinstance(column, Categorical) or column.categories is None or column.hashed:
         return kind in ("numbers", "truth values", "times")
     names = [str(name).encode() for name in column.categories]
     if kind == "truth values":

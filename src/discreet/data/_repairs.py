@@ -96,9 +96,11 @@ def _doubts(column: Column, kind: str | None, *, target: bool) -> list[str]:
             f"{'dates' if column.kind == 'date' else 'numbers'} out of "
             f"[{column.lower}, {column.upper}] would be clipped (another unit, a code such as 999)"
         )
+    elif isinstance(column, Boolean) and column.rule is not None:
+        doubts.append(f"cells that are no number would be {column.missing!s}")
     elif isinstance(column, Boolean) and kind != "truth values":
         doubts.append(f"cells other than yes, no, true, false, 1 and 0 would be {column.missing!s}")
-    elif isinstance(column, Categorical) and column.complete:
+    elif isinstance(column, Categorical) and column.complete and column.hashed is None:
         what = "labels" if target else "texts"
         known = ", ".join(column.labels[:8]) + (", ..." if len(column.labels) > 8 else "")
         doubts.append(

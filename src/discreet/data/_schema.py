@@ -1,7 +1,7 @@
 """The schema of a private table: everything about it that is public, in one frozen object.
 
 A schema says which columns there are and what may stand in them, whom the guarantee protects (a
-row, or a person who owns at most so many rows), what is to be predicted and roughly how many
+row, or a person, with a cap on the rows of each), what is to be predicted and roughly how many
 rows there are. All of it is declared. Encoding, scaling, learners and certificates look at the
 schema where other tools look at the data, which is what keeps them honest.
 
@@ -414,6 +414,9 @@ def _check_target(target: object, columns: Mapping[str, Column]) -> None:
     if not isinstance(target, str) or target not in columns:
         raise InvalidValue("target", target, "the name of one of the columns")
     column = columns[target]
+    if isinstance(column, Categorical) and column.hashed is not None:
+        expected = "None: what is predicted has labels, and a group of a hash has none"
+        raise InvalidValue(f"columns.{target}.hashed", column.hashed, expected)
     if isinstance(column, Categorical) and column.categories:
         for argument, value in (("other", column.other), ("missing", column.missing)):
             if value is not None and value not in column.categories:
@@ -434,8 +437,12 @@ def _column_dict(column: Column) -> dict[str, Any]:
             content["missing"] = column.missing
     elif isinstance(column, Boolean):
         content["missing"] = column.missing
+        if column.rule is not None:
+            content["rule"] = column.rule
     elif isinstance(column, Categorical):
-        if column.categories is not None:
+        if column.hashed is not None:
+            content["hashed"] = column.hashed
+        elif column.categories is not None:
             content["categories"] = list(column.categories)
         content["other"] = column.other
         if column.missing is not None:
@@ -455,8 +462,8 @@ _COLUMN_KEYS = {
     "integer": ("bounds", "missing"),
     "real": ("bounds", "missing"),
     "date": ("bounds", "missing"),
-    "boolean": ("missing",),
-    "categorical": ("categories", "other", "missing"),
+    "boolean": ("missing", "rule"),
+    "categorical": ("categories", "hashed", "other", "missing"),
 }
 
 
@@ -479,7 +486,7 @@ def schema_from_toml(text: str) -> Schema:
     if "columns" not in content:
         raise SchemaError("the key columns is missing: a schema declares at least one column")
     columns = _table("columns", content["columns"])
-    declared = {name: _column(_path("columns", name), item) for name, item in columns.items()}
+    declared = {name: column_from(_path("columns", name), item) for name, item in columns.items()}
     form = _build_named("csv", lambda: CsvFormat(**written))
 
     def build() -> Schema:
@@ -511,7 +518,8 @@ def write_toml(content: Mapping[str, Any]) -> str:
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
-def _column(path: str, content: object) -> Column:
+def column_from(path: str, content: object) -> Column:
+    """Return the column that plain values declare, in the shape of a schema file."""
     declared = _table(path, content)
     kind = declared.get("type")
     if not isinstance(kind, str) or kind not in _COLUMN_KEYS:
@@ -519,9 +527,10 @@ def _column(path: str, content: object) -> Column:
     _known_keys(path, declared, ("type", *_COLUMN_KEYS[kind]))
     missing = {key: declared[key] for key in ("missing",) if key in declared}
     if kind == "boolean":
-        return _build_named(path, lambda: Boolean(**missing))
+        rule = {key: declared[key] for key in ("rule",) if key in declared}
+        return _build_named(path, lambda: Boolean(**missing, **rule))
     if kind == "categorical":
-        other = {key: declared[key] for key in ("other",) if key in declared}
+        other = {key: declared[key] for key in ("other", "hashed") if key in declared}
         return _build_named(
             path, lambda: Categorical(declared.get("categories"), **other, **missing)
         )

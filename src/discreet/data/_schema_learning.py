@@ -199,20 +199,20 @@ class SchemaPlan:
         texts = {name: TextCounts() for name in self.categories}
         self._count(data, numbers, texts, bits)
         learned: dict[str, Column] = {}
-        told: dict[str, Any] = {}
+        known: dict[str, Any] = {}
         noisy = {} if self.cells is None else self.cells.release(numbers, bits)
         for name, cells in noisy.items():
             learned[name] = bounded_by(_bounded(self.schema, name), cells.bounds())
-            told[name] = [{"noise": cells.kind, "scale": cells.scale, "noisy_rows": cells.rows}]
+            known[name] = [{"noise": cells.kind, "scale": cells.scale, "noisy_rows": cells.rows}]
         for name, step in self.categories.items():
             release = step.choose(texts[name].counts, bits)
             learned[name] = learned_categories(self.schema, name, tuple(release.value))
-            told[name] = [dict(release.provenance)]
+            known[name] = [dict(release.provenance)]
         provenance = {
             "mechanism": "complete_schema",
             "unit": self.schema.unit,
             "relation": self.relation.value,
-            "columns": told,
+            "columns": known,
             **bits.provenance,
         }
         cost = Learned(self.loss, self.schema.unit, receipt)

@@ -7,12 +7,13 @@
 - Canaries: :class:`Mislabelled`, :class:`NearDuplicates`, :class:`OutOfDistribution`, or
   :class:`Canaries` of one's own, which make :class:`Planted` records.
 - In training: :class:`NetworkTraining` with weight decay, dropout, label smoothing, RelaxLoss, HAMP
-  or an adversary, :class:`Selena`, and :class:`PrivateTraining` by DP-SGD.
+  or an adversary, :class:`Selena`, and with a guarantee :class:`PrivateTraining` by DP-SGD,
+  :class:`PateTraining`, and :class:`SyntheticTraining` on records of a private synthesis.
 - At the output: :class:`MemGuard`, :class:`LabelOnly`, :class:`Rounded`, :class:`RandomScores`, or
   any :class:`Output`, which turns :class:`Answers` into others.
 - :func:`standard_defences` makes the usual rows for data at hand.
 
-It is for comparing, not for protecting: but for DP-SGD and PATE nothing here proves anything.
+It is for comparing, not for protecting: but for the last three nothing here proves anything.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from discreet.defences._report import NO_GUARANTEE, RATES, BenchReport, BenchRow
 if TYPE_CHECKING:
     from discreet.defences._networks import NetworkTraining
     from discreet.defences._outputs import LabelOnly, MemGuard, RandomScores, Rounded
-    from discreet.defences._private import PrivateTraining
+    from discreet.defences._private import PateTraining, PrivateTraining, SyntheticTraining
     from discreet.defences._selena import Selena
     from discreet.defences._standard import standard_defences
 
@@ -59,12 +60,14 @@ __all__ = [
     "NetworkTraining",
     "OutOfDistribution",
     "Output",
+    "PateTraining",
     "Planted",
     "PrivateTraining",
     "Proportion",
     "RandomScores",
     "Rounded",
     "Selena",
+    "SyntheticTraining",
     "standard_defences",
 ]
 
@@ -73,10 +76,12 @@ _HOME_OF = {
     "LabelOnly": "_outputs",
     "MemGuard": "_outputs",
     "NetworkTraining": "_networks",
+    "PateTraining": "_private",
     "PrivateTraining": "_private",
     "RandomScores": "_outputs",
     "Rounded": "_outputs",
     "Selena": "_selena",
+    "SyntheticTraining": "_private",
     "standard_defences": "_standard",
 }
 

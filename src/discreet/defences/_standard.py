@@ -8,10 +8,12 @@ from discreet.defences._canaries import NearDuplicates
 from discreet.defences._contract import Defence
 from discreet.defences._networks import NetworkTraining
 from discreet.defences._outputs import LabelOnly, MemGuard, RandomScores, Rounded
-from discreet.defences._private import PrivateTraining
+from discreet.defences._private import PateTraining, PrivateTraining, SyntheticTraining
 from discreet.defences._selena import Selena
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from discreet.defences._bench import BenchData
 
 QUICK = (
@@ -28,6 +30,7 @@ def standard_defences(
     epochs: int = 40,
     canaries: int = 500,
     delta: float = 1e-5,
+    categories: Sequence[int] = (),
     quick: bool = False,
 ) -> tuple[Defence, ...]:
     """Return the usual rows: none, and defences in training and at the output.
@@ -42,6 +45,9 @@ def standard_defences(
         How many canaries are made against a defence that has a kind of its own.
     delta : float
         Where epsilon is read.
+    categories : sequence of int
+        If records are answers to questions, as bits of which one in each group is 1: the sizes of
+        the groups. There is then a row for training on synthetic records.
     quick : bool
         Six of them only.
 
@@ -90,8 +96,37 @@ def standard_defences(
     proved = {
         "DP-SGD, epsilon 1": private(epsilon=1.0, learning_rate=1.0),
         "DP-SGD, epsilon 8": private(epsilon=8.0),
+        "DP-SGD, epsilon 100": private(epsilon=100.0),
         "DP-SGD, vacuous epsilon": private(noise_multiplier=0.01),
     }
+    voted = PateTraining(
+        data.classes, data.reference_records, delta=delta, teachers=max(2, len(data.records) // 200)
+    )
+    dear = [
+        Defence(
+            "PATE, epsilon 8",
+            "training",
+            voted,
+            loss=voted.loss,
+            delta=delta,
+            trainings=voted.teachers + 1,
+            models=_DEAR,
+            repeats=False,
+        )
+    ]
+    if categories:
+        drawn = SyntheticTraining(network(), tuple(categories), delta=delta)
+        dear.append(
+            Defence(
+                "synthetic records, epsilon 8",
+                "data",
+                drawn,
+                loss=drawn.loss,
+                delta=delta,
+                models=_DEAR,
+                repeats=False,
+            )
+        )
     rows = [
         Defence("none", "none", network()),
         Defence("MemGuard", "output", answer=MemGuard()),
@@ -104,5 +139,6 @@ def standard_defences(
             Defence(name, "training", train, loss=train.loss, delta=delta, repeats=False)
             for name, train in proved.items()
         ),
+        *dear,
     ]
     return tuple(row for row in rows if not quick or row.name in QUICK)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from discreet.engines._source import Source
 from discreet.engines._table import MOST_ROWS, Table
 from discreet.errors import NotApplicable
 
-_IN_MEMORY = 1 << 24  # rows that are put in line at once
+_IN_MEMORY = 1 << 28  # bytes of rows that are put in line at once
 _BUCKETS = 64
 
 
@@ -59,7 +60,7 @@ def build_parts(
             rows += held[-1].num_rows
             if rows > MOST_ROWS:
                 raise NotApplicable(f"a table has at most {MOST_ROWS} rows")
-            if sum(one.num_rows for one in held) > _IN_MEMORY:
+            if sum(one.nbytes for one in held) > _IN_MEMORY:
                 folder = folder or PrivateFolder()
                 if not spilled:
                     form = held[0].schema
@@ -95,10 +96,10 @@ def split_rows(table: Any, parts: int) -> list[Any]:
     """Divide rows as :func:`read_rows` made them into parts, all rows of a person into one."""
     if parts == 1:
         return [table]
-    if "name" in table.column_names:
-        names = table.column("name").combine_chunks().dictionary_encode()
-        bucket = np.array([zlib.crc32(one) % parts for one in names.dictionary.to_pylist()] or [0])
-        which = bucket[names.indices.to_numpy(zero_copy_only=False)]
-    else:
-        which = np.arange(table.num_rows) * parts // max(1, table.num_rows)
+    if "name" not in table.column_names:
+        ends = [-(-at * table.num_rows // parts) for at in range(parts + 1)]
+        return [table.slice(low, high - low) for low, high in pairwise(ends)]
+    names = table.column("name").combine_chunks().dictionary_encode()
+    bucket = np.array([zlib.crc32(one) % parts for one in names.dictionary.to_pylist()] or [0])
+    which = bucket[names.indices.to_numpy(zero_copy_only=False)]
     return [table.filter(which == at) for at in range(parts)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -71,8 +71,11 @@ class DatabaseTable(Table):
         return text
 
     def map_parts(self, function: Callable[[Any], bytes], names: Sequence[str]) -> Iterable[bytes]:
+        yield function(self.arrow(self._all_rows(names)))
+
+    def _all_rows(self, names: Sequence[str]) -> str:
         line = "" if self.schema.person is None else f" ORDER BY {PERSON}, {RANK}"
-        yield function(self.arrow(f"SELECT {', '.join(names)} FROM bounded{line}"))
+        return f"SELECT {', '.join(names)} FROM bounded{line}"
 
     def literal(self, text: str) -> str:
         """Return what the database has for a text."""
@@ -188,6 +191,16 @@ class DuckTable(DatabaseTable):
         found: list[tuple[Any, ...]] = self._cursor().execute(text).fetchall()
         return found
 
+    def map_parts(self, function: Callable[[Any], bytes], names: Sequence[str]) -> Iterable[bytes]:
+        read = list(names)
+        if self.schema.person is not None and PERSON not in names:
+            read.append(PERSON)
+        pa = import_arrow("pyarrow")
+        # A cursor of its own: rows are still being read when other queries are asked.
+        rows = self._connection.cursor().sql(self._all_rows(read))
+        for part in _whole_persons(pa.RecordBatchReader.from_stream(rows)):
+            yield function(part.select(list(names)))
+
     def arrow(self, text: str) -> Any:
         return self._cursor().sql(text).to_arrow_table()
 
@@ -200,6 +213,23 @@ class DuckTable(DatabaseTable):
     def close(self) -> None:
         self._connection.close()
         self._spill.close()
+
+
+def _whole_persons(batches: Any) -> Iterator[Any]:
+    """Yield parts of a sorted table, each with all rows of its persons; at least one part."""
+    pa = import_arrow("pyarrow")
+    held, parts = batches.schema.empty_table(), 0
+    for batch in batches:
+        held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+        cut = held.num_rows
+        if cut and PERSON in held.column_names:
+            persons = held.column(PERSON).to_numpy()
+            cut = int(np.searchsorted(persons, persons[-1]))
+        if cut:
+            yield held.slice(0, cut)
+            held, parts = held.slice(cut), parts + 1
+    if held.num_rows or not parts:
+        yield held
 
 
 def _duckdb(place: str, spill: PrivateFolder, threads: int, memory: str | None) -> Any:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PERSON = "person"
 RANK = "rank"
 OWNED = "owned"  # in a database: how many rows the person of a row has in the whole table
-RULES = 2  # the version of the rules by which rows are read and put in line
+RULES = 3  # the version of the rules by which rows are read and put in line
 LONGEST_TEXT = 100
 _NAME = "name"
 

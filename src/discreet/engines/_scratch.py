@@ -45,7 +45,7 @@ class PrivateFolder:
     """A temporary directory that only its owner may read, bound to this process.
 
     Its file ``pid`` is locked as long as the process lives, so a number that the system gave to
-    another process meanwhile, or a container that counts its own, deceives nobody.
+    another process meanwhile, or a container that counts its own, does not matter.
     """
 
     def __init__(self, parent: str | None = None) -> None:

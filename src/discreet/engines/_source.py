@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from discreet.data import (
     CSV_ENDINGS,
@@ -126,7 +127,13 @@ def _files_in(folder: Path) -> list[str]:
     """
     files = []
     for one in sorted(folder.rglob("*")):
-        if one.is_dir() or any(part[0] in "_." for part in one.relative_to(folder).parts):
+        if any(part[0] in "_." for part in one.relative_to(folder).parts):
+            continue
+        if one.is_dir():
+            if one.is_symlink():
+                raise InvalidValue(
+                    "source", str(folder), f"directories, and not the link {one.name!r}"
+                )
             continue
         if one.suffix.lower() not in {".parquet", ".pq"}:
             raise InvalidValue("source", str(folder), f"Parquet files only, and not {one.name!r}")
@@ -149,7 +156,8 @@ def _from_directory(place: str, schema: Schema) -> Iterator[RawBatch]:
 def parquet_table(place: str, schema: Schema) -> Any:
     """Return a Parquet file, a directory or an address of some, as a dataset of Arrow.
 
-    Its files have to have the columns of the schema, of one type each.
+    Its files have to have the columns of the schema, of one type each. What stands in the names of
+    its directories is text: a type read off all of them would let one record change every other.
     """
     pa, ds = import_arrow("pyarrow"), import_arrow("pyarrow.dataset")
     local = Path(place)
@@ -157,11 +165,20 @@ def parquet_table(place: str, schema: Schema) -> Any:
     files = _files_in(local) if is_folder else place.replace("s3a://", "s3://")
     base = place if is_folder else None
     try:
-        table = ds.dataset(files, format="parquet", partitioning="hive", partition_base_dir=base)
+        table = ds.dataset(files, format="parquet")
+        start = len(local.parts) if is_folder else 0
+        paths = [Path(file) for file in (files if is_folder else table.files)]
+        parts = {unquote(part) for path in paths for part in path.parts[start:-1]}
+        keys = {part.partition("=")[0] for part in parts if "=" in part}
+        in_path = sorted(keys.intersection(schema.file_columns).difference(table.schema.names))
+        if in_path:
+            texts = ds.partitioning(
+                pa.schema([(key, pa.string()) for key in in_path]), flavor="hive"
+            )
+            table = ds.dataset(files, format="parquet", partitioning=texts, partition_base_dir=base)
         kinds = {name: _type_of(table.schema, name) for name in schema.file_columns}
         for part in table.get_fragments():
-            in_path = ds.get_partition_keys(part.partition_expression)
-            for name in kinds.keys() - in_path.keys():
+            for name in kinds.keys() - ds.get_partition_keys(part.partition_expression).keys():
                 if _type_of(part.physical_schema, name) != kinds[name]:
                     expected = f"one type of column {name!r} in all its files"
                     raise InvalidValue("source", place, expected)
@@ -196,7 +213,9 @@ def _from_address(place: str, schema: Schema) -> Iterator[RawBatch]:
     with duckdb.connect(":memory:") as connection:
         names = ", ".join(_quoted(name) for name in schema.file_columns)
         address = place.replace("'", "''")
-        yield from _read_query(connection, f"SELECT {names} FROM read_parquet('{address}')", schema)
+        # A type read off the names of all directories would let one record change every other.
+        given = f"'{address}', hive_types_autocast = false"
+        yield from _read_query(connection, f"SELECT {names} FROM read_parquet({given})", schema)
 
 
 def _read_query(connection: Any, query: str, schema: Schema) -> Iterator[RawBatch]:

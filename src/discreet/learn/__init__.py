@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         make_learner,
     )
     from discreet.learn._declared import ROW_UNITS, Declared, charged, check_unit, stated_unit
+    from discreet.learn._description import ColumnReport, Description, describe
     from discreet.learn._estimator import (
         FitPlan,
         PrivateClassifier,
@@ -30,8 +31,19 @@ if TYPE_CHECKING:
         PrivateRegressor,
         Rehearsal,
     )
-    from discreet.learn._evaluation import Evaluation, evaluate
+    from discreet.learn._evaluation import (
+        Evaluation,
+        FoldedEvaluation,
+        evaluate,
+        evaluate_folds,
+    )
     from discreet.learn._exact_descent import default_delta
+    from discreet.learn._finite_class import (
+        FiniteChoice,
+        choose_hypothesis,
+        excess_error,
+        rows_needed,
+    )
     from discreet.learn._intake import Batch, Rows, rows_to_judge, table_without_cells
     from discreet.learn._linear import PrivateLinearRegression, PrivateLogisticRegression
     from discreet.learn._model_file import (
@@ -69,10 +81,14 @@ __all__ = [
     "ROW_UNITS",
     "Batch",
     "Choice",
+    "ColumnReport",
     "Comparison",
     "Declared",
+    "Description",
     "Evaluation",
+    "FiniteChoice",
     "FitPlan",
+    "FoldedEvaluation",
     "OldFacts",
     "OnePassEstimator",
     "PlannedTraining",
@@ -99,12 +115,16 @@ __all__ = [
     "automatic_learners",
     "charged",
     "check_unit",
+    "choose_hypothesis",
     "choose_learner",
     "compare_learners",
     "default_delta",
     "default_stop",
+    "describe",
     "digest_model",
     "evaluate",
+    "evaluate_folds",
+    "excess_error",
     "feature_head",
     "learner_name",
     "load_model",
@@ -114,6 +134,7 @@ __all__ = [
     "predict_file",
     "read_model",
     "read_plan",
+    "rows_needed",
     "rows_to_judge",
     "run_mu",
     "same_facts",
@@ -134,13 +155,15 @@ _HOMES = {
         *("compare_learners", "make_learner"),
     ),
     "_declared": ("ROW_UNITS", "Declared", "charged", "check_unit", "stated_unit"),
+    "_description": ("ColumnReport", "Description", "describe"),
     "_estimator": (
         *("FitPlan", "PrivateClassifier", "PrivateEstimator"),
         *("PrivateRegressor", "Rehearsal"),
     ),
     "_intake": ("Batch", "Rows", "rows_to_judge", "table_without_cells"),
     "_linear": ("PrivateLinearRegression", "PrivateLogisticRegression"),
-    "_evaluation": ("Evaluation", "evaluate"),
+    "_evaluation": ("Evaluation", "FoldedEvaluation", "evaluate", "evaluate_folds"),
+    "_finite_class": ("FiniteChoice", "choose_hypothesis", "excess_error", "rows_needed"),
     "_exact_descent": ("default_delta",),
     "_model_file": (
         *("LEARNERS", "OldFacts", "digest_model", "feature_head", "learner_name", "load_model"),

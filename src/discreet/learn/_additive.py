@@ -20,13 +20,15 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 import numpy as np
 from sklearn.isotonic import isotonic_regression  # type: ignore[import-untyped]
+from sklearn.utils.validation import check_is_fitted  # type: ignore[import-untyped]
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
@@ -46,7 +48,7 @@ from discreet.learn._binning import (
     quantile_bins,
 )
 from discreet.learn._declared import Declared
-from discreet.learn._estimator import PrivateClassifier, PrivateRegressor, Track
+from discreet.learn._estimator import PrivateRegressor, Track
 from discreet.learn._exact_descent import (
     RAW_STEPS,
     WIDEST_WHITENED,
@@ -57,7 +59,13 @@ from discreet.learn._exact_descent import (
     descend,
 )
 from discreet.learn._intake import Batch, Rows
-from discreet.learn._linear import ScaledEstimator, both_classes, class_residuals
+from discreet.learn._linear import (
+    ScaledEstimator,
+    WeightedClasses,
+    both_classes,
+    number_targets,
+)
+from discreet.learn._replays import replay_fit
 from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP, Loss, Relation
 from discreet.privacy.theorems import discrete_gaussian_mu, gaussian_mu
@@ -71,7 +79,7 @@ if TYPE_CHECKING:
 
 _BIN_SHARE, _MOMENT_SHARE = 0.05, 0.12
 _BIN_STEPS = 1 << 10
-_MOST_PERSON_ROWS = 16
+MOST_PERSON_ROWS = 16
 _LEAST_BINS = 8
 _LONGEST_RESIDUAL = 16.0
 
@@ -105,6 +113,7 @@ class AdditivePlan:
         delta: float,
         relation: Relation,
         squared: bool,
+        count_share: float = 0.0,
     ) -> AdditivePlan:
         """Choose what is not given, and calibrate all noise to (epsilon, delta) together.
 
@@ -135,6 +144,7 @@ class AdditivePlan:
                 clip_ratio=None if squared else min(0.6, max(0.3, 0.3 * (signal / 30.0) ** 0.4)),
                 moment_share=_MOMENT_SHARE / rest if whitened else 0.0,
                 ridge=0.15,
+                count_share=count_share / rest,
             )
             found = cls(
                 descent,
@@ -231,6 +241,7 @@ class _Additive(ScaledEstimator):
     _takes_labels = True
     _needs_persons = True
     _single_precision = False
+    _takes_sparse = False
 
     def _outputs(self, declared: Declared) -> int:
         return 1
@@ -293,8 +304,8 @@ class _Additive(ScaledEstimator):
 
     def _plan(self, declared: Declared) -> AdditivePlan:
         cap = declared.rows_per_person
-        if cap > _MOST_PERSON_ROWS:
-            expected = f"at most {_MOST_PERSON_ROWS}: fewer rows of each person are read"
+        if cap > MOST_PERSON_ROWS:
+            expected = f"at most {MOST_PERSON_ROWS}: fewer rows of each person are read"
             raise InvalidValue("rows_per_person", cap, expected)
         if self.monotone is not None and self._outputs(declared) > 1:
             raise InvalidValue("monotone", self.monotone, "None: there are more than two classes")
@@ -318,6 +329,7 @@ class _Additive(ScaledEstimator):
             delta=self._delta(declared),
             relation=declared.relation,
             squared=self._target == "number",
+            count_share=self._count_share,
         )
 
     def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> AdditivePlan:
@@ -350,6 +362,7 @@ class _Additive(ScaledEstimator):
                 units = plan.descent.rows
                 bins[at] = quantile_bins(one, part, bins=plan.max_bins, stddev=stddev, units=units)
         columns = BinnedColumns(cells, tuple(own for own in bins if own is not None))
+        self._weigh_classes(plan.descent, rows, held, source)
         hold = partial(self._hold_rows, columns)
         sums = FoldedRows(rows.fold, hold, columns.width) if held is None else hold(held)
         whiten = partial(_whiten, columns)
@@ -402,6 +415,8 @@ class _Additive(ScaledEstimator):
             "cell_values": np.concatenate(values),
             "cell_mass": np.concatenate(masses),
             "cell_bins": np.concatenate(columns.bins),
+            "weights": done.weights,
+            **({} if done.moments is None else {"moments": done.moments}),
         }
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -418,6 +433,40 @@ class _Additive(ScaledEstimator):
         self.shapes_ = {
             cells.name: Shape(cells.labels, cells.edges, *part) for cells, *part in parts
         }
+        self.moments_ = arrays.get("moments")
+        self._weights_ = arrays.get("weights")
+
+    def noise_of_shapes(self) -> dict[str, NDArray[np.float64]] | None:
+        """Return shapes as noise alone could have moved them: replays x cells x outputs, by name.
+
+        The fit is played again on made-up rows with the released moments, answered by the released
+        model, with the same bins and new noise each time (:mod:`discreet.learn._replays`). That
+        costs nothing. None without moments: in very wide models, and in old files.
+        """
+        if self.moments_ is None or self._weights_ is None:
+            return None
+        bins = tuple(shape.bins for shape in self.shapes_.values())
+        columns = BinnedColumns(self._known_cells_, bins)
+        first = np.arange(int(bins[0].max()) + 1)
+        found = replay_fit(
+            self.plan_.descent,
+            self.moments_,
+            self.moments_[:, first].sum(axis=1),
+            self._weights_,
+            draw=self._draw_targets,
+            residuals=self._residuals,
+            whiten=partial(_whiten, columns),
+        )
+        values = [columns.values(weights) for weights in found]
+        shapes = {}
+        for at, (name, shape) in enumerate(self.shapes_.items()):
+            own = np.stack([each[at] for each in values])
+            shapes[name] = own - np.einsum("c,rco->ro", _shares(shape.mass), own)[:, None]
+        return shapes
+
+    @abstractmethod
+    def _draw_targets(self, scores: NDArray[np.float64], coins: Any) -> NDArray[Any]:
+        """Return made-up targets of rows by the scores that a model gives them."""
 
     # --- predicting ---------------------------------------------------------------------
 
@@ -429,6 +478,35 @@ class _Additive(ScaledEstimator):
             for at, (cells, shape) in enumerate(self._columns_and_shapes())
         ]
         return np.stack(parts, axis=1)
+
+    def with_shape(self, name: str, values: Any) -> Self:
+        """Return a copy of the fitted model with another shape for one column.
+
+        Editing what was released costs nothing; the certificate stays that of the fit. An edited
+        model predicts and is drawn, and is not saved: its file would not be what was certified.
+
+        Parameters
+        ----------
+        name
+            The column.
+        values
+            What its cells add to the scores: cells x outputs, or one number for each cell.
+
+        """
+        check_is_fitted(self, "certificate_")
+        shape = self.shapes_[_validate.one_of("name", name, tuple(self.shapes_))]
+        found = np.array(values, dtype=np.float64)
+        found = found[:, None] if found.ndim == 1 else found
+        if found.shape != shape.values.shape or not np.isfinite(found).all():
+            rows, outputs = shape.values.shape
+            expected = f"{rows} x {outputs} finite numbers"
+            raise InvalidValue("values", f"an array of {found.shape}", expected)
+        edited = copy(self)
+        edited.shapes_ = {**self.shapes_, name: replace(shape, values=found)}
+        # Noise and file are those of the model that was fitted.
+        edited._weights_ = None
+        del edited._head
+        return edited
 
     def describe(self) -> str:
         """Return for each column between which values its shape moves the score, as text."""
@@ -513,7 +591,7 @@ def _shares(mass: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @final
-class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
+class PrivateAdditiveClassifier(WeightedClasses, _Additive):
     """Private additive logistic model: the log odds are a sum of one shape a column.
 
     **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
@@ -546,6 +624,9 @@ class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
         equal; a mapping from columns to increasing edges declares those of some columns.
     monotone
         A mapping from columns of numbers to 1 (the shape rises) or -1 (it falls).
+    class_weight
+        A weight above 0 for each class, as a mapping, or ``"balanced"``: the inverse of noisy
+        counts, for 2 % of mu^2.
     insecure_seed
         For tests only: the noise can be computed from it.
 
@@ -584,6 +665,7 @@ class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
         max_bins: int = 32,
         cuts: Any = "private",
         monotone: Any = None,
+        class_weight: Any = None,
         schema: Schema | None = None,
         insecure_seed: int | None = None,
     ) -> None:
@@ -598,6 +680,7 @@ class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
         self.max_bins = max_bins
         self.cuts = cuts
         self.monotone = monotone
+        self.class_weight = class_weight
         self.schema = schema
         self.insecure_seed = insecure_seed
 
@@ -605,8 +688,9 @@ class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
         assert declared.classes is not None
         return 1 if declared.classes.size == 2 else int(declared.classes.size)
 
-    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
-        return class_residuals(scores, targets)
+    def _plan(self, declared: Declared) -> AdditivePlan:
+        self._stated_weights(declared)  # what cannot be is found before the charge
+        return super()._plan(declared)
 
     def _class_scores(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         return both_classes(self._scores(rows))
@@ -615,11 +699,6 @@ class PrivateAdditiveClassifier(PrivateClassifier, _Additive):
         """Return the scores: one a row for two classes, else one for each class."""
         scores = self._scores(self._encoded_rows(X))
         return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    def _learn(
-        self, plan: AdditivePlan, rows: Rows, source: Source, track: Track
-    ) -> dict[str, NDArray[Any]]:
-        return {**super()._learn(plan, rows, source, track), "classes": self.classes_}
 
 
 @final
@@ -673,6 +752,9 @@ class PrivateAdditiveRegressor(PrivateRegressor, _Additive):
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
         rest = np.nan_to_num(scores - targets[:, None], nan=0.0)
         return np.asarray(np.clip(rest, -_LONGEST_RESIDUAL, _LONGEST_RESIDUAL))
+
+    def _draw_targets(self, scores: NDArray[np.float64], coins: Any) -> NDArray[Any]:
+        return number_targets(scores, coins)
 
     def _values(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(self._scores(rows)[:, 0])

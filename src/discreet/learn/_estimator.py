@@ -165,6 +165,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     _needs_persons: ClassVar[bool] = False
     _only_two_classes: ClassVar[bool] = False
     _single_precision: ClassVar[bool] = False
+    _takes_sparse: ClassVar[bool] = False
     # Set where the caller charges what the schema cost together with this fit.
     _schema_is_counted: bool = False
 
@@ -284,14 +285,14 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def planned(self, *, features: int | None = None, rows: int | None = None) -> Any:
         """Return the plan that :meth:`fit` will make; it follows from public facts alone.
 
+        Where a person may own several rows, the plan is for a fit that is told whose they are.
+
         Parameters
         ----------
         features
             The number of columns, where no schema declares them.
         rows
             The public number of rows under ``replace``, where none is declared.
-
-        Where a person may own several rows, the plan is for a fit that is told whose they are.
         """
         return self._plan(self._declared_without_rows(features, rows))
 
@@ -565,7 +566,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the head and the arrays of the file, as they were when the fit ended."""
         check_is_fitted(self, "certificate_")
         if "_head" not in vars(self):
-            raise NotApplicable("this is a view of a model: save the estimator that has the schema")
+            raise NotApplicable(
+                "this is an edited model or a view: save the one that was fitted, with its schema"
+            )
         return dict(self._head), self._arrays
 
     def _make_head(self, ready: PreparedFit) -> dict[str, Any]:
@@ -659,6 +662,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = self._takes_sparse
         tags.non_deterministic = self.insecure_seed is None
         return tags
 

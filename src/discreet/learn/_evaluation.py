@@ -22,19 +22,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.special import ndtri, softmax
+from sklearn.base import clone  # type: ignore[import-untyped]
 
 from discreet import _validate
-from discreet.data import Boolean, Categorical, Encoding
+from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn._declared import charged, stated_unit
-from discreet.learn._intake import Rows, open_rows
+from discreet.learn._declared import Declared, charged, stated_unit
+from discreet.learn._intake import Batch, Rows, grouped_owners, held_batch, open_rows
 from discreet.mechanisms import laplace_integers
 from discreet.privacy import DiscreteLaplace, Loss, Relation
-from discreet.randomness import source
+from discreet.randomness import Source, source
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -252,48 +255,198 @@ def evaluate(
     (True, DiscreteLaplace(scale=1.0))
 
     """
-    scored = getattr(model, "_class_scores", None)
-    if scored is None or "certificate_" not in vars(model):
+    if not hasattr(model, "_class_scores") or "certificate_" not in vars(model):
         raise InvalidValue("model", type(model).__name__, "a fitted private classifier")
     declared = model._facts
-    positions, slices = _slices(model, by)
+    positions, slices = _slices(declared.schema, model.takes_codes, by)
     opened = open_rows(model, declared, X, y, persons)
-    cap = declared.rows_per_person
-    changes = cap * (2 if declared.relation is Relation.REPLACE else 1)
+    loss = _count_loss(declared, epsilon)
+    bits = source(insecure_seed=insecure_seed)
+    word = stated_unit(unit, persons=opened.owned or declared.rows_per_person > 1)
+    with charged(ledger, dataset, loss=loss, delta=0.0, purpose="evaluate a model", unit=word):
+        batch = Rows(opened, replace(declared, rows=None), bits).all()
+        counts = _no_counts(declared, slices)
+        _count_rows(model, batch, positions, counts)
+        noisy = _add_noise(counts, loss, bits)
+    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, loss.scale, loss)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FoldedEvaluation:
+    """How a kind of model does on rows that it did not learn from, and what that cost.
+
+    Parameters
+    ----------
+    evaluation
+        The release; its own loss is that of the histogram alone.
+    loss
+        What all of it reveals about one unit: k - 1 fits, one evaluation, and the schema if that
+        was learned and nobody has paid for it.
+    delta
+        The delta at which the fits were planned.
+
+    """
+
+    evaluation: Evaluation
+    loss: Loss
+    delta: float
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the whole loss at its delta."""
+        return self.loss.epsilon(delta=self.delta)
+
+
+def evaluate_folds(
+    model: PrivateClassifier,
+    X: Any,
+    y: Any = None,
+    *,
+    epsilon: float,
+    folds: int = 5,
+    by: str | None = None,
+    persons: Any = None,
+    ledger: Ledger | None = None,
+    dataset: str | None = None,
+    unit: str | None = None,
+    insecure_seed: int | None = None,
+) -> FoldedEvaluation:
+    """Train on all folds but one, count on that one, for each in turn; release one histogram.
+
+    A record is in k - 1 of the k fits and in one cell of the histogram, so it pays for k - 1 fits
+    and one evaluation. Each record draws its fold alone, so no record moves another one; all rows
+    of a person are in one fold. The models are not released.
+
+    Parameters
+    ----------
+    model
+        An unfitted private classifier under ``add_remove``; its epsilon is that of one fit.
+    X, y, persons
+        The rows, as for ``fit``.
+    epsilon
+        What the histogram costs.
+    folds
+        How many; from 2 to 100.
+    by, ledger, dataset, unit, insecure_seed
+        As for :func:`evaluate`; one charge covers everything.
+
+    Returns
+    -------
+    FoldedEvaluation
+        The evaluation and the whole loss.
+
+    Raises
+    ------
+    InvalidValue, NotApplicable
+        If the form of the data or an argument does not fit; nothing was charged.
+
+    Examples
+    --------
+    >>> from discreet.learn import PrivateGaussianNB
+    >>> rows, labels = [[20.0], [21.0], [70.0], [72.0]] * 500, [0, 0, 1, 1] * 500
+    >>> model = PrivateGaussianNB(epsilon=0.5, classes=[0, 1], bounds=(0.0, 100.0))
+    >>> found = evaluate_folds(model, rows, labels, epsilon=1.0, folds=3)
+    >>> found.evaluation.accuracy() > 0.8, round(found.epsilon, 3)  # two fits and one evaluation
+    (True, 2.0)
+
+    """
+    if not hasattr(model, "_class_scores"):
+        raise InvalidValue("model", type(model).__name__, "a private classifier")
+    parts = _validate.integer("folds", folds, at_least=2, at_most=100)
+    fresh = clone(model)
+    ready = fresh._plan_fit(X, y, persons, unit)
+    declared = ready.declared
+    if declared.relation is not Relation.ADD_REMOVE:
+        expected = "add_remove: under replace the number of rows of a fold would be public"
+        raise InvalidValue("relation", declared.relation.value, expected)
+    if ready.opened.table is not None:
+        raise NotApplicable("folds are for rows in memory and files, not for tables of an engine")
+    positions, slices = _slices(declared.schema, fresh.takes_codes, by)
+    counted = _count_loss(declared, epsilon)
+    once = fresh._whole_loss(ready.plan, declared)
+    schema = () if once == ready.plan.loss else (declared.schema.unpaid_loss(),)
+    loss = reduce(add, ((parts - 1) * ready.plan.loss, counted, *schema))
+    twin = fresh if declared.schema is None else fresh.for_encoded_rows()
+    bits = source(insecure_seed=insecure_seed)
+    delta = float(ready.plan.delta)
+    with charged(
+        ledger, dataset, loss=loss, delta=delta, purpose="evaluate by folds", unit=declared.unit
+    ):
+        features, answers, owners = Rows(ready.opened, declared, bits).cells()
+        own = np.arange(len(answers)) if owners is None else grouped_owners(owners)
+        drawn = bits.words64(int(own.max(initial=-1)) + 1) % np.uint64(parts)
+        fold_of = drawn[own]
+        counts = _no_counts(declared, slices)
+        for fold in range(parts):
+            inside, outside = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
+            whose = None if owners is None else owners[outside]
+            one = clone(twin)
+            if insecure_seed is not None:
+                one.set_params(insecure_seed=bits.bits(62))
+            one._schema_is_counted = True
+            one.fit(features[outside], answers[outside], persons=whose, unit=unit)
+            if one.plan_.loss != ready.plan.loss:
+                raise NotApplicable("a fold was trained at another cost than was charged")
+            whose = None if owners is None else owners[inside]
+            held = held_batch(one._facts, features[inside], answers[inside], whose)
+            _count_rows(one, held, positions, counts)
+        noisy = _add_noise(counts, counted, bits)
+    assert declared.classes is not None
+    names = tuple(declared.classes.tolist())
+    found = Evaluation(noisy, names, slices, counted.scale, counted)
+    return FoldedEvaluation(found, loss, delta)
+
+
+def _count_loss(declared: Declared, epsilon: float) -> DiscreteLaplace:
+    """Return what one histogram of rows costs: its noise is calibrated to epsilon."""
+    changes = declared.rows_per_person * (2 if declared.relation is Relation.REPLACE else 1)
     target = _validate.real("epsilon", epsilon, at_least=1e-6, at_most=1e3)
     scale = changes / target
     while DiscreteLaplace(scale, changes, declared.relation).epsilon(delta=0.0) > target:
         scale = math.nextafter(scale, math.inf)
-    loss = DiscreteLaplace(scale, changes, declared.relation)
-    bits = source(insecure_seed=insecure_seed)
-    word = stated_unit(unit, persons=opened.owned or cap > 1)
-    with charged(ledger, dataset, loss=loss, delta=0.0, purpose="evaluate a model", unit=word):
-        batch = Rows(opened, replace(declared, rows=None), bits).all()
-        classes = len(model.classes_)
-        width = _BINS if classes == 2 else classes
-        counts = np.zeros((len(slices), classes, width), dtype=np.int64)
-        known = np.flatnonzero(batch.targets >= 0)
-        alone = np.empty((1, batch.features.shape[1]), dtype=batch.features.dtype)
-        for at in known:
-            alone[0] = batch.features[at]
-            scores = scored(alone)[0]
-            place = int(np.argmax(scores))
-            if classes == 2:
-                place = min(int(softmax(scores)[1] * _BINS), _BINS - 1)
-            counts[positions(alone[0]), batch.targets[at], place] += 1
-        noisy = laplace_integers(
-            counts, sensitivity=changes, scale=scale, relation=declared.relation, source=bits
-        ).value
-    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, scale, loss)
+    return DiscreteLaplace(scale, changes, declared.relation)
+
+
+def _no_counts(declared: Declared, slices: tuple[str, ...]) -> NDArray[np.int64]:
+    assert declared.classes is not None
+    classes = declared.classes.size
+    return np.zeros((len(slices), classes, _BINS if classes == 2 else classes), dtype=np.int64)
+
+
+def _count_rows(
+    model: Any,
+    batch: Batch,
+    positions: Callable[[NDArray[Any]], int],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add every row of a declared label to its cell, scored alone."""
+    alone = np.empty((1, batch.features.shape[1]), dtype=batch.features.dtype)
+    for at in np.flatnonzero(batch.targets >= 0):
+        alone[0] = batch.features[at]
+        scores = model._class_scores(alone)[0]
+        place = int(np.argmax(scores))
+        if len(scores) == 2:
+            place = min(int(softmax(scores)[1] * _BINS), _BINS - 1)
+        counts[positions(alone[0]), batch.targets[at], place] += 1
+
+
+def _add_noise(counts: NDArray[np.int64], loss: DiscreteLaplace, bits: Source) -> Any:
+    return laplace_integers(
+        counts,
+        sensitivity=loss.sensitivity,
+        scale=loss.scale,
+        relation=loss.relation,
+        source=bits,
+    ).value
 
 
 def _slices(
-    model: PrivateClassifier, by: str | None
+    schema: Schema | None, takes_codes: bool, by: str | None
 ) -> tuple[Callable[[NDArray[Any]], int], tuple[str, ...]]:
     """Return from an encoded row to its slice, and the names of the slices."""
     if by is None:
         return (lambda _: 0), ("",)
-    schema = model._facts.schema
     known: Mapping[str, Any] = {} if schema is None else schema.features
     column = known.get(by)
     if schema is None or not isinstance(column, Categorical | Boolean):
@@ -302,7 +455,7 @@ def _slices(
         names: tuple[str, ...] = (f"{by}=no", f"{by}=yes")
     else:
         names = tuple(f"{by}={label}" for label in column.labels)
-    if model.takes_codes:
+    if takes_codes:
         at = list(known).index(by)
         return (lambda row: min(max(int(row[at]), 0), len(names) - 1)), names
     encoded = Encoding(schema).names

@@ -42,7 +42,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, final
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 RAW_STEPS = 1 << 12
 WHITENED_STEPS = 1 << 16
 RESIDUAL_STEPS = 1 << 18
+COUNT_STEPS = 1 << 10
 GRADIENT_STEPS = WHITENED_STEPS * RESIDUAL_STEPS
 """Steps of a clipped gradient of length 1: those of a row times those of a residual."""
 
@@ -133,6 +134,8 @@ class LinearPlan:
     ridge: float
     moment_stddev: float
     gradient_stddev: float
+    count_share: float = 0.0
+    count_stddev: float = 0.0
 
     @classmethod
     def make(
@@ -152,11 +155,12 @@ class LinearPlan:
         clip_ratio: float | None = None,
         moment_share: float | None = None,
         ridge: float | None = None,
+        count_share: float = 0.0,
     ) -> LinearPlan:
         """Choose what is not given, and calibrate the noise to (epsilon, delta).
 
         ``contributions`` is how many rows one unit of privacy owns, ``squared`` says that the
-        loss is the squared one.
+        loss is the squared one, and ``count_share`` is the share of mu^2 for the classes' counts.
         """
         n = _validate.integer("expected_rows", rows, at_least=1, at_most=MOST_ROWS)
         target = _validate.real("epsilon", epsilon, above=0)
@@ -189,13 +193,14 @@ class LinearPlan:
         )
         run = (count, whole, clip, share, chosen["ridge"])
         parts = (n, features, outputs, length, cap, target, point, kind, *run)
-        first = cls(*parts, moment_stddev=1.0, gradient_stddev=1.0)
-        return cls(*parts, *_noise(first))
+        first = cls(*parts, moment_stddev=1.0, gradient_stddev=1.0, count_share=count_share)
+        moments, gradients, counts = _noise(first)
+        return replace(first, moment_stddev=moments, gradient_stddev=gradients, count_stddev=counts)
 
     @property
     def loss(self) -> Loss:
         """What the whole run reveals about one unit."""
-        return _loss(self, self.moment_stddev, self.gradient_stddev)
+        return _loss(self, self.moment_stddev, self.gradient_stddev, self.count_stddev)
 
     @property
     def changes(self) -> int:
@@ -214,13 +219,20 @@ class LinearPlan:
         """L2 sensitivity of a sum of clipped gradients, in steps."""
         return float(self.changes * GRADIENT_STEPS)
 
+    @property
+    def count_shift(self) -> float:
+        """L2 sensitivity of the counts of the classes, in steps."""
+        return float(self.changes * COUNT_STEPS)
+
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as JSON values."""
+        """Return the plan as JSON values; without counts it says nothing of them."""
+        counted = () if self.count_share else ("count_share", "count_stddev")
         return {
             "pace" if name == "total_step_size" else name: (
                 value.value if isinstance(value, Relation) else value
             )
             for name, value in self.__dict__.items()
+            if name not in counted
         }
 
     @classmethod
@@ -248,12 +260,17 @@ def _default_steps(total: float, squared: bool) -> int:
     return min(80, max(10, math.ceil(2.0 * total if squared else total)))
 
 
-def _loss(plan: LinearPlan, moments: float, gradients: float) -> Loss:
+def _loss(plan: LinearPlan, moments: float, gradients: float, counts: float) -> Loss:
     width = plan.features + 1
     step = discrete_gaussian_mu(gradients, plan.gradient_shift, coordinates=width * plan.outputs)
     if step is None:
         raise _too_small(plan)
     loss: Loss = plan.steps * GDP(step, plan.relation)
+    if plan.count_share:
+        count = discrete_gaussian_mu(counts, plan.count_shift, coordinates=2)
+        if count is None:
+            raise _too_small(plan)
+        loss = GDP(count, plan.relation) + loss
     if plan.moment_share == 0.0:
         return loss
     first = discrete_gaussian_mu(moments, plan.moment_shift, coordinates=width * (width + 1) // 2)
@@ -263,18 +280,20 @@ def _loss(plan: LinearPlan, moments: float, gradients: float) -> Loss:
 
 
 @lru_cache(maxsize=256)
-def _noise(plan: LinearPlan) -> tuple[float, float]:
+def _noise(plan: LinearPlan) -> tuple[float, float, float]:
     mu = min(gaussian_mu(plan.epsilon, plan.delta), _LARGEST_MU)
-    share = plan.moment_share
+    share, counted = plan.moment_share, plan.count_share
     more = 1.0
     for attempt in range(60):
         moments = more * plan.moment_shift / (mu * math.sqrt(share)) if share else 0.0
-        gradients = more * plan.gradient_shift * math.sqrt(plan.steps / (1.0 - share)) / mu
+        rest = 1.0 - share - counted
+        gradients = more * plan.gradient_shift * math.sqrt(plan.steps / rest) / mu
+        counts = more * plan.count_shift / (mu * math.sqrt(counted)) if counted else 0.0
         if max(moments, gradients) >= _MOST_NOISE:
             expected = "a value whose noise has fewer than 2**51 steps; fewer rows per person help"
             raise InvalidValue("epsilon", plan.epsilon, expected)
-        if _loss(plan, moments, gradients).epsilon(delta=plan.delta) <= plan.epsilon:
-            return moments, gradients
+        if _loss(plan, moments, gradients, counts).epsilon(delta=plan.delta) <= plan.epsilon:
+            return moments, gradients, counts
         # Rounding upwards in the accountant asks for a little more noise than the closed form.
         more *= 1.0 + 2.0 ** (attempt - 40)
     raise _too_small(plan)
@@ -665,6 +684,18 @@ def descend(
     basis = whitening.basis
     weights = basis[:, None] * mean if basis.ndim == 1 else basis @ mean
     return LinearRelease(weights, whitening.length, moments)
+
+
+def noisy_class_counts(counts: NDArray[Any], plan: LinearPlan, source: Source) -> NDArray[Any]:
+    """Release how many units have each class, in their own units."""
+    noisy = gaussian_integers(
+        counts.astype(np.int64) * COUNT_STEPS,
+        sensitivity=Fraction(plan.count_shift),
+        stddev=plan.count_stddev,
+        relation=plan.relation,
+        source=source,
+    ).value
+    return np.asarray(noisy / COUNT_STEPS)
 
 
 def _norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:

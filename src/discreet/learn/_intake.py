@@ -135,16 +135,15 @@ class Rows:
 
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
-        features, answers, persons = _gather(list(self._opened.read(self._source)))
-        owned = None
-        if persons is not None:
-            owned = owned_rows(persons, rows=persons.size, cap=self._declared.rows_per_person)
-            features, answers = features[owned.rows], answers[owned.rows]
-        return Batch(features, _targets(answers, self._declared), owned)
+        return held_batch(self._declared, *self.cells())
+
+    def cells(self) -> Cells:
+        """Return features, answers and persons of all rows, before the answers are read."""
+        return _gather(list(self._opened.read(self._source)))
 
     def of_everybody(self) -> tuple[Batch, NDArray[Any] | None]:
         """Return all rows, and whose each one is, for learners that need no cap."""
-        features, answers, persons = _gather(list(self._opened.read(self._source)))
+        features, answers, persons = self.cells()
         return Batch(features, _targets(answers, self._declared)), persons
 
 
@@ -210,7 +209,8 @@ def rows_to_judge(estimator: Any, declared: Declared, X: Any) -> NDArray[Any]:
     """Return the encoded rows of the data to predict for."""
     schema = declared.schema
     if schema is None:
-        table = _table(estimator, X, reset=False, declared=declared)
+        sparse = estimator._takes_sparse
+        table = _table(estimator, X, reset=False, declared=declared, sparse=sparse)
         return _read_cells(estimator, _check_type(estimator, table))
     if isinstance(X, Table):
         rows = replace(schema, person=None, rows_per_person=None)
@@ -238,6 +238,20 @@ def targets_to_judge(declared: Declared, X: Any, y: Any) -> NDArray[Any]:
     data = training_table(rows, X, y, None)
     parts = [data] if isinstance(data, Table) else list(table_batches(data, rows))
     return np.concatenate([_answers(part) for part in parts]) if parts else np.empty(0)
+
+
+def held_batch(
+    declared: Declared,
+    features: NDArray[Any],
+    answers: NDArray[Any],
+    persons: NDArray[Any] | None,
+) -> Batch:
+    """Return rows that were read as a batch; with persons the first ``rows_per_person`` of each."""
+    owned = None
+    if persons is not None:
+        owned = owned_rows(persons, rows=persons.size, cap=declared.rows_per_person)
+        features, answers = features[owned.rows], answers[owned.rows]
+    return Batch(features, _targets(answers, declared), owned)
 
 
 # --- tables of a schema -------------------------------------------------------------------
@@ -396,7 +410,10 @@ def _open_arrays(
     looks = _Looks()
     if first is not None:
         looks.__dict__ |= first.looks
-    table = _check_type(estimator, _table(looks, X, reset=first is None, declared=declared))
+    table = _check_type(
+        estimator,
+        _table(looks, X, reset=first is None, declared=declared, sparse=estimator._takes_sparse),
+    )
     rows, width = table.shape
     answers = np.empty(rows) if estimator._target is None else targets_of(y, table)
     owners = None if persons is None else column_array("persons", persons, argument="persons")
@@ -442,10 +459,15 @@ def table_without_cells(
     return lambda: _read_cells(estimator, table)
 
 
-def _table(estimator: Any, X: Any, *, reset: bool, declared: Declared) -> NDArray[Any]:
+def _table(
+    estimator: Any, X: Any, *, reset: bool, declared: Declared, sparse: bool = False
+) -> NDArray[Any]:
     if issparse(X):
-        # scikit-learn's own words, which its users look for.
-        validate_data(estimator, X, reset=reset, ensure_min_samples=0)
+        if not sparse:
+            # scikit-learn's own words, which its users look for.
+            validate_data(estimator, X, reset=reset, ensure_min_samples=0)
+        matrix: Any = X
+        X = matrix.toarray()
     listed = as_object_table(_plain_cells(X))
     try:
         table = np.asarray(listed)
@@ -693,6 +715,12 @@ def owned_rows(persons: object, *, rows: int, cap: int) -> OwnedRows:
     return OwnedRows(
         order[kept][sequence], number[kept][sequence], ranks[kept][sequence].astype(np.int64)
     )
+
+
+def grouped_owners(persons: NDArray[Any]) -> NDArray[np.int64]:
+    """Return a number for the person of each row; rows without a name share one of their own."""
+    column = column_array("persons", persons, argument="persons")
+    return RawBatch({"persons": column}, column.size).texts("persons")[0]
 
 
 def _owned_in_line(persons: NDArray[np.int64]) -> OwnedRows:

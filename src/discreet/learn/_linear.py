@@ -8,13 +8,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from scipy.special import expit, softmax
 
 from discreet import _validate
-from discreet.errors import SchemaError
+from discreet.errors import InvalidValue, SchemaError
 from discreet.learn._declared import Declared
 from discreet.learn._estimator import (
     PrivateClassifier,
@@ -23,6 +24,7 @@ from discreet.learn._estimator import (
     Track,
 )
 from discreet.learn._exact_descent import (
+    COUNT_STEPS,
     RAW_STEPS,
     ExactSums,
     FoldedRows,
@@ -31,9 +33,12 @@ from discreet.learn._exact_descent import (
     PersonRows,
     default_delta,
     descend,
+    noisy_class_counts,
     raw_rows,
+    whitening_matrix,
 )
 from discreet.learn._intake import Batch, Rows
+from discreet.learn._replays import replay_fit
 from discreet.privacy import Relation
 from discreet.randomness import Source
 
@@ -44,12 +49,17 @@ if TYPE_CHECKING:
     from discreet.data import Schema
 
 
+_COUNT_SHARE = 0.02
+_TYPICAL_RESIDUAL = 0.3
+
+
 class ScaledEstimator(PrivateEstimator):
     """Estimators whose rows are scaled to [-1, 1] by their bounds, and shortened to a norm."""
 
     delta: float | None
     _takes_persons = True
     _single_precision = True
+    _takes_sparse = True
 
     def _set_plan(self, plan: Any) -> None:
         super()._set_plan(plan)
@@ -60,9 +70,32 @@ class ScaledEstimator(PrivateEstimator):
             return default_delta(declared.planned_rows)
         return _validate.real("delta", self.delta, above=0, below=1)
 
+    @property
+    def _count_share(self) -> float:
+        """The share of mu^2 for the counts of the classes."""
+        return 0.0
+
+    def _weigh_classes(
+        self, plan: LinearPlan, rows: Rows, held: Batch | None, source: Source
+    ) -> None:
+        """Fix the weights of the classes, where there are any."""
+
     def _scaled_rows(self, features: NDArray[Any]) -> NDArray[np.float32]:
         """Return raw rows: integers, with the constant appended."""
         return raw_rows(features, norm=scaled_norm(self._facts), scale=self._facts.scaled)
+
+
+def class_counts(classes: int, batch: Batch) -> NDArray[np.int64]:
+    """Count units by class: rows, or persons by their first row."""
+    first = slice(None) if batch.owned is None else batch.owned.ranks == 0
+    known = batch.targets[first]
+    return np.bincount(known[known >= 0], minlength=classes).astype(np.int64)
+
+
+def number_targets(scores: NDArray[np.float64], coins: Any) -> NDArray[np.float64]:
+    """Return made-up targets around scores; how far from them is a guess, and rather too far."""
+    noisy = scores[:, 0] + coins.normal(0.0, _TYPICAL_RESIDUAL, len(scores))
+    return np.asarray(np.clip(noisy, -1.0, 1.0))
 
 
 def scaled_norm(declared: Declared) -> float:
@@ -88,6 +121,75 @@ def class_residuals(scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArr
 def both_classes(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a score for each class, where two classes have one score: that of the first is 0."""
     return scores if scores.shape[1] > 1 else np.concatenate([0.0 * scores, scores], axis=1)
+
+
+class WeightedClasses(PrivateClassifier, ScaledEstimator):
+    """Classifiers whose classes may have weights, which multiply gradients before they are clipped.
+
+    Weights are divided by the largest, because a longer gradient would only be clipped. The
+    guarantee is the same for any weights; ``"balanced"`` weighs a class by the inverse of its
+    noisy count, which is paid for.
+    """
+
+    class_weight: Any
+    _relative: NDArray[np.float64] | None = None
+
+    @property
+    def _count_share(self) -> float:
+        return _COUNT_SHARE if isinstance(self.class_weight, str) else 0.0
+
+    def _stated_weights(self, declared: Declared) -> NDArray[np.float64] | None:
+        """Return the weights that were declared, None where there are none or they are counted."""
+        assert declared.classes is not None
+        given, known = self.class_weight, declared.classes.tolist()
+        if given is None:
+            return None
+        if isinstance(given, str):
+            _validate.one_of("class_weight", given, ("balanced",))
+            return None
+        expected = f"a number above 0 for each of the classes {known}, or 'balanced', or None"
+        if not isinstance(given, Mapping) or set(given) != set(known):
+            raise InvalidValue("class_weight", given, expected)
+        return np.array([_validate.real("class_weight", given[one], above=0) for one in known])
+
+    def _weigh_classes(
+        self, plan: LinearPlan, rows: Rows, held: Batch | None, source: Source
+    ) -> None:
+        weights = self._stated_weights(self._facts)
+        if plan.count_share:
+            classes = self.classes_.size
+            step = partial(class_counts, classes)
+            none = np.zeros(classes, dtype=np.int64)
+            exact = rows.fold(step, none) if held is None else step(held)
+            noisy = noisy_class_counts(exact, plan, source)
+            # No class weighs more than it would with as many units as the noise could hide.
+            least = plan.count_stddev / COUNT_STEPS + 1.0
+            weights = 1.0 / np.maximum(noisy, least)
+        self._relative = None if weights is None else weights / weights.max()
+
+    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
+        rest = class_residuals(scores, targets)
+        if self._relative is not None:
+            rest *= self._relative[np.maximum(targets, 0)][:, None]
+        return rest
+
+    def _draw_targets(self, scores: NDArray[np.float64], coins: Any) -> NDArray[Any]:
+        scores = both_classes(scores)
+        if self._relative is not None:
+            scores = scores - np.log(self._relative)
+        noisy = scores + coins.gumbel(size=scores.shape)
+        return np.asarray(np.argmax(noisy, axis=1))
+
+    def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._relative = arrays.get("class_weights")
+        super()._restore(arrays)  # type: ignore[safe-super]  # of the class beside this one
+
+    def _learn(
+        self, plan: Any, rows: Rows, source: Source, track: Track
+    ) -> dict[str, NDArray[Any]]:
+        learned = super()._learn(plan, rows, source, track)  # type: ignore[safe-super]  # likewise
+        arrays = {**learned, "classes": self.classes_}
+        return arrays if self._relative is None else {**arrays, "class_weights": self._relative}
 
 
 class _Linear(ScaledEstimator):
@@ -117,6 +219,7 @@ class _Linear(ScaledEstimator):
             total_step_size=self.total_step_size,
             clip_ratio=self.clip_ratio,
             moment_share=self.moment_share,
+            count_share=self._count_share,
         )
 
     def _read_plan(self, document: Mapping[str, Any], declared: Declared) -> LinearPlan:
@@ -131,17 +234,21 @@ class _Linear(ScaledEstimator):
     def _stated_plan(cls, certificate: Certificate) -> LinearPlan:
         known = [one.name for one in fields(LinearPlan)]
         names = ["pace" if name == "total_step_size" else name for name in known]
-        return LinearPlan.from_json({name: certificate.plan[name] for name in names})
+        stated = certificate.plan
+        # Only fits with balanced classes state that they counted.
+        return LinearPlan.from_json({name: stated[name] for name in names if name in stated})
 
     def _learn(
         self, plan: LinearPlan, rows: Rows, source: Source, track: Track
     ) -> dict[str, NDArray[Any]]:
         # Whose row is whose does not matter to an engine: the noise covers all rows of a person.
         sums: ExactSums
-        if rows.are_elsewhere:
+        held = None if rows.are_elsewhere else rows.all()
+        self._weigh_classes(plan, rows, held, source)
+        if held is None:
             sums = FoldedRows(rows.fold, self._hold_rows, plan.features + 1)
         else:
-            sums = self._hold_rows(rows.all())
+            sums = self._hold_rows(held)
         done = descend(sums, plan, source, track=track)
         self._clip_norm = done.clip_norm
         arrays = {"coef": done.weights[:-1].T, "intercept": done.weights[-1]}
@@ -176,13 +283,38 @@ class _Linear(ScaledEstimator):
             raise SchemaError("a saved model has weights of another shape")
         self.moments_ = arrays.get("moments")
 
+    def noise_of_coefficients(self) -> NDArray[np.float64] | None:
+        """Return coefficients as noise alone could have moved them: replays x outputs x features.
+
+        The fit is played again on made-up rows with the released moments, answered by the released
+        model, with new noise each time (:mod:`discreet.learn._replays`). Differences between the
+        replays are noise; that costs nothing. None without moments (1,024 features and more).
+        """
+        if self.moments_ is None:
+            return None
+        weights = np.concatenate([self.coef_.T, self.intercept_[None, :]])
+        found = replay_fit(
+            self.plan_,
+            self.moments_,
+            self.moments_[:, -1],
+            weights,
+            draw=self._draw_targets,
+            residuals=self._residuals,
+            whiten=whitening_matrix,
+        )
+        return np.asarray(np.swapaxes(found[:, :-1], 1, 2))
+
+    @abstractmethod
+    def _draw_targets(self, scores: NDArray[np.float64], coins: Any) -> NDArray[Any]:
+        """Return made-up targets of rows by the scores that a model gives them."""
+
     def _scores(self, features: NDArray[Any]) -> NDArray[np.float64]:
         rows = self._scaled_rows(features).astype(np.float64) / RAW_STEPS
         return np.asarray(rows[:, :-1] @ self.coef_.T + self.intercept_)
 
 
 @final
-class PrivateLogisticRegression(PrivateClassifier, _Linear):
+class PrivateLogisticRegression(WeightedClasses, _Linear):
     """Private logistic regression for two or more classes.
 
     **Guarantee.** The fitted model is (epsilon, delta)-DP under ``relation`` for one row, or for a
@@ -213,6 +345,9 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         How many rows one person may own; None is 1.
     relation
         What the guarantee compares, ``"add_remove"`` or ``"replace"``.
+    class_weight
+        A weight above 0 for each class, as a mapping, or ``"balanced"``: the inverse of noisy
+        counts, for 2 % of mu^2. Probabilities are then those of a table with such weights.
     max_iter, total_step_size, clip_ratio, moment_share
         The number of steps, the sum of their sizes, the clipping norm as a share of the expected
         length of a whitened row, and the share of mu^2 for the moments; None is chosen from
@@ -250,6 +385,7 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         expected_rows: int | None = None,
         rows_per_person: int | None = None,
         relation: Relation | str = "add_remove",
+        class_weight: Any = None,
         max_iter: int | None = None,
         total_step_size: float | None = None,
         clip_ratio: float | None = None,
@@ -265,6 +401,7 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         self.expected_rows = expected_rows
         self.rows_per_person = rows_per_person
         self.relation = relation
+        self.class_weight = class_weight
         self.max_iter = max_iter
         self.total_step_size = total_step_size
         self.clip_ratio = clip_ratio
@@ -276,8 +413,9 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
         assert declared.classes is not None
         return 1 if declared.classes.size == 2 else int(declared.classes.size)
 
-    def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
-        return class_residuals(scores, targets)
+    def _plan(self, declared: Declared) -> LinearPlan:
+        self._stated_weights(declared)  # what cannot be is found before the charge
+        return super()._plan(declared)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Return the scores: one a row for two classes, else one for each class."""
@@ -286,11 +424,6 @@ class PrivateLogisticRegression(PrivateClassifier, _Linear):
 
     def _class_scores(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         return both_classes(self._scores(rows))
-
-    def _learn(
-        self, plan: LinearPlan, rows: Rows, source: Source, track: Track
-    ) -> dict[str, NDArray[Any]]:
-        return {**super()._learn(plan, rows, source, track), "classes": self.classes_}
 
     def _in_order(
         self, arrays: dict[str, NDArray[Any]], order: list[int], declared: Declared
@@ -356,6 +489,9 @@ class PrivateLinearRegression(PrivateRegressor, _Linear):
 
     def _residuals(self, scores: NDArray[np.float64], targets: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(np.nan_to_num(scores - targets[:, None], nan=0.0))
+
+    def _draw_targets(self, scores: NDArray[np.float64], coins: Any) -> NDArray[Any]:
+        return number_targets(scores, coins)
 
     def _values(self, rows: NDArray[Any]) -> NDArray[np.float64]:
         return np.asarray(self._scores(rows)[:, 0])

@@ -54,6 +54,7 @@ _HOMES = {
     "SyntheticModel": "discreet.synth",
     "ImageModel": "discreet.synth",
     "GanModel": "discreet.synth",
+    "LinkedModel": "discreet.synth",
     "PrivateProjectedSGDClassifier": "discreet.learn.projected_sgd",
     "PrivateProjectedSGDRegressor": "discreet.learn.projected_sgd",
     **{name: "discreet.learn" for names in LEARNERS.values() for name in names},

@@ -13,6 +13,7 @@ import csv
 import datetime as dt
 import importlib
 import os
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.data import (
     MOST_LEARNED,
+    Boolean,
     Categorical,
     Column,
     Date,
@@ -290,9 +292,8 @@ class PlannedTraining:
         epsilon, delta = self._rest
         names = {self.learner}
         if self.learner == AUTO:
-            # More categories may turn the choice to naive Bayes, never away from it.
-            chosen = choose_learner(schema, epsilon=epsilon, delta=delta).learner
-            names = {chosen, automatic_learners(schema)[-1]}
+            # Which one follows depends on the categories that come out.
+            names = set(automatic_learners(schema))
         for name in names:
             cost = self._plan_run(schema, epsilon, delta, name).loss.epsilon(delta=delta)
             if cost > epsilon * _ROUNDING:
@@ -329,7 +330,7 @@ def plan_training(
     learner
         ``"auto"`` chooses by public facts and is free; ``"compare"`` tries several in private and
         pays for choosing the best; or ``"logistic"``, ``"linear"``,
-        ``"naive-bayes"``, ``"additive"``, ``"mlp"``.
+        ``"naive-bayes"``, ``"additive"``, ``"tree"``, ``"forest"``, ``"mlp"``.
     learn_schema
         The share of epsilon for bounds and categories that the schema leaves open.
     relation
@@ -473,6 +474,21 @@ def _check_count(file: str, schema: Schema, learner: str) -> None:
         raise InvalidValue("rows", schema.expected_rows, expected)
 
 
+def _with_target(schema: Schema, target: str, where: str) -> Schema:
+    """Return the schema with a column as the target, or a comparison of one with a number."""
+    if target in schema.columns:
+        return replace(schema, target=target)
+    found = re.fullmatch(r"(.*?)\s*([<>]=?.*)", target)
+    if found is None or not isinstance(schema.columns.get(found[1]), Real | Integer):
+        expected = f"a column that {where} declares, or one of numbers compared: 'score > 0'"
+        raise InvalidValue("target", target, expected)
+    try:
+        compared = Boolean(rule=found[2])
+    except InvalidValue as error:
+        raise InvalidValue("target", target, error.expected) from None
+    return replace(schema, columns={**schema.columns, found[1]: compared}, target=found[1])
+
+
 def _write_schema(
     schema: Schema | str | os.PathLike[str], target: str | None, rows: int | None
 ) -> Schema:
@@ -487,9 +503,7 @@ def _write_schema(
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema, or the path of its file")
     if target is not None:
-        if target not in schema.columns:
-            raise InvalidValue("target", target, f"a column that {where} declares")
-        schema = replace(schema, target=target)
+        schema = _with_target(schema, target, where)
     if schema.target is None:
         raise InvalidValue("target", "none", "the name of the column to predict")
     if rows is not None:

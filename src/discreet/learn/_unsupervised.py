@@ -473,6 +473,11 @@ class PrivateKMeans(TransformerMixin, ClusterMixin, _FromSums):  # type: ignore[
         if self.cluster_centers_.shape != shape or self.counts_.shape != shape[:1]:
             raise SchemaError("a saved model has centres of another number or width")
 
+    def fit_predict(self, X: Any, y: Any = None, **options: Any) -> NDArray[np.int64]:
+        """Fit, and return the nearest centre of each row; no model keeps it."""
+        del y
+        return self.fit(X, **options).predict(X)
+
     def predict(self, X: Any) -> NDArray[np.int64]:
         """Return the number of the nearest centre of each row."""
         steps = np.rint(self._centred_rows(X) * RAW_STEPS)

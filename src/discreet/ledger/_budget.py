@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple, cast
 
 from discreet import _validate
+from discreet._html import html_table
 from discreet._json import canonical
 from discreet._rounding import at_least
 from discreet.errors import BudgetExceeded, InvalidValue, LedgerCorrupt
@@ -217,6 +218,12 @@ class BudgetView:
     spent: Mapping[str, Fraction]
     remaining: Mapping[str, Fraction]
 
+    def __str__(self) -> str:
+        return (
+            f"{self.used:.0%} of epsilon {float(self.epsilon):g}, delta {float(self.delta):g} used "
+            f"by {self.charges} charges"
+        )
+
     @property
     def closed(self) -> bool:
         """Whether no sum is open: a correction or a restored backup closed the budget."""
@@ -252,6 +259,11 @@ class DatasetView:
     head: str
     genesis: str
     restored: tuple[int, ...] = ()
+
+    def _repr_html_(self) -> str:
+        rows: list[tuple[str, object]] = [("one", self.unit), ("neighbours", self.relation.value)]
+        rows += [(f"budget: {one.label}", one) for one in self.budgets]
+        return html_table(f"dataset {self.name}", [*rows, ("entries", self.entries)])
 
     @property
     def budget(self) -> BudgetView:

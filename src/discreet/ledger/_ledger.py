@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, final
 
 from discreet import _validate
+from discreet._html import show_ledger
 from discreet._store import (
     Session,
     SqliteStore,
@@ -95,9 +96,7 @@ class Ledger:
 
     def __init__(self, store: Store, *, clock: Callable[[], datetime] | None = None) -> None:
         if not hasattr(store, "writing"):
-            raise InvalidValue(
-                "store", printable(store), "Ledger.create or Ledger.open, which do it"
-            )
+            raise InvalidValue("store", printable(store), "Ledger.create or Ledger.open")
         self._store = store
         self._clock = check_clock(clock)
         self._tried: set[tuple[str, Loss]] = set()
@@ -237,7 +236,7 @@ class Ledger:
         Raises
         ------
         LedgerError
-            If the place is not marked as a backup and nothing is told of a dataset, or if the
+            If the place is not marked as a backup and nothing is stated for a dataset, or if the
             receipts do not fit; nothing was changed.
 
         """
@@ -287,6 +286,8 @@ class Ledger:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    _repr_html_ = show_ledger
 
     def __repr__(self) -> str:
         return f"<Ledger {self._store.place}>"

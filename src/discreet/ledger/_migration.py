@@ -1,7 +1,7 @@
 """Turn a ledger in a single file, as versions 1 to 3 kept it, into a directory; restore a backup.
 
 Every step of a migration can be repeated after a crash, and until the last one the old file is
-there: the rows are copied into a new directory and verified there; the old file is told that it has
+there: the rows are copied into a new directory and verified there; the old file notes that it has
 version 4, so that older programs refuse it; it moves to ``study.ledger.before-4``; the directory
 takes its name. Stored answers (``study.ledger.answers``) and the registry of a service
 (``study.ledger.registry``) go the same way, with the name of the answers, which keys of charges

@@ -109,7 +109,7 @@ class Replay:
         """Take the next entry; ``position`` is where the store or the export has it."""
         if position > len(self.hashes):
             self._problem(position, f"entries {len(self.hashes)} to {position - 1} are missing")
-            # A position beyond all reason was written by nobody: it is not counted up to.
+            # A position beyond all reason was made up: it is not counted up to.
             self.hashes += [NO_HASH] * min(position - len(self.hashes), _LONGEST_GAP)
         try:
             entry = parse_entry(text)
@@ -272,9 +272,9 @@ class Replay:
             self._filters[label].raise_sums(amounts)
             self._compare(entry, label, entry.content["spent"].get(label, {}))
         self.spent.update(entry.content["spent"])
-        told = Fault(self.dataset, found.seq, str(found), undercharged=True)
-        self.problems.remove(told)
-        self.notes.append(replace(told, what=f"{told.what}; corrected by entry {entry.seq}"))
+        fault = Fault(self.dataset, found.seq, str(found), undercharged=True)
+        self.problems.remove(fault)
+        self.notes.append(replace(fault, what=f"{fault.what}; corrected by entry {entry.seq}"))
 
     def _take_restored(self, entry: Entry) -> None:
         """Spend again what was forgotten when a backup was restored, as the entry says."""
@@ -282,22 +282,24 @@ class Replay:
         if how == "receipts":
             for charge in entry.content["charges"]:
                 self._spend(replace(entry, content=charge))
-            told = f"{len(entry.content['charges'])} charges were spent again from receipts"
+            stated = f"{len(entry.content['charges'])} charges were spent again from receipts"
         elif how == "loss":
             for budget in self._filters.values():
                 spend_or_close(budget, from_json(entry.content["loss"]))
-            told = "a declared loss was spent for what is forgotten"
+            stated = "a declared loss was spent for what is forgotten"
         elif how == "closed":
             for budget in self._filters.values():
                 budget.raise_sums({})
-            told = "what was spent since is not known, and all budgets are closed"
+            stated = "what was spent since is not known, and all budgets are closed"
         else:
             raise SchemaError(f"restored in the way {how!r}")
         for label in self._filters:
             self._compare(entry, label, entry.content["spent"].get(label, {}))
         self.spent.update(entry.content["spent"])
         if len(self.problems) == before:
-            what = f"restored from a backup of {entry.content['backup'] or 'unknown date'}: {told}"
+            what = (
+                f"restored from a backup of {entry.content['backup'] or 'unknown date'}: {stated}"
+            )
             self.notes.append(Fault(self.dataset, entry.seq, what))
 
     def spend_again(self, receipts: Iterable[Entry]) -> None:

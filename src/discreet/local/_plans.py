@@ -336,5 +336,8 @@ class LocalServer:
 
     def _count_people(self) -> int:
         if self._people == 0:
-            raise NotApplicable("no report was accepted, so there is nothing to estimate")
+            why = ", ".join(f"{count} {reason}" for reason, count in self.rejected.items())
+            raise NotApplicable(
+                f"no report was accepted ({why or 'none came'}), so there is nothing to estimate"
+            )
         return self._people

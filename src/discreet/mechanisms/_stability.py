@@ -392,7 +392,7 @@ def check_relation(
 
 @final
 class PrintedStableVector(NamedTuple):
-    """Noise scale and threshold of M_svec as a lecture prints them; not what is proved here."""
+    """Noise scale and threshold of M_svec as they are usually printed; not what is proved here."""
 
     scale: float
     threshold: float

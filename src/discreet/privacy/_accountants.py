@@ -235,10 +235,11 @@ def posterior(loss: Loss, *, prior: float, failure_probability: float = 1e-6) ->
 # --- the accountants --------------------------------------------------------------------
 
 
+@lru_cache(maxsize=64)
 def _step_claims(loss: Loss, delta: float) -> list[tuple[Fraction | float, float, int]]:
     """(epsilon, delta, count) of every step when ``delta`` is shared out equally.
 
-    Steps with a pure guarantee need no share.
+    Steps with a pure guarantee need no share. Two accountants ask for the same claims.
     """
     unbounded = sum(n for part, n in parts_of(loss) if not math.isfinite(largest_loss(part)))
     share = delta / unbounded if unbounded else 0.0

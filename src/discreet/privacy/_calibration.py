@@ -65,7 +65,7 @@ def calibrate(
     advantage
         The target, if it is the most that TPR - FPR of an attacker may be.
     tpr, fpr
-        The target, if it is the most true positives of an attacker with so many false ones.
+        The target, if it is the most true positives of an attacker at this rate of false ones.
     bracket
         The least and the largest parameter to consider, both positive.
     increasing

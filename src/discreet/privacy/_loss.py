@@ -33,6 +33,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from discreet import _validate
+from discreet._html import show_bounds, show_loss
 from discreet._rounding import round_up
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 
@@ -46,13 +47,10 @@ ACCOUNTANTS = ("naive", "advanced", "optimal", "zcdp", "moments", "rdp", "pld", 
 
 Exact = int | float | str | Decimal | Fraction
 
-# Releases, records and units beyond this would be rounded when they become floats.
-MOST = 10**15
-# Losses inside one another: what is built can be written and read again.
-DEEPEST = 64
+MOST = 10**15  # releases, records and units beyond this would be rounded as floats
+DEEPEST = 64  # losses inside one another: what is built can be written and read again
 
-# Every kind of loss by the name of its class, which is also its name in JSON.
-KINDS: dict[str, type[Loss]] = {}
+KINDS: dict[str, type[Loss]] = {}  # every kind by the name of its class, its name in JSON too
 
 
 class Relation(StrEnum):
@@ -132,6 +130,7 @@ class Bounds:
     upper: float
     tolerance_met: bool = True
     note: str = ""
+    _repr_html_ = show_bounds
 
     @property
     def width(self) -> float:
@@ -185,6 +184,7 @@ class Loss(metaclass=_Checked):
     is_sum: ClassVar[bool] = False
     # How many losses are inside one another, this one included; set after :meth:`check`.
     _levels: int
+    _repr_html_ = show_loss
 
     @property
     @abstractmethod

@@ -81,7 +81,7 @@ class Shuffled(Loss):
         return f"{wrap(self.base)}.shuffled(population={self.population})"
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
-        # Nobody looks like the person with a positive probability.
+        # With a positive probability no other report looks like that of the person.
         return self.base.claim()
 
     def within_float_range(self) -> Loss:

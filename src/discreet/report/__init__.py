@@ -39,8 +39,6 @@ from discreet.report._command_charts import (
     draw_explanation,
     draw_flow,
     draw_history,
-    summary_lines,
-    write_summary,
 )
 from discreet.report._defence_picture import draw_defences
 from discreet.report._drawing import (
@@ -59,7 +57,7 @@ from discreet.report._mechanism_pictures import (
     draw_noise,
 )
 from discreet.report._membership_page import membership_page, strongest_attack
-from discreet.report._model_pictures import draw_model, model_table
+from discreet.report._model_pictures import draw_description, draw_model, model_table
 from discreet.report._page import Page
 from discreet.report._publishing import (
     certify_model,
@@ -73,6 +71,7 @@ from discreet.report._publishing import (
 from discreet.report._recheck import Rechecked, recheck
 from discreet.report._signatures import find_signature, sign_file, verify_signature
 from discreet.report._table_pages import anonymity_page, linkage_page
+from discreet.report._training_summary import summary_lines, write_summary
 from discreet.report._verification import read_document, verify_certificate
 
 __all__ = [
@@ -99,6 +98,7 @@ __all__ = [
     "draw_comparison",
     "draw_defences",
     "draw_deployments",
+    "draw_description",
     "draw_explanation",
     "draw_flow",
     "draw_fractions",

@@ -1,4 +1,4 @@
-"""Pictures of models that can be read: the shapes of an additive model, the questions of a tree.
+"""Pictures of what can be read: shapes of an additive model, questions of a tree, whole tables.
 
 All of it is a function of what was released and paid for.
 """
@@ -26,9 +26,9 @@ from discreet.report._drawing import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from discreet.learn import Shape, Tree
+    from discreet.learn import ColumnReport, Description, Shape, Tree
 
-_MOST_SHAPES, _MOST_LABELS, _MOST_LEVELS = 12, 12, 4
+_MOST_SHAPES, _MOST_LABELS, _MOST_LEVELS, _MOST_COLUMNS = 12, 12, 4, 30
 
 
 def draw_model(model: Any, place: str | Path) -> None:
@@ -114,32 +114,91 @@ def _cost(model: Any) -> str:
 
 
 @in_house_style
+def draw_description(found: Description, place: str | Path) -> None:
+    """Draw the noisy histograms of a table, with error bars.
+
+    Parameters
+    ----------
+    found
+        What :func:`discreet.learn.describe` released.
+    place
+        A file name that ends in .png, .svg or .pdf.
+
+    """
+    listed = list(found.columns.items())[:_MOST_COLUMNS]
+    wide = min(3, len(listed))
+    high = math.ceil(len(listed) / wide)
+    figure = new_figure(3.4 * wide, 2.1 * high + 0.5)
+    panels = figure.subplots(high, wide, squeeze=False).ravel()
+    for axes, (name, column) in zip(panels, listed, strict=False):
+        tidy_axes(axes)
+        axes.set_title(short_name(name, width=30), loc="left", fontsize=9)
+        _draw_counts(axes, column)
+    for axes in panels[len(listed) :]:
+        axes.set_visible(False)
+    left = len(found.columns) - len(listed)
+    more = f"; {left} more columns are not shown" if left else ""
+    cost = f"epsilon {at_most(found.epsilon, digits=3)}, delta {at_most(found.delta, digits=3)}"
+    figure.suptitle(f"noisy counts of rows, bars of 95 %: {cost}{more}", fontsize=10)
+    save_figure(figure, place)
+
+
+def _draw_counts(axes: Axes, column: ColumnReport) -> None:
+    bar = 1.96 * column.stddev
+    if column.labels:
+        order = np.argsort(-column.counts)[:_MOST_LABELS]
+        places = range(len(order))
+        axes.barh(places, column.counts[order], xerr=bar, color=COLOURS["blue"], height=0.7)
+        names = [short_name(column.labels[at], width=16).splitlines()[0] for at in order]
+        axes.set_yticks(places, names, fontsize=7)
+        axes.invert_yaxis()
+        return
+    edges = column.edges
+    if column.is_date:
+        edges = edges.astype("datetime64[D]")
+    axes.stairs(column.counts, edges, fill=True, color=COLOURS["blue"], alpha=0.8)
+    high, low = column.counts + bar, column.counts - bar
+    axes.stairs(high, edges, baseline=low, fill=True, color=COLOURS["grey"], alpha=0.4)
+
+
+@in_house_style
 def _draw_shapes(model: Any, place: str | Path) -> None:
     found = sorted(model.shapes_.items(), key=lambda item: -spread_of(item[1]))[:_MOST_SHAPES]
     wide = min(3, len(found))
     high = math.ceil(len(found) / wide)
     figure = new_figure(3.4 * wide, 2.3 * high + 0.5)
     panels = figure.subplots(high, wide, squeeze=False).ravel()
+    noise = model.noise_of_shapes()
     for axes, (name, shape) in zip(panels, found, strict=False):
         tidy_axes(axes)
         axes.set_title(short_name(name, width=30), loc="left", fontsize=9)
+        bars = None if noise is None else 2.0 * noise[name].std(axis=0, ddof=1)
         line = axes.axvline if shape.labels else axes.axhline
         line(0.0, color=COLOURS["grey"], linewidth=0.8)
-        _draw_labels(axes, shape) if shape.labels else _draw_steps(axes, model, name, shape)
+        if shape.labels:
+            _draw_labels(axes, shape, bars)
+        else:
+            _draw_steps(axes, model, name, shape, bars)
     for axes in panels[len(found) :]:
         axes.set_visible(False)
     left = len(model.shapes_) - len(found)
     more = f"; {left} weaker columns are not shown" if left else ""
-    figure.suptitle(f"what each column adds to the score: {_cost(model)}{more}", fontsize=10)
+    figure.suptitle(
+        f"what each column adds to the score, and noise: {_cost(model)}{more}", fontsize=10
+    )
     save_figure(figure, place)
 
 
-def _draw_steps(axes: Axes, model: Any, name: str, shape: Shape) -> None:
+def _draw_steps(axes: Axes, model: Any, name: str, shape: Shape, bars: Any) -> None:
     lower, upper = model.ends_of(name)
     sides = np.concatenate([[lower], shape.edges, [upper]])
     for output, colour in zip(range(shape.values.shape[1]), PALETTE, strict=False):
         values = shape.values[:-1, output]
         axes.stairs(values, sides, color=colour, linewidth=1.4, baseline=None)
+        if bars is not None:
+            reach = bars[:-1, output]
+            low = values - reach
+            axes.stairs(values + reach, sides, baseline=low, fill=True, color=colour, alpha=0.2)
     share = shape.mass[:-1] / max(float(shape.mass.sum()), 1e-9)
     low, high = axes.get_ylim()
     height = 0.18 * (high - low)
@@ -147,12 +206,13 @@ def _draw_steps(axes: Axes, model: Any, name: str, shape: Shape) -> None:
     axes.stairs(bars, sides, baseline=low, fill=True, color=COLOURS["sky"], alpha=0.5, zorder=0)
 
 
-def _draw_labels(axes: Axes, shape: Shape) -> None:
+def _draw_labels(axes: Axes, shape: Shape, bars: Any) -> None:
     order = np.argsort(-shape.mass)[:_MOST_LABELS]
     values = shape.values[order, 0]
     if shape.values.shape[1] > 1:
         values = shape.values[order].max(axis=1)
-    axes.barh(range(len(order)), values, color=COLOURS["blue"], height=0.7)
+    reach = None if bars is None else bars[order].max(axis=1)
+    axes.barh(range(len(order)), values, xerr=reach, color=COLOURS["blue"], height=0.7)
     names = [short_name(shape.labels[at], width=16).splitlines()[0] for at in order]
     axes.set_yticks(range(len(order)), names, fontsize=7)
     axes.invert_yaxis()

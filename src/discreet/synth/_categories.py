@@ -85,7 +85,7 @@ class OpenCategories:
         cap = None if schema.person is None else 1
         for name in self.columns:
             counts: dict[str, int] = {}
-            kinds = _reserved(schema.columns[name])
+            kinds = _reserved(table.schema.columns[name])
             asked = Aggregation(keys=(table.columns[name].term,), cap=cap)
             for (text,), (count, *_) in table.aggregate(asked).items():
                 category = category_text(str(text).encode())
@@ -115,5 +115,5 @@ class OpenCategories:
 
 
 def _reserved(column: Any) -> set[str]:
-    """Return the public labels of a column, which need not be found."""
+    """Return the public labels of a column as it is read, which need not be found."""
     return {one for one in (column.other, column.missing) if one is not None}

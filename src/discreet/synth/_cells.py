@@ -207,7 +207,7 @@ def schema_to_read(schema: Schema, missing: Sequence[str]) -> Schema:
         else:
             assert isinstance(column, Bounded)
             found[name] = _widened(name, column)
-    return replace(schema.with_columns(found), target=None)
+    return replace(schema, target=None).with_columns(found)
 
 
 def _widened(name: str, column: Bounded) -> Column:
@@ -265,7 +265,11 @@ def fine_cells(
         assert grid is not None
         assert isinstance(column, Bounded)
         kind = {Integer: "integer", Date: "date"}.get(type(column), "real")
-        low, high = (round(Fraction(end) / grid.step) for end in column.bounds)
+        # The stored integers inside the bounds: those next to an end may lie a little outside.
+        ends = [Fraction(end) / grid.step for end in column.bounds]
+        low, high = math.ceil(ends[0]), math.floor(ends[1])
+        if low > high:
+            low = high = round(ends[0])
         cuts = _cuts(f"bins[{name!r}]", low, high, grid.step, wanted)
         wider = read.columns[name]
         gap = None
@@ -448,4 +452,6 @@ def stored_value(argument: str, cells: FineCells, schema: Schema, value: Any) ->
     stored = float(column.to_domain(np.array([read]))[0])
     if cells.labels is None and stored != read:
         raise InvalidValue(argument, value, "a value of the column's domain")
-    return round(stored / float(cells.step)) if cells.kind == "real" else int(stored)
+    if cells.kind != "real":
+        return int(stored)
+    return min(max(round(stored / float(cells.step)), cells.starts[0]), cells.high)

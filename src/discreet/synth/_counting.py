@@ -133,6 +133,19 @@ def count_part(part: Any, *, recipe: Recipe) -> bytes:
     return b"".join(one.astype("<i8").tobytes() for one in counts)
 
 
+def encode_rows(table: Table, cells: Sequence[FineCells]) -> NDArray[np.int64]:
+    """Return the fine cells of all rows, a column for each of ``cells``; they are private."""
+    names = [table.columns[one.name].stored_name for one in cells]
+    parts = table.map_parts(partial(_encode_part, names=names, cells=cells), names)
+    found = np.frombuffer(b"".join(parts), dtype="<i8")
+    return found.reshape(-1, len(cells)).astype(np.int64)
+
+
+def _encode_part(part: Any, *, names: Sequence[str], cells: Sequence[FineCells]) -> bytes:
+    codes = [_encode(part.column(name), one) for name, one in zip(names, cells, strict=True)]
+    return np.stack(codes, axis=1).astype("<i8").tobytes()
+
+
 def _encode(column: Any, cells: FineCells) -> NDArray[np.int64]:
     """Return the fine cells of a stored column, of integers or of texts."""
     pa = import_arrow("pyarrow")

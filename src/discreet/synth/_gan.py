@@ -3,8 +3,8 @@
 Only the critic sees records, and it is trained by DP-SGD: for each record of a batch, the gradient
 of log(1 + e^-D(x)) + log(1 + e^D(G(z))) with a fresh fake is clipped, and the sum gets noise
 (:mod:`discreet.learn.dpsgd`). The generator learns from the critic alone, so its steps cost
-nothing (Xie and others 2018; Bie, Kamath and Zhang 2023). It is there to
-compare with noisy tables and mixtures; how good its rows are has not been measured yet.
+nothing (Xie and others 2018; Bie, Kamath and Zhang 2023). It is there to compare with noisy tables,
+which are better at the same epsilon (figures: docs/synthetic.md).
 
 Columns of a table are labels, or numbers cut into public bins; the generator draws one cell of
 each. Pictures are their codes (:mod:`discreet.synth._image_codes`), given the class.
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, final
 
@@ -22,22 +23,16 @@ import numpy as np
 
 from discreet import _validate
 from discreet.certificate import Certificate
-from discreet.data import (
-    Boolean,
-    Bounded,
-    Categorical,
-    Date,
-    Integer,
-    Schema,
-    import_arrow,
-    read_table,
-)
+from discreet.data import Bounded, Schema, import_arrow
+from discreet.engines import open_table
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import charged, default_delta, stated_unit
 from discreet.learn.dpsgd import Plan
 from discreet.privacy import Loss
 from discreet.randomness import NormalStream
 from discreet.randomness import source as random_source
+from discreet.synth._cells import FineCells, fine_cells
+from discreet.synth._counting import encode_rows
 from discreet.synth._image_codes import UNIT, ImageCode, read_labels, read_pictures
 from discreet.synth._model import finish
 from discreet.synth._released import Released, sheet
@@ -66,19 +61,16 @@ class TableForm:
     schema: Schema
     bins: int
 
+    @cached_property
+    def cells(self) -> tuple[FineCells, ...]:
+        """The cells of all columns; numbers have ``bins`` of one width."""
+        numbers = [name for name, one in self.schema.columns.items() if isinstance(one, Bounded)]
+        return fine_cells(self.schema, dict.fromkeys(numbers, self.bins))
+
     @property
     def heads(self) -> tuple[int, ...]:
         """How many cells each column has."""
-        return tuple(self._cells(column) for column in self.schema.columns.values())
-
-    def _cells(self, column: Any) -> int:
-        if isinstance(column, Categorical):
-            return len(column.categories or ())
-        if isinstance(column, Boolean):
-            return 2
-        low, high = column.bounds
-        whole = isinstance(column, Integer | Date)
-        return min(self.bins, int(high - low) + 1) if whole else self.bins
+        return tuple(one.size for one in self.cells)
 
     @property
     def given(self) -> int:
@@ -89,18 +81,13 @@ class TableForm:
         """Return rows as vectors; each depends on its own row alone."""
         if labels is not None:
             raise InvalidValue("labels", type(labels).__name__, "None: the target is a column")
-        read = read_table(source, self.schema).columns
-        parts = []
-        for (name, column), size in zip(self.schema.columns.items(), self.heads, strict=True):
-            values = np.asarray(read[name])
-            if isinstance(column, Integer | Date):
-                low, high = (int(one) for one in column.bounds)
-                values = (np.rint(values).astype(np.int64) - low) * size // (high - low + 1)
-            elif isinstance(column, Bounded):
-                start, end = column.bounds
-                values = np.floor((values - start) / ((end - start) or 1.0) * size)
-            cell = np.clip(values, 0, size - 1).astype(np.int64)
-            parts.append(np.eye(size, dtype=np.float32)[cell])
+        table = open_table(source, self.schema, engine="arrow")
+        codes = encode_rows(table, self.cells)
+        table.close()
+        parts = [
+            np.eye(size, dtype=np.float32)[code]
+            for size, code in zip(self.heads, codes.T, strict=True)
+        ]
         return np.concatenate(parts, axis=1)
 
     def decode(self, outputs: NDArray[np.float64], kinds: Any, bits: Source) -> Any:
@@ -108,25 +95,9 @@ class TableForm:
         del kinds
         found: dict[str, Any] = {}
         ends = np.cumsum(self.heads)[:-1]
-        for (name, column), part in zip(
-            self.schema.columns.items(), np.split(outputs, ends, axis=1), strict=True
-        ):
-            uniform = _uniforms((2, *part.shape), bits)
-            cell = np.argmax(part - np.log(-np.log(uniform[0])), axis=1)
-            if isinstance(column, Categorical):
-                found[name] = np.array(column.categories, dtype=object)[cell]
-            elif not isinstance(column, Bounded):
-                found[name] = cell == 1
-            else:
-                low, high = column.bounds
-                whole = isinstance(column, Integer | Date)
-                inside = (cell + uniform[1][:, 0]) * ((high - low + whole) / part.shape[1])
-                values = low + (np.floor(inside) if whole else inside)
-                found[name] = np.minimum(values, high)
-                if isinstance(column, Integer):
-                    found[name] = found[name].astype(np.int64)
-                elif isinstance(column, Date):
-                    found[name] = found[name].astype("datetime64[D]")
+        for one, part in zip(self.cells, np.split(outputs, ends, axis=1), strict=True):
+            cell = np.argmax(part - np.log(-np.log(_uniforms(part.shape, bits))), axis=1)
+            found[one.name] = one.decode(one.draw(cell, bits))
         return import_arrow("pyarrow").table(found)
 
     def to_json(self) -> dict[str, Any]:

@@ -252,6 +252,9 @@ class Images:
         names = tuple(one.item() if isinstance(one, np.generic) else one for one in classes)
         if not names or len(set(names)) < len(names) or not _are_labels(names):
             raise InvalidValue("classes", list(names), "different texts or whole numbers")
+        given: Any = shape
+        if not isinstance(given, list | tuple) or len(given) != 2:
+            raise InvalidValue("shape", shape, "the height and the width of a picture")
         height, width = (_validate.integer("shape", one, at_least=2) for one in shape)
         if max(height, width) > _LARGEST:
             raise InvalidValue("shape", shape, f"at most {_LARGEST} pixels high and wide")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -30,7 +30,7 @@ from discreet import _validate
 from discreet.certificate import Certificate
 from discreet.data import Date, Integer, Labelled, Schema, import_arrow, open_input
 from discreet.engines import open_table
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import charged, default_delta, stated_unit
 from discreet.privacy import GDP, Relation
 from discreet.privacy.theorems import gaussian_mu
@@ -40,14 +40,15 @@ from discreet.synth._cells import FineCells, Groups, fine_cells, group_cells, un
 from discreet.synth._counting import count_tables
 from discreet.synth._fitting import Point, minimise
 from discreet.synth._methods import MOST_EPSILON, OneShot
-from discreet.synth._model import SyntheticModel
+from discreet.synth._model import SyntheticModel, finish
 from discreet.synth._plan import SynthesisPlan, synthesise
+from discreet.synth._released import Released
 from discreet.synth._sampling import sample_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.ledger import Charge, Ledger
+    from discreet.ledger import Ledger
     from discreet.randomness import Source
 
 _PERSONS_SHARE, _HISTOGRAM_SHARE = 0.3, 0.15
@@ -149,6 +150,33 @@ class LinkedTables:
 
 @final
 @dataclass(frozen=True)
+class LinkedSpending:
+    """What a synthesis of two tables costs: the noise of persons, and that of visits."""
+
+    persons: GaussianBudget
+    visits: GaussianBudget
+
+    @property
+    def loss(self) -> GDP:
+        """The sum of both: one Gaussian."""
+        return GDP(math.hypot(self.persons.loss.mu, self.visits.loss.mu) * (1.0 + 2.0**-48))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> LinkedSpending:
+        """Return what a certificate states; a damaged document raises SchemaError."""
+        try:
+            return cls(
+                *(
+                    GaussianBudget.from_json(document[name], Relation.ADD_REMOVE)
+                    for name in ("persons", "visits")
+                )
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise SchemaError(f"the plan of a synthesis cannot be read: {error}") from None
+
+
+@final
+@dataclass(frozen=True)
 class LinkedPlan:
     """What a synthesis of two tables will do and cost; made by :meth:`LinkedTables.plan`."""
 
@@ -164,9 +192,7 @@ class LinkedPlan:
     @property
     def loss(self) -> GDP:
         """What both tables reveal about one person: one Gaussian."""
-        first = self.first.loss
-        assert isinstance(first, GDP)
-        return GDP(math.hypot(first.mu, self.budget.loss.mu) * (1.0 + 2.0**-48))
+        return LinkedSpending(self.first.gaussian, self.budget).loss
 
     @property
     def tables(self) -> list[tuple[int, int]]:
@@ -224,7 +250,7 @@ class LinkedPlan:
             with_visits = open_table(first, self.first.schema, engine="arrow")
             model = synthesise(self.first, with_visits, bits, lambda *_: None)
             released = self._measure(model, second, key, bits)
-            return self._finish(released, stated, bits, charge)
+            return finish(released, self._certificate(released, stated, bits), charge)
 
     def joined_schema(self) -> Schema:
         """Return the schema of the visits with the columns of their persons."""
@@ -269,46 +295,39 @@ class LinkedPlan:
         weights = _fit(self, model, sizes, histograms, measured)
         return LinkedModel(self, model, tuple(groups[known:]), tuple(weights))
 
-    def _finish(
-        self, model: LinkedModel, unit: str, bits: Source, charge: Charge | None
-    ) -> LinkedModel:
-        plan = {
-            "method": "linked",
-            "persons_hash": self.persons.content_hash,
-            "visits_hash": self.visits.content_hash,
-            "persons": self.first.to_json(),
-            "visits": self.budget.to_json(),
-            "unit": unit,
-        }
-        certificate = Certificate.of(
+    def _certificate(self, model: LinkedModel, unit: str, bits: Source) -> Certificate:
+        return Certificate.of(
             self.loss,
             delta=self.delta,
             learner="LinkedModel",
-            plan=plan,
+            plan={
+                "method": "linked",
+                "persons_hash": self.persons.content_hash,
+                "visits_hash": self.visits.content_hash,
+                "persons": self.first.to_json(),
+                "visits": self.budget.to_json(),
+                "unit": unit,
+            },
             run={"noisy_persons": round(model.persons.total), "tables_measured": len(self.tables)},
             unit=unit,
             randomness=bits.provenance,
         )
-        return replace(model, certificate=certificate.paid_by(charge))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class LinkedModel:
-    """A distribution over persons with their visits, learned privately."""
+class LinkedModel(Released):
+    """A distribution over persons with their visits, learned privately.
+
+    ``persons`` is the model of the persons; it answers tables with error bars.
+    """
 
     plan: LinkedPlan
     persons: SyntheticModel
     groups: tuple[Groups, ...]
     weights: tuple[NDArray[np.float64], ...]
     certificate: Certificate | None = None
-
-    @property
-    def certificate_(self) -> Certificate:
-        """The guarantee."""
-        if self.certificate is None:
-            raise NotApplicable("this model has no certificate")
-        return self.certificate
+    schema = None
 
     def sample(self, n: int | None = None, *, seed: int | None = None) -> tuple[Any, Any]:
         """Return synthetic persons and their visits; it costs nothing, however often.
@@ -328,7 +347,7 @@ class LinkedModel:
         """
         pa = import_arrow("pyarrow")
         bits = random_source(insecure_seed=seed)
-        rows = round(self.persons.total) if n is None else n
+        rows = _validate.integer("n", round(self.persons.total) if n is None else n, at_least=0)
         codes, stored, counts = _draw_persons(self.plan, self.persons, rows, bits)
         owner = np.repeat(np.arange(rows), counts)
         plan = self.plan
@@ -348,6 +367,63 @@ class LinkedModel:
 
     def _cells(self, persons: bool) -> Sequence[FineCells]:
         return fine_cells(self.plan.persons if persons else self.plan.visits)
+
+    def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the head and the arrays of the file."""
+        plan = self.plan
+        first, held = self.persons._contents()
+        head = {
+            "persons": first,
+            "schemas": [plan.persons.to_toml(), plan.visits.to_toml()],
+            "groups": int(plan.method.groups),
+            "strength": float(plan.method.strength),
+            "epsilon": float(plan.epsilon),
+            "delta": float(plan.delta),
+            "counted": plan.counted,
+            "visits": plan.budget.to_json(),
+        }
+        arrays = {f"persons_{name}": one for name, one in held.items()}
+        for at, (groups, weight) in enumerate(zip(self.groups, self.weights, strict=True)):
+            arrays |= {f"group_{at}": groups.group_of, f"share_{at}": groups.share}
+            arrays[f"weight_{at}"] = weight
+        return head, arrays
+
+    @classmethod
+    def _restore(cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> LinkedModel:
+        held = {
+            name.removeprefix("persons_"): one
+            for name, one in arrays.items()
+            if name.startswith("persons_")
+        }
+        first = SyntheticModel._restore(head["persons"], held)
+        persons, visits = (Schema.from_toml(one) for one in head["schemas"])
+        how: Any = first.plan.method
+        plan = LinkedPlan(
+            LinkedTables(how, head["groups"], head["strength"]),
+            persons,
+            visits,
+            float(head["epsilon"]),
+            float(head["delta"]),
+            str(head["counted"]),
+            first.plan,
+            GaussianBudget.from_json(head["visits"], Relation.ADD_REMOVE),
+        )
+        count = len(visits.columns)
+        groups = tuple(Groups(arrays[f"group_{at}"], arrays[f"share_{at}"]) for at in range(count))
+        weights = tuple(arrays[f"weight_{at}"] for at in range(count))
+        known = 1 + sum(first.tree.sizes[: len(persons.columns)])
+        for cells, one, weight in zip(fine_cells(visits), groups, weights, strict=True):
+            if not one.group_of.shape == one.share.shape == (cells.size,):
+                raise ValueError("groups that are not those of the schema")
+            if weight.shape != (known, one.size):
+                raise ValueError("weights that are not those of the columns")
+            known += one.size
+        return cls(plan, first, groups, weights)
+
+    @classmethod
+    def _stated_plan(cls, certificate: Certificate) -> LinkedSpending:
+        """Return what has the loss that a certificate's plan states, computed again."""
+        return LinkedSpending.from_json(certificate.plan)
 
 
 def join_tables(

@@ -95,6 +95,9 @@ class TreeMethod(ABC):
         _validate.integer("evaluations", self.evaluations, at_least=1, at_most=1 << 20)
         if not isinstance(self.bins, Mapping):
             raise InvalidValue("bins", self.bins, "names of columns with their bins")
+        for name in ("forbid", "ordered", "missing"):
+            if not isinstance(getattr(self, name), list | tuple):
+                raise InvalidValue(name, getattr(self, name), "a list")
 
     def plan(
         self,

@@ -14,7 +14,7 @@ from discreet.certificate import Certificate
 from discreet.data import Schema, import_arrow
 from discreet.errors import InvalidValue, SchemaError
 from discreet.learn import digest_model
-from discreet.privacy import Relation
+from discreet.privacy import Loss, Relation
 from discreet.randomness import source as random_source
 from discreet.synth._cells import Groups, group_names, stored_value
 from discreet.synth._constraints import Interval
@@ -120,6 +120,8 @@ class SyntheticModel(Released):
         _validate.integer("n", rows, at_least=0, at_most=_MOST_ROWS)
         bits = random_source(insecure_seed=seed)
         cells, rules = self.plan.cells, self.plan.constraints
+        if given is not None and not isinstance(given, Mapping):
+            raise InvalidValue("given", given, "names of columns with their values")
         asked = {
             self._position(name): self._asked(name, one) for name, one in (given or {}).items()
         }
@@ -286,46 +288,36 @@ class SyntheticModel(Released):
         return head, arrays
 
     @classmethod
-    def _from_file(
-        cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], schema: Any = None
+    def _restore(
+        cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> SyntheticModel:
         from discreet.synth._plan import SynthesisPlan
 
-        del schema  # the file has its own; whoever reads a directory compares the two
-        certificate = Certificate.from_json(head["certificate"])
-        try:
-            declared = Schema.from_toml(head["schema"])
-            relation = Relation.parse(head["relation"])
-            plan = SynthesisPlan.from_json(head["plan"], declared, float(head["delta"]), relation)
-            groups = tuple(
-                Groups(arrays[f"group_{at}"], arrays[f"share_{at}"])
-                for at in range(len(plan.cells))
-            )
-            tree = JunctionTree(
-                [one.size for one in groups], [tuple(one) for one in head["cliques"]]
-            )
-            model = cls(
-                plan=plan,
-                total=float(head["total"]),
-                groups=groups,
-                histograms=tuple(arrays[f"histogram_{at}"] for at in range(len(groups))),
-                tree=tree,
-                conditionals=tuple(arrays[f"node_{at}"] for at in range(len(tree.nodes))),
-                measured=tuple(
-                    _read_measured(one, arrays[f"table_{at}"])
-                    for at, one in enumerate(head["measured"])
-                ),
-                certificate=certificate,
-            )
-            model._check()
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise SchemaError(f"a saved model is damaged: {error}") from None
-        if certificate.plan.get("schema_hash") != declared.content_hash:
-            raise SchemaError("a saved model and its certificate disagree about the schema")
-        if certificate.model_digest != digest_model(cls.__name__, head, arrays):
-            raise SchemaError("a saved model is not the one that its certificate was written for")
-        certificate.check_covers(plan.whole_loss())
+        declared = Schema.from_toml(head["schema"])
+        relation = Relation.parse(head["relation"])
+        plan = SynthesisPlan.from_json(head["plan"], declared, float(head["delta"]), relation)
+        groups = tuple(
+            Groups(arrays[f"group_{at}"], arrays[f"share_{at}"]) for at in range(len(plan.cells))
+        )
+        tree = JunctionTree([one.size for one in groups], [tuple(one) for one in head["cliques"]])
+        model = cls(
+            plan=plan,
+            total=float(head["total"]),
+            groups=groups,
+            histograms=tuple(arrays[f"histogram_{at}"] for at in range(len(groups))),
+            tree=tree,
+            conditionals=tuple(arrays[f"node_{at}"] for at in range(len(tree.nodes))),
+            measured=tuple(
+                _read_measured(one, arrays[f"table_{at}"])
+                for at, one in enumerate(head["measured"])
+            ),
+        )
+        model._check()
         return model
+
+    def _cost(self) -> Loss:
+        """Return the loss of the run and, if unpaid, of learning the schema."""
+        return self.plan.whole_loss()
 
     def _check(self) -> None:
         """Raise ValueError unless all parts fit together."""

@@ -165,7 +165,7 @@ class SynthesisPlan:
             return min(2.0, cells * stddev * math.sqrt(2.0 / math.pi) / rows)
 
         lines = [
-            f"{one.name}: {one.size} cells, L1 error of the histogram below "
+            f"{one.name}: {one.size} cells, L1 error of the histogram about "
             f"{share(one.size, self.gaussian.column_stddev):.3f}"
             for one in self.cells
         ]

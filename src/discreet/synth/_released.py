@@ -12,15 +12,20 @@ from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.errors import NotApplicable, SchemaError
 from discreet.learn import digest_model, read_model, write_model, write_model_files
+from discreet.privacy import Loss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
 class Released:
-    """A released model: a frozen dataclass with a plan, which has a loss, and a certificate."""
+    """A released model: a frozen dataclass with a plan, which has a loss, and a certificate.
+
+    ``schema`` is that of the table, where there is one.
+    """
 
     plan: Any
+    schema: Any
     certificate: Certificate | None
 
     @property
@@ -38,6 +43,11 @@ class Released:
     def _restore(cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
         """Return the model of a file, without its certificate; damage raises KeyError."""
         raise NotImplementedError
+
+    def _cost(self) -> Loss:
+        """Return what the certificate must cover."""
+        loss: Loss = self.plan.loss
+        return loss
 
     def save(self, path: str | Path) -> None:
         """Write the model to one file of arrays and JSON, atomically and without pickle."""
@@ -66,15 +76,18 @@ class Released:
     def _from_file(
         cls, head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], schema: Any = None
     ) -> Self:
-        del schema
+        del schema  # the file has its own; whoever reads a directory compares the two
         certificate = Certificate.from_json(head["certificate"])
         if certificate.model_digest != digest_model(cls.__name__, head, arrays):
             raise SchemaError("a saved model is not the one that its certificate was written for")
         try:
             model = cls._restore(head, arrays)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, IndexError) as error:
             raise SchemaError(f"a saved model is damaged: {error}") from None
-        certificate.check_covers(model.plan.loss)
+        declared = None if model.schema is None else model.schema.content_hash
+        if certificate.plan.get("schema_hash") != declared:
+            raise SchemaError("a saved model and its certificate disagree about the schema")
+        certificate.check_covers(model._cost())
         object.__setattr__(model, "certificate", certificate)
         return model
 

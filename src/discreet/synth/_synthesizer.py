@@ -98,9 +98,9 @@ class Synthesizer(BaseEstimator):  # type: ignore[misc]
             groups=self.groups,
             max_cells=self.max_cells,
             bins=dict(self.bins or {}),
-            forbid=tuple(self.forbid),
-            ordered=tuple(self.ordered),
-            missing=tuple(self.missing),
+            forbid=self.forbid,
+            ordered=self.ordered,
+            missing=self.missing,
         )
         return how.plan(self.schema, epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 

@@ -82,7 +82,9 @@ def without_twins(shadows: ShadowScores) -> ShadowScores:
 
 def forget_twins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plant a bug: the target and its twins are taken for ordinary references."""
-    monkeypatch.setattr(shadow_scores, "_twins", lambda rows, _: np.zeros(len(rows), dtype=bool))
+    monkeypatch.setattr(
+        shadow_scores, "find_twins", lambda rows, _: np.zeros(len(rows), dtype=bool)
+    )
     monkeypatch.setattr(ShadowScores, "_twins_of", lambda self, _: np.zeros(len(self), dtype=bool))
 
 

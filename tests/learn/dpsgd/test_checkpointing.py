@@ -245,3 +245,19 @@ def test_a_trainer_takes_part():
         loss=each,
     ).fit(TensorDataset(rows, labels))
     assert trained.certificate.run["isolation"] == "checked"
+
+
+def test_under_autocast_they_give_the_same_too():
+    """Torch brings autocast back for the second pass, where nothing is recorded."""
+    torch.manual_seed(0)
+    model, inputs = Layers(), torch.randn(ROWS, FEATURES)
+    found = []
+    for model.kept in (True, False):
+        engine = GradientEngine(model)
+        with engine.recording(ROWS):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                outputs = model(inputs)
+            outputs.float().sum().backward()
+            found.append((engine.squared_norms(), engine.clipped_sum(torch.ones(1, ROWS))))
+        engine.detach()
+    torch.testing.assert_close(*found)

@@ -318,6 +318,35 @@ def test_outputs_as_long_as_the_batch_are_refused_in_a_loop():
         by_loop(PerLetter(), Names(), padded)
 
 
+def of_letters(model, batch):
+    """A loss for each name from its own letters."""
+    names, _ = batch
+    spelled = functional.cross_entropy(model(names).transpose(1, 2), names, reduction="none")
+    return (spelled * (names > 0)).sum(1) / (names > 0).sum(1)
+
+
+def of_all_places(model, batch):
+    """The same with what was padded."""
+    names, _ = batch
+    spelled = functional.cross_entropy(model(names).transpose(1, 2), names, reduction="none")
+    return spelled.mean(1)
+
+
+@pytest.mark.parametrize("losses", [of_letters, of_all_places])
+def test_in_a_loop_whose_losses_are_known_these_must_not_feel_the_padding(losses):
+    model = nn.Sequential(nn.Embedding(LETTERS, 4), nn.Linear(4, LETTERS))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    private = dpsgd.make_private(model, optimizer, plan(), losses=losses)
+    batches = private.batches(Names(), collate=padded)
+    if losses is of_all_places:
+        with pytest.raises(PlanViolation, match="changes with the padding"):
+            next(batches)
+    else:
+        private.backward(losses(model, next(batches)))
+        optimizer.step()
+    private.detach()
+
+
 def test_tensors_that_are_not_those_of_the_batch_cannot_be_tried_out():
     private, _ = wrap(Masked(), plan())
     private._record.isolation = "checked"

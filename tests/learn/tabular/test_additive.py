@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from discreet.data import Boolean, Categorical, Integer, Real, Schema
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn import (
     PrivateAdditiveClassifier,
     PrivateAdditiveRegressor,
@@ -289,3 +289,23 @@ def test_wide_tables_get_fewer_bins_or_no_moments(categories, share):
     assert (model.plan_.descent.moment_share > 0.0) == (share > 0.0)
     assert sum(int(one.bins.max()) + 2 for one in model.shapes_.values()) < 1300
     assert model.predict(rows).shape == (400,)
+
+
+def test_a_shape_can_be_edited_and_the_fitted_model_stays(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0, 100, (2000, 2))
+    y = (x[:, 0] > 50).astype(int)
+    facts = {"classes": [0, 1], "bounds": (0.0, 100.0), "expected_rows": 2000}
+    model = PrivateAdditiveClassifier(**facts, insecure_seed=1).fit(x, y)
+    shape = model.shapes_["1"]
+    flat = model.with_shape("1", np.zeros(len(shape.values)))
+    assert flat.explain(x[:3])[:, 1].tolist() == [[0.0]] * 3
+    np.testing.assert_array_equal(flat.explain(x[:3])[:, 0], model.explain(x[:3])[:, 0])
+    assert model.shapes_["1"] is shape
+    assert flat.certificate_ == model.certificate_
+    with pytest.raises(NotApplicable, match="edited"):
+        flat.save(tmp_path / "model.npz")
+    model.save(tmp_path / "model.npz")
+    for name, values in (("2", [0.0]), ("1", [0.0]), ("1", np.full(len(shape.values), np.nan))):
+        with pytest.raises(InvalidValue):
+            model.with_shape(name, values)

@@ -1,4 +1,4 @@
-"""Trees and forests: scores, neighbours under recorded answers, costs, words, hostile tables."""
+"""S38: trees and forests: scores, neighbours under recorded answers, costs, odd tables."""
 
 import itertools
 import math

@@ -36,7 +36,7 @@ import numpy as np
 
 from discreet.audit._mechanism import MechanismAudit, audit_mechanism
 from discreet.audit._outputs import Raised
-from discreet.privacy import Gaussian, Loss, PureDP, RandomizedResponse
+from discreet.privacy import ApproxDP, Gaussian, Loss, PureDP, RandomizedResponse
 from discreet.randomness import (
     Source,
     bernoulli,
@@ -133,6 +133,40 @@ def laplace_noise(scale: Fraction | int, count: int, source: Source) -> NDArray[
     """
     steps = discrete_laplace(Fraction(scale) * STEPS_PER_UNIT, count, source=source)
     return steps / STEPS_PER_UNIT
+
+
+# --- one record of ten, published whole ---
+
+_TEN: dict[str, Any] = {"first": ("other",) * 10, "second": ("me",) + ("other",) * 9}
+
+
+def _random_record(records: tuple[str, ...], count: int, source: Source) -> list[str]:
+    return [records[place] for place in uniform_integers(len(records), count, source=source)]
+
+
+@specimen(
+    "random-record",
+    **_TEN,
+    about="a record at random, (0, 1/N)-DP: delta of 1/N allows to publish somebody",
+    broken=False,
+    loss=ApproxDP(0, Fraction(1, 10), relation="replace"),
+    delta=0.1,
+)
+def random_record(records: tuple[str, ...], count: int, source: Source) -> Any:
+    """A record at random, with what is true of it."""
+    return _random_record(records, count, source)
+
+
+@specimen(
+    "random-record-small-delta",
+    **_TEN,
+    about="a record at random, claimed for a delta below 1/N",
+    loss=ApproxDP(1, Fraction(1, 1000), relation="replace"),
+    delta=0.001,
+)
+def random_record_claimed(records: tuple[str, ...], count: int, source: Source) -> Any:
+    """The same with a claim that no epsilon makes true."""
+    return _random_record(records, count, source)
 
 
 # --- noise added to numbers ---

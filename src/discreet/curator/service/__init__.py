@@ -1,6 +1,6 @@
 """The curator as a service: an HTTP interface, its registry of tokens, and a web page.
 
-Beside it stands a :class:`Collector` of local reports, which nobody needs to trust.
+Beside it stands a :class:`Collector` of local reports, which needs no trust.
 
 Only the application and what runs it need FastAPI: the registry can be used without it.
 """

@@ -223,7 +223,7 @@ def _authenticating(
 
 
 def run_service(settings: Settings, *, host: str = "127.0.0.1", port: int = 8080) -> None:
-    """Serve until told to stop.
+    """Serve until stopped.
 
     Parameters
     ----------

@@ -211,7 +211,7 @@ class Gate:
         return holder
 
     def _unauthorized(self, scope: MutableMapping[str, Any], problem: Problem) -> _Refused:
-        # Only those without a valid token meet this limit, so nobody can lock others out.
+        # Only those without a valid token meet this limit, so others cannot be locked out.
         client = scope.get("client") or ("unknown", 0)
         pause = self._refusals.wait_for(str(client[0]))
         if pause:

@@ -1,6 +1,6 @@
 """The registry: which datasets are served, who may ask, and with which tokens.
 
-Budgets are not here: they are in the ledger, where nobody can raise them. A token says who its
+Budgets are not here: they are in the ledger, where they cannot be raised. A token says who its
 holder is, which datasets exist for it and which sub-budgets its charges count against.
 
 A token reads ``dsc_<id>_<secret>``: 256 random bits that are shown once and stored as a hash. The

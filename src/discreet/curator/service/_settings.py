@@ -22,7 +22,7 @@ class Settings:
     longer than any query takes. ``rate`` is how many requests a second one token may make in the
     long run and ``burst`` how many at once. ``body_limit`` is the largest request in bytes,
     ``body_seconds`` how long it may take to arrive. ``threads`` is how many requests are worked on
-    at the same time; ``waiting`` is how many more may wait before others are told to come back.
+    at the same time; ``waiting`` is how many more may wait before others have to come back.
     ``engine_threads`` is how many threads DuckDB gives to one query: 1 answers most small queries
     a second, more answer large ones sooner. ``data`` is the directory from which owners may
     register files over the network; without it they register at the terminal. ``keep`` is a

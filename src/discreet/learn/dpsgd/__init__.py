@@ -13,6 +13,7 @@ from discreet.learn.dpsgd._clipping import Automatic, Clipping, Flat, PerLayer, 
 from discreet.learn.dpsgd._plan import Phase, Plan
 
 if TYPE_CHECKING:
+    from discreet.learn.dpsgd._adam import CorrectedAdam
     from discreet.learn.dpsgd._checkpointing import checkpoint_contexts
     from discreet.learn.dpsgd._fix import Fixed, FrozenBatchNorm, Replacement, fix
     from discreet.learn.dpsgd._making import make_private
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from discreet.learn.dpsgd._private import Private
     from discreet.learn.dpsgd._step import OpenBatch, Watch
     from discreet.learn.dpsgd._team import Team, join
-    from discreet.learn.dpsgd._trained import ParameterAverage, Trained, load, save
+    from discreet.learn.dpsgd._trained import (
+        ParameterAverage,
+        Trained,
+        check_certificate,
+        load,
+        save,
+    )
     from discreet.learn.dpsgd._trainer import Trainer
     from discreet.learn.dpsgd._trial import verify_attribution
     from discreet.learn.dpsgd.isolation import Culprit, IsolationReport, TensorSpec, check_isolation
@@ -29,6 +36,7 @@ __all__ = [
     "Automatic",
     "CappedRecords",
     "Clipping",
+    "CorrectedAdam",
     "Culprit",
     "Fixed",
     "Flat",
@@ -50,6 +58,7 @@ __all__ = [
     "Trained",
     "Trainer",
     "Watch",
+    "check_certificate",
     "check_isolation",
     "checkpoint_contexts",
     "fix",
@@ -63,6 +72,7 @@ __all__ = [
 # Imported when they are used: plans and certificates are read without torch.
 _HOME_OF = {
     "CappedRecords": "_people",
+    "CorrectedAdam": "_adam",
     "Culprit": "isolation",
     "Fixed": "_fix",
     "FrozenBatchNorm": "_fix",
@@ -77,6 +87,7 @@ _HOME_OF = {
     "Trained": "_trained",
     "Trainer": "_trainer",
     "Watch": "_step",
+    "check_certificate": "_trained",
     "check_isolation": "isolation",
     "checkpoint_contexts": "_checkpointing",
     "fix": "_fix",

@@ -336,7 +336,7 @@ def _walk(node: Any, rows: int, *, root: bool = False) -> Iterator[str]:
     elif name in ("Add", "Sub"):
         for child, _ in node.next_functions:
             yield from _walk(child, rows)
-    elif name in _TRANSPARENT:
+    elif name in _TRANSPARENT or (name == "Div" and _is_divided_by_one(node)):
         yield from _walk(node.next_functions[0][0], rows, root=root)
     elif name == "Div":
         yield _divided(node, rows)
@@ -428,17 +428,25 @@ def _multiplied(node: Any) -> Any:
     factor = getattr(node, "_saved_other", None)
     if factor is None:
         factor = getattr(node, "_saved_self", None)
-    # torch keeps a number of Python as a double of no dimensions.
-    plain = not isinstance(factor, Tensor) or (
-        factor.ndim == 0 and factor.dtype in (torch.float64, torch.int64)
-    )
-    if len(children) != 1 or not plain:
+    if len(children) != 1 or not _is_number(factor):
         raise InvalidValue(
             "loss",
             "a product with a factor that may depend on the other examples",
             "terms weighted by plain numbers, or " + _ADVICE,
         )
     return children[0]
+
+
+def _is_number(factor: Any) -> bool:
+    """Whether a factor is one of Python, which torch keeps as a double of no dimensions."""
+    return not isinstance(factor, Tensor) or (
+        factor.ndim == 0 and factor.dtype in (torch.float64, torch.int64)
+    )
+
+
+def _is_divided_by_one(node: Any) -> bool:
+    """Whether this is the division of a framework that may accumulate gradients and does not."""
+    return _is_number(node._saved_other) and float(node._saved_other or 0) == 1.0
 
 
 def _divided(node: Any, rows: int) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from discreet import _validate
@@ -44,6 +44,7 @@ def make_private(
     checkpoint: str | Path | None = None,
     public: Sequence[Any] = (),
     watches: Sequence[Watch] = (),
+    losses: Callable[[nn.Module, Any], Tensor] | None = None,
 ) -> Private:
     """Put a model and its optimizer under a plan; the optimizer stays the user's own.
 
@@ -68,6 +69,10 @@ def make_private(
     class weights, a teacher or the criterion, and that do not depend on private data. The
     certificate states how many others came into the loss. ``watches`` are looks of your own at
     every batch (:class:`Watch`), beside those of the library.
+
+    ``losses(model, batch)`` is how your loop gets one loss for each row. Where batches are padded,
+    it is then the losses that must not feel it, and not the outputs, which may be as long as the
+    batch.
     """
     if not isinstance(plan, Plan):
         raise InvalidValue("plan", plan, "a discreet.learn.dpsgd.Plan")
@@ -77,6 +82,8 @@ def make_private(
         raise InvalidValue("source", source, "a discreet.randomness.Source or None")
     if checkpoint is not None and team is not None:
         raise InvalidValue("checkpoint", str(checkpoint), "None in a team: Trainer can do both")
+    if losses is not None and not callable(losses):
+        raise InvalidValue("losses", losses, "a function (model, batch) -> one loss for each row")
     for watch in watches:
         if not isinstance(watch, Watch):
             raise InvalidValue("watches", type(watch).__name__, "a discreet.learn.dpsgd.Watch each")
@@ -94,6 +101,7 @@ def make_private(
         checkpoint=checkpoint,
         public=public,
         watches=tuple(watches),
+        losses_of=losses,
     )
 
 

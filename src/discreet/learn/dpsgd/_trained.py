@@ -114,6 +114,16 @@ def save(directory: str | Path, model: nn.Module, certificate: Certificate) -> N
     write_tensors(place / "model.safetensors", tensors, notes=notes)
 
 
+def check_certificate(certificate: Certificate, model: nn.Module) -> None:
+    """Raise unless a certificate follows from its plan and is that of the model as it is.
+
+    For a model that was read by other means than :func:`load`, such as ``from_pretrained``.
+    """
+    require_sound(certificate)
+    if digest_of(released_tensors(model)) != certificate.model_digest:
+        raise SchemaError("the model is not the one that the certificate was written for")
+
+
 def load(directory: str | Path, model: nn.Module) -> Certificate:
     """Fill a model of the same architecture, and return the certificate after checking it."""
     place = Path(directory)

@@ -417,7 +417,7 @@ class Recorder(TorchFunctionMode):
 
         return checked
 
-    def require_current(self, generation: int) -> None:
+    def require_current(self, generation: int, *, in_second_pass: bool = False) -> None:
         """Raise if a gradient comes from a forward pass of another recording, or in two forms.
 
         Its examples are not those that the batch consists of, and would be clipped as these.
@@ -428,7 +428,8 @@ class Recorder(TorchFunctionMode):
                 "a backward pass through the forward pass of an earlier batch",
                 "forward and backward pass within one batch, before optimizer.step()",
             )
-        refuse_autocast()
+        if not in_second_pass:  # where torch restores the autocast of the first one
+            refuse_autocast()
         self._before_gradient()
 
     def record_first_layer(
@@ -485,7 +486,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def _second_pass(self, generation: int) -> Iterator[None]:
-        self.require_current(generation)
+        self.require_current(generation, in_second_pass=True)
         with self._in_checkpoint(), self._unchanged(), around("record", self.checkpointed), self:
             yield
 

@@ -1,0 +1,1 @@
+"""An app for Flower whose rounds follow a federated plan."""

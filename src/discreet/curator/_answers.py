@@ -44,7 +44,7 @@ class Answer:
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [("value", self.value), ("about", self.about)]
         rows += [
-            (bar.label, f"{bar.low} to {bar.high}, with {bar.confidence:.0%}")
+            (bar.label, f"{_brief(bar.low)} to {_brief(bar.high)}, with {bar.confidence:.0%}")
             for bar in self.errors
         ]
         rows += [
@@ -85,6 +85,10 @@ class Answer:
     def again(self) -> Answer:
         """Return the same answer, given another time."""
         return replace(self, answered_before=True)
+
+
+def _brief(end: float | None) -> str:
+    return "not known" if end is None else format(end, ".6g" if isinstance(end, float) else "")
 
 
 @final

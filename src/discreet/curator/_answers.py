@@ -87,8 +87,10 @@ class Answer:
         return replace(self, answered_before=True)
 
 
-def _brief(end: float | None) -> str:
-    return "not known" if end is None else format(end, ".6g" if isinstance(end, float) else "")
+def _brief(end: float | int | None) -> str:
+    if end is None:
+        return "not known"
+    return str(end) if float(end).is_integer() else f"{end:.6g}"
 
 
 @final

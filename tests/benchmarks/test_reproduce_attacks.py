@@ -179,7 +179,9 @@ def test_the_optimal_attack_is_inside_and_a_stronger_one_is_not(
     assert found["points"] > 30
 
 
-def test_a_small_setting_the_whole_way(modules: dict[str, ModuleType]) -> None:
+def test_a_small_setting_the_whole_way(
+    modules: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
     shokri = modules["attack_shokri"]
 
     def baskets() -> tuple[Any, Any]:
@@ -204,6 +206,7 @@ def test_a_small_setting_the_whole_way(modules: dict[str, ModuleType]) -> None:
     assert trained == ["2 epochs", "as scikit-learn does (Adam)"]
     assert json.loads(json.dumps(row)) == row
     tables = modules["attack_tables"]
+    monkeypatch.setattr(tables, "SETTINGS", (setting,))
     page = tables.shokri({"parts": {"purchases": {"found": [row]}}})
     assert page.count("\n") == 2
     assert tables.epochs({"parts": {"location": {"found": [row]}}}).count("\n") == 4

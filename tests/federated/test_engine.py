@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from discreet.errors import (
 )
 from discreet.federated import (
     Clients,
+    DiscreetStrategy,
     FederatedPlan,
     InProcessEngine,
     Training,
@@ -266,7 +268,7 @@ def test_a_kill_of_the_process_between_rounds_keeps_the_charge(tmp_path):
     script = tmp_path / "server.py"
     script.write_text(
         "import os, signal, sys\n"
-        f"sys.path[:0] = {[p for p in sys.path if p]!r}\n"
+        f"sys.path[:0] = {[str(Path(__file__).parents[1]), *filter(None, sys.path)]!r}\n"
         "from federated.test_engine import engine, make\n"
         "from discreet.ledger import Ledger\n"
         "def watch(rounds, _):\n"
@@ -335,3 +337,20 @@ def test_a_dirichlet_split_takes_every_example_once_and_skews_labels():
     assert few < 6 < np.mean([len(set(labels[one])) for one in even])
     with pytest.raises(InvalidValue, match="examples"):
         split_dirichlet(labels, clients=100, examples=31, alpha=0.1, seed=1)
+
+
+def test_amplified_cohorts_on_flower_do_not_know_who_took_part_before():
+    """Of two clients one is drawn, twice: half of the time it is the same one. Chance: 1e-9."""
+    facts = {"expected_cohort": 1, "rounds": 2, "clip_norm": 1.0, "delta": 1e-3}
+    plan = FederatedPlan(clients=2, sampler="without_replacement", noise_multiplier=1.0, **facts)
+    same = 0
+    for _ in range(200):
+        strategy = DiscreetStrategy(plan, [1, 2])
+        same += strategy._cohort(0) == strategy._cohort(1)
+    assert 57 < same < 143
+    # Where nothing is amplified, the counters of clients decide.
+    chosen = FederatedPlan(
+        clients=2, trust="nobody", local_epsilon=1.0, dimension=3, participations=1, **facts
+    )
+    strategy = DiscreetStrategy(chosen, [1, 2])
+    assert sorted(strategy._cohort(0) + strategy._cohort(1)) == [1, 2]

@@ -309,8 +309,10 @@ class DiscreetStrategy:
             rate = Fraction(plan.central.rate_of(plan.central.phases[0]))
             drawn = bernoulli(rate, len(self._roster), source=bits)
             return [node for node, there in zip(self._roster, drawn, strict=True) if there]
-        # Those who took part least often come first, so that the last rounds have their cohorts.
         mixed = [self._roster[place] for place in permutation(len(self._roster), source=bits)]
+        if plan.sampler == "without_replacement":  # anew in every round, whoever took part before
+            return sorted(mixed[: plan.expected_cohort])
+        # Those who took part least often come first, so that the last rounds have their cohorts.
         willing = [one for one in mixed if self._used[one] < plan.participations]
         cohort = sorted(sorted(willing, key=self._used.__getitem__)[: plan.expected_cohort])
         for node in cohort:

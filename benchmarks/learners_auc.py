@@ -249,18 +249,6 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
     return listed
 
 
-def table_of(record: dict[str, Any]) -> str:
-    heads = ["table", "who", *(f"{epsilon:g}" for epsilon in EPSILONS), "no privacy"]
-    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
-    cell = {(r["table"], r["who"], r["epsilon"]): r["mean"] for r in found(record, "auc")}
-    for name in dict.fromkeys(key[0] for key in cell):
-        for who in ("additive", "logistic", *PEERS):
-            means = " | ".join(f"{cell[name, who, epsilon]:.3f}" for epsilon in EPSILONS)
-            free = cell[name, "boosting, no privacy", None] if who == "additive" else None
-            lines.append(f"| {name} | {who} | {means} | {'' if free is None else f'{free:.3f}'} |")
-    return "\n".join(lines).replace("|  |", "| |")
-
-
 def groups_of(record: dict[str, Any]) -> str:
     lines = ["| objective over the one without privacy | k-means | PCA |", "|---|---|---|"]
     groups: dict[tuple[str, str], list[float]] = {}
@@ -278,5 +266,5 @@ SUITE = Suite(
     measure,
     targets,
     parts=("auc", "unsupervised"),
-    tables={(PAGE, "learners auc"): table_of, (PAGE, "learners groups"): groups_of},
+    tables={(PAGE, "learners groups"): groups_of},
 )

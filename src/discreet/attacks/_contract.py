@@ -351,8 +351,8 @@ def read_inputs(texts: Mapping[str, str]) -> dict[str, Any]:
     texts : mapping from names of ``INPUTS`` to texts
         ``released`` and ``register`` are paths of tables; ``quasi_identifiers`` and ``on`` are
         names between commas, ``shape`` is numbers between commas; ``answers``, ``records``,
-        ``labels``, ``cells``, ``queries``, ``secrets``, ``holds``, ``predictions``, ``values``,
-        ``scores`` and ``suspected`` are paths of .npy or .csv files.
+        ``labels``, ``cells``, ``queries``, ``secrets``, ``holds``, ``members``, ``predictions``,
+        ``values``, ``scores`` and ``suspected`` are paths of .npy or .csv files.
 
     Returns
     -------
@@ -445,7 +445,7 @@ _READERS: Mapping[str, Callable[[str, str], Any]] = {
     **dict.fromkeys(("released", "register"), lambda _, text: text),
     **dict.fromkeys(("quasi_identifiers", "on"), _read_names),
     **dict.fromkeys(("answers", "records", "predictions", "values", "scores"), read_numbers),
-    **dict.fromkeys(("queries", "secrets", "holds", "suspected"), _read_truths),
+    **dict.fromkeys(("queries", "secrets", "holds", "suspected", "members"), _read_truths),
     **dict.fromkeys(("labels", "cells"), _read_classes),
     "shape": _read_shape,
 }

@@ -44,7 +44,7 @@ class Answer:
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [("value", self.value), ("about", self.about)]
         rows += [
-            (bar.label, f"{bar.low} to {bar.high}, with {bar.confidence:.0%}")
+            (bar.label, f"{_brief(bar.low)} to {_brief(bar.high)}, with {bar.confidence:.0%}")
             for bar in self.errors
         ]
         rows += [
@@ -85,6 +85,12 @@ class Answer:
     def again(self) -> Answer:
         """Return the same answer, given another time."""
         return replace(self, answered_before=True)
+
+
+def _brief(end: float | int | None) -> str:
+    if end is None:
+        return "not known"
+    return str(end) if float(end).is_integer() else f"{end:.6g}"
 
 
 @final

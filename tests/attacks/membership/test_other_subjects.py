@@ -302,6 +302,9 @@ def test_all_of_them_are_in_the_registry_and_read_from_files(tmp_path: Any) -> N
     run = run_attack("dataset_usage", inputs, seed=1)
     assert isinstance(run.result, DatasetUsage)
     assert run.to_json()["result"]["p_value"] == run.result.p_value
+    numbers = {"predictions": "scores.npy", "values": "scores.npy", "members": "set.csv"}
+    read = read_inputs({name: str(tmp_path / file) for name, file in numbers.items()})
+    assert run_attack("regression_membership", read).result.auc == 0.5  # it is always right
     for name in ("regression_membership", "checkpoint_membership", "person_membership"):
         assert ATTACKS[name].family == "membership"
         with pytest.raises(NotApplicable):

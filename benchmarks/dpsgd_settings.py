@@ -71,7 +71,7 @@ def mnist_task() -> Task:
         steps=200,
         epochs=5,
         clip_norm=1.0,
-        moves=(1.0, 3.0, 10.0),
+        moves=(0.3, 1.0, 3.0, 10.0),
         unit="image",
     )
 

@@ -281,7 +281,8 @@ def measure(asked: Run) -> dict[str, Any]:
             strict=True,
         )
     )
-    accountants.warm_up(taking_part)
+    if any(map(asked.wants, ("rows", "mixtures", "calibration", "steps_curves"))):
+        accountants.warm_up(taking_part)
     return {name: part() for name, part in parts.items() if asked.wants(name)}
 
 

@@ -24,15 +24,14 @@ def table(results: dict[str, Any]) -> str:
         cells += [upper_only(answers.get(name)) for name in (OPACUS_PRV, OPACUS_RDP)]
         lines.append("| " + " | ".join(cells) + " |")
     if results["allocation"]:
-        names = (OURS, ALLOCATION_PEER, FINE_ALLOCATION_PEER)
-        lines += [
-            "",
-            (
-                "| shuffled epochs | Discreet: lower, upper (s) | PLD_accounting (s)"
-                " | PLD_accounting, asked for 1 % (s) |"
-            ),
-            "|---|---|---|---|",
-        ]
+        heads = {
+            OURS: "Discreet: lower, upper (s)",
+            ALLOCATION_PEER: "PLD_accounting (s)",
+            FINE_ALLOCATION_PEER: "PLD_accounting, asked for 1 % (s)",
+        }
+        names = [name for name in heads if name in results["allocation"][0]["answers"]]
+        lines += ["", f"| shuffled epochs | {' | '.join(heads[name] for name in names)} |"]
+        lines.append("|---" * (1 + len(names)) + "|")
         for row in results["allocation"]:
             cells = [row["row"], *(bracket(row["answers"].get(name)) for name in names)]
             lines.append("| " + " | ".join(cells) + " |")

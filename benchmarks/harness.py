@@ -48,7 +48,7 @@ SUITES = {
     "detection": "detection_table",
     "dpsgd": "reproduce_dpsgd",
     "dpsgd_settings": "dpsgd_settings",
-    "federated": "federated",
+    "federated": "federated_rounds",
     "federated_model": "federated_model",
     "finetuning": "finetuning",
     "learners": "learners",

@@ -129,6 +129,7 @@ def test_an_error_is_one_line_of_json(run: Run, words: tuple[str, ...]) -> None:
 # Commands whose file is in an option, or that refuse something else before they open a file.
 MISSING = [
     "account --loss {}/loss.json --delta 1e-6",
+    "audit training {}/scores.csv --coins {}/coins.json --epsilon 1",
     "account --from {}/opacus.json --delta 1e-6",
     "compare --points 1 --max-steps 2 --output {}/a.png",
     "explain --epsilon 1 --output {}/a.png",
@@ -284,6 +285,8 @@ TRAINED = [
 ELSEWHERE = {
     ("attack", "canaries"): "tests/cli/test_attack_language.py",
     ("attack", "language"): "tests/cli/test_attack_language.py",
+    ("audit", "coins"): "tests/cli/test_audit_training.py",
+    ("audit", "training"): "tests/cli/test_audit_training.py",
     ("demo",): "tests/cli/test_demo.py",
     ("shapes",): "tests/cli/test_train.py",
     ("serve",): "tests/curator/service/test_commands.py",
@@ -387,7 +390,7 @@ def test_groups_without_a_command_print_their_help(run: Run) -> None:
     groups = [name for name in COMMANDS if isinstance(find((name,)), click.Group)]
     assert set(groups) == {
         "release", "schema", "certificate", "attack", "bench", "federated", "ledger", "curator",
-        "local",
+        "local", "audit",
     }  # fmt: skip
     for name in groups:
         done = run(name)
@@ -432,7 +435,16 @@ def test_a_planted_wrong_name_would_be_seen(run: Run, monkeypatch: pytest.Monkey
     assert not run("explain", "--epsilon", "x").stderr.startswith("--epsilon = x")
 
 
-LATER = ("_attack_language", "_bench", "_federated", "_local", "_schema", "_synthesize", "_tables")
+LATER = (
+    "_attack_language",
+    "_audit",
+    "_bench",
+    "_federated",
+    "_local",
+    "_schema",
+    "_synthesize",
+    "_tables",
+)
 
 
 def test_the_command_line_stays_small() -> None:

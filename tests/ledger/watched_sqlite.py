@@ -107,4 +107,5 @@ def main(place: str, synchronous: str) -> None:
     print(json.dumps([event for event in watch.events if event[1].startswith(book_path)]))
 
 
-main(*sys.argv[1:])
+if __name__ == "__main__":
+    main(*sys.argv[1:])

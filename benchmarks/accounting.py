@@ -21,11 +21,13 @@ import numpy as np
 
 import accountants
 from accountants import OPTIMISTIC, OURS, PEER
+from accounting_judges import allocation_peers, measure_risk
 from accounting_picture import draw
 from accounting_rows import (
     ALLOCATIONS,
     CALIBRATIONS,
     CORNERS,
+    RISKS,
     STEP_CURVES,
     USUAL,
     Row,
@@ -36,7 +38,9 @@ from accounting_targets import targets, usable
 from harness import Run, Suite, found
 from side_by_side import Timing, compare
 
-PARTS = ("rows", "mixtures", "allocation", "calibration", "steps_curves", "import_seconds")
+PARTS = (
+    "rows", "mixtures", "allocation", "calibration", "risk", "steps_curves", "import_seconds",
+)  # fmt: skip
 BASE_IMPORT = "numpy, scipy.special"
 QUICK_PEERS = (OURS, PEER, OPTIMISTIC)
 
@@ -69,7 +73,11 @@ def described(timing: Timing) -> dict[str, Any]:
 
 def measure_row(label: str, queries: dict[str, Any], rounds: int, limit: float) -> dict[str, Any]:
     timings = compare(queries, rounds=rounds, limits=limits(limit))
-    answers = {name: described(timing) for name, timing in timings.items()}
+    return judged(label, {name: described(timing) for name, timing in timings.items()})
+
+
+def judged(label: str, answers: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with the names of those whose upper bound is refuted by our lower one."""
     row = {"row": label, "answers": answers}
     certified = answers[OURS]["lower"]
     row["below_the_certified_lower_bound"] = [
@@ -237,15 +245,19 @@ def measure(asked: Run) -> dict[str, Any]:
         ]
 
     def allocation() -> list[dict[str, Any]]:
-        return [
-            measure_row(
-                "{:g}, {} batches, {} epochs, {:g}".format(*settings),
-                {OURS: partial(accountants.ours_allocated, *settings)},
-                rounds,
-                limit,
-            )
-            for settings in (ALLOCATIONS[:1] if quick else ALLOCATIONS)
-        ]
+        found = []
+        for settings in ALLOCATIONS[:1] if quick else ALLOCATIONS:
+            query = {OURS: partial(accountants.ours_allocated, *settings)}
+            timing = compare(query, rounds=rounds, limits={OURS: limit})[OURS]
+            answers = {OURS: described(timing)}
+            if not quick:
+                answers |= allocation_peers(settings, timing.answer[1], limit)
+            label = "{:g}, {} batches, {} epochs, {:g}".format(*settings)
+            found.append(judged(label, answers))
+        return found
+
+    def risk() -> list[dict[str, Any]]:
+        return [] if quick else [measure_risk(one, rounds, limit) for one in RISKS]
 
     def calibration() -> list[dict[str, Any]]:
         return [
@@ -263,9 +275,14 @@ def measure(asked: Run) -> dict[str, Any]:
         return import_seconds(2 if quick else 21, slow_ones=not quick)
 
     parts = dict(
-        zip(PARTS, (rows, mixtures, allocation, calibration, steps_curves, imports), strict=True)
+        zip(
+            PARTS,
+            (rows, mixtures, allocation, calibration, risk, steps_curves, imports),
+            strict=True,
+        )
     )
-    accountants.warm_up(taking_part)
+    if any(map(asked.wants, ("rows", "mixtures", "calibration", "steps_curves"))):
+        accountants.warm_up(taking_part)
     return {name: part() for name, part in parts.items() if asked.wants(name)}
 
 

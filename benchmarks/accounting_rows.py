@@ -72,6 +72,30 @@ ALLOCATIONS = (
     (1.0, 10_000, 10, 1e-5),
 )
 
+
+@dataclass(frozen=True)
+class Risk:
+    """What an attacker on a training may reach: an advantage, or true positives at ``fpr``."""
+
+    most: float
+    fpr: float | None
+    rate: float
+    steps: int
+
+    @property
+    def label(self) -> str:
+        what = "advantage" if self.fpr is None else f"true positives at {self.fpr:g}"
+        return f"{what} {self.most:g}, rate {self.rate:g}, {self.steps} steps"
+
+
+RISKS = (
+    Risk(0.1, None, 0.01, 1_000),
+    Risk(0.3, None, 0.002, 10_000),
+    Risk(0.02, 0.01, 0.01, 1_000),
+    Risk(0.2, 0.05, 0.002, 10_000),
+    Risk(0.01, 0.001, 0.01, 1_000),
+)
+
 # (noise, rate) of the curves of seconds against steps.
 STEP_CURVES = ((1.0, 1e-4), (4.0, 1e-3))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from accountants import OPACUS_PRV, OPACUS_RDP, OPTIMISTIC, OURS, PEER, PRV
+from accounting_judges import ALLOCATION_PEER, FINE_ALLOCATION_PEER, RISK_PEER
 
 
 def table(results: dict[str, Any]) -> str:
@@ -23,9 +24,26 @@ def table(results: dict[str, Any]) -> str:
         cells += [upper_only(answers.get(name)) for name in (OPACUS_PRV, OPACUS_RDP)]
         lines.append("| " + " | ".join(cells) + " |")
     if results["allocation"]:
-        lines += ["", "| shuffled epochs | Discreet: lower, upper (s) |", "|---|---|"]
+        heads = {
+            OURS: "Discreet: lower, upper (s)",
+            ALLOCATION_PEER: "PLD_accounting (s)",
+            FINE_ALLOCATION_PEER: "PLD_accounting, asked for 1 % (s)",
+        }
+        names = [name for name in heads if name in results["allocation"][0]["answers"]]
+        lines += ["", f"| shuffled epochs | {' | '.join(heads[name] for name in names)} |"]
+        lines.append("|---" * (1 + len(names)) + "|")
         for row in results["allocation"]:
-            lines.append(f"| {row['row']} | {bracket(row['answers'][OURS])} |")
+            cells = [row["row"], *(bracket(row["answers"].get(name)) for name in names)]
+            lines.append("| " + " | ".join(cells) + " |")
+    if results["risk"]:
+        lines += [
+            "",
+            "| noise for a risk | Discreet: noise, risk (s) | riskcal: noise, risk (s) |",
+            "|---|---|---|",
+        ]
+        for one in results["risk"]:
+            cells = [one["risk"], *(noise_found(one["answers"][n]) for n in (OURS, RISK_PEER))]
+            lines.append("| " + " | ".join(cells) + " |")
     lines += ["", "| target | measured | decided by | met |", "|---|---|---|---|"]
     for entry in results["targets"]:
         measured = entry["measured"]
@@ -54,6 +72,13 @@ def peer_bracket(upper: dict[str, Any] | None, lower: dict[str, Any] | None) -> 
 
 def upper_only(answer: dict[str, Any] | None) -> str:
     return "–" if silent(answer) else f"{answer['upper']:.5g} ({took(answer)})"
+
+
+def noise_found(answer: dict[str, Any]) -> str:
+    """The noise, what an attacker reaches with it by our certified reading, and the seconds."""
+    if answer["noise"] is None:
+        return "–"
+    return f"{answer['noise']:.4f}, {answer['reached']:.5f} ({took(answer)})"
 
 
 def silent(answer: dict[str, Any] | None) -> bool:

@@ -7,6 +7,7 @@ import statistics
 from typing import Any
 
 from accountants import OPTIMISTIC, OURS, PEER
+from accounting_judges import ALLOCATION_PEER, FINE_ALLOCATION_PEER, RISK_PEER
 from harness import target
 
 TIMES_FASTER = 5.0
@@ -16,6 +17,8 @@ PLAIN_SLOWEST_SECONDS = 0.3
 ALLOCATION_SECONDS = 2.0
 ALLOCATION_WIDTH = 2e-3
 CALIBRATION_QUERIES = 12.0
+# riskcal stops within 0.001 of the risk, on either side.
+RISK_NOISE = 1.02
 IMPORT_RATIO = 1.2
 # Over seven decades of steps, a cost that is flat or logarithmic has a log-log slope near 0
 # (a square root would have 0.5) and grows by no more than the number of decades does, from any
@@ -80,6 +83,10 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
         listed.append(
             target("shuffled epochs, width", share_of_upper(wide), at_most=width, where=wide["row"])
         )
+        listed += allocation_targets(allocated)
+    risks = results["risk"]
+    if risks:
+        listed += risk_targets(risks)
     queries = [entry["queries"] or math.inf for entry in results["calibration"]]
     if queries:
         listed.append(
@@ -119,6 +126,67 @@ def targets(results: dict[str, Any]) -> list[dict[str, Any]]:
     return listed
 
 
+def allocation_targets(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The judge contradicts no bracket, and takes longer for a wider one."""
+    contradicted = [
+        row["row"]
+        for row in rows
+        for name in (ALLOCATION_PEER, FINE_ALLOCATION_PEER)
+        if usable(row["answers"].get(name)) and apart(row["answers"][OURS], row["answers"][name])
+    ]
+    answered = [row for row in rows if usable(row["answers"].get(FINE_ALLOCATION_PEER))]
+    if not answered:
+        return []
+    slow = min(answered, key=lambda row: times_faster(row, FINE_ALLOCATION_PEER))
+    return [
+        target(
+            "shuffled epochs that PLD_accounting contradicts",
+            len(contradicted),
+            at_most=0,
+            where=contradicted[0] if contradicted else f"{len(answered)} rows",
+        ),
+        target(
+            "least speed-up over " + FINE_ALLOCATION_PEER,
+            times_faster(slow, FINE_ALLOCATION_PEER),
+            at_least=TIMES_FASTER,
+            where=slow["row"],
+        ),
+    ]
+
+
+def apart(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:
+    return bool(theirs["upper"] < ours["lower"] or theirs["lower"] > ours["upper"])
+
+
+def risk_targets(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is asked for is not exceeded, with little more noise than riskcal finds."""
+    over = max(entries, key=lambda one: one["answers"][OURS]["reached"] / one["most"])
+    listed = [
+        target(
+            "risk at our noise over the risk asked for",
+            over["answers"][OURS]["reached"] / over["most"],
+            at_most=1.0,
+            where=over["risk"],
+        )
+    ]
+    judged = [one for one in entries if one["answers"][RISK_PEER]["noise"] is not None]
+    if judged:
+        noisy = max(judged, key=noise_over_the_peer)
+        listed.append(
+            target(
+                "noise for a risk over that of riskcal",
+                noise_over_the_peer(noisy),
+                at_most=RISK_NOISE,
+                where=noisy["risk"],
+            )
+        )
+    return listed
+
+
+def noise_over_the_peer(entry: dict[str, Any]) -> float:
+    return float(entry["answers"][OURS]["noise"] / entry["answers"][RISK_PEER]["noise"])
+
+
 def usable(answer: dict[str, Any] | None) -> bool:
     """A finite epsilon within the time allowed is an answer."""
     return answer is not None and answer["seconds"] is not None and answer["upper"] is not None
@@ -129,8 +197,8 @@ def our_seconds(row: dict[str, Any]) -> float:
     return math.inf if seconds is None else float(seconds)
 
 
-def times_faster(row: dict[str, Any]) -> float:
-    return float(row["answers"][PEER]["seconds"]) / our_seconds(row)
+def times_faster(row: dict[str, Any], peer: str = PEER) -> float:
+    return float(row["answers"][peer]["seconds"]) / our_seconds(row)
 
 
 def our_width(row: dict[str, Any]) -> float:

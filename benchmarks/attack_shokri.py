@@ -28,7 +28,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,6 @@ from discreet.attacks import (
 from discreet.data import Encoding, location30, made_up_purchases, mnist, read_table
 from learners_tasks import adult_schema, census
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 PURCHASE_CLASSES = (2, 10, 20, 50, 100)
 # The rate of the paper is for single records: 64 at once move 64 times as far.
 PAPERS_SGD = {"optimizer": "sgd", "batch_size": 64, "learning_rate": 64 * RATE}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from discreet.data import Categorical, Encoding, Integer, Schema, adult, read_table
+from discreet.data import Categorical, Encoding, Integer, Schema, adult, mnist, read_table
 from harness import use_shared_data
 
 # Round numbers above what the description of the breast cancer data lists as maxima.
@@ -114,6 +114,20 @@ def census() -> Any:
     """Adult, from this machine."""
     use_shared_data()
     return adult()
+
+
+def small_digits() -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """MNIST at half its size, for small networks: 196 numbers in [0, 1] for each image."""
+
+    def halved(images: Any) -> Any:
+        blocks = images.reshape(len(images), 14, 2, 14, 2)
+        return blocks.mean(axis=(2, 4)).reshape(len(images), 196) / 255.0
+
+    digits = mnist()
+    return (
+        (halved(digits.x_train), digits.y_train.astype(np.int64)),
+        (halved(digits.x_test), digits.y_test.astype(np.int64)),
+    )
 
 
 def tasks() -> Iterator[Task]:

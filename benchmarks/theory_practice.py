@@ -191,7 +191,7 @@ def allowed_advantage(epsilon: float) -> float:
 
 
 def trends(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the lecture reads off the two figures of the paper, and whether it is so here."""
+    """What is read off the two figures of the paper, and whether it is so here."""
     figures = Figures(results)
     noise = results["noise_multipliers"]
     names = list(dict.fromkeys(panel[0] for panel in figures.panels))
@@ -300,7 +300,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def trend_table(results: dict[str, Any]) -> str:
-    lines = ["| the lecture, after the paper | here | the same? |", "|---|---|---|"]
+    lines = ["| read off the figures of the paper | here | the same? |", "|---|---|---|"]
     lines += [
         f"| {trend['theirs']} | {trend['ours']} | {'yes' if trend['same'] else '**no**'} |"
         for trend in trends(results)

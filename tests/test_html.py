@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from discreet._html import html_table
+from discreet._rounding import at_most
 from discreet.attacks import Finding
 from discreet.certificate import Certificate
 from discreet.curator import Count, CuratedDataset, Curator
 from discreet.data import Categorical, Schema
 from discreet.ledger import Ledger
-from discreet.privacy import Gaussian, PureDP
+from discreet.privacy import Bounds, Gaussian, PureDP
 
 
 class Cells(HTMLParser):
@@ -60,10 +61,13 @@ def test_losses_brackets_and_certificates() -> None:
     assert repr(loss) in shown(loss)
     assert "add_remove" in shown(loss)
     bounds = loss.epsilon_bounds(delta=1e-5)
-    assert f"{bounds.upper:.6g}" in shown(bounds)
+    assert f"at most | {at_most(bounds.upper, digits=6)}" in shown(bounds)
+    assert "at least | 0.333333 | at most | 0.333334" in shown(Bounds(1 / 3, 1 / 3))
     certificate = Certificate.of(loss, delta=1e-5, learner="mine", randomness={"noise": "INSECURE"})
     text = shown(certificate)
-    assert f"epsilon, at most | {certificate.epsilon:.6g}" in text
+    assert f"epsilon, at most | {at_most(certificate.epsilon, digits=6)}" in text
+    third = Certificate.of(PureDP(1.000001001), delta=0.0, learner="mine")
+    assert "epsilon, at most | 1.00001" in shown(third)
     assert certificate.warnings
     assert all(warning[:500] in text for warning in certificate.warnings)
 

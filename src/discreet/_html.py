@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from discreet._rounding import at_least, at_most
+
 _LONGEST = 600
 
 
@@ -24,7 +26,8 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
 def show_bounds(bounds: Any) -> str:
     """Return the table of a certified bracket."""
-    rows = [("at least", bounds.lower), ("at most", bounds.upper), ("note", bounds.note)]
+    ends = at_least(bounds.lower, digits=6), at_most(bounds.upper, digits=6)
+    rows = [("at least", ends[0]), ("at most", ends[1]), ("note", bounds.note)]
     return html_table("certified bracket", rows if bounds.note else rows[:2])
 
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
-from discreet.attacks import as_target, invert, recognition
+from discreet.attacks import Prior, as_target, invert, recognition
 from discreet.attacks._inversion import DifferenceClimb, ExactClimb
 from discreet.attacks._picture_prior import blur, cosine_directions, total_variation
 from discreet.errors import InvalidValue, NotApplicable
@@ -138,6 +138,65 @@ def test_people_that_a_model_has_never_seen_are_not_recognised(judge: Any) -> No
     found = judged(result, judge)
     assert found.rate.successes <= 12
     assert not judged(result, judge, confidence=1 - 1e-9).leaks
+
+
+class Completions(Prior):
+    """A generator fitted on pictures of strangers, and the pixels of a picture that are known."""
+
+    def __init__(self, strangers: np.ndarray, known: np.ndarray, prompt: np.ndarray) -> None:
+        super().__init__((SIDE, SIDE))
+        rows = flat(strangers)
+        self.mean, self.known, self.prompt = rows.mean(axis=0), known, prompt
+        _, spread, directions = np.linalg.svd(rows - self.mean, full_matrices=False)
+        self.draw = directions[:60] * spread[:60, None] / np.sqrt(len(rows))
+
+    def starts(self, count: int, seed: int | None) -> np.ndarray:
+        """The best guess without the model: ridge regression of the known pixels."""
+        seen = self.draw[:, self.known]
+        codes = np.linalg.solve(
+            seen @ seen.T + 0.01 * np.eye(60), seen @ (self.prompt - self.mean[self.known])
+        )
+        return np.tile(codes, (count, 1))
+
+    def decode(self, codes: np.ndarray) -> np.ndarray:
+        return np.clip(self.mean + codes @ self.draw, 0, 1)
+
+    def pull_back(self, codes: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+        return gradient @ self.draw.T
+
+    def penalty(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        seen = self.draw[:, self.known]
+        away = self.mean[self.known] + codes @ seen - self.prompt
+        value = (away**2).sum(axis=1) + 0.01 * (codes**2).sum(axis=1)
+        return value, 2 * away @ seen.T + 0.02 * codes
+
+
+def test_half_a_picture_is_completed_by_the_model_and_not_by_strangers_alone(
+    attacked: nn.Module,
+) -> None:
+    """The left half is the prompt, the generator has seen strangers: who knows the right half?"""
+    strangers = np.concatenate([templates(seed) for seed in range(100, 115)])
+    known = np.tile(np.arange(SIDE) < SIDE // 2, SIDE)
+    never_saw = network(photographs(templates(77), 3, 8), 9)
+
+    def alike(picture: np.ndarray, person: int) -> float:
+        return float(np.corrcoef(picture.ravel()[~known], FACES[person].ravel()[~known])[0, 1])
+
+    found: list[list[float]] = []
+    for person in range(8):
+        prior = Completions(strangers, known, FACES[person].ravel()[known])
+        guess = prior.decode(prior.starts(1, None))[0]
+        pictures = [
+            invert(
+                model, shape=(SIDE, SIDE), classes=[person], prior=prior, steps=100, restarts=1
+            ).images[0]
+            for model in (attacked, never_saw)
+        ]
+        found.append([alike(picture, person) for picture in (guess, *pictures)])
+    guessed, completed, by_a_stranger = np.mean(found, axis=0)
+    assert completed > guessed + 0.2
+    assert all(row[1] > row[0] for row in found)
+    assert by_a_stranger < guessed  # a model without these people does not help
 
 
 def test_the_attacked_model_is_no_judge_and_a_copy_neither() -> None:

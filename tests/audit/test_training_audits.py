@@ -378,3 +378,10 @@ def test_infinite_scores_have_a_place() -> None:
     assert audit.epsilon_lower == audit.ceiling > 0
     with pytest.raises(InvalidValue, match="hold one half out"):
         audit_runs([1.0], [0.0], epsilon=1.0)
+
+
+def test_equal_scores_say_nothing_where_coins_came_in_order() -> None:
+    """A list of those who took part after those who did not: by place, every guess was right."""
+    elsewhere = Inclusion.from_coins([0] * 250 + [1] * 250, guesses=(100, 100))
+    right = elsewhere.correct([0.0] * 500)
+    assert stats.binom.cdf(right - 1, 200, 0.5) < 1 - 1e-12

@@ -17,6 +17,8 @@ BENCHMARKS = ROOT / "benchmarks"
 MODULES = (
     "accounting_rows",
     "accountants",
+    "accounting_judges",
+    "accounting_table",
     "accounting_targets",
     "side_by_side",
 )
@@ -42,11 +44,29 @@ def good_results(bench: SimpleNamespace) -> dict[str, Any]:
             names.OPTIMISTIC: answer(1.0, None, 0.06),
         },
     }
+    judges = bench.accounting_judges
+    epochs = {
+        "row": "epochs",
+        "answers": {
+            names.OURS: answer(1.0, 1.001, 1.9),
+            judges.ALLOCATION_PEER: answer(0.9, 1.1, 2.0),
+            judges.FINE_ALLOCATION_PEER: answer(0.999, 1.009, 10.6),
+        },
+    }
+    risk = {
+        "risk": "advantage 0.1",
+        "most": 0.1,
+        "answers": {
+            names.OURS: {"noise": 1.01, "reached": 0.1, "seconds": 0.1},
+            judges.RISK_PEER: {"noise": 1.0, "reached": 0.101, "seconds": 7.0},
+        },
+    }
     silent = {"row": "the peer is silent", "answers": {names.OURS: answer(1.0, 1.1, 0.08)}}
     return {
         "rows": [row, silent],
         "mixtures": [{"row": "mixture", "answers": {names.OURS: answer(1.0, 1.1, 0.9)}}],
-        "allocation": [{"row": "epochs", "answers": {names.OURS: answer(1.0, 1.001, 1.9)}}],
+        "allocation": [epochs],
+        "risk": [risk],
         "calibration": [{"queries": 11.0}, {"queries": 5.0}, {"queries": 30.0}],
         "import_seconds": {"ratio": 1.19},
         "steps_curves": [{"curve": "c", "slope": 0.09, "most_growth": 7.0}],
@@ -55,7 +75,7 @@ def good_results(bench: SimpleNamespace) -> dict[str, Any]:
 
 def test_results_that_meet_every_target_pass(bench: SimpleNamespace) -> None:
     targets = bench.accounting_targets.targets(good_results(bench))
-    assert len(targets) == 11
+    assert len(targets) == 15
     assert all(entry["met"] for entry in targets)
 
 
@@ -86,6 +106,22 @@ def plant_slow_epochs(results: dict[str, Any]) -> None:
 
 def plant_wide_epochs(results: dict[str, Any]) -> None:
     results["allocation"][0]["answers"]["discreet"]["upper"] = 1.003
+
+
+def plant_contradicted_epochs(results: dict[str, Any]) -> None:
+    results["allocation"][0]["answers"]["PLD_accounting"]["lower"] = 1.002
+
+
+def plant_slow_epochs_beside_the_peer(results: dict[str, Any]) -> None:
+    results["allocation"][0]["answers"]["PLD_accounting, 1 %"]["seconds"] = 9.4
+
+
+def plant_risk_above_the_target(results: dict[str, Any]) -> None:
+    results["risk"][0]["answers"]["discreet"]["reached"] = 0.1001
+
+
+def plant_too_much_noise(results: dict[str, Any]) -> None:
+    results["risk"][0]["answers"]["discreet"]["noise"] = 1.03
 
 
 def plant_missing_answer(results: dict[str, Any]) -> None:
@@ -124,6 +160,10 @@ def plant_jump(results: dict[str, Any]) -> None:
         (plant_slowest_plain_row, "a plain row, slowest"),
         (plant_slow_epochs, "shuffled epochs, seconds"),
         (plant_wide_epochs, "shuffled epochs, width"),
+        (plant_contradicted_epochs, "shuffled epochs that PLD_accounting contradicts"),
+        (plant_slow_epochs_beside_the_peer, "least speed-up over PLD_accounting"),
+        (plant_risk_above_the_target, "risk at our noise"),
+        (plant_too_much_noise, "noise for a risk"),
         (plant_missing_answer, "slowest row"),
         (plant_slow_calibration, "calibration"),
         (plant_failed_calibration, "calibration"),

@@ -49,6 +49,37 @@ def test_no_attack_left_the_region_of_a_certificate() -> None:
         assert all(each["outside"] == 0 for each in row["attacks"].values())
 
 
+def test_all_nine_rows_of_the_table_stand_beside_ours(modules: dict[str, ModuleType]) -> None:
+    """S28: training accuracy, test accuracy and precision as published, in the script and here."""
+    published = {
+        "Adult": (0.848, 0.842, 0.503),
+        "MNIST, 10,000 records": (0.984, 0.928, 0.517),
+        "Location-30": (1.000, 0.673, 0.678),
+        "made-up purchases, 2 classes": (0.999, 0.984, 0.505),
+        "made-up purchases, 10 classes": (0.999, 0.866, 0.550),
+        "made-up purchases, 20 classes": (1.000, 0.781, 0.590),
+        "made-up purchases, 50 classes": (1.000, 0.693, 0.860),
+        "made-up purchases, 100 classes": (0.999, 0.659, 0.935),
+        "made-up hospital stays": (0.668, 0.517, 0.657),
+    }
+    assert {one.name: one.paper for one in modules["attack_shokri"].SETTINGS} == published
+    parts = ("location", "adult", "mnist", "purchases", "hospital")
+    rows = [row for part in parts for row in RESULTS["parts"][part]["found"]]
+    assert {row["setting"]: tuple(row["paper"].values())[:3] for row in rows} == published
+    # A gap between the accuracies is what the attack lives on.
+    stays = rows[-1]
+    assert stays["train"] - stays["test"] > 0.1
+    assert stays["as_in_the_paper"]["precision"]["low"] > 0.6
+
+
+def test_shadow_models_of_the_targets_architecture_find_most() -> None:
+    own, *others = [row["ours"] for row in RESULTS["parts"]["networks"]["found"]]
+    assert len(others) == 3
+    assert all(one["precision"]["low"] > 0.7 for one in others)  # works with others, too
+    assert all(own["precision"]["low"] > one["precision"]["high"] for one in others)
+    assert all(own["auc"] > one["auc"] for one in others)
+
+
 def shokri_row(name: str, paper: float, measured: float) -> dict[str, Any]:
     part = {"precision": {"share": measured}}
     return {

@@ -770,3 +770,12 @@ def test_fold_and_batches_hand_out_the_capped_rows() -> None:
         with pytest.raises(InvalidValue, match="whole numbers"):
             table.fold(lambda batch: np.array([0.5, 0.5]), np.zeros(2), names=["age"])
     assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"), [({"engine": "sqlite"}, "engine"), ({"key": b"short"}, "32 secret bytes")]
+)
+def test_an_engine_that_is_none_and_a_short_key_are_refused(wrong, named):
+    schema = Schema({"age": Real(0, 9)})
+    with pytest.raises(InvalidValue, match=named):
+        open_table({"age": [1.0]}, schema, **wrong)

@@ -108,7 +108,7 @@ def test_a_rule_makes_truth_values_of_numbers(tmp_path, rule, expected):
         {"score": np.array([1, 2, 3, np.nan])},
     ):
         assert read_table(data, schema).columns["score"].tolist() == expected
-    with pytest.raises(InvalidValue, match="schema"):
+    with pytest.raises(InvalidValue, match=r"columns\.score\.rule"):
         open_table(tmp_path / "a.csv", schema)
 
 

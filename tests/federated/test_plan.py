@@ -196,3 +196,9 @@ def test_ledgers_hold_budgets_for_clients_whose_noise_is_their_own(tmp_path):
 def test_delta_above_one_over_clients_is_said():
     assert "DELTA" in make(delta=1e-3).warnings[0]
     assert make().warnings == ()
+
+
+@pytest.mark.parametrize("unit", [" record", "Record ", "rows", "examples"])
+def test_other_spellings_of_a_record_are_records(unit):
+    assert make(unit=unit).loss == make(unit="record").loss
+    assert make(**SUMS, unit=unit).loss == make(**SUMS, unit="record").loss

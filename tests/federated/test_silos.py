@@ -9,9 +9,16 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from discreet.errors import BudgetExceeded, InvalidValue, SchemaError
-from discreet.federated import FederatedPlan, SiloPlan, certified_loss, run_silos
-from discreet.learn.dpsgd import Plan
+from discreet.errors import BudgetExceeded, InvalidValue, PlanViolation, SchemaError
+from discreet.federated import (
+    Clients,
+    FederatedPlan,
+    InProcessEngine,
+    SiloPlan,
+    certified_loss,
+    run_silos,
+)
+from discreet.learn.dpsgd import Plan, Quantile, Trainer, earlier_plans
 from discreet.ledger import Ledger
 from discreet.privacy import ApproxDP, from_json
 from discreet.report import verify_certificate
@@ -173,3 +180,32 @@ def test_what_does_not_fit_is_refused_before_any_charge(tmp_path):
         SiloPlan(plan.silos, 2, 1, FederatedPlan(
             clients=9, expected_cohort=3, rounds=2, clip_norm=1, delta=1e-4, noise_multiplier=1.0
         ))  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"clipping": Quantile()}, {"weight_cap": 5}])
+def test_silos_reply_with_neither_bits_nor_weights(change):
+    """With such a plan every reply was refused, and a model of pure noise was certified."""
+    known = {"clients": 3, "expected_cohort": 3, "rounds": 2, "clip_norm": 1.0, "delta": 1e-4}
+    top = FederatedPlan(**known, noise_multiplier=1.0, sampler="full", **change)
+    with pytest.raises(InvalidValue, match="fixed clip norm"):
+        SiloPlan(make().silos, 2, 1, top)
+
+
+def test_what_a_model_cost_before_is_not_left_out():
+    """Certificates of DP-SGD add it; those of federated runs said nothing of it."""
+    plan = Plan(
+        examples=60, expected_batch_size=6, steps=1, clip_norm=1.0, noise_multiplier=1.0, delta=1e-4
+    )
+    data = datasets()
+    mean = nn.CrossEntropyLoss(reduction="none")
+    model = nn.Linear(3, 2)
+    assert earlier_plans(model) == ()
+    trainer = Trainer(model, plan, optimizer=torch.optim.Adam, loss=mean)
+    model = trainer.fit(data["west"], progress=False).model
+    assert earlier_plans(model) == (plan,)
+    with pytest.raises(PlanViolation, match="does not add"):
+        run_silos(make(), data, model, loss=mean, optimizer=torch.optim.Adam)
+    rows = Clients(torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
+    few = {"clients": 2, "expected_cohort": 2, "rounds": 1, "clip_norm": 1.0, "delta": 1e-4}
+    with pytest.raises(PlanViolation, match="does not add"):
+        InProcessEngine(rows, model, mean).run(FederatedPlan(**few, noise_multiplier=1.0))

@@ -1,6 +1,7 @@
 """S37: private PAC learning of a finite class: exact probabilities, the bound, odd functions."""
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
 from discreet.learn import _finite_class, choose_hypothesis, excess_error, rows_needed
 from discreet.ledger import Ledger
+from discreet.mechanisms import Release
+from discreet.privacy import PureDP
 
 CUTS = [lambda row, cut=cut: int(row[0] > cut) for cut in range(10)]
 
@@ -128,3 +131,32 @@ def test_wrong_arguments_are_named():
         rows_needed(10, alpha=0.1, epsilon=0.0)
     with pytest.raises(NotApplicable, match="2"):
         rows_needed(10, alpha=1e-12, epsilon=1.0)
+
+
+@pytest.mark.parametrize("odd", ["x", None, 1e400, [1, 2]])
+def test_an_odd_cell_in_a_list_changes_no_other_row(odd, monkeypatch):
+    """numpy makes texts of a whole list for one text: every function would have failed."""
+    errors = []
+    monkeypatch.setattr(
+        _finite_class,
+        "exponential_choice",
+        lambda scores, **_: errors.append(list(scores)) or Release(0, PureDP(1.0), {}),
+    )
+    rows, labels = [[value, 0] for value in range(10)], [int(value > 4) for value in range(10)]
+    choose_hypothesis(CUTS, rows, labels, epsilon=1.0)
+    choose_hypothesis(CUTS, [*rows, [9, odd]], [*labels, 1], epsilon=1.0)
+    assert max(abs(a - b) for a, b in zip(*errors, strict=True)) <= 1
+    with pytest.raises(InvalidValue, match="rows of one length"):
+        choose_hypothesis(CUTS, [[1, 2], [3]], [0, 1], epsilon=1.0)
+
+
+def test_a_warning_about_a_row_is_not_shown():
+    def warns(row):
+        if row[0] > 3:
+            warnings.warn("a large one", UserWarning, stacklevel=1)
+        return int(np.float64(1.0) / (row[0] - 5.0) > 0)
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        choose_hypothesis([warns], np.array([[1.0], [5.0]]), [0, 0], epsilon=1.0)
+    assert seen == []

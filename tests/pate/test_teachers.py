@@ -3,6 +3,7 @@
 # ruff: noqa: N803, NPY002 (scikit-learn calls the features X; teachers may use old generators)
 
 import time
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any, ClassVar
@@ -403,3 +404,22 @@ def test_threads_do_not_show_the_warnings_of_one_another(recwarn: pytest.Warning
         found = votes_of(warning, teachers=24)
     assert found.tolist() == [[0, 24, 0]] * 30
     assert not [one for one in recwarn if "record" in str(one.message)]
+
+
+@pytest.mark.parametrize(
+    "teacher",
+    [
+        lambda X, y, queries, *, classes, seed: np.zeros(len(queries), dtype=np.int64),
+        NetworkTeachers(lambda: nn.Linear(60, 3), cache_key="linear", steps=1, group=20),
+    ],
+    ids=["function", "networks"],
+)
+def test_the_queries_are_not_copied_for_every_teacher(teacher: Any) -> None:
+    rows, asked = np.tile(ROWS, (1, 20)), np.tile(QUERIES, (50, 20))
+    parts = partition_records(rows, LABELS, teachers=40, insecure_seed=1)
+    rehearse(teacher, asked, classes=3)  # loads what is loaded once
+    tracemalloc.start()
+    teacher_votes(parts, rows, LABELS, asked, teacher=teacher, classes=3)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 10 * asked.nbytes  # 40 copies of them would be

@@ -264,7 +264,7 @@ def test_s10_the_lecture_pays_the_root_of_a_logarithm():
     root = math.sqrt(math.log(n / delta))
     one_sided, certified = [], []
     for epsilon in (2.0, 1.0, 0.5):
-        lecture = theorems.lecture_sgd_sigma(epsilon, delta, n=n, lipschitz=1.0) / n
+        lecture = theorems.sgd_sigma(epsilon, delta, n=n, lipschitz=1.0) / n
         half = least_noise_multiplier(epsilon=epsilon, delta=delta, rate=1 / n, steps=n * n)
         one_sided.append(lecture / (2.0 * half) / root)
         valid = calibrate(

@@ -19,10 +19,12 @@ from discreet.privacy import (
     Gaussian,
     Grouped,
     Laplace,
+    PoissonSampled,
     PureDP,
     Relation,
     Skellam,
     Strategy,
+    _loss,
     from_json,
     from_pair,
     least_noise_multiplier,
@@ -213,6 +215,27 @@ def test_zero_out_never_becomes_add_remove_and_only_gaussian_noise_is_declared()
     ):
         with pytest.raises(InvalidValue, match="relation"):
             refuses()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "right", "wrong", "judge"),
+    [
+        # Any loss may be declared zero_out; a guarantee for zeroed records holds for removed ones.
+        (_loss, "check_group", "target is Relation.ZERO_OUT", "False", "declared"),
+        (_loss, "check_group", "target is Relation.ADD_REMOVE", "False", "declared"),
+        (PoissonSampled, "check", "base.relation is Relation.ZERO_OUT", "False", "amplified"),
+    ],
+)
+def test_a_zeroed_record_that_counts_as_a_removed_one_is_found(
+    monkeypatch, owner, name, right, wrong, judge
+):
+    judges = {
+        "declared": test_zero_out_never_becomes_add_remove_and_only_gaussian_noise_is_declared,
+        "amplified": test_a_claim_about_zeroed_records_is_not_amplified,
+    }
+    plant(monkeypatch, owner, name, right, wrong)
+    with pytest.raises(pytest.fail.Exception):
+        judges[judge]()
 
 
 def test_a_claim_about_zeroed_records_is_not_amplified():

@@ -43,11 +43,11 @@ from discreet.privacy.theorems import (
     group_pure,
     group_zcdp,
     hockey_stick,
-    lecture_sgd_sigma,
     naive_dpsgd,
     naive_dpsgd_analytic,
     optimal_composition_delta,
     optimal_composition_epsilon,
+    sgd_sigma,
 )
 from oracles.renyi_curves import RENYI_ORDERS
 
@@ -287,16 +287,16 @@ def test_naive_dpsgd_is_never_better_than_the_analytic_step(sigma: float, steps:
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
-def test_lecture_sigma_is_the_lectures_formula(epsilon: float) -> None:
+def test_sgd_sigma_is_the_printed_formula(epsilon: float) -> None:
     n, lipschitz, delta = 500, 2.0, 1e-6
-    sigma = lecture_sgd_sigma(epsilon, delta, n=n, lipschitz=lipschitz)
+    sigma = sgd_sigma(epsilon, delta, n=n, lipschitz=lipschitz)
     expected = 64 * n**2 * lipschitz**2 / epsilon**2 * math.log(2 * n / delta) * math.log(2 / delta)
     assert sigma**2 == pytest.approx(expected, rel=1e-13)
 
 
-def test_lecture_sigma_refuses_steps_beyond_its_linear_bound() -> None:
+def test_sgd_sigma_refuses_steps_beyond_its_linear_bound() -> None:
     with pytest.raises(NotApplicable, match=r"1\.2564"):
-        lecture_sgd_sigma(20.0, 1e-5, n=100, lipschitz=1.0)
+        sgd_sigma(20.0, 1e-5, n=100, lipschitz=1.0)
 
 
 def public_functions() -> list[tuple[str, object]]:
@@ -347,8 +347,8 @@ def test_theorems_import_no_heavy_part_of_scipy() -> None:
         (lambda: optimal_composition_epsilon(0.1, 0.0, k=1, delta=1.0), "delta"),
         (lambda: naive_dpsgd(0.0, steps=1, delta_step=0.1), "noise_multiplier"),
         (lambda: naive_dpsgd_analytic(1.0, steps=0, delta_step=0.1), "steps"),
-        (lambda: lecture_sgd_sigma(1.0, 0.1, n=0, lipschitz=1.0), "n"),
-        (lambda: lecture_sgd_sigma(1.0, 0.1, n=1, lipschitz=0.0), "lipschitz"),
+        (lambda: sgd_sigma(1.0, 0.1, n=0, lipschitz=1.0), "n"),
+        (lambda: sgd_sigma(1.0, 0.1, n=1, lipschitz=0.0), "lipschitz"),
     ],
 )
 def test_bad_input_names_the_argument(call, name) -> None:

@@ -8,10 +8,12 @@ from scipy import optimize, special, stats
 
 from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 from discreet.privacy import (
+    BestOf,
     Gaussian,
     GaussianMixture,
     Laplace,
     PureDP,
+    _selection,
     calibrate,
     from_json,
     to_json,
@@ -180,6 +182,30 @@ def test_no_choice_tells_more_than_its_loss(shape):
                 if shape != "poisson":
                     worst = float(np.max(np.log(a[seen] / b[seen])))
                     assert worst <= loss.epsilon(delta=0) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "shape"),
+    [
+        ("(1.0 + self.shape) * second", "self.shape * second", 1),
+        ("math.log(self.mean)", "0.0", 1),
+        ("log_gamma / _TRIED_ORDERS", "0.0 * _TRIED_ORDERS", 0),
+        ("-math.log(stopping_parameter", "math.log(stopping_parameter", 0),
+        ("self.mean * deltas", "0.0 * deltas", "poisson"),
+    ],
+)
+def test_a_bug_in_the_best_of_several_runs_is_found(monkeypatch, right, wrong, shape):
+    """A term less: the other run, how many there are, how they stop, how often they are seen."""
+
+    def judge():
+        test_no_choice_tells_more_than_its_loss(shape)
+        test_choices_cost_what_was_computed_elsewhere(shape, 10, {0: 0.7428, 1: 0.8981}[shape])
+
+    in_second_run = "log_gamma" in right or "stopping" in right
+    owner, name = (_selection, "_second_run") if in_second_run else (BestOf, "renyi")
+    plant(monkeypatch, owner, name, right, wrong)
+    with pytest.raises(AssertionError):
+        judge()
 
 
 def test_a_choice_of_pure_runs_is_pure_and_trivial_choices_are_free():

@@ -54,6 +54,7 @@ from discreet.privacy.theorems import (
 from oracles import gaussian_mixtures as mixtures
 from oracles.brackets import check_coarse_steps, contains
 from oracles.renyi_curves import RENYI_ORDERS, near, without_replacement
+from privacy.test_bracket_judges import plant
 
 EPSILONS = st.floats(0.0, 20.0)
 
@@ -575,6 +576,28 @@ def test_a_replaced_record_is_the_integral(noise, rate, epsilon):
     for wrong in (Gaussian(noise).poisson(rate=rate), Gaussian(noise / 2).poisson(rate=rate)):
         found = wrong.delta(epsilon=epsilon)
         assert not 0.995 * truth <= found <= 1.005 * truth
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["Pair.exact(mixtures.replaced_cells(0.5 * shift, self.rate, resolution), reflected=True)",
+     "Pair.exact(mixtures.replaced_cells(2.0 * shift, self.rate, resolution), reflected=True)",
+     "Gaussian(1.0 / shift).sampled_pair(resolution, self.rate, 1)",
+     "Gaussian(0.5 / shift).sampled_pair(resolution, self.rate, 1)"],
+)  # fmt: skip
+def test_a_bug_in_the_pair_of_a_replaced_record_is_found(monkeypatch, wrong):
+    """Wrong shifts, a record that only comes or goes, and one that moves to one side only."""
+
+    def agrees():
+        truth = poisson_replace_delta(0.5, noise_multiplier=0.97, rate=0.13)
+        bounds = Gaussian(0.97, "replace").poisson(rate=0.13).delta_bounds(epsilon=0.5)
+        assert bounds.lower <= truth * (1 + 1e-9)
+        assert truth <= bounds.upper * (1 + 1e-9)
+
+    right = "Pair.exact(mixtures.replaced_cells(shift, self.rate, resolution), reflected=True)"
+    plant(monkeypatch, PoissonSampled, "pair", right, wrong)
+    with pytest.raises(AssertionError):
+        agrees()
 
 
 @pytest.mark.parametrize("rate", [0.05, 0.4])

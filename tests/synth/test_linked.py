@@ -271,3 +271,15 @@ def test_dates_and_files_are_read(tmp_path: Any) -> None:
     _, came = model.sample(10, seed=1)
     days = came["day"].to_pylist()
     assert all(start <= day <= dt.date(2020, 12, 31) for day in days)
+
+
+@pytest.mark.parametrize(
+    "column", [Categorical(hashed=4), Boolean(rule="> 2")], ids=["hashed", "rule"]
+)
+def test_columns_that_no_engine_reads_are_refused_before_the_charge(column):
+    for given in (
+        (PERSONS.with_columns({"age": column}), VISITS),
+        (PERSONS, VISITS.with_columns({"cost": column})),
+    ):
+        with pytest.raises(InvalidValue, match="engines have no hashed"):
+            LinkedTables().plan(*given, epsilon=1.0)

@@ -130,6 +130,7 @@ def test_a_trainer_of_transformers(
     assert not logged & {"loss", "grad_norm", "train_loss", "total_flos"}
     assert ("eval_loss" in logged) == ("eval_steps" in settings)
     assert trainer.state.total_flos == 0
+    assert trainer.num_examples(trainer.get_train_dataloader()) == plan().examples
     saved = tmp_path / "model"
     assert read_certificate(saved).model_digest == trainer.certificate().model_digest
     dpsgd.check_certificate(read_certificate(saved), type(trainer.model).from_pretrained(saved))
@@ -157,6 +158,7 @@ def test_losses_of_rows_are_those_of_the_rows_alone() -> None:
         ({"label_smoothing_factor": 0.1}, "smoothed"),
         ({"train_sampling_strategy": "group_by_length"}, "plan says"),
         ({"include_num_input_tokens_seen": "all"}, "private"),
+        ({"neftune_noise_alpha": 5.0}, "longest record"),
     ],
 )
 def test_settings_that_contradict_a_plan_are_refused(

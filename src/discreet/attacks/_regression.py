@@ -87,6 +87,9 @@ def regression_membership(
     inside = _truths("shadow_members", shadow_members, others.shape)
     apart = ~find_twins(inside, used)
     others, inside = others[apart], inside[apart]
+    if not len(others):
+        shown = f"{len(apart)} twins of the target"
+        raise InvalidValue("shadow_members", shown, "models trained on other halves of the records")
     # Errors in their own unit: what is the smallest variance must not depend on that of the values.
     unit = float(np.abs(others - truth).mean()) or 1.0
     both = AlignedScores((said - truth) / unit, (others - truth) / unit, inside)

@@ -20,7 +20,7 @@ from discreet._files import write_file
 from discreet._json import read_json
 from discreet.audit._many_runs import check_scores
 from discreet.errors import FileUnusable, InvalidValue, NotApplicable, SchemaError
-from discreet.randomness import Source, bernoulli, choose_source
+from discreet.randomness import Source, bernoulli, choose_source, permutation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -187,11 +187,16 @@ class Inclusion:
     def correct(self, scores: ArrayLike) -> int:
         """Use up one audit: how many of the guesses are right.
 
-        Equal scores are ranked by the place of the canary, which the coins do not know.
+        Equal scores are ranked by the place of the canary, which the coins do not know; where they
+        were tossed elsewhere, places may be in their order, and then equal scores are ranked at
+        random.
         """
         values = self._check(scores)
         self._spend()
-        order = np.argsort(values, kind="stable")
+        places = np.arange(values.size)
+        if self._provenance == _ELSEWHERE:
+            places = permutation(values.size)
+        order = np.lexsort((places, values))
         called_in, called_out = self._guesses
         right = int(self._coins[order[order.size - called_in :]].sum())
         return right + called_out - int(self._coins[order[:called_out]].sum())

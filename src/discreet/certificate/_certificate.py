@@ -246,8 +246,8 @@ class Certificate:
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [
-            ("epsilon, at most", self.epsilon),
-            ("delta", self.delta),
+            ("epsilon, at most", at_most(self.epsilon, digits=6)),
+            ("delta", at_most(self.delta, digits=6)),
             ("for one", self.unit),
             ("neighbours", self.relation),
             ("charged to a ledger", "no" if self.receipt is None else "yes"),

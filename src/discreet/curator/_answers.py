@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, final
 
 from discreet._html import html_table
+from discreet._rounding import at_least, at_most
 from discreet._store import Session, Store, read_answers_name
 from discreet.curator._plan import Bar
 from discreet.curator._queries import Query, query_from_json
@@ -43,10 +44,7 @@ class Answer:
 
     def _repr_html_(self) -> str:
         rows: list[tuple[str, object]] = [("value", self.value), ("about", self.about)]
-        rows += [
-            (bar.label, f"{_brief(bar.low)} to {_brief(bar.high)}, with {bar.confidence:.0%}")
-            for bar in self.errors
-        ]
+        rows += [(bar.label, f"{_ends(bar)}, with {bar.confidence:.0%}") for bar in self.errors]
         rows += [
             ("cost", repr(self.loss)),
             ("charged", "before" if self.answered_before else "now"),
@@ -87,10 +85,14 @@ class Answer:
         return replace(self, answered_before=True)
 
 
-def _brief(end: float | int | None) -> str:
+def _ends(bar: Bar) -> str:
+    return f"{_brief(bar.low, at_least)} to {_brief(bar.high, at_most)}"
+
+
+def _brief(end: float | int | None, rounded: Callable[..., str]) -> str:
     if end is None:
         return "not known"
-    return str(end) if float(end).is_integer() else f"{end:.6g}"
+    return str(end) if float(end).is_integer() else rounded(end, digits=6)
 
 
 @final

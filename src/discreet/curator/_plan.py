@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, final
 
 from discreet._html import html_table
+from discreet._rounding import at_most
 from discreet.curator._queries import Query
 from discreet.data import Schema
 from discreet.engines import (
@@ -265,7 +266,7 @@ class Quote:
             ("answered before", "yes: it costs nothing more" if self.answered_before else "no"),
         ]
         for one in self.expected_error:
-            off = "not known" if one.half_width is None else f"{one.half_width:g}"
+            off = "not known" if one.half_width is None else at_most(one.half_width, digits=6)
             rows.append((f"off by at most: {one.label}", f"{off} with {one.confidence:.0%}"))
         return html_table("quote", rows)
 

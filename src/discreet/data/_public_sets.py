@@ -459,6 +459,7 @@ def _read_sentences(stream: BinaryIO) -> tuple[tuple[str, ...], NDArray[np.uint8
 
 # Classes need to be divisions that can be repeated, not the best ones: k-means may end early.
 _ROUNDS = 15
+_CUSTOMERS_AT_ONCE = 2048  # their chances to buy are in memory together
 
 
 class Chance(Protocol):
@@ -511,8 +512,11 @@ def made_up_purchases(
     popularity = draw.normal(size=(wide,)) - 2.5
     own = draw.normal(size=(count, deep))
     busy = draw.normal(size=(count, 1))
-    chance = 1.0 / (1.0 + np.exp(-(popularity + busy + own @ meets)))
-    x = (draw.random(size=(count, wide)) < chance).astype(np.uint8)
+    x = np.empty((count, wide), dtype=np.uint8)
+    for start in range(0, count, _CUSTOMERS_AT_ONCE):
+        some = slice(start, start + _CUSTOMERS_AT_ONCE)
+        chance = 1.0 / (1.0 + np.exp(-(popularity + busy[some] + own[some] @ meets)))
+        x[some] = draw.random(size=chance.shape) < chance
     order = np.argsort(draw.random(size=(count,)), kind="stable")
     return MadeUpPurchases(x, _clusters(x.astype(np.float32), order[:kinds]), kinds)
 

@@ -175,13 +175,17 @@ def stored_columns(schema: Schema) -> Mapping[str, StoredColumn]:
     Raises
     ------
     InvalidValue
-        A column is of a kind that no engine knows.
+        A column is of a kind that no engine knows, hashed, or has a rule.
 
     """
     stored: dict[str, StoredColumn] = {}
     for position, (name, column) in enumerate(schema.columns.items()):
         grid: Grid | None = None
         labels: tuple[str, ...] | None = None
+        for key in ("hashed", "rule"):
+            if (value := getattr(column, key, None)) is not None:
+                expected = "none: engines have no hashed columns and rules; read files"
+                raise InvalidValue(f"columns.{name}.{key}", value, expected)
         if isinstance(column, Bounded):
             lower, upper = (Fraction(bound) for bound in column.bounds)
             if isinstance(column, Integer | Date):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from discreet import _validate
 from discreet.data import Schema
 from discreet.engines._arrow import ArrowTable, build_parts
 from discreet.engines._lowering import stored_columns
@@ -67,10 +68,11 @@ def open_table(
     """
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
-    for name, column in schema.columns.items():
-        if getattr(column, "hashed", None) or getattr(column, "rule", None):
-            expected = "one without hashed columns and rules, which engines do not have; read files"
-            raise InvalidValue("schema", f"a schema with {column!r} as {name!r}", expected)
+    if not callable(engine):
+        _validate.one_of("engine", engine, ENGINES)
+    if key is not None and len(key) < 32:
+        raise InvalidValue("key", "a key", "at least 32 secret bytes")
+    stored_columns(schema)
     records = open_source(source, schema, table=table)
     storage = None if keep is None else Storage(keep, key)
     if storage is not None and records.identity is None:

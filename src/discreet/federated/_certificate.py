@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from discreet._files import write_file
 from discreet._json import digest_of
 from discreet.certificate import Certificate
-from discreet.errors import SchemaError
+from discreet.errors import PlanViolation, SchemaError
 from discreet.federated._plan import FederatedPlan
 from discreet.learn import write_model
 from discreet.privacy import Loss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import nn
 
     from discreet.federated._silos import SiloPlan
 
@@ -109,6 +110,18 @@ def _states(run: Mapping[str, Any], facts: Mapping[str, Any]) -> bool:
         and isinstance(stated, float)
         and stated >= least * (1.0 - _VERSIONS_AGREE)
     )
+
+
+def require_no_plan(model: nn.Module) -> None:
+    """Raise if a model was trained under a plan of DP-SGD: its loss would be in no certificate."""
+    from discreet.learn.dpsgd import earlier_plans  # not above: certificates are read without torch
+
+    if earlier_plans(model):
+        raise PlanViolation(
+            "this model was trained under a plan of DP-SGD before, and a federated certificate "
+            "does not add what that cost. Begin with public parameters, or, if it learned from "
+            "the data of others only, with its parameters read from a file"
+        )
 
 
 def write_federated(

@@ -26,7 +26,12 @@ from discreet import _validate
 from discreet._files import new_directory
 from discreet.certificate import Certificate
 from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused
-from discreet.federated._certificate import LEARNER, certify_federated, write_federated
+from discreet.federated._certificate import (
+    LEARNER,
+    certify_federated,
+    require_no_plan,
+    write_federated,
+)
 from discreet.federated._clients import Clients
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
@@ -218,6 +223,8 @@ class InProcessEngine:
         ------
         InvalidValue
             If plan, model and clients do not fit together; nothing was charged.
+        PlanViolation
+            If the model was under a plan of DP-SGD before; nothing was charged.
         BudgetExceeded
             If the budget is too small; nothing was charged.
         ResumeRefused
@@ -285,6 +292,7 @@ class InProcessEngine:
     def _check(self, plan: FederatedPlan, ledger: Ledger | None, dataset: str | None) -> None:
         if not isinstance(plan, FederatedPlan):
             raise InvalidValue("plan", type(plan).__name__, "a FederatedPlan")
+        require_no_plan(self._model)
         if plan.dimension not in (None, self.size):
             raise InvalidValue(
                 "plan", f"dimension {plan.dimension}", f"that of the model, {self.size}"

@@ -219,6 +219,7 @@ class FederatedPlan:
         checked["trust"] = _validate.one_of("trust", given["trust"], TRUSTS)
         if not isinstance(given["unit"], str) or not given["unit"].strip():
             raise InvalidValue("unit", given["unit"], "client, record, or another word for one")
+        checked["unit"] = given["unit"].strip()
         checked["colluders"] = _validate.integer("colluders", given["colluders"], at_least=0)
         checked["delta"] = _validate.real("delta", given["delta"], above=0, below=1)
         checked["clip_norm"] = _validate.real(
@@ -338,7 +339,7 @@ class FederatedPlan:
 
     @property
     def _of_records(self) -> bool:
-        return self.unit.lower() in ROW_UNITS
+        return self.unit.lower().removesuffix("s") in ROW_UNITS
 
     @property
     def honest(self) -> int:
@@ -497,6 +498,7 @@ class FederatedPlan:
 _OF_CENTRAL = ("examples", "clip_norm", "clipping", "delta", "sampler", "relation", "unit", "noise")
 _FOR_ALL = (
     "clients run the published program, and one unit is behind one client",
+    "the model at the start does not depend on what clients have: declared, not checked",
     "clients send updates only: counts, metrics and buffers of theirs are not published",
 )
 _LOCAL_PROMISE = (

@@ -25,10 +25,10 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.federated._certificate import LEARNER, SILO_LEARNER
+from discreet.federated._certificate import LEARNER, SILO_LEARNER, require_no_plan
 from discreet.federated._plan import FederatedPlan
 from discreet.learn import charged, check_unit, digest_model
-from discreet.learn.dpsgd import Plan
+from discreet.learn.dpsgd import Flat, Plan
 from discreet.privacy import ApproxDP, Loss, compose, to_json
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ class SiloPlan:
         _validate.integer("silos_per_person", self.silos_per_person, at_least=1, at_most=len(plans))
         top = self.client
         if top is not None and (
-            (top.trust, top.sampler, top.rounds, top.clients)
-            != ("server", "full", self.rounds, len(plans))
+            (top.trust, top.sampler, top.rounds, top.clients, top.clipping, top.weight_cap)
+            != ("server", "full", self.rounds, len(plans), Flat(), None)
         ):
             raise InvalidValue(
                 "client", top, "a plan of trust 'server' and sampler 'full' for as many clients "
-                "and rounds as here",
+                "and rounds as here, with a fixed clip norm and without a weight_cap",
             )  # fmt: skip
 
     @classmethod
@@ -209,6 +209,7 @@ class SiloPlan:
         several = self.silos_per_person
         return (
             f"no {self.unit} has data in more than {several} silos: declared, not checked",
+            "the model at the start does not depend on what silos have: declared, not checked",
             "every silo trains by its plan; sampling positions and batch sizes were not published",
             "the loss is that of ideal real-valued noise; arithmetic was in floating point",
         )
@@ -304,6 +305,8 @@ def run_silos(
     ------
     InvalidValue
         If plan, data and ledgers are not of the same silos; nothing was charged.
+    PlanViolation
+        If the model was under a plan of DP-SGD before; nothing was charged.
     BudgetExceeded
         If a budget is too small. Silos that were charged before it stay charged.
     """
@@ -318,6 +321,7 @@ def run_silos(
     for argument, given in (("datasets", datasets), ("ledgers", books)):
         if set(given) != set(plan.silos) and (argument == "datasets" or given):
             raise InvalidValue(argument, sorted(given), f"one for each of {sorted(plan.silos)}")
+    require_no_plan(model)
     for book, name in books.values():
         check_unit(book, name, plan.unit)
     bits = choose_source(source)

@@ -63,6 +63,7 @@ _WANTED: dict[str, tuple[Any, str]] = {
         "the model of a run is its last one; choose among saved ones afterwards, on public data",
     ),
     "label_smoothing_factor": (0.0, "give losses= with a smoothed loss for each example"),
+    "neftune_noise_alpha": (None, "its noise depends on the longest record of a batch"),
     "include_num_input_tokens_seen": ("no", "how many words were seen is private"),
     "train_sampling_strategy": ("random", "which records meet is what the plan says"),
     "use_liger_kernel": (False, "its fused layers use parameters where it is not seen"),
@@ -228,6 +229,13 @@ class _UnderPlan:
     def floating_point_ops(self, inputs: Any) -> int:
         """Zero: it would tell how many examples and words a step had."""
         return 0
+
+    def num_examples(self, dataloader: Any) -> int:
+        """The planned number, which is written to logs; that of the data may be private."""
+        if isinstance(dataloader, StepLoader):
+            return self.run.plan.examples
+        trainer: Any = super()
+        return int(trainer.num_examples(dataloader))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log what is public: not the training loss, for which no privacy was paid."""

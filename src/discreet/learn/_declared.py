@@ -5,6 +5,7 @@ A schema or parameters state the facts; none of them is read off the data.
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -13,7 +14,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.data import MOST_ROWS, Boolean, Bounded, Encoding, Labelled, Schema
-from discreet.errors import InvalidValue, NotApplicable
+from discreet.errors import InvalidValue, NotApplicable, RelationMismatch
 from discreet.ledger import Charge, Ledger
 from discreet.privacy import Loss, Relation
 
@@ -317,6 +318,27 @@ def declared_bounds(
 
 
 # --- charge first, then read -----------------------------------------------------------------
+
+
+def with_schema_cost(loss: Loss, schema: Schema | None, delta: float) -> Loss:
+    """Return a loss and, if the schema was learned and that is unpaid, what the schema cost."""
+    unpaid = None if schema is None else schema.unpaid_loss()
+    if unpaid is None:
+        return loss
+    if unpaid.relation is not loss.relation:
+        raise RelationMismatch(
+            f"the schema was learned at a loss that speaks of {unpaid.relation.value}, and this "
+            f"release of {loss.relation.value}: they do not add up. Learn the schema under "
+            f"{loss.relation.value}, or charge it to a ledger and keep the receipt"
+        )
+    whole = loss + unpaid
+    if math.isinf(whole.epsilon(delta=delta)):
+        raise InvalidValue(
+            "delta",
+            delta,
+            "a larger one: with what it cost to learn the schema no epsilon is finite at this",
+        )
+    return whole
 
 
 ROW_UNITS = ("row", "record", "example")

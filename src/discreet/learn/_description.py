@@ -23,9 +23,18 @@ import numpy as np
 from scipy.special import ndtri
 
 from discreet import _validate
-from discreet.data import Bounded, Date, Labelled, Real, Schema, check_columns, table_batches
+from discreet.data import (
+    Bounded,
+    Date,
+    Labelled,
+    Real,
+    Schema,
+    check_columns,
+    check_integrity,
+    table_batches,
+)
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn._declared import charged, stated_unit
+from discreet.learn._declared import charged, stated_unit, with_schema_cost
 from discreet.learn._exact_descent import default_delta
 from discreet.mechanisms import gaussian_integers
 from discreet.privacy import GDP, Loss, Relation
@@ -153,7 +162,7 @@ class Description:
     rows
         About how many rows there are, and the ends of the error bar (95 %).
     loss
-        What the release reveals about one unit.
+        What the release reveals about one unit, and what the schema cost if that is unpaid.
     delta
         The delta at which the loss was planned.
     unit
@@ -247,7 +256,8 @@ def describe(
     schema
         What is public about it; complete, as for a learner.
     epsilon, delta
-        What it costs. None for delta is :func:`default_delta` of the declared rows.
+        What it costs. None for delta is :func:`default_delta` of the declared rows. A schema that
+        was learned and is unpaid costs more on top.
     relation
         What the guarantee compares.
     ledger, dataset, unit
@@ -293,14 +303,16 @@ def describe(
         else _validate.real("delta", delta, above=0, below=1)
     )
     check_columns(data, schema)
+    check_integrity(data, schema)
     cells = {name: _cells_of(column) for name, column in schema.columns.items()}
     # One row leaves a cell of each column, and under replace another one takes its place.
     moved = len(cells) * (2 if neighbours is Relation.REPLACE else 1)
     shift = cap * math.sqrt(moved) * _STEPS * (1.0 + 2.0**-48)
     stddev, loss = _calibrated(target, point, shift, cap * moved, neighbours)
     bits = source(insecure_seed=insecure_seed)
+    whole = with_schema_cost(loss, schema, point)
     word = stated_unit(unit, persons=schema.person is not None)
-    with charged(ledger, dataset, loss=loss, delta=point, purpose="describe a table", unit=word):
+    with charged(ledger, dataset, loss=whole, delta=point, purpose="describe a table", unit=word):
         counts = {name: np.zeros(len(one) - 1, dtype=np.int64) for name, one in cells.items()}
         for part in table_batches(data, schema, source=bits.derive("rows of the table")):
             for name, edges in cells.items():
@@ -318,7 +330,7 @@ def describe(
         shown = np.empty(0) if labels else edges
         dated = isinstance(column, Date)
         reports[name] = ColumnReport(labels, shown, own, stddev / _STEPS, dated)
-    return Description(reports, _rows(reports, stddev / _STEPS), loss, point, word)
+    return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word)
 
 
 def _calibrated(

@@ -19,7 +19,6 @@ A kind of estimator defines three methods, and gets all the rest:
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -39,8 +38,15 @@ from sklearn.utils.validation import check_is_fitted  # type: ignore[import-unty
 from discreet.certificate import Certificate
 from discreet.data import Encoding, Learned, Schema, Table, possible_mistakes
 from discreet.engines import Table as BoundedTable
-from discreet.errors import InvalidValue, NotApplicable, RelationMismatch, SchemaError
-from discreet.learn._declared import DECLARATIONS, Declared, charged, declare, stated_unit
+from discreet.errors import InvalidValue, NotApplicable, SchemaError
+from discreet.learn._declared import (
+    DECLARATIONS,
+    Declared,
+    charged,
+    declare,
+    stated_unit,
+    with_schema_cost,
+)
 from discreet.learn._intake import (
     OpenedRows,
     Rows,
@@ -377,23 +383,9 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _whole_loss(self, plan: Any, declared: Declared) -> Loss:
         """Return the loss of the plan, and of learning the schema if that was not paid for."""
         loss: Loss = plan.loss
-        unpaid = None if declared.schema is None else declared.schema.unpaid_loss()
-        if unpaid is None or self._schema_is_counted:
+        if self._schema_is_counted:
             return loss
-        if unpaid.relation is not loss.relation:
-            raise RelationMismatch(
-                f"the schema was learned at a loss that speaks of {unpaid.relation.value}, and "
-                f"this fit of {loss.relation.value}: they do not add up. Learn the schema under "
-                f"{loss.relation.value}, or charge it to a ledger and keep the receipt"
-            )
-        whole = loss + unpaid
-        if math.isinf(whole.epsilon(delta=float(plan.delta))):
-            raise InvalidValue(
-                "delta",
-                float(plan.delta),
-                "a larger one: with what it cost to learn the schema no epsilon is finite at this",
-            )
-        return whole
+        return with_schema_cost(loss, declared.schema, float(plan.delta))
 
     def _open_charge(self, ready: PreparedFit, ledger: Ledger | None, dataset: str | None) -> Any:
         return charged(

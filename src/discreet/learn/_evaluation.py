@@ -34,7 +34,7 @@ from discreet import _validate
 from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared, charged, stated_unit
-from discreet.learn._intake import Batch, Rows, grouped_owners, held_batch, open_rows
+from discreet.learn._intake import Batch, Cells, Rows, grouped_owners, held_batch, open_rows
 from discreet.mechanisms import laplace_integers
 from discreet.privacy import DiscreteLaplace, Loss, Relation
 from discreet.randomness import Source, source
@@ -42,7 +42,7 @@ from discreet.randomness import Source, source
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from discreet.learn._estimator import PrivateClassifier
+    from discreet.learn._estimator import PreparedFit, PrivateClassifier
     from discreet.ledger import Ledger
 
 _BINS = 64
@@ -91,7 +91,7 @@ class Evaluation:
         return np.asarray(self.counts[self.slices.index(slice_name)], dtype=np.float64)
 
     def accuracy(self, slice_name: str | None = None, *, threshold: float = 0.5) -> float:
-        """Return the share of right predictions, by noisy counts."""
+        """Return the share of right predictions by noisy counts, moved into [0, 1]."""
         return float(_accuracy(self.confusion(slice_name, threshold=threshold)))
 
     def confusion(
@@ -323,7 +323,7 @@ def evaluate_folds(
     model
         An unfitted private classifier under ``add_remove``; its epsilon is that of one fit.
     X, y, persons
-        The rows, as for ``fit``.
+        The rows, as for ``fit``; where a person may own several, whose they are has to be known.
     epsilon
         What the histogram costs.
     folds
@@ -360,14 +360,15 @@ def evaluate_folds(
     if declared.relation is not Relation.ADD_REMOVE:
         expected = "add_remove: under replace the number of rows of a fold would be public"
         raise InvalidValue("relation", declared.relation.value, expected)
+    if declared.rows_per_person > 1 and not ready.opened.owned:
+        expected = "whose row each one is: all rows of a person are in one fold"
+        raise InvalidValue("persons", None, expected)
     if ready.opened.table is not None:
         raise NotApplicable("folds are for rows in memory and files, not for tables of an engine")
     positions, slices = _slices(declared.schema, fresh.takes_codes, by)
     counted = _count_loss(declared, epsilon)
-    once = fresh._whole_loss(ready.plan, declared)
-    schema = () if once == ready.plan.loss else (declared.schema.unpaid_loss(),)
+    schema = () if ready.loss == ready.plan.loss else (declared.schema.unpaid_loss(),)
     loss = reduce(add, ((parts - 1) * ready.plan.loss, counted, *schema))
-    twin = fresh if declared.schema is None else fresh.for_encoded_rows()
     bits = source(insecure_seed=insecure_seed)
     delta = float(ready.plan.delta)
     with charged(
@@ -379,23 +380,28 @@ def evaluate_folds(
         fold_of = drawn[own]
         counts = _no_counts(declared, slices)
         for fold in range(parts):
-            inside, outside = np.flatnonzero(fold_of == fold), np.flatnonzero(fold_of != fold)
-            whose = None if owners is None else owners[outside]
-            one = clone(twin)
-            if insecure_seed is not None:
-                one.set_params(insecure_seed=bits.bits(62))
-            one._schema_is_counted = True
-            one.fit(features[outside], answers[outside], persons=whose, unit=unit)
-            if one.plan_.loss != ready.plan.loss:
-                raise NotApplicable("a fold was trained at another cost than was charged")
-            whose = None if owners is None else owners[inside]
-            held = held_batch(one._facts, features[inside], answers[inside], whose)
-            _count_rows(one, held, positions, counts)
+            outside, inside = (
+                (features[at], answers[at], None if owners is None else owners[at])
+                for at in (fold_of != fold, fold_of == fold)
+            )
+            one = _learn_from(outside, clone(model), ready, bits)
+            _count_rows(one, held_batch(declared, *inside), positions, counts)
         noisy = _add_noise(counts, counted, bits)
     assert declared.classes is not None
     names = tuple(declared.classes.tolist())
     found = Evaluation(noisy, names, slices, counted.scale, counted)
     return FoldedEvaluation(found, loss, delta)
+
+
+def _learn_from(cells: Cells, model: Any, ready: PreparedFit, bits: Source) -> Any:
+    """Run the planned fit on other rows than those it was planned for; it costs the same."""
+    opened = replace(ready.opened, read=lambda _: iter([cells]))
+    model._look_at(opened.looks)
+    model._begin(ready)
+    arrays = model._learn(ready.plan, Rows(opened, ready.declared, bits), bits, iter)
+    model._set_plan(ready.plan)
+    model._restore(arrays)
+    return model
 
 
 def _count_loss(declared: Declared, epsilon: float) -> DiscreteLaplace:

@@ -267,7 +267,7 @@ def _loss(plan: LinearPlan, moments: float, gradients: float, counts: float) -> 
         raise _too_small(plan)
     loss: Loss = plan.steps * GDP(step, plan.relation)
     if plan.count_share:
-        count = discrete_gaussian_mu(counts, plan.count_shift, coordinates=2)
+        count = discrete_gaussian_mu(counts, plan.count_shift, coordinates=plan.changes)
         if count is None:
             raise _too_small(plan)
         loss = GDP(count, plan.relation) + loss

@@ -19,6 +19,7 @@ constants.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, final
@@ -28,7 +29,7 @@ import numpy as np
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import charged, stated_unit
-from discreet.learn._intake import targets_of
+from discreet.learn._intake import plain_table, targets_of
 from discreet.mechanisms import exponential_choice
 from discreet.privacy import Exponential, Loss, Relation
 
@@ -159,9 +160,9 @@ def choose_hypothesis(
     ----------
     hypotheses
         Public functions from one row of ``X`` to a label. They must not know the records. One that
-        raises on a row errs on it, because an error would tell of that row.
+        raises on a row errs on it, and its warnings are not shown: both would tell of that row.
     X, y
-        The rows, an array, and their labels.
+        The rows, an array or a list of lists, and their labels.
     epsilon
         What the choice costs, for one row.
     relation
@@ -195,9 +196,9 @@ def choose_hypothesis(
     _validate.integer("hypotheses", len(hypotheses), at_least=1, at_most=_MOST_HYPOTHESES)
     neighbours = Relation.parse(relation)
     budget = _validate.real("epsilon", epsilon, above=0)
-    table = np.asarray(X)
+    table = plain_table(X)
     if table.ndim != 2:
-        raise InvalidValue("X", f"{table.ndim} dimensions", "an array of rows and columns")
+        raise InvalidValue("X", type(X).__name__, "rows of one length: an array of two dimensions")
     labels = targets_of(y, table)
     with charged(
         ledger,
@@ -207,10 +208,11 @@ def choose_hypothesis(
         purpose="choose a hypothesis",
         unit=stated_unit(unit, persons=False),
     ):
-        errors = [
-            sum(not _right(one, row, label) for row, label in zip(table, labels, strict=True))
-            for one in hypotheses
-        ]
+        with warnings.catch_warnings(action="ignore"), np.errstate(all="ignore"):
+            errors = [
+                sum(not _right(one, row, label) for row, label in zip(table, labels, strict=True))
+                for one in hypotheses
+            ]
         chosen = exponential_choice(
             [-count for count in errors],
             sensitivity=1,

@@ -468,11 +468,7 @@ def _table(
             validate_data(estimator, X, reset=reset, ensure_min_samples=0)
         matrix: Any = X
         X = matrix.toarray()
-    listed = as_object_table(_plain_cells(X))
-    try:
-        table = np.asarray(listed)
-    except (TypeError, ValueError):
-        table = np.empty(0)
+    table = plain_table(X)
     if table.ndim != 2:
         raise InvalidValue(
             "X",
@@ -510,6 +506,18 @@ def _plain_cells(values: Any) -> Any:
         array = values.to_numpy()
         return values.astype(object).to_numpy() if array.dtype.kind in "cmM" else array
     return values
+
+
+def plain_table(X: Any) -> NDArray[Any]:
+    """Return rows as an array in which no cell changes another; without rows of one length, empty.
+
+    >>> plain_table([[1, 2], [3, "x"]]).tolist(), plain_table([[1, 2], [3]]).ndim
+    ([[1, 2], [3, 'x']], 1)
+    """
+    try:
+        return np.asarray(as_object_table(_plain_cells(X)))
+    except (TypeError, ValueError):
+        return np.empty(0)
 
 
 def targets_of(y: Any, features: NDArray[Any]) -> NDArray[Any]:

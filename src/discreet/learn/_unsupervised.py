@@ -474,7 +474,10 @@ class PrivateKMeans(TransformerMixin, ClusterMixin, _FromSums):  # type: ignore[
             raise SchemaError("a saved model has centres of another number or width")
 
     def fit_predict(self, X: Any, y: Any = None, **options: Any) -> NDArray[np.int64]:
-        """Fit, and return the nearest centre of each row; no model keeps it."""
+        """Fit, and return the nearest centre of each row, for whoever may see the rows themselves.
+
+        The guarantee is about the centres: what is returned of a row is as private as the row.
+        """
         del y
         return self.fit(X, **options).predict(X)
 

@@ -8,6 +8,7 @@ analysts who pool their shares still meet the cap of the dataset.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -219,8 +220,9 @@ class BudgetView:
     remaining: Mapping[str, Fraction]
 
     def __str__(self) -> str:
+        percent = math.ceil(round(100.0 * self.used, 9))
         return (
-            f"{self.used:.0%} of epsilon {float(self.epsilon):g}, delta {float(self.delta):g} used "
+            f"{percent}% of epsilon {float(self.epsilon):g}, delta {float(self.delta):g} used "
             f"by {self.charges} charges"
         )
 

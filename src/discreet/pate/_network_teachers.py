@@ -99,12 +99,12 @@ class NetworkTeachers:
         def answer(one: dict[str, Tensor], kept: dict[str, Tensor], rows: Tensor) -> Tensor:
             return torch.argmax(functional_call(base, (one, kept), (rows,))[:, :classes], dim=1)
 
-        tables = torch.stack([torch.tensor(table, dtype=torch.float32) for table in asked])
-        with torch.no_grad():
-            found = [
-                vmap(answer)(weights, fixed, rows)
-                for rows in torch.split(tables, _QUERIES_AT_ONCE, dim=1)
-            ]
+        found = []
+        for start in range(0, len(asked[0]), _QUERIES_AT_ONCE):
+            some = slice(start, start + _QUERIES_AT_ONCE)
+            tables = [torch.tensor(table[some], dtype=torch.float32) for table in asked]
+            with torch.no_grad():
+                found.append(vmap(answer)(weights, fixed, torch.stack(tables)))
         codes = torch.cat(found, dim=1).numpy().astype(np.int64)
         return list(codes[: len(parts)])
 

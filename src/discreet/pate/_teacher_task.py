@@ -172,10 +172,12 @@ def _answers(kind: Any, tasks: Sequence[TeacherTask], learning: list[int]) -> di
 def collect_answers(kind: Any, tasks: Sequence[TeacherTask]) -> list[Any]:
     """Train teachers and return their answers; raise on any fault."""
     if isinstance(kind, GroupTrainer):
+        asked = {id(task.queries): task.queries for task in tasks}
+        copies = {key: queries.copy() for key, queries in asked.items()}
         with own_generators(tasks[0].seed):
             return copy.deepcopy(kind).vote_together(
                 [(task.prepared, task.labels.copy()) for task in tasks],
-                [task.queries.copy() for task in tasks],
+                [copies[id(task.queries)] for task in tasks],
                 classes=tasks[0].classes,
                 seeds=[task.seed for task in tasks],
             )

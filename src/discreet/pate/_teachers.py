@@ -178,8 +178,9 @@ class TeacherEnsemble:
             raise InvalidValue("cap", most, expected)
         tasks = self._tasks(partition, X, y)
         votes: list[NDArray[np.int64] | None] = [None] * len(tasks)
-        names = [self._file_name(place, task) for place, task in enumerate(tasks)]
+        names = [""] * len(tasks)
         if self.files is not None:
+            names = [self._file_name(place, task) for place, task in enumerate(tasks)]
             votes = [self._read_votes(self.files, name) for name in names]
         with Parallel(n_jobs=self.workers) as run:
             kept = [
@@ -199,6 +200,7 @@ class TeacherEnsemble:
     ) -> list[TeacherTask]:
         members = [partition.members(place) for place in range(partition.teachers)]
         check_disjoint(members, rows=len(X), cap=partition.cap)
+        asked = [self.asked[:, chosen] for chosen in self.sets]  # shared by all who see them
         tasks = []
         for place, rows in enumerate(members):
             kept = rows[(y[rows] >= 0) & (y[rows] < self.classes)]
@@ -207,7 +209,7 @@ class TeacherEnsemble:
                 TeacherTask(
                     X[kept],
                     y[kept],
-                    self.asked[:, chosen],
+                    asked[place % len(self.sets)],
                     self.classes,
                     partition.seed(place),
                     chosen,

@@ -339,7 +339,9 @@ def _best(loss: Loss, delta: float) -> float:
     if bracket.tolerance_met:
         return bracket.upper
     answers = [bracket.upper]
-    for name in ("naive", "advanced", "optimal", "zcdp", "rdp"):
+    # A single release has nothing to share delta with.
+    several = sum(n for _, n in parts_of(loss)) > 1
+    for name in ("naive", *(("advanced", "optimal") if several else ()), "zcdp", "rdp"):
         try:
             answers.append(_reading(name, loss, delta))
         except NotApplicable:

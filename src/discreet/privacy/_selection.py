@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import ClassVar, final
 
 import numpy as np
@@ -145,11 +146,8 @@ class BestOf(Loss):
             deltas[order] = delta_curve(self.base, at[order])
             bound: Array = (once + self.mean * deltas + several) * (1.0 + 1e-12)
             return bound
-        tried = curve(self.base, _TRIED_ORDERS)
-        log_gamma = -math.log(stopping_parameter(self.mean, self.shape))
-        second = (1.0 - 1.0 / _TRIED_ORDERS) * tried + log_gamma / _TRIED_ORDERS
-        least = min(float(np.min(second)), log_gamma, largest_loss(self.base))
-        total: Array = (once + (1.0 + self.shape) * least + several) * (1.0 + 1e-12)
+        second = _second_run(self.base, self.mean, self.shape)
+        total: Array = (once + (1.0 + self.shape) * second + several) * (1.0 + 1e-12)
         return total
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
@@ -164,6 +162,15 @@ class BestOf(Loss):
 
     def sampling_refusal(self, records: int) -> str | None:
         return f"{self!r} is a choice among whole runs; sample inside a run instead"
+
+
+@lru_cache(maxsize=64)
+def _second_run(base: Loss, mean: float, shape: float) -> float:
+    """Return the least (1 - 1/b) e(b) + log(1 / gamma) / b of the orders that are tried."""
+    log_gamma = -math.log(stopping_parameter(mean, shape))
+    tried = curve(base, _TRIED_ORDERS)
+    second = (1.0 - 1.0 / _TRIED_ORDERS) * tried + log_gamma / _TRIED_ORDERS
+    return min(float(np.min(second)), log_gamma, largest_loss(base))
 
 
 def stopping_parameter(mean: float, shape: float) -> float:

@@ -29,7 +29,7 @@ from scipy import sparse
 from discreet import _validate
 from discreet.certificate import Certificate
 from discreet.data import Date, Integer, Labelled, Schema, import_arrow, open_input
-from discreet.engines import open_table
+from discreet.engines import open_table, stored_columns
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import charged, default_delta, stated_unit
 from discreet.privacy import GDP, Relation
@@ -111,6 +111,7 @@ class LinkedTables:
             if not isinstance(one, Schema) or one.person is None:
                 raise InvalidValue(name, type(one).__name__, "a Schema that names its person")
             one.require_complete()
+            stored_columns(one)
             if one.learned is not None:
                 raise NotApplicable("a schema that was learned has a cost that is not counted here")
         if persons.rows_per_person != 1:

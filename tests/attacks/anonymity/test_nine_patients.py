@@ -2,19 +2,19 @@
 
 from discreet.attacks import measure_anonymity
 
-FIRST = """60-69 m heart
-60-69 f arthritis
-60-69 m lung
-60-69 f Crohn
-60-69 m lung
-50-59 f HIV
-50-59 m Lyme
-50-59 m allergies
-50-59 f colitis"""
-SECOND = """50-59 f HIV
-50-59 f migraine
-50-59 m gout
-50-59 m asthma"""
+FIRST = """60-70 m heart
+60-70 f arthritis
+60-70 m lung
+60-70 f Crohn
+60-70 m lung
+50-60 f HIV
+50-60 m Lyme
+50-60 m allergies
+50-60 f colitis"""
+SECOND = """50-60 f HIV
+50-60 f migraine
+50-60 m gout
+50-60 m asthma"""
 
 
 def read(text: str) -> list[list[str]]:
@@ -22,7 +22,7 @@ def read(text: str) -> list[list[str]]:
 
 
 def diagnoses(rows: list[list[str]]) -> set[str]:
-    return {diagnosis for age, sex, diagnosis in rows if (age, sex) == ("50-59", "f")}
+    return {diagnosis for age, sex, diagnosis in rows if (age, sex) == ("50-60", "f")}
 
 
 def test_each_release_is_anonymous_and_both_together_name_the_disease() -> None:

@@ -309,3 +309,10 @@ def test_all_of_them_are_in_the_registry_and_read_from_files(tmp_path: Any) -> N
         assert ATTACKS[name].family == "membership"
         with pytest.raises(NotApplicable):
             ATTACKS[name]({})
+
+
+def test_numbers_of_twins_alone_are_refused() -> None:
+    truth, used = np.arange(200.0), np.arange(200) % 2 == 0
+    shadows = {"shadow_predictions": np.stack([truth] * 2), "shadow_members": [used, ~used]}
+    with pytest.raises(InvalidValue, match="2 twins of the target"):
+        regression_membership(truth, truth, used, **shadows)

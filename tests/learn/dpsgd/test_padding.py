@@ -182,6 +182,20 @@ def test_a_model_that_ignores_the_padding_is_accepted(run, model, collate):
     run(model(), Names(), collate)
 
 
+def with_random_letters(items):
+    names, labels = padded(items)
+    names = names.repeat(1, 16)  # two draws are alike with a chance of 1e-20
+    return torch.where(
+        torch.rand(names.shape) < 0.9, torch.randint_like(names, LETTERS), names
+    ), labels
+
+
+def test_a_collate_that_draws_is_not_called_padding():
+    """Masks for language models, drawn in collate: what differs is not how far they are padded."""
+    with pytest.raises(NotApplicable, match="draws at random"):
+        by_loop(Masked(), Names(), with_random_letters)
+
+
 class Mean(Bag):
     def forward(self, names):
         return self.last(self.letters(names).mean(1))

@@ -351,3 +351,24 @@ def test_saving(tmp_path):
     twin = network(seed=8)
     assert dpsgd.load(tmp_path / "model", twin) == out.certificate
     assert torch.equal(twin[0].weight, out.model[0].weight)
+
+
+@pytest.mark.slow
+def test_a_million_records_are_trained_on():
+    """S21: as many records as such training is meant for; a step reads one batch of them."""
+    x = torch.randn(10**6, 20, generator=torch.Generator().manual_seed(1))
+    y = (x[:, :10].sum(1) > 0).long()
+    made = dpsgd.Plan(
+        examples=10**6,
+        expected_batch_size=1_000,
+        steps=100,
+        clip_norm=1.0,
+        epsilon=0.1,
+        delta=1e-8,
+    )
+    model = nn.Linear(20, 2)
+    run = Trainer(model, made, loss=LOSS, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
+    trained = run.fit(TensorDataset(x, y), progress=False)
+    with torch.no_grad():
+        assert (trained.model(x).argmax(1) == y).double().mean() > 0.9
+    assert trained.certificate.epsilon <= 0.1

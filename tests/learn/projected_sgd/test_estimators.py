@@ -87,7 +87,7 @@ def test_it_regresses(loss):
 
 
 def test_the_lecture_is_noisier_and_says_what_it_costs():
-    lecture = classifier(calibration="lecture", epsilon=1.0, steps=None).fit(TABLE, LABELS)
+    lecture = classifier(calibration="formula", epsilon=1.0, steps=None).fit(TABLE, LABELS)
     modern = classifier(epsilon=1.0, steps=None).fit(TABLE, LABELS)
     assert lecture.plan_.stddev > 10 * modern.plan_.stddev
     assert lecture.certificate_.epsilon < 0.2

@@ -51,7 +51,7 @@ def test_the_noise_grows_with_n_and_l():
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
 def test_s10_the_lecture_pays_the_root_of_a_logarithm(epsilon):
     n, delta = 3000, 1e-6
-    lecture = made(records=n, epsilon=epsilon, delta=delta, calibration="lecture")
+    lecture = made(records=n, epsilon=epsilon, delta=delta, calibration="formula")
     modern = made(records=n, epsilon=epsilon, delta=delta)
     formula = 64 * n**2 * 1.5**2 / epsilon**2 * math.log(2 * n / delta) * math.log(2 / delta)
     assert lecture.stddev**2 == pytest.approx(formula)
@@ -64,10 +64,10 @@ def test_s10_the_lecture_pays_the_root_of_a_logarithm(epsilon):
 
 def test_the_lecture_speaks_of_n_squared_steps_only():
     with pytest.raises(InvalidValue, match=r"steps = 1000: expected 250000"):
-        made(calibration="lecture", steps=1000)
-    assert made(records=4000, calibration="lecture").steps == 16_000_000
+        made(calibration="formula", steps=1000)
+    assert made(records=4000, calibration="formula").steps == 16_000_000
     with pytest.raises(NotApplicable, match="too large"):
-        made(calibration="lecture", epsilon=100.0)
+        made(calibration="formula", epsilon=100.0)
 
 
 @pytest.mark.parametrize("output", ["last", "average"])

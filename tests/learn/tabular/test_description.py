@@ -1,12 +1,18 @@
 """Private reports of tables: what moves, what is charged, and bars that cover."""
 
+import gzip
 import math
 
 import numpy as np
 import pytest
 
-from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
-from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
+from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema, plan_schema
+from discreet.errors import (
+    BudgetExceeded,
+    InvalidValue,
+    NotApplicable,
+    RelationMismatch,
+)
 from discreet.learn import _description, describe
 from discreet.ledger import Ledger
 from discreet.mechanisms import Release
@@ -162,3 +168,31 @@ def test_a_picture_is_drawn(tmp_path):
         describe(data, Schema(facts, expected_rows=30), epsilon=3.0), tmp_path / "a.png"
     )
     assert (tmp_path / "a.png").stat().st_size > 5000
+
+
+def test_an_unpaid_schema_is_part_of_the_cost(tmp_path):
+    data = table(400)
+    open_facts = Schema({**FACTS, "size": Real()}, expected_rows=400)
+    learned = plan_schema(open_facts, epsilon=0.5).run(data).value
+    found = describe(data, learned, epsilon=1.0, delta=1e-6)
+    unpaid = learned.unpaid_loss()
+    assert found.epsilon > 1.3, "the report alone would be 1"
+    alone = describe(data, SCHEMA, epsilon=1.0, delta=1e-6).loss
+    assert found.epsilon == (alone + unpaid).epsilon(delta=1e-6)
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("people", epsilon=1.2, delta=1e-5, unit="row")
+        with pytest.raises(BudgetExceeded):
+            describe(data, learned, epsilon=1.0, delta=1e-6, ledger=book, dataset="people")
+    with pytest.raises(RelationMismatch):
+        describe(data, learned, epsilon=1.0, delta=1e-6, relation="replace")
+
+
+def test_a_damaged_file_costs_nothing(tmp_path):
+    place = tmp_path / "people.csv.gz"
+    lines = "age,size,ward,smokes\n" + "".join(f"{at},3,north,yes\n" for at in range(30_000))
+    place.write_bytes(gzip.compress(lines.encode(), 1)[:-20])
+    with Ledger.create(tmp_path / "study.ledger") as book:
+        book.create_dataset("people", epsilon=1, delta=1e-5, unit="row")
+        with pytest.raises(InvalidValue, match="gzip"):
+            describe(place, SCHEMA, epsilon=0.5, ledger=book, dataset="people")
+        assert book.show("people").budget.charges == 0

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from discreet.data import Categorical, Real, Schema, plan_schema
+from discreet.data import Boolean, Categorical, Integer, Real, Schema, plan_schema
 from discreet.errors import BudgetExceeded, InvalidValue
 from discreet.learn import (
     PrivateAdditiveClassifier,
+    PrivateDecisionTree,
     PrivateGaussianNB,
     PrivateLinearRegression,
     PrivateLogisticRegression,
@@ -147,3 +148,21 @@ def test_an_empty_fold_is_data_like_any_other():
     x, y = rows(2)
     found = evaluate_folds(model(), x, y, epsilon=1.0, folds=5)
     assert 0.0 <= found.evaluation.accuracy() <= 1.0
+
+
+def test_whose_rows_they_are_has_to_be_known_where_a_person_has_several():
+    """Without persons the rows of one would be in several folds, and all models know the person."""
+    x, y = rows(30)
+    with pytest.raises(InvalidValue, match="persons"):
+        evaluate_folds(model(rows_per_person=3), x, y, epsilon=1.0)
+
+
+@pytest.mark.parametrize("learner", [PrivateAdditiveClassifier, PrivateDecisionTree])
+def test_every_fold_runs_the_plan_that_was_charged(learner):
+    """Columns of whole numbers and of labels had another plan once they were encoded."""
+    x, y = rows(60)
+    facts = {"age": Integer(0, 9), "ward": Categorical(["n", "s"]), "ill": Boolean(rule="> 0")}
+    schema = Schema(facts, target="ill", expected_rows=60)
+    data = {"age": x[:, 0], "ward": np.where(x[:, 1] > 50, "n", "s"), "ill": y}
+    found = evaluate_folds(learner(schema=schema, epsilon=1.0), data, epsilon=50.0, folds=2)
+    assert abs(found.evaluation.table().sum() - 60) < 10

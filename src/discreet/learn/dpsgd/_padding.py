@@ -76,9 +76,11 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
     least, most = sizes.index(min(sizes)), sizes.index(max(sizes))
     if shapes_of(alone[least]) != shapes_of(alone[most]):
         try:
-            return alone[least], collate([items[least], items[most]])
+            both = collate([items[least], items[most]])
         except _ERRORS:
             return None  # examples of different lengths cannot be in one batch
+        _require_steady(alone[least], collate([items[least]]))
+        return alone[least], both
     item, length = items[0], _length(items[0])
     if length < 2:
         return None  # nothing to cut
@@ -95,6 +97,15 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
         except _ERRORS:
             return None
     return None
+
+
+def _require_steady(batch: Any, again: Any) -> None:
+    """Raise if one example became two different batches: then padding is not all that differs."""
+    alike = shapes_of(batch) == shapes_of(again)
+    if alike and not all(map(torch.equal, leaves_of(batch), leaves_of(again))):
+        raise NotApplicable(
+            _UNKNOWN.format("collate draws at random (draw for each example in __getitem__)")
+        )
 
 
 def require_padding_ignored(

@@ -132,9 +132,15 @@ def _check_transparent(model: nn.Module) -> None:
             )
 
 
-def plans_of(model: nn.Module, optimizer: Optimizer) -> dict[str, Plan]:
+def earlier_plans(model: nn.Module) -> tuple[Plan, ...]:
+    """The plans that a model was trained under, as far as it shows."""
+    return tuple(plans_of(model).values())
+
+
+def plans_of(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Plan]:
     """The plans that model and optimizer were under, by the ids of their runs."""
-    texts = {group.get(GROUP_ENTRY) for group in optimizer.param_groups}
+    groups = [] if optimizer is None else optimizer.param_groups
+    texts = {group.get(GROUP_ENTRY) for group in groups}
     if _KNOWN:
         texts |= {_KNOWN.get(print_) for print_ in _prints(model.parameters())}
     return _marks_on(model, texts)

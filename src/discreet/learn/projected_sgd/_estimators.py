@@ -247,7 +247,7 @@ class PrivateProjectedSGDClassifier(PrivateClassifier, _ProjectedSGD):
     """Private linear classification of two classes, one record a step.
 
     **Guarantee.** All iterates together are (epsilon, delta)-DP for one replaced row; the number of
-    rows is public. Under ``calibration="lecture"`` the noise is that of a closed form, and the
+    rows is public. Under ``calibration="formula"`` the noise is that of a closed form, and the
     certificate states the smaller epsilon that it really has.
 
     ``feature_norm`` is public: longer rows are shortened to it, NaN counts as 0. ``projection``

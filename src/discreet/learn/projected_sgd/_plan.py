@@ -7,7 +7,7 @@ out of n is sampling without replacement: ``Gaussian(sigma / (n L), "replace")``
 ``sample_without_replacement(sample=1, population=n)``, T times. All iterates are paid for, so
 the last one, their average, or all of them may be published.
 
-``lecture`` noise is the closed form 8 n L / epsilon sqrt(ln(2n/delta) ln(2/delta)) in the manner of
+``formula`` noise is the closed form 8 n L / epsilon sqrt(ln(2n/delta) ln(2/delta)) in the manner of
 Bassily, Smith and Thakurta (2014); what it really costs is read off its loss and is much less than
 the target. ``calibrated`` noise is the least that the accountant certifies for the target.
 
@@ -27,9 +27,9 @@ from typing import Any, final
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.privacy import Gaussian, Loss, Relation, calibrate
-from discreet.privacy.theorems import gaussian_mu, lecture_sgd_sigma
+from discreet.privacy.theorems import gaussian_mu, sgd_sigma
 
-CALIBRATIONS = ("calibrated", "lecture")
+CALIBRATIONS = ("calibrated", "formula")
 OUTPUTS = ("last", "average")
 
 _MOST_STEPS_BY_DEFAULT = 10_000_000
@@ -57,16 +57,16 @@ class SgdPlan:
     >>> modern = SgdPlan.make(
     ...     records=3000, dimension=20, lipschitz=1.0, diameter=2.0, epsilon=1.0, delta=1e-6
     ... )
-    >>> lecture = SgdPlan.make(
+    >>> formula = SgdPlan.make(
     ...     records=3000,
     ...     dimension=20,
     ...     lipschitz=1.0,
     ...     diameter=2.0,
     ...     epsilon=1.0,
     ...     delta=1e-6,
-    ...     calibration="lecture",
+    ...     calibration="formula",
     ... )
-    >>> round(lecture.stddev / modern.stddev, 1)
+    >>> round(formula.stddev / modern.stddev, 1)
     15.6
     """
 
@@ -115,12 +115,12 @@ class SgdPlan:
         kept = _validate.one_of("output", output, OUTPUTS)
         if not isinstance(clipped, bool):
             raise InvalidValue("clipped", clipped, "True or False")
-        count = steps_for(n, n * n if steps is None and way == "lecture" else steps)
-        if way == "lecture":
+        count = steps_for(n, n * n if steps is None and way == "formula" else steps)
+        if way == "formula":
             if count != n * n:
-                expected = f"{n * n}: the noise of calibration='lecture' is for T = n^2"
+                expected = f"{n * n}: the noise of calibration='formula' is for T = n^2"
                 raise InvalidValue("steps", count, expected)
-            stddev = lecture_sgd_sigma(target, point, n=n, lipschitz=steep)
+            stddev = sgd_sigma(target, point, n=n, lipschitz=steep)
         else:
             multiplier = _least_noise(n, count, target, point)
             stddev = multiplier * (1.0 + 2.0 * _ROUNDING) * n * steep

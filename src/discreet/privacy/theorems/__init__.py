@@ -27,11 +27,11 @@ from discreet.privacy.theorems._composition import (
     group_gaussian,
     group_pure,
     group_zcdp,
-    lecture_sgd_sigma,
     naive_dpsgd,
     naive_dpsgd_analytic,
     optimal_composition_delta,
     optimal_composition_epsilon,
+    sgd_sigma,
 )
 from discreet.privacy.theorems._conversions import (
     Guarantee,
@@ -169,7 +169,6 @@ __all__ = [
     "inverse_toeplitz",
     "laplace_delta",
     "least_error_coefficients",
-    "lecture_sgd_sigma",
     "loss_tail",
     "majorant",
     "moments_closed_form",
@@ -202,6 +201,7 @@ __all__ = [
     "rdp_to_delta_tight",
     "rdp_zcdp",
     "renyi",
+    "sgd_sigma",
     "square_root_coefficients",
     "summed_gaussian_gap",
     "toeplitz_sensitivity",

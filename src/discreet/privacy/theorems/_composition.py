@@ -369,7 +369,7 @@ def naive_dpsgd_analytic(noise_multiplier: float, *, steps: int, delta_step: flo
 # --- a calibration by advanced composition ----------------------------------------------------
 
 
-def lecture_sgd_sigma(epsilon: float, delta: float, *, n: int, lipschitz: float) -> float:
+def sgd_sigma(epsilon: float, delta: float, *, n: int, lipschitz: float) -> float:
     """Return 8 n L / epsilon * sqrt(ln(2n/delta) ln(2/delta)), the noise of n^2 steps at rate 1/n.
 
     The chain of Bassily, Smith and Thakurta 2014: a Gaussian step of sensitivity 2nL, linear
@@ -377,7 +377,7 @@ def lecture_sgd_sigma(epsilon: float, delta: float, *, n: int, lipschitz: float)
     not a proof: the dropped term and the constant 1 in place of 1.25 are not accounted for, and
     a step beyond the range of the linear amplification is refused.
 
-    >>> round(lecture_sgd_sigma(1.0, 1e-5, n=1000, lipschitz=1.0), 1)
+    >>> round(sgd_sigma(1.0, 1e-5, n=1000, lipschitz=1.0), 1)
     122194.5
 
     Parameters

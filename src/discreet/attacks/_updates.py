@@ -138,7 +138,7 @@ def check_updates(model: Any, updates: ArrayLike) -> Rows:
     return rows
 
 
-def check_judged(updates: Rows, argument: str, value: ArrayLike, *, least: int = 1) -> Any:
+def check_answers(updates: Rows, argument: str, value: ArrayLike, *, least: int = 1) -> Any:
     """Return what an attack is judged by: one entry for each update."""
     found = np.asarray(value)
     if found.ndim < least or len(found) != len(updates):

@@ -70,9 +70,7 @@ class OpenCategories:
     @property
     def step(self) -> StableCategories:
         """The noise and the threshold of each column."""
-        return StableCategories.planned(
-            epsilon=self.epsilon, delta=self.delta, relation=self.relation
-        )
+        return StableCategories.plan(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 
     @property
     def loss(self) -> Loss:
@@ -85,7 +83,7 @@ class OpenCategories:
         cap = None if schema.person is None else 1
         for name in self.columns:
             counts: dict[str, int] = {}
-            kinds = _reserved(table.schema.columns[name])
+            kinds = _find_reserved(table.schema.columns[name])
             asked = Aggregation(keys=(table.columns[name].term,), cap=cap)
             for (text,), (count, *_) in table.aggregate(asked).items():
                 category = category_text(str(text).encode())
@@ -114,6 +112,6 @@ class OpenCategories:
         )
 
 
-def _reserved(column: Any) -> set[str]:
+def _find_reserved(column: Any) -> set[str]:
     """Return the public labels of a column as it is read, which need not be found."""
     return {one for one in (column.other, column.missing) if one is not None}

@@ -319,7 +319,7 @@ class OldFacts:
             )
         # How many rows were expected is in the plan of the model.
         given.pop("expected_rows", None)
-        same_facts(given, json.loads(json.dumps(known)))
+        require_same_facts(given, json.loads(json.dumps(known)))
         return order
 
 
@@ -422,7 +422,7 @@ def set_features(model: Any, head: Mapping[str, Any]) -> None:
         model.feature_names_in_ = np.array(names, dtype=object)
 
 
-def same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
+def require_same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
     """Raise unless a certificate says the same of each fact, as JSON values."""
     for name, value in found.items():
         if name not in certified or certified[name] != json.loads(json.dumps(value)):

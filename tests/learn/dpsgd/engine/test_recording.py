@@ -420,7 +420,7 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
     check(shared, data, tolerance=1e-9)
 
     def sum_of_norms(parts: Any) -> Any:
-        whole = contributions.merged(parts)
+        whole = contributions.merge(parts)
 
         class Wrong:
             def squared_norms(self) -> Tensor:

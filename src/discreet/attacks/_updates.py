@@ -39,7 +39,7 @@ def client_updates(
     stddev: float = 0.0,
     seed: int | Generator | None = None,
 ) -> NDArray[np.float64]:
-    """Return the updates of clients that train as told, for experiments with made-up clients.
+    """Return the updates of honest clients, for experiments with made-up clients.
 
     Parameters
     ----------

@@ -391,7 +391,7 @@ class LossCurve(Curve):
 
 @lru_cache(maxsize=32)
 def read_curve(loss: Loss, delta: float) -> LossCurve:
-    """The curve of a loss; remembered, because reading a loss takes its time."""
+    """Return the trade-off curve of a loss; it is cached, because reading one takes long."""
     return LossCurve(loss, delta=delta)
 
 

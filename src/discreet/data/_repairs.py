@@ -40,7 +40,7 @@ _SEPARATORS = ",;\t|"
 @final
 @dataclass(frozen=True)
 class PossibleMistake:
-    """Something that may be wrong with a column and that no error will tell."""
+    """Something that may be wrong with a column and raises no error."""
 
     column: str
     what: str
@@ -50,7 +50,7 @@ class PossibleMistake:
 
 
 def possible_mistakes(data: object, schema: Schema) -> tuple[PossibleMistake, ...]:
-    """Return what could be wrong with a table, by its names and declared types; no cell is read.
+    """Return possible mistakes in a table, from its names and declared types; no cell is read.
 
     >>> from discreet.data import Real
     >>> table = {"age": ["38", "41"], "size": np.array([1.5, 1.8])}

@@ -357,7 +357,7 @@ def _require_bounded(schema: Schema, name: str) -> Bounded:
 
 
 def learned_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
-    """Return an open column with the categories that came out, largest first, be they none."""
+    """Return an open column with the released categories, largest first; there may be none."""
     categories = categories[:MOST_LEARNED]
     column = schema.columns[name]
     if not isinstance(column, Categorical):

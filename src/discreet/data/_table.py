@@ -234,7 +234,7 @@ def table_batches(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Iterator[Table]:
-    """Return the same in batches of at most ``batch_rows`` rows, for files larger than memory.
+    """Yield the table in batches of at most ``batch_rows`` rows, for files larger than memory.
 
     The schema and the columns of the input are checked before this returns. With persons in the
     schema the input is read twice. How rows fall into batches is an accident of the input and may

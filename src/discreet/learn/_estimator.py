@@ -102,7 +102,7 @@ class FitPlan(Protocol):
 @final
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a fit would cost, and what could be wrong that no error will tell."""
+    """What a fit would cost, and possible mistakes that raise no error."""
 
     loss: Loss
     possible_mistakes: tuple[str, ...]

@@ -78,7 +78,7 @@ class OpenCategories:
         return len(self.columns) * self.step.loss
 
     def learn(self, table: Table, schema: Schema, source: Source) -> Schema:
-        """Return the schema with the categories that came out, be they none."""
+        """Return the schema with the released categories; there may be none."""
         found = {}
         cap = None if schema.person is None else 1
         for name in self.columns:

@@ -104,7 +104,7 @@ class Watch:
         """Look at a loss, or at the losses one by one, before their gradients arrive."""
 
     def close(self, batch: OpenBatch) -> bool:
-        """Look back when the passes are over and nothing is clipped; ``False``: seen enough."""
+        """Look at the batch after its passes, before clipping; return ``False`` to look no more."""
         return True
 
     def remove(self) -> None:

@@ -257,6 +257,16 @@ def test_every_page_is_in_the_navigation() -> None:
     )
 
 
+def test_the_map_draws_the_layers_of_the_contract() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    drawn = [set(re.split(" {3,}", line)[0].split()) for line in picture]
+    (contract,) = [one for one in PROJECT["tool"]["importlinter"]["contracts"] if "layers" in one]
+    names = [re.findall(r"\w+", layer) for layer in contract["layers"]]
+    here = {path.name.removesuffix(".py") for path in (ROOT / "src" / "discreet").iterdir()}
+    assert drawn == [here.intersection(layer) for layer in names]
+
+
 def test_changelog_has_a_privacy_heading_for_every_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.split(r"^## ", text, flags=re.MULTILINE)[1:]

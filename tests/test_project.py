@@ -504,6 +504,17 @@ def test_packages_use_only_public_names_of_one_another() -> None:
     assert inner_imports(planted, "ledger") == []
 
 
+@pytest.mark.parametrize("title", ["Cells", "Certificate", "Comparison", "Outcome", "Plan"])
+def test_one_name_is_one_thing(title: str) -> None:
+    places = [
+        name(path)
+        for path in SOURCES
+        for node in parse(path).body
+        if isinstance(node, ast.ClassDef) and node.name == title
+    ]
+    assert len(places) == 1, places
+
+
 # --- build files ------------------------------------------------------------------------
 
 

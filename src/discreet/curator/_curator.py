@@ -17,7 +17,7 @@ from discreet import _validate
 from discreet._forms import checked_text
 from discreet.certificate import CURATOR, Certificate
 from discreet.curator._answers import Answer, Answers, NewAnswer
-from discreet.curator._plan import Plan, Quote, Released, make_plan, quote
+from discreet.curator._plan import QueryPlan, Quote, Released, make_plan, quote
 from discreet.curator._queries import Query, query_from_json
 from discreet.data import Bounded, Labelled, Schema
 from discreet.engines import ENGINES, Table, open_table, stored_columns
@@ -289,7 +289,7 @@ class Curator:
     def _answer(
         self,
         found: CuratedDataset,
-        plan: Plan,
+        plan: QueryPlan,
         charge: Charge,
         *,
         name: str,
@@ -362,7 +362,7 @@ class Curator:
         return view.genesis
 
 
-def _try_release(plan: Plan, found: CuratedDataset) -> Released | None:
+def _try_release(plan: QueryPlan, found: CuratedDataset) -> Released | None:
     """Return what the plan releases, or None if it fails, however it does.
 
     The error stays here: its text and its kind may speak of a record. A process that is

@@ -39,7 +39,7 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
     json_number,
 )
@@ -63,7 +63,7 @@ _BITS = 512
 
 
 @final
-class GroupByPlan(Plan):
+class GroupByPlan(QueryPlan):
     """A count, sum or mean for each public or privately selected group."""
 
     loss: Loss
@@ -223,7 +223,7 @@ class GroupByPlan(Plan):
 
 
 @final
-class TopKPlan(Plan):
+class TopKPlan(QueryPlan):
     """The most frequent candidates, chosen one after another by the exponential mechanism.
 
     A unit moves every count by at most k rows and all in one direction, so each choice at

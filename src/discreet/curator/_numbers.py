@@ -31,7 +31,7 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
     json_number,
 )
@@ -80,7 +80,7 @@ def middle_of(grid: Grid) -> int:
     return (grid.low + grid.high) // 2
 
 
-class _Counting(Plan):
+class _Counting(QueryPlan):
     """A number of rows or persons, with noise of scale sensitivity / epsilon."""
 
     def __init__(self, query: Query, facts: Facts, *, what: str, sensitivity: int) -> None:
@@ -128,7 +128,7 @@ class CountPersonsPlan(_Counting):
 
 
 @final
-class SumPlan(Plan):
+class SumPlan(QueryPlan):
     """The sum of a number, with noise of scale k max(|low|, |high|) / epsilon steps."""
 
     def __init__(self, query: Sum, facts: Facts) -> None:
@@ -152,7 +152,7 @@ class SumPlan(Plan):
 
 
 @final
-class MeanPlan(Plan):
+class MeanPlan(QueryPlan):
     """The mean of a number: a noisy sum of distances from the middle by a noisy count."""
 
     def __init__(self, query: Mean, facts: Facts) -> None:
@@ -229,7 +229,7 @@ def quotient_bounds(
 
 
 @final
-class VariancePlan(Plan):
+class VariancePlan(QueryPlan):
     """The variance of a number from noisy count, sum and sum of squares about the middle."""
 
     def __init__(self, query: Variance, facts: Facts) -> None:
@@ -272,7 +272,7 @@ class VariancePlan(Plan):
 
 
 @final
-class HistogramPlan(Plan):
+class HistogramPlan(QueryPlan):
     """Counts between public edges, each with noise of scale k / epsilon."""
 
     loss: Loss
@@ -324,7 +324,7 @@ class HistogramPlan(Plan):
 
 
 @final
-class QuantilePlan(Plan):
+class QuantilePlan(QueryPlan):
     """One of evenly spaced cells, by how far the wanted rank is from the ranks in it.
 
     The score of :func:`quantile_scores` moves by at most max(q, 1 - q) for each row,

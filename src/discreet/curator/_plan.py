@@ -165,7 +165,7 @@ def _reach(scale: Fraction, risk: float) -> int:
     return guess
 
 
-class Plan(ABC):
+class QueryPlan(ABC):
     """How one query is answered; made from public facts, and the same for all data."""
 
     loss: Loss
@@ -303,7 +303,7 @@ def quote(query: Query, schema: Schema) -> Quote:
     )
 
 
-def make_plan(query: Query, schema: Schema) -> Plan:
+def make_plan(query: Query, schema: Schema) -> QueryPlan:
     """The plan of a query; those of recent queries are remembered."""
     if not isinstance(query, Query):
         raise InvalidValue("query", type(query).__name__, "a query of discreet.curator")
@@ -313,8 +313,8 @@ def make_plan(query: Query, schema: Schema) -> Plan:
 
 
 @lru_cache(maxsize=256)  # a plan of many groups has a megabyte
-def _make_plan(query: Query, schema: Schema) -> Plan:
-    plan: Plan = _plans()[type(query)](query, Facts.of(schema, query))
+def _make_plan(query: Query, schema: Schema) -> QueryPlan:
+    plan: QueryPlan = _plans()[type(query)](query, Facts.of(schema, query))
     return plan
 
 

@@ -34,7 +34,7 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
     find_names,
     json_number,
@@ -61,7 +61,7 @@ _SHARE = Fraction(1, 10)
 
 
 @final
-class WorkloadPlan(Plan):
+class WorkloadPlan(QueryPlan):
     """Counts of rows that satisfy each of many questions."""
 
     loss: Loss
@@ -225,7 +225,7 @@ def _domain(stored: Sequence[StoredColumn], method: str) -> list[tuple[int, ...]
 
 
 @final
-class ThresholdStreamPlan(Plan):
+class ThresholdStreamPlan(QueryPlan):
     """Counts against a threshold, one after another: sparse vector (Dwork and Roth 2014).
 
     All counts grow when a unit comes, each by at most k: monotone queries of sensitivity k.

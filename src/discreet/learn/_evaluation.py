@@ -34,7 +34,7 @@ from discreet import _validate
 from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared, charged, stated_unit
-from discreet.learn._intake import Batch, Cells, Rows, grouped_owners, hold_batch, open_rows
+from discreet.learn._intake import Batch, RowCells, Rows, grouped_owners, hold_batch, open_rows
 from discreet.mechanisms import laplace_integers
 from discreet.privacy import DiscreteLaplace, Loss, Relation
 from discreet.randomness import Source, source
@@ -393,7 +393,7 @@ def evaluate_folds(
     return FoldedEvaluation(found, loss, delta)
 
 
-def _learn_from(cells: Cells, model: Any, ready: PreparedFit, bits: Source) -> Any:
+def _learn_from(cells: RowCells, model: Any, ready: PreparedFit, bits: Source) -> Any:
     """Run the planned fit on other rows than those it was planned for; it costs the same."""
     opened = replace(ready.opened, read=lambda _: iter([cells]))
     model._look_at(opened.looks)

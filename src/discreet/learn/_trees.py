@@ -39,7 +39,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import NotApplicable, SchemaError
-from discreet.learn._binning import Cells, declared_cells
+from discreet.learn._binning import ColumnCells, declared_cells
 from discreet.learn._declared import Declared
 from discreet.learn._estimator import PrivateClassifier, Track
 from discreet.learn._intake import Rows
@@ -138,7 +138,7 @@ def measure_purity(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def question_scores(
-    cells: Sequence[Cells],
+    cells: Sequence[ColumnCells],
     codes: Sequence[NDArray[Any]],
     targets: NDArray[np.int64],
     nodes: NDArray[np.int64],
@@ -161,7 +161,7 @@ def question_scores(
     return np.concatenate(found, axis=1)
 
 
-def goes_left(one: Cells, codes: NDArray[Any], cell: NDArray[Any] | int) -> NDArray[np.bool_]:
+def goes_left(one: ColumnCells, codes: NDArray[Any], cell: NDArray[Any] | int) -> NDArray[np.bool_]:
     """Return which rows a question sends to the left."""
     return np.asarray(codes == cell if one.labels else codes <= cell)
 
@@ -189,7 +189,9 @@ class Tree:
         """How many questions a row is asked."""
         return (len(self.counts) - 1).bit_length()
 
-    def leaves(self, cells: Sequence[Cells], codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    def leaves(
+        self, cells: Sequence[ColumnCells], codes: Sequence[NDArray[Any]]
+    ) -> NDArray[np.int64]:
         """Return the leaf of each row."""
         nodes = np.zeros(len(codes[0]), dtype=np.int64)
         for _ in range(self.depth):
@@ -222,7 +224,7 @@ class Tree:
 
 def grow(
     plan: TreesPlan,
-    cells: Sequence[Cells],
+    cells: Sequence[ColumnCells],
     codes: Sequence[NDArray[Any]],
     targets: NDArray[np.int64],
     *,

@@ -22,7 +22,7 @@ from discreet.learn.dpsgd._tensors import Reading, close, readings, size_of
 from discreet.learn.dpsgd.isolation._blame import Pairing, find_carriers, mixers
 from discreet.learn.dpsgd.isolation._subject import (
     Batch,
-    Outcome,
+    RunOutcome,
     Subject,
     TensorSpec,
     agree,
@@ -283,7 +283,7 @@ class _Probe:
 
     # --- comparisons of one example in two batches
 
-    def _agrees(self, pairing: Pairing, first: Outcome, second: Outcome) -> bool:
+    def _agrees(self, pairing: Pairing, first: RunOutcome, second: RunOutcome) -> bool:
         kept = []
         for one, other, candidates in zip(
             first.per_example, second.per_example, self.candidates, strict=True

@@ -200,7 +200,7 @@ Loss = Callable[..., Any]
 
 @final
 @dataclass
-class Outcome:
+class RunOutcome:
     """What one run gave: the model's tensors, and the loss' if there is one."""
 
     outputs: list[torch.Tensor]
@@ -246,7 +246,7 @@ class Subject:
         *,
         model: nn.Module | None = None,
         graph: bool = True,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Run one batch, on a fresh copy unless ``model`` is given, with the fixed seed.
 
         Random draws are replaced by constants: equal seeds give equal dropout masks only to
@@ -260,7 +260,7 @@ class Subject:
             loss = None if self.loss is None else self.loss(output, *targets)
         if loss is not None and not isinstance(loss, torch.Tensor):
             raise InvalidValue("loss", self.loss, f"a function that returns a tensor, got {loss!r}")
-        return Outcome(list(tensors(output)), loss)
+        return RunOutcome(list(tensors(output)), loss)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that training would move."""

@@ -182,7 +182,7 @@ class InversionResult(Result):
     @property
     def finding(self) -> Finding:
         """Refuse: whether an input shows what it should is for a judge to say."""
-        raise NotApplicable("inverted inputs are judged by recognition(), whose result has one")
+        raise NotApplicable("give inverted inputs to recognition(): its result has a finding")
 
     def __str__(self) -> str:
         return (

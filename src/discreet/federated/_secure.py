@@ -159,7 +159,7 @@ def join_secret(shares: Mapping[int, bytes]) -> bytes:
         total += int.from_bytes(share, "big") * over * pow(under, -1, _PRIME)
     found = total % _PRIME
     if found >> (8 * _KEY_BYTES):
-        raise PlanViolation("the shares are not of one secret: a client or the server lied")
+        raise PlanViolation("the shares do not fit together: a client or the server lied")
     return found.to_bytes(_KEY_BYTES, "big")
 
 
@@ -180,8 +180,8 @@ def _join_some(shares: Mapping[int, bytes], threshold: int) -> bytes:
         except PlanViolation:
             continue
     raise MechanismHalted(
-        "the shares of a secret are not of one: too many clients lied. The sum is not opened, and "
-        "the loss of the round is spent"
+        "the shares of a secret do not fit together: too many clients lied. The sum is not "
+        "opened, and the loss of the round is spent"
     )
 
 
@@ -281,7 +281,7 @@ class SecureClient:
     def _step(self, name: str) -> None:
         if self._next >= len(_STEPS) or _STEPS[self._next] != name:
             raise MechanismHalted(
-                f"{name} comes once, in its order: a client answers no step twice"
+                f"{name} was called twice or out of order: a client answers each step once"
             )
         self._next += 1
 
@@ -289,7 +289,7 @@ class SecureClient:
         found = set(names)
         if len(found) < self._setting.threshold or self.name not in found or found - set(within):
             self._next = len(_STEPS)
-            raise PlanViolation(f"{what}: too few clients, strangers, or not this one")
+            raise PlanViolation(f"{what}: too few clients, unknown ones, or without this one")
 
     def advertise(self) -> Advert:
         """Return the public keys of the round, signed.

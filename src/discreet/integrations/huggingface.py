@@ -144,7 +144,7 @@ class _UnderPlan:
         require_settings(trainer.args, _WANTED)
         if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
             raise NotApplicable(
-                "one process and one device here: dpsgd.Trainer trains in a team of processes"
+                "this trainer uses one process and one device; dpsgd.Trainer trains in a team"
             )
         if trainer.compute_loss_func is not None:
             raise InvalidValue(

@@ -613,7 +613,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             model._describe(declared, looks)
             model._set_plan(model._read_plan(head.get("plan", {}), declared))
         except (InvalidValue, NotApplicable, KeyError) as error:
-            raise SchemaError(f"a saved model cannot be what it says: {error}") from None
+            raise SchemaError(f"a saved model contradicts itself: {error}") from None
         model._compare_with(certificate, old)
         if "classes" in released and declared.classes is not None:
             known = {"classes": released["classes"].tolist()}

@@ -344,7 +344,7 @@ def current_parameters(
         given = {name: found.pop(name) for name in DECLARATIONS if found.get(name) is not None}
         found["schema"] = known
         if inner is None and not given:
-            raise SchemaError("a saved model does not say what was declared to it")
+            raise SchemaError("a saved model lacks the facts that were declared")
         if "categories" in given and found.get("bins") is None:
             found["bins"] = BINS
     return found, OldFacts(given, by_code=inner is None, schema_hash=stated)

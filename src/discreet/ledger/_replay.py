@@ -292,7 +292,7 @@ class Replay:
                 budget.raise_sums({})
             stated = "what was spent since is not known, and all budgets are closed"
         else:
-            raise SchemaError(f"restored in the way {how!r}")
+            raise SchemaError(f"unknown way of restoring: {how!r}")
         for label in self._filters:
             self._compare(entry, label, entry.content["spent"].get(label, {}))
         self.spent.update(entry.content["spent"])

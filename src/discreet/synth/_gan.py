@@ -207,7 +207,7 @@ class Gan:
             raise InvalidValue("schema", type(schema).__name__, "a Schema: domains are public")
         schema.require_complete()
         if schema.person is not None or schema.unpaid_loss() is not None:
-            raise NotApplicable("a generator needs one row a person and a schema without a debt")
+            raise NotApplicable("a generator needs one row a person and a schema that is paid for")
         if schema.expected_rows is None:
             raise InvalidValue("expected_rows", None, "the planned number of rows in the schema")
         point = default_delta(schema.expected_rows) if delta is None else delta
@@ -503,7 +503,7 @@ class GanModel(Released):
     def grid(self, each: int = 10, *, seed: int | None = None) -> NDArray[np.float64]:
         """Return one picture of samples to look at: a row for each class."""
         if not isinstance(self.plan.form, PictureForm):
-            raise NotApplicable("a grid is one of pictures")
+            raise NotApplicable("only models of pictures have a grid")
         return sheet(self, self.plan.form.classes, each, seed)
 
     def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -113,7 +113,7 @@ class LinkedTables:
             one.require_complete()
             stored_columns(one)
             if one.learned is not None:
-                raise NotApplicable("a schema that was learned has a cost that is not counted here")
+                raise NotApplicable("linked tables do not count what it cost to learn a schema")
         if persons.rows_per_person != 1:
             raise InvalidValue("persons", persons.rows_per_person, "one row for each person")
         if delta is None:

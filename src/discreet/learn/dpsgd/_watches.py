@@ -100,7 +100,7 @@ class MembershipWatch(Watch):
         if list(map(_is_trained, self._parameters)) != self._trained:
             raise PlanViolation(
                 "a parameter of the model was frozen or unfrozen after the model was put under "
-                "the plan, which knows the others as those to be trained; detach() first"
+                "the plan, which trains a fixed list of parameters; detach() first"
             )
 
 

@@ -287,7 +287,7 @@ def train_with_input_canaries(
     """
     coins = check_coins(included)
     if plan.relation is Relation.REPLACE:
-        raise NotApplicable("input canaries come and go: their plan is one under add_remove")
+        raise NotApplicable("input canaries are added or left out: plan under add_remove")
     if len(check_dataset(canaries, "canaries")) != coins.size:
         raise InvalidValue("canaries", len(canaries), f"{coins.size} examples, one for each coin")
     often = _validate.integer("looks", looks, at_least=1, at_most=plan.steps)

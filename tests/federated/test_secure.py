@@ -253,7 +253,7 @@ def test_signatures_of_another_round_and_of_strangers_do_not_count():
     names = sorted(clients)
     other = SecureClient("phone 0", keys["phone 0"][0], roster, b"round 4", threshold=5, size=SIZE)
     signed = {n: clients[n].confirm(names) for n in names}
-    old = keys["phone 0"][0].sign(other._setting.listed(names))
+    old = keys["phone 0"][0].sign(other._setting.write_list(names))
     few = {n: signed[n] for n in names[1:5]}
     with pytest.raises(PlanViolation):
         clients["phone 1"].unmask({**few, "phone 0": old, "stranger": old})

@@ -219,14 +219,14 @@ def import_name(argument: str, path: str) -> Any:
 
 
 def _answers(label: str) -> AttackTarget:
-    def same(records: Any) -> Any:
+    def as_is(records: Any) -> Any:
         return records
 
     def read(argument: str, path: str) -> Records:
         return read_answers(argument, path, label=label)
 
     return AttackTarget(
-        as_target(same, output="probabilities"),
+        as_target(as_is, output="probabilities"),
         read,
         "a model that is known by its answers",
         answers_only=True,

@@ -53,7 +53,7 @@ class Records:
             raise InvalidValue(argument, given, "numbers of columns of records, from 0")
         return found
 
-    def moved(self, places: Sequence[int]) -> Records:
+    def reorder(self, places: Sequence[int]) -> Records:
         """Return the same with the columns at these places, in this order."""
         names = None if self.columns is None else tuple(self.columns[place] for place in places)
         return replace(self, values=self.values[:, list(places)], columns=names)
@@ -65,9 +65,9 @@ class Answers(Records):
 
     numbers: bool = False
 
-    def moved(self, places: Sequence[int]) -> Records:
+    def reorder(self, places: Sequence[int]) -> Records:
         """Return the same, where every label still means the class that it meant."""
-        return replace(super().moved(places), labels=np.argsort(places)[self.labels])
+        return replace(super().reorder(places), labels=np.argsort(places)[self.labels])
 
 
 def align_columns(
@@ -115,7 +115,7 @@ def align_columns(
         # The number of a class is a place in this file, or in the first one: who knows?
         expected = f"labels that are names of classes: its columns are in another order than {of}"
         raise InvalidValue(argument, path, expected)
-    return records.moved(places)
+    return records.reorder(places)
 
 
 def read_records(argument: str, path: str, *, label: str) -> Records:
@@ -146,7 +146,7 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
     table, names = _table(argument, path, label)
     features = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in features])
-    _each_once(argument, path, features)
+    _refuse_twice(argument, path, features)
     return _check_records(argument, path, Records(values, _labels(table, label), tuple(features)))
 
 
@@ -182,7 +182,7 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
     labels = _labels(table, label)
     short = [name.removeprefix(_PREFIX) for name in classes]
-    _each_once(argument, path, short)
+    _refuse_twice(argument, path, short)
     numbers = np.issubdtype(labels.dtype, np.integer) and not any(map(_is_number, short))
     if not numbers:
         labels = _positions_by_name(argument, path, labels, classes, short)
@@ -201,7 +201,7 @@ def _positions_by_name(
     return np.array([place[text] for text in texts], dtype=np.int64)
 
 
-def _each_once(argument: str, path: str, names: Sequence[str]) -> None:
+def _refuse_twice(argument: str, path: str, names: Sequence[str]) -> None:
     counts = Counter(map(_plain_name, names))
     twice = next((name for name in names if counts[_plain_name(name)] > 1), None)
     if twice is not None:

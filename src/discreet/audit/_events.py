@@ -145,7 +145,7 @@ class Event:
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of the outputs are in the event."""
-        return self.chosen[self.cells.place(self.view.on(rows))]
+        return self.chosen[self.cells.place(self.view.evaluate(rows))]
 
     def __str__(self) -> str:
         return self.cells.in_words(self.view.name, self.chosen)
@@ -174,10 +174,10 @@ def find_event(first: Rows, second: Rows, *, delta: float, error: float) -> Even
     scoring = _stack(first[split:], second[split:])
     best: Event | None = None
     for view in views(first[:split], second[:split]):
-        values = view.on(forming)
+        values = view.evaluate(forming)
         cells: Cells = OrderedCells(values) if view.numeric else MarkedCells(values, forming)
         orders = _orders(cells, *_counts(cells, values, split), line=view.numeric)
-        counts = _counts(cells, view.on(scoring), trials)
+        counts = _counts(cells, view.evaluate(scoring), trials)
         chosen, score = _best_union(orders, *counts, trials=trials, delta=delta, error=error)
         if best is None or score > best.score:
             best = Event(view, cells, chosen, score)

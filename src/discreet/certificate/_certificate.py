@@ -297,10 +297,10 @@ class Certificate:
         """
         if charge is None:
             return self
-        charge.record(self.recorded())
+        charge.record(self.describe_outcome())
         return replace(self, receipt=charge.receipt())
 
-    def recorded(self) -> dict[str, Any]:
+    def describe_outcome(self) -> dict[str, Any]:
         """What the outcome of a charge says of the release: learner, plan, model, all facts."""
         return {
             "learner": self.learner,

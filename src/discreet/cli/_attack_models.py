@@ -15,13 +15,13 @@ from discreet.cli._app import Group, print_json, print_lines, print_marked, prin
 from discreet.cli._options import (
     Count,
     Real,
+    combine_options,
     confidence_option,
     count,
     output_file,
     page_option,
     real,
     seed_option,
-    together,
 )
 from discreet.errors import FileUnusable, InvalidValue
 
@@ -73,7 +73,7 @@ overlap_option = click.option(
     default="refuse",
     help="What to do about records that are in both files.",
 )
-member_options = together(
+member_options = combine_options(
     click.option(
         "--members", metavar="FILE", required=True, help="Records that the model was trained on."
     ),

@@ -17,19 +17,19 @@ from discreet.cli._app import (
     Command,
     Group,
     finite,
+    format_value,
     print_answer,
     print_json,
     print_lines,
     print_table,
-    shown,
 )
 from discreet.cli._ledger import open_to_read, trusted_keys
 from discreet.cli._options import (
     Count,
+    combine_options,
     output_file,
     passphrase_option,
     read_text,
-    together,
     trust_options,
 )
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
@@ -239,7 +239,7 @@ def _print_checks(path: str, checks: list[Check], *, as_json: bool) -> None:
     skipped = sum(check.ok is None for check in checks)
     verdict = f"{wrong} wrong" if wrong else "everything that was checked fits"
     more = f", {skipped} not checked" if skipped else ""
-    print_lines(["", f"{shown(Path(path).as_posix())}: {verdict}{more}"])
+    print_lines(["", f"{format_value(Path(path).as_posix())}: {verdict}{more}"])
 
 
 @certificate.command(short_help="Draw the page of a certificate.")
@@ -261,7 +261,7 @@ def page(path: str, output: str, as_json: bool) -> None:
     with output_file(output, ".html") as draft:
         assert draft is not None
         certificate_page(document, find_signature(path)).write(draft)
-    print_answer({"page": output}, f"page: {shown(output)}", as_json=as_json)
+    print_answer({"page": output}, f"page: {format_value(output)}", as_json=as_json)
 
 
 @certificate.command(short_help="Make a key that signs.")
@@ -305,8 +305,8 @@ def keygen(
     lock = "encrypted" if secret else "not encrypted"
     print_answer(
         {"private": own, "public": other, "key": made.id, "encrypted": bool(secret)},
-        f"private half: {shown(own)} ({lock}; never hand it out)",
-        f"public half:  {shown(other)}",
+        f"private half: {format_value(own)} ({lock}; never hand it out)",
+        f"public half:  {format_value(other)}",
         f"fingerprint:  {made.id}",
         as_json=as_json,
     )
@@ -320,7 +320,7 @@ def keygen(
 )
 @click.option("--key", metavar="FILE", required=True, help="Your private key.")
 @passphrase_option
-@together(
+@combine_options(
     click.option("--who", metavar="TEXT", help="Who answers for the certificate."),
     click.option("--contact", metavar="TEXT", help="How to reach them."),
     click.option("--intended-use", metavar="TEXT", help="What the certificate is meant for."),
@@ -355,14 +355,14 @@ def sign(
     own = private_key(key, passphrase_file)
     wrong = [] if again else [one.what for one in verify_certificate(target) if one.ok is False]
     if wrong:
-        line = f"{shown(str(target))} is not signed. WRONG {wrong[0]}"
+        line = f"{format_value(str(target))} is not signed. WRONG {wrong[0]}"
         print_answer({"written": [], "wrong": wrong}, line, as_json=as_json)
         return 1
     envelope, written = sign_file(target, own, None if again else _issuer(issuer))
     name, places = key_id(own.public_key()), [place.as_posix() for place in written]
     document = {"written": places, "key": name, "signatures": len(envelope.signatures)}
-    pages = [f"page:   {shown(page)}" for page in places[1:]]
-    first = [f"signed: {shown(places[0])}", f"key:    {name}"]
+    pages = [f"page:   {format_value(page)}" for page in places[1:]]
+    first = [f"signed: {format_value(places[0])}", f"key:    {name}"]
     print_answer(document, *first, *pages, as_json=as_json)
     return 0
 
@@ -393,7 +393,7 @@ def revoke(revoked: str, key: str, reason: str, as_json: bool) -> None:
 
     found = read_public_key(key)
     revoke_key(revoked, found, reason)
-    lines = f"revoked: {found.id}", f"written: {shown(revoked)}"
+    lines = f"revoked: {found.id}", f"written: {format_value(revoked)}"
     print_answer({"written": revoked, "revoked": found.id}, *lines, as_json=as_json)
 
 
@@ -442,7 +442,14 @@ def recheck(directory: str, as_json: bool) -> int:
         if found:
             headings = ("file", "what", "state", "epsilon in 0.1", "epsilon", "why")
             rows = [
-                (shown(one.path), one.kind, one.state, _text(one.old), _text(one.new), one.why)
+                (
+                    format_value(one.path),
+                    one.kind,
+                    one.state,
+                    _text(one.old),
+                    _text(one.new),
+                    one.why,
+                )
                 for one in found
             ]
             print_table(headings, rows, numbers=(3, 4))

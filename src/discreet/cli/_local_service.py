@@ -19,7 +19,7 @@ import numpy as np
 
 from discreet._files import new_directory
 from discreet._json import read_json
-from discreet.cli._app import print_json, print_lines, tracked
+from discreet.cli._app import print_json, print_lines, show_progress
 from discreet.cli._local import local
 from discreet.cli._options import Count, Real, output_file, read_text
 from discreet.errors import FileUnusable, NotApplicable
@@ -196,7 +196,7 @@ def _run_phones(collector: Collector, people: int, place: Path) -> dict[str, Any
             answers: list[str] = []
             connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
             starts = range(line * _IN_A_BATCH, people, _LINES * _IN_A_BATCH)
-            for number, at in enumerate(tracked(starts, "phones") if line == 0 else starts):
+            for number, at in enumerate(show_progress(starts, "phones") if line == 0 else starts):
                 part = slice(at, at + _IN_A_BATCH)
                 reports = oracle.randomize_each(values[part])
                 listed = [

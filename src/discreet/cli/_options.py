@@ -105,7 +105,7 @@ DELTA = Real(at_least=0, below=1)
 """The type of a delta that may be 0."""
 
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return one decorator that adds several options, in their order."""
 
     def add(function: F) -> F:
@@ -142,7 +142,7 @@ passphrase_option = click.option(
     metavar="FILE",
     help="Its first line is the passphrase of the key; - reads stdin.",
 )
-trust_options = together(
+trust_options = combine_options(
     click.option(
         "--key",
         "keys",
@@ -194,7 +194,7 @@ def training_options(out: str, *, metavar: str = "DIRECTORY") -> Callable[[F], F
         def read(ledger: str | None, dataset: str | None, **given: Any) -> Any:
             return function(charged=ChargedLedger(ledger, dataset), **given)
 
-        options = together(
+        options = combine_options(
             click.option(
                 "--schema",
                 metavar="FILE",
@@ -255,7 +255,7 @@ def mechanism_options(function: F) -> F:
         described = {field.name: given.pop(field.name) for field in fields(Mechanism)}
         return function(mechanism=Mechanism(**described), **given)
 
-    options = together(
+    options = combine_options(
         noise_option,
         click.option("--laplace-scale", metavar="NUMBER", help="Laplace noise: its scale."),
         sensitivity_option,

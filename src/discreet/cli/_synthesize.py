@@ -151,7 +151,7 @@ def _write_certificate(model: SyntheticModel, folder: Path, asked: _Test) -> Non
     from discreet.report import write_fidelity_page
 
     write_model_files(folder, model)
-    write_fidelity_page(model, folder / "fidelity.html", answers=asked.paid(model))
+    write_fidelity_page(model, folder / "fidelity.html", answers=asked.judge(model))
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class _Test:
             )
         check_columns(self.file, plan.schema)
 
-    def paid(self, model: SyntheticModel) -> tuple[Any, ...]:
+    def judge(self, model: SyntheticModel) -> tuple[Any, ...]:
         """Return the figure that was paid for, if any."""
         from discreet.synth import judge_classifier
 

@@ -53,8 +53,8 @@ from discreet.engines import (
     Number,
     bin_index,
     bucket_index,
-    shifted,
-    squared,
+    square_exactly,
+    subtract_floor,
 )
 from discreet.errors import InvalidValue
 from discreet.mechanisms import exponential_choice, read_epsilon, utility_bound
@@ -72,7 +72,7 @@ _SQUARED = 2**26
 def measure(facts: Facts, of: Number, lower: Fraction | None, upper: Fraction | None) -> Lowered:
     """A number cut to its stated bounds, with room to be added up."""
     lowering = facts.lowering()
-    return lowering.coarser(lowering.clipped(lowering.number(of), lower, upper), _WIDEST)
+    return lowering.coarser(lowering.clip(lowering.number(of), lower, upper), _WIDEST)
 
 
 def middle_of(grid: Grid) -> int:
@@ -167,7 +167,7 @@ class MeanPlan(Plan):
         self.count_noise = Noise(sensitivity=facts.cap, epsilon=share)
         self.sum_noise = Noise(sensitivity=facts.cap * self.half, epsilon=share)
         self.loss: Loss = self.count_noise.loss + self.sum_noise.loss
-        self.expected = (ExpectedError("mean", self._expected_width()),)
+        self.expected = (ExpectedError("mean", self._expect_width()),)
 
     def parts(self, found: Found) -> tuple[int, int]:
         """The exact count, and the exact sum of distances from the middle in steps."""
@@ -189,7 +189,7 @@ class MeanPlan(Plan):
         )
         return Released(value, (bar,))
 
-    def _expected_width(self) -> float | None:
+    def _expect_width(self) -> float | None:
         rows = self.facts.schema.expected_rows
         if rows is None or self.query.where is not None:
             return None
@@ -236,8 +236,8 @@ class VariancePlan(Plan):
         super().__init__(query, facts)
         self._asked = query
         of = measure(facts, query.of, query.lower, query.upper)
-        distance = facts.lowering().coarser(shifted(of, middle_of(of.grid)), _SQUARED)
-        square = squared(distance)
+        distance = facts.lowering().coarser(subtract_floor(of, middle_of(of.grid)), _SQUARED)
+        square = square_exactly(distance)
         self.grid, self.square = distance.grid, square.grid
         self.aggregation = self.aggregate(sums=[distance, square])
         share = query.epsilon / 3

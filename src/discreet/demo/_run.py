@@ -163,7 +163,7 @@ def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Ou
     with Ledger.create(place / LEDGER) as ledger:
         ledger.create_dataset(
             TRAINED,
-            epsilon=_above(method.epsilon),
+            epsilon=_leave_room(method.epsilon),
             delta=2 * method.delta,
             reserved=method.delta,
             relation=method.relation,
@@ -206,7 +206,7 @@ def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Ou
     return Outcome(certificate, internal, {**files, "ledger": place / LEDGER})
 
 
-def _above(epsilon: float) -> str:
+def _leave_room(epsilon: float) -> str:
     """A budget with a little room: the accountant's bracket has a width."""
     return repr(round(epsilon * 1.001, 9))
 

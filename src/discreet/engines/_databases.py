@@ -34,12 +34,12 @@ class DatabaseTable(Table):
 
     def check(self, aggregation: Aggregation) -> None:
         self.require_persons(aggregation)
-        self.compiled(aggregation)
+        self.compile_sql(aggregation)
 
     def aggregate(self, aggregation: Aggregation) -> Sums:
         width = len(aggregation.keys)
         found: Sums = {}
-        for row in self.rows(self.compiled(aggregation)):
+        for row in self.rows(self.compile_sql(aggregation)):
             group: Group = tuple(
                 self.text(one) if isinstance(one, str) else int(one) for one in row[:width]
             )
@@ -48,7 +48,7 @@ class DatabaseTable(Table):
             found[group] = (count, *join_limbs(aggregation.sums, count, sums))
         return found
 
-    def compiled(self, aggregation: Aggregation) -> str:
+    def compile_sql(self, aggregation: Aggregation) -> str:
         """Return the SQL of an aggregation, which the database has agreed to run."""
         from discreet.engines._sql import bounded_table, write_sql
 

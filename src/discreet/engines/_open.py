@@ -79,7 +79,7 @@ def open_table(
         raise InvalidValue("keep", str(keep), "None: whether this source has changed is not known")
     secret = storage.key if storage is not None else key or SystemSource().read(32)
     try:
-        return _opened(engine, records, schema, secret, storage, options)
+        return _open_engine(engine, records, schema, secret, storage, options)
     except Exception as error:
         if isinstance(error, DiscreetError | TypeError):
             raise
@@ -95,7 +95,7 @@ def open_table(
         raise InvalidValue("source", place, expected) from None
 
 
-def _opened(
+def _open_engine(
     engine: str | Callable[..., Table],
     records: Source,
     schema: Schema,

@@ -243,7 +243,7 @@ class InProcessEngine:
                 bits = bits.derive("attempt", state.attempt)
             self._rehearse()
             paid = stack.enter_context(ExitStack())
-            charge = paid.enter_context(_charged(ledger, dataset, plan, state, purpose))
+            charge = paid.enter_context(_charge(ledger, dataset, plan, state, purpose))
             counts = self._clients.counts if examples is None else examples
             assert counts is not None
             run = _Run(self, plan, bits, state, counts, hostile or {})
@@ -284,7 +284,7 @@ class InProcessEngine:
             paid.close()  # the outcome is in the ledger before the model is in its place
             if state is not None:
                 state.publish(certificate.model_digest)
-        self._put(run.released)
+        self._load_weights(run.released)
         return Federated(self._model, certificate, tuple(history))
 
     # --- checks ------------------------------------------------------------------------
@@ -382,7 +382,7 @@ class InProcessEngine:
     def _arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         return {name: part.numpy().copy() for name, part in self._split(flat).items()}
 
-    def _put(self, flat: Tensor) -> None:
+    def _load_weights(self, flat: Tensor) -> None:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(self._split(flat)[name])
@@ -554,7 +554,7 @@ class _Run:
 
 
 @contextmanager
-def _charged(
+def _charge(
     ledger: Ledger | None,
     dataset: str | None,
     plan: FederatedPlan,

@@ -281,11 +281,11 @@ class DiscreetStrategy:
                     clip_norm=clip_norm,
                     source=self._source,
                 )
-                self._ask(app, grid, one, _shaped(model, shapes), clip_norm)
+                self._ask(app, grid, one, _split_arrays(model, shapes), clip_norm)
                 update, clip_norm = one.finish()
                 velocity = self._momentum * velocity + update
                 model = model + self._rate * velocity
-            arrays = _shaped(model, shapes)
+            arrays = _split_arrays(model, shapes)
             certificate = certify_federated(
                 plan,
                 run={
@@ -356,7 +356,7 @@ def _flat(arrays: Arrays) -> NDArray[np.float64]:
     return np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in arrays.values()])
 
 
-def _shaped(flat: NDArray[np.float64], like: Arrays) -> dict[str, NDArray[Any]]:
+def _split_arrays(flat: NDArray[np.float64], like: Arrays) -> dict[str, NDArray[Any]]:
     found, at = {}, 0
     for name, one in like.items():
         part = flat[at : at + one.size]

@@ -368,7 +368,7 @@ def run_silos(
         # Every ledger records the facts, and the certificate shows the receipt of none of them.
         for charge in charges:
             if charge is not None:
-                charge.record(certificate.recorded())
+                charge.record(certificate.describe_outcome())
     return Federated(model, certificate)
 
 

@@ -308,7 +308,7 @@ def describe(
     # One row leaves a cell of each column, and under replace another one takes its place.
     moved = len(cells) * (2 if neighbours is Relation.REPLACE else 1)
     shift = cap * math.sqrt(moved) * _STEPS * (1.0 + 2.0**-48)
-    stddev, loss = _calibrated(target, point, shift, cap * moved, neighbours)
+    stddev, loss = _calibrate(target, point, shift, cap * moved, neighbours)
     bits = source(insecure_seed=insecure_seed)
     whole = with_schema_cost(loss, schema, point)
     word = stated_unit(unit, persons=schema.person is not None)
@@ -333,7 +333,7 @@ def describe(
     return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word)
 
 
-def _calibrated(
+def _calibrate(
     epsilon: float, delta: float, shift: float, moved: int, relation: Relation
 ) -> tuple[float, Loss]:
     """Return the deviation of the noise, in steps, and the loss that it gives."""

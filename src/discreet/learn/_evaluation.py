@@ -34,7 +34,7 @@ from discreet import _validate
 from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared, charged, stated_unit
-from discreet.learn._intake import Batch, Cells, Rows, grouped_owners, held_batch, open_rows
+from discreet.learn._intake import Batch, Cells, Rows, grouped_owners, hold_batch, open_rows
 from discreet.mechanisms import laplace_integers
 from discreet.privacy import DiscreteLaplace, Loss, Relation
 from discreet.randomness import Source, source
@@ -385,7 +385,7 @@ def evaluate_folds(
                 for at in (fold_of != fold, fold_of == fold)
             )
             one = _learn_from(outside, clone(model), ready, bits)
-            _count_rows(one, held_batch(declared, *inside), positions, counts)
+            _count_rows(one, hold_batch(declared, *inside), positions, counts)
         noisy = _add_noise(counts, counted, bits)
     assert declared.classes is not None
     names = tuple(declared.classes.tolist())

@@ -135,7 +135,7 @@ class Rows:
 
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
-        return held_batch(self._declared, *self.cells())
+        return hold_batch(self._declared, *self.cells())
 
     def cells(self) -> Cells:
         """Return features, answers and persons of all rows, before the answers are read."""
@@ -240,7 +240,7 @@ def targets_to_judge(declared: Declared, X: Any, y: Any) -> NDArray[Any]:
     return np.concatenate([_answers(part) for part in parts]) if parts else np.empty(0)
 
 
-def held_batch(
+def hold_batch(
     declared: Declared,
     features: NDArray[Any],
     answers: NDArray[Any],
@@ -300,7 +300,7 @@ def _step_on(
     part: Table,
 ) -> NDArray[Any]:
     features, answers, persons = encode(part)
-    owned = None if persons is None else _owned_in_line(persons)
+    owned = None if persons is None else _read_owners_in_line(persons)
     return step(Batch(features, _targets(answers, declared), owned))
 
 
@@ -731,7 +731,7 @@ def grouped_owners(persons: NDArray[Any]) -> NDArray[np.int64]:
     return RawBatch({"persons": column}, column.size).texts("persons")[0]
 
 
-def _owned_in_line(persons: NDArray[np.int64]) -> OwnedRows:
+def _read_owners_in_line(persons: NDArray[np.int64]) -> OwnedRows:
     """Return whose rows they are, where those of each person stand side by side and all count."""
     first = np.diff(persons, prepend=-1) != 0
     owners = np.cumsum(first) - 1

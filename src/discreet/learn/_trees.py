@@ -125,10 +125,10 @@ class TreesPlan:
 # --- growing a tree -------------------------------------------------------------------------
 
 
-def unmixed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def measure_purity(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (n_1^2 + ... + n_m^2) / n in steps, rounded down; classes are the last axis.
 
-    >>> unmixed(np.array([[3, 1], [0, 0], [4, 0]])).tolist()
+    >>> measure_purity(np.array([[3, 1], [0, 0], [4, 0]])).tolist()
     [2560, 0, 4096]
     """
     squares = (counts * counts).sum(axis=-1)
@@ -157,7 +157,7 @@ def question_scores(
         table = table.reshape(width, one.count, classes)
         every = table.sum(axis=1, keepdims=True)
         left = table if one.labels else np.cumsum(table, axis=1)[:, : one.ordered]
-        found.append(unmixed(left) + unmixed(every - left))
+        found.append(measure_purity(left) + measure_purity(every - left))
     return np.concatenate(found, axis=1)
 
 
@@ -408,7 +408,7 @@ class _Trees(PrivateClassifier):
         found = dict.fromkeys((one.name for one in self._known_cells_), 0.0)
         for tree in self.trees_:
             counts = np.maximum(tree.node_counts(), 0)
-            pure = unmixed(counts) / _STEPS
+            pure = measure_purity(counts) / _STEPS
             for node, at in enumerate(tree.column):
                 gain = pure[2 * node + 1] + pure[2 * node + 2] - pure[node]
                 found[self._known_cells_[at].name] += max(float(gain), 0.0)

@@ -640,7 +640,7 @@ def _check_rolls(replays: Mapping[int, Replay], roll: Roll) -> list[Fault]:
     """Every dataset that was ever opened is still there, as every entry since then says."""
     called = [EMPTY_ROLL]
     for _, replay in sorted(replays.items()):
-        called.append(called[-1].after(replay.genesis.hash if replay.genesis else NO_HASH))
+        called.append(called[-1].append(replay.genesis.hash if replay.genesis else NO_HASH))
     problems = []
     if roll != called[-1]:
         what = f"the ledger has opened {roll.count} datasets and holds {len(replays)}"

@@ -78,7 +78,7 @@ class PersonLedger:
         if not isinstance(plan, LocalPlan):
             raise InvalidValue("plan", plan, "a plan of discreet.local")
         bits, name = choose_source(source), plan._format.plan_id.hex()
-        with self._alone():
+        with self._lock():
             answer: Any
             known = self._answers.get(name) if repeat or isinstance(plan, Rappor) else None
             if known is None:
@@ -123,7 +123,7 @@ class PersonLedger:
             write_file(self._file, canonical(self.to_json()), private=True)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Shut out other threads and processes, and read what they have written."""
         with self._guard:
             if self._file is None:

@@ -309,7 +309,7 @@ class SelectiveSurface(Surface):
         table = read_histograms(votes, classes=self.classes, teachers=self.teachers)
         largest = table.max(axis=1)
         if self._predictions:
-            largest = (table - self._read_expected(predictions, len(table))).max(axis=1)
+            largest = (table - self._read_predictions(predictions, len(table))).max(axis=1)
         elif predictions is not None:
             raise InvalidValue("predictions", "given", "None: this aggregator does not look")
         rows = np.clip(largest - self._lowest, 0, self.rows - 1)
@@ -317,7 +317,7 @@ class SelectiveSurface(Surface):
         found, counts = np.unique(places, return_counts=True)
         return Cells(found // self.columns, found % self.columns, counts)
 
-    def _read_expected(self, predictions: Any, queries: int) -> Places:
+    def _read_predictions(self, predictions: Any, queries: int) -> Places:
         if predictions is None or len(predictions) != queries:
             raise InvalidValue("predictions", "withheld", f"{queries} rows, one for each query")
         shape = {"classes": self.classes, "teachers": self.teachers}

@@ -102,7 +102,7 @@ class MST(TreeMethod):
         budget = plan.budget
         assert isinstance(budget, SpanningBudget)
         sizes, count = begun.sizes, len(begun.groups)
-        parts = [project(one, begun.total) for one in begun.joined]
+        parts = [project(one, begun.total) for one in begun.join]
         pairs = [
             one
             for one in list_candidates(count, 2)
@@ -378,7 +378,7 @@ class _Rounds:
         """Return the tables that fit the present size of the model, with the graph after each."""
         most = self.plan.method.max_cells
         for limit in (int(most * self.used / self.budget.rho), most):
-            found = {one: self.graph.joined(one, most_cells=limit) for one in exact}
+            found = {one: self.graph.join(one, most_cells=limit) for one in exact}
             fitting = {one: graph for one, graph in found.items() if graph is not None}
             if fitting:
                 return fitting

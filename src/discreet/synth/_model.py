@@ -123,9 +123,9 @@ class SyntheticModel(Released):
         if given is not None and not isinstance(given, Mapping):
             raise InvalidValue("given", given, "names of columns with their values")
         asked = {
-            self._position(name): self._asked(name, one) for name, one in (given or {}).items()
+            self._position(name): self._read_asked(name, one) for name, one in (given or {}).items()
         }
-        conditionals, shares, intervals = self._given(asked)
+        conditionals, shares, intervals = self._condition_on(asked)
         codes = sample_rows(self.tree, conditionals, rows, bits)
         held = [replace(one, share=shares.get(at, one.share)) for at, one in enumerate(self.groups)]
 
@@ -140,14 +140,14 @@ class SyntheticModel(Released):
             found[self.schema.person] = pa.array(np.arange(rows, dtype=np.int64))
         return pa.table(found)
 
-    def _asked(self, name: str, value: Any) -> NDArray[np.int64]:
+    def _read_asked(self, name: str, value: Any) -> NDArray[np.int64]:
         """Return the stored integers of the values that a column is to have."""
         cells = self.plan.cells[self._position(name)]
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
         found = {stored_value(f"given[{name!r}]", cells, self.schema, one) for one in values}
         return np.array(sorted(found), dtype=np.int64)
 
-    def _given(
+    def _condition_on(
         self, given: Mapping[int, NDArray[np.int64]]
     ) -> tuple[
         Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]], list[Interval | None]
@@ -308,7 +308,7 @@ class SyntheticModel(Released):
             tree=tree,
             conditionals=tuple(arrays[f"node_{at}"] for at in range(len(tree.nodes))),
             measured=tuple(
-                _read_measured(one, arrays[f"table_{at}"])
+                _read_measurement(one, arrays[f"table_{at}"])
                 for at, one in enumerate(head["measured"])
             ),
         )
@@ -339,7 +339,7 @@ class SyntheticModel(Released):
             raise SchemaError(f"the plan of a synthesis cannot be read: {error}") from None
 
 
-def _read_measured(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
+def _read_measurement(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
     columns: Columns = tuple(int(at) for at in one["columns"])
     return Measurement(columns, values, np.full(values.shape, float(one["variance"])))
 

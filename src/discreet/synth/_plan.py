@@ -292,7 +292,7 @@ class Beginning:
         return [held.size for held in self.groups]
 
     @property
-    def joined(self) -> list[NDArray[np.float64]]:
+    def join(self) -> list[NDArray[np.float64]]:
         """The histograms by groups."""
         return [
             held.join(histogram)
@@ -375,7 +375,7 @@ def _begin(plan: SynthesisPlan, table: Table, bits: Source) -> Beginning:
             budget.column_stddev,
             total,
             most=plan.method.groups,
-            alone=rules.alone(at),
+            alone=rules.find_lone_cells(at),
         )
         for at, (one, histogram) in enumerate(zip(cells, noisy, strict=True))
     ]

@@ -158,9 +158,9 @@ class Collector:
         :param token: any text
         """
         with self._guard:
-            return self._allowed(token) > 0
+            return self._count_allowed(token) > 0
 
-    def _allowed(self, token: str) -> int:
+    def _count_allowed(self, token: str) -> int:
         """Return how many reports a token allows: none if there is no such token."""
         secret = parse(token)
         if secret is None:
@@ -171,7 +171,7 @@ class Collector:
 
     def _check(self, token: str, number: int, body: bytes) -> str | None:
         """Say why a report is not to be counted, or nothing."""
-        allowed = self._allowed(token)
+        allowed = self._count_allowed(token)
         if not allowed:
             return "no such token"
         if not 1 <= number <= allowed:

@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset, default_collate
 from discreet.errors import NotApplicable, PlanViolation
 from discreet.learn.dpsgd._lineage import plain
 from discreet.learn.dpsgd._step import OpenBatch, Watch
-from discreet.learn.dpsgd._tensors import close, exchanged, leaves_of, readings, size_of
+from discreet.learn.dpsgd._tensors import close, exchange_tensors, leaves_of, readings, size_of
 from discreet.learn.dpsgd.isolation._subject import Shaken, shaken_copies, still
 
 # Of the first batch so many examples are looked at.
@@ -87,7 +87,7 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
     halves = [length >> times for times in range(1, length.bit_length())]
     for other in [*halves, *(length << times for times in range(1, _DOUBLED))]:
         try:
-            changed = _resized(item, length, other)
+            changed = _resize(item, length, other)
             first = collate([changed])
             if shapes_of(first) == shapes_of(alone[0]):
                 continue
@@ -116,7 +116,7 @@ def require_padding_ignored(
     for double in (True, False):
         try:
             for copied in shaken_copies(model, double=double):
-                if _feels(copied, pair, run):
+                if _feels_padding(copied, pair, run):
                     raise PlanViolation(_FELT)
             break
         except NotApplicable:
@@ -132,7 +132,7 @@ def require_padding_ignored(
             raise PlanViolation(_FELT)
 
 
-def _feels(copied: Shaken, pair: Pair, run: Callable[[nn.Module, Any], Any]) -> bool:
+def _feels_padding(copied: Shaken, pair: Pair, run: Callable[[nn.Module, Any], Any]) -> bool:
     """Whether a copy of the model gives the example of a pair other results in both batches."""
     with still(), torch.no_grad():
         one, both = (leaves_of(run(copied.model, copied.cast(batch))) for batch in pair)
@@ -165,7 +165,7 @@ def _feels_when_stretched(
             close(a, b, scale=size_of(a), tolerance=copied.tolerance / 10.0)
             for a, b in zip(*seen, strict=True)
         )
-        return steady and _feels(copied, pair, run)
+        return steady and _feels_padding(copied, pair, run)
     except (*_ERRORS, NotApplicable):
         return False
 
@@ -211,7 +211,7 @@ class PaddingWatch(Watch):
         self._is_settled = False
         self._handle: Any = None
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Have it tried out whether padding is felt, if batches are padded."""
         if self._is_settled or batch.chunk.empty or batch.loading is None:
             return
@@ -228,7 +228,7 @@ class PaddingWatch(Watch):
         hook = _PaddingHook(self)
         self._handle = self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Try it out at another batch, unless it is settled."""
         if self._handle is not None:
             self._handle.remove()
@@ -255,7 +255,7 @@ class PaddingWatch(Watch):
             given, named = self._arguments(batch, args, kwargs)
             return copied(*given, **named)
 
-        self.removed()
+        self.remove()
         require_padding_ignored(self._model, self._pair, run)
         self._is_settled = True
 
@@ -278,7 +278,7 @@ class PaddingWatch(Watch):
             for name, part in self._parts.items():
                 if part is value and name in there:
                     return there[name]
-            return exchanged(value, moved)
+            return exchange_tensors(value, moved)
 
         return [taken(one) for one in args], {name: taken(one) for name, one in kwargs.items()}
 
@@ -323,7 +323,7 @@ def _length(item: Any) -> int:
     return next((length for length in lengths if length > 1), 0)
 
 
-def _resized(value: Any, length: int, other: int) -> Any:
+def _resize(value: Any, length: int, other: int) -> Any:
     """An example with its sequences of this length, and numbers that tell it, made ``other`` long.
 
     Shorter ones are cut, longer ones repeat their first entry.
@@ -338,9 +338,9 @@ def _resized(value: Any, length: int, other: int) -> Any:
             return np.concatenate([value[:other], *[value[:1]] * more])
         return value[:other] + value[:1] * more
     if isinstance(value, dict):
-        return {key: _resized(one, length, other) for key, one in value.items()}
+        return {key: _resize(one, length, other) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        parts = [_resized(one, length, other) for one in value]
+        parts = [_resize(one, length, other) for one in value]
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return type(value)(parts)

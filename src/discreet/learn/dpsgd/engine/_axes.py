@@ -44,7 +44,7 @@ class Folds:
         if self._elsewhere:
             self._elsewhere = {}
 
-    def copied(self) -> Folds:
+    def copy(self) -> Folds:
         """The same knowledge, to be added to."""
         other = Folds()
         other.rows = self.rows
@@ -209,10 +209,10 @@ class Axes:
         self._inputs = []
         self.folds.open(rows)
 
-    def copied(self) -> Axes:
+    def copy(self) -> Axes:
         """The same knowledge, to be added to."""
         other = copy.copy(self)
-        other.folds, other._inputs = self.folds.copied(), [*self._inputs]
+        other.folds, other._inputs = self.folds.copy(), [*self._inputs]
         return other
 
     def of_input(self, data: Tensor, at: int) -> int:

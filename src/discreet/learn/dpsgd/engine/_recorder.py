@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from discreet.errors import InvalidValue, PlanViolation
-from discreet.learn.dpsgd._checkpointing import around
+from discreet.learn.dpsgd._checkpointing import watch_checkpoints
 from discreet.learn.dpsgd._tensors import tensors
 from discreet.learn.dpsgd.engine._axes import Axes
 from discreet.learn.dpsgd.engine._forms import (
@@ -28,8 +28,8 @@ from discreet.learn.dpsgd.engine._forms import (
     PerExample,
     Site,
     Source,
-    merged,
-    own_leaf,
+    make_leaf,
+    merge,
     wide,
 )
 from discreet.learn.dpsgd.engine._layout import (
@@ -118,7 +118,7 @@ class Recorder(TorchFunctionMode):
         self.follows = True
         self.is_half = False
         self.in_checkpoint = False
-        self._anchor = own_leaf(torch.zeros(()))
+        self._anchor = make_leaf(torch.zeros(()))
 
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
@@ -171,7 +171,7 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **kwargs)
             self._count(func, args, 0)
             result = FASTER.get(func, func)(*args, **kwargs)
-            return self._made(func, args, kwargs, result)
+            return self._note_data(func, args, kwargs, result)
         self._count(func, args, next((id(one) for one in args if id(one) in self._own), 0))
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
@@ -197,7 +197,9 @@ class Recorder(TorchFunctionMode):
         rank = first.ndim if isinstance(first, Tensor) else -1
         self.calls = hash((self.calls, func, rank, parameter))
 
-    def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def _note_data(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
         """Note what a call made of data without parameters."""
         if func in BLANK or (func in CONTENT_OF_FIRST and not self.is_data(args[0])):
             return result
@@ -210,7 +212,7 @@ class Recorder(TorchFunctionMode):
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
         elif func is Tensor.__setitem__:
             if not self._is_known(args[0]):
-                self._written(args)
+                self._note_write(args)
             elif self.follows and isinstance(args[2], Tensor) and self.is_data(args[2]):
                 target, axis = args[0], folds.axis(args[0])
                 if not leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
@@ -219,7 +221,7 @@ class Recorder(TorchFunctionMode):
             self._wrote_in_place(result, self.data_in(args, kwargs))
         return iter(result) if func is Tensor.__iter__ else result
 
-    def _written(self, args: tuple[Any, ...]) -> None:
+    def _note_write(self, args: tuple[Any, ...]) -> None:
         """Take a constant into which data was written for data, with the axis that it got."""
         target, index, value = args
         self.admit(target)
@@ -340,11 +342,11 @@ class Recorder(TorchFunctionMode):
         """Compute something from parameters and constants, and track it like a parameter."""
         result = func(*args, **kwargs)
         if isinstance(result, tuple | list) and any(isinstance(part, Tensor) for part in result):
-            parts = [self._derived(func, part, args, kwargs) for part in result]
+            parts = [self._note_derived(func, part, args, kwargs) for part in result]
             return parts if isinstance(result, list) else tuple(parts)
-        return self._derived(func, result, args, kwargs)
+        return self._note_derived(func, result, args, kwargs)
 
-    def _derived(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    def _note_derived(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if not isinstance(result, Tensor):
             return result
         if self.source_of(result) is not None:
@@ -363,7 +365,7 @@ class Recorder(TorchFunctionMode):
         if only is not None and func in REPEATS:
             base = only.repeats or only
             repeats = base if is_broadcast(result, base.tensor) else None
-        tensor = own_leaf(result.detach())
+        tensor = make_leaf(result.detach())
         source = Source(
             tensor, origin=result, parents=parents, transposes=transposes, repeats=repeats
         )
@@ -390,7 +392,7 @@ class Recorder(TorchFunctionMode):
 
     def site(self, rule: str, source: Source) -> Site:
         """Name one use of a source, the same in every forward pass."""
-        return source.used(rule)
+        return source.add_use(rule)
 
     def record(
         self, call: Callable[[], Tensor], data: Tensor | None, receive: Callable[[Tensor], None]
@@ -402,20 +404,20 @@ class Recorder(TorchFunctionMode):
 
     def on_gradient(self, result: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         """Have ``receive`` called with the gradient of a result, within this recording only."""
-        result.register_hook(self._within(receive))  # type: ignore[no-untyped-call]
+        result.register_hook(self._guard_receiver(receive))  # type: ignore[no-untyped-call]
         self.is_half |= result.dtype.itemsize < 4
         return result
 
-    def _within(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def _guard_receiver(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         generation = self.generation
 
-        def checked(gradient: Tensor) -> None:
+        def receive_checked(gradient: Tensor) -> None:
             self.require_current(generation)
             # What is made of a gradient stays in the record: no mode needs to see it.
             with torch._C.DisableTorchFunction():
                 receive(wide(gradient))
 
-        return checked
+        return receive_checked
 
     def require_current(self, generation: int, *, in_second_pass: bool = False) -> None:
         """Raise if a gradient comes from a forward pass of another recording, or in two forms.
@@ -436,7 +438,7 @@ class Recorder(TorchFunctionMode):
         self, call: Callable[[], Tensor], receive: Callable[[Tensor], None]
     ) -> Tensor:
         """Do the same for a call on inputs without gradient; it runs without autograd."""
-        result: Tensor = _FirstLayer.apply(self._anchor, call, self._within(receive))  # type: ignore[no-untyped-call]
+        result: Tensor = _FirstLayer.apply(self._anchor, call, self._guard_receiver(receive))  # type: ignore[no-untyped-call]
         self.is_half |= result.dtype.itemsize < 4
         return result
 
@@ -487,17 +489,22 @@ class Recorder(TorchFunctionMode):
     @contextmanager
     def _second_pass(self, generation: int) -> Iterator[None]:
         self.require_current(generation, in_second_pass=True)
-        with self._in_checkpoint(), self._unchanged(), around("record", self.checkpointed), self:
+        with (
+            self._in_checkpoint(),
+            self._restore_after(),
+            watch_checkpoints("record", self.checkpointed),
+            self,
+        ):
             yield
 
     @contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _restore_after(self) -> Iterator[None]:
         """Afterwards the record is as it was: what ran inside had run before."""
         sources = [*self.parameters, *self.derived]
         held = [(one, one.uses, len(one.leaves), len(one.row_copies)) for one in sources]
         known, data, calls = self.sources, self._data, self.calls
         derived, axes = len(self.derived), self.axes
-        self.sources, self._data, self.axes = known.copy(), data.copy(), axes.copied()
+        self.sources, self._data, self.axes = known.copy(), data.copy(), axes.copy()
         try:
             yield
         finally:
@@ -526,7 +533,7 @@ class Recorder(TorchFunctionMode):
                 source.hand_to_parents(self.units)
             for source in self.parameters:
                 if len(source.contributions) > 1:
-                    source.contributions = [merged(source.contributions)]
+                    source.contributions = [merge(source.contributions)]
 
 
 def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[Tensor]:

@@ -143,6 +143,7 @@ class LinkedTables:
                 Relation.ADD_REMOVE,
                 most,
             )
+            budget.check_tables()
             plan = LinkedPlan(self, persons, visits, epsilon, delta, counted, first, budget)
             if plan.loss.epsilon(delta=delta) <= epsilon:
                 return plan

@@ -345,7 +345,8 @@ def test_amplified_cohorts_on_flower_do_not_know_who_took_part_before():
     same = 0
     for _ in range(200):
         strategy = DiscreetStrategy(plan, [1, 2])
-        same += strategy._cohort(0) == strategy._cohort(1)
+        first, second = (strategy._cohort(number, strategy._source) for number in range(2))
+        same += first == second
     assert 57 < same < 143
     # Where nothing is amplified, the counters of clients decide.
     chosen = FederatedPlan(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
@@ -29,12 +29,14 @@ import numpy as np
 
 from discreet import _validate
 from discreet._files import new_directory
+from discreet._json import digest_of
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, MechanismHalted
 from discreet.federated._certificate import LEARNER, certify_federated, write_federated
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
-from discreet.learn import charged, digest_model
+from discreet.federated._state import RunState, charge_run, check_ledger
+from discreet.learn import digest_model
 from discreet.learn.dpsgd import Quantile
 from discreet.randomness import bernoulli, choose_source, permutation
 
@@ -146,7 +148,7 @@ def discreet_mod(
             change = np.zeros_like(before)
         try:
             leaves = client.reply(change, clip_norm=clip_norm)
-        except MechanismHalted as error:
+        except (InvalidValue, MechanismHalted) as error:  # of the request, not of the data
             return app.Message(app.Error(code=0, reason=str(error)), reply_to=message)
         context.state["discreet"] = app.ConfigRecord({"rounds-taken": client.rounds_taken})
         content = {"update": app.ArrayRecord({"update": app.Array(leaves["update"])})}
@@ -230,10 +232,11 @@ class DiscreetStrategy:
         ledger: Ledger | None = None,
         dataset: str | None = None,
         purpose: str = "federated learning on Flower",
+        checkpoint: str | Path | None = None,
     ) -> FlowerRun:
         """Charge the plan, ask the clients of every round, and certify the model.
 
-        A server that is killed has spent its charge, and its run is over: it is charged anew.
+        Without a checkpoint a server that is killed has spent its charge, and its run is over.
 
         Parameters
         ----------
@@ -245,6 +248,9 @@ class DiscreetStrategy:
             What to charge, before a node is asked.
         purpose : str
             For the ledger.
+        checkpoint : path, optional
+            A directory with which a killed run can be resumed by the same call: it is charged once,
+            and no round is taken twice.
 
         Returns
         -------
@@ -257,6 +263,8 @@ class DiscreetStrategy:
             charged.
         BudgetExceeded
             If the budget is too small; nothing was charged.
+        ResumeRefused
+            If the directory is of another run, or of one that is complete.
         """
         app, plan = import_module("flwr.app"), self._plan
         shapes = {name: one.numpy() for name, one in initial_arrays.items()}
@@ -267,19 +275,35 @@ class DiscreetStrategy:
         model = _flat(shapes)
         if plan.dimension not in (None, model.size):
             raise InvalidValue("initial_arrays", model.size, f"the dimension {plan.dimension}")
-        velocity, clip_norm = np.zeros_like(model), plan.clip_norm
-        paid = charged(
-            ledger, dataset, loss=plan.loss, delta=plan.delta, purpose=purpose, unit=plan.unit
-        )
-        with paid if ledger is not None else nullcontext() as charge:
-            for number in range(plan.rounds):
+        check_ledger(plan, ledger, dataset)
+        training = {"server_rate": self._rate, "momentum": self._momentum}
+        velocity, clip_norm, taken = np.zeros_like(model), plan.clip_norm, 0
+        with ExitStack() as stack:
+            bits, state = self._source, None
+            if checkpoint is not None:
+                state = RunState(checkpoint, plan, self._facts(shapes, training))
+                stack.callback(state.close)
+                bits = bits.derive("attempt", state.attempt)
+                if state.found is not None:
+                    head, kept = state.found
+                    model, velocity = (kept[name].astype(float) for name in ("model", "velocity"))
+                    clip_norm, taken = float(head["clip_norm"]), state.reserved
+                    self._used = dict(zip(self._roster, kept["used"].tolist(), strict=True))
+            paid = stack.enter_context(ExitStack())
+            charge = paid.enter_context(charge_run(ledger, dataset, plan, state, purpose))
+            for number in range(taken, plan.rounds):
+                cohort = self._cohort(number, bits)
+                if state is not None:
+                    used = np.array(list(self._used.values()), dtype=np.int64)
+                    kept = {"model": model, "velocity": velocity, "used": used}
+                    state.keep({"clip_norm": clip_norm}, kept, reserved=number + 1)
                 one = Round(
                     plan,
                     number,
                     size=model.size,
-                    asked=self._cohort(number),
+                    asked=cohort,
                     clip_norm=clip_norm,
-                    source=self._source,
+                    source=bits,
                 )
                 self._ask(app, grid, one, _shaped(model, shapes), clip_norm)
                 update, clip_norm = one.finish()
@@ -291,18 +315,38 @@ class DiscreetStrategy:
                 run={
                     "rounds_taken": plan.rounds,
                     "final_clip_norm": clip_norm,
-                    "training": {"server_rate": self._rate, "momentum": self._momentum},
+                    "training": training,
                     "clients": "nodes of Flower",
+                    **({"times_resumed": state.attempt} if state and state.attempt else {}),
                 },
                 randomness={**self._source.provenance, "engine": "Flower"},
                 versions={"flwr": version("flwr")},
                 model_digest=digest_model(LEARNER, {}, arrays),
             ).paid_by(charge)
+            if state is not None:
+                state.hold_back(arrays, certificate)
+            paid.close()  # the outcome is in the ledger before the model is in its place
+            if state is not None:
+                state.publish(certificate.model_digest)
         return FlowerRun(arrays, certificate)
 
-    def _cohort(self, number: int) -> list[int]:
+    def _facts(self, shapes: Arrays, training: Mapping[str, float]) -> dict[str, Any]:
+        """Return what a resumed run must have in common with the one that was killed.
+
+        Nodes have other numbers after a new start of Flower. That matters where the server counts
+        in how many rounds each takes part.
+        """
+        counts = self._plan.participations < self._plan.rounds
+        model = [[name, str(one.dtype), list(one.shape)] for name, one in shapes.items()]
+        return {
+            "training": dict(training),
+            "roster": digest_of(self._roster if counts else len(self._roster)),
+            "model": digest_of(model),
+        }
+
+    def _cohort(self, number: int, source: Source) -> list[int]:
         """Draw the nodes of a round from the roster, whoever is connected."""
-        plan, bits = self._plan, self._source.derive("cohort", number)
+        plan, bits = self._plan, source.derive("cohort", number)
         if plan.sampler == "full":
             return self._roster
         if plan.sampler == "poisson":

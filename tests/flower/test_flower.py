@@ -86,10 +86,10 @@ def towards(goal: float) -> Any:
 class Node:
     """One client: its app under a mod, and its own context."""
 
-    def __init__(self, plan: FederatedPlan, app: Any) -> None:
+    def __init__(self, plan: FederatedPlan, app: Any, counter: Path | None = None) -> None:
         from flwr.app import Context, RecordDict
 
-        self.mod, self.app = discreet_mod(plan), app
+        self.mod, self.app = discreet_mod(plan, counter=counter), app
         self.context = Context(1, 1, {}, RecordDict(), {})
 
     def __call__(self, message: Any) -> Any:
@@ -381,6 +381,30 @@ def test_a_client_that_trusts_nobody_randomizes_and_counts_its_rounds() -> None:
     # A server that asks more often gets no report.
     message = grid.asked[0]
     assert nodes[message.metadata.dst_node_id](message).has_error()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_server_that_starts_a_second_run_is_not_answered_by_clients_with_a_counter(
+    tmp_path: Path, counted: bool
+) -> None:
+    facts = {"rounds": 4, "trust": "nobody", "sampler": None, "dimension": SIZE}
+    plan = plan_of(**facts, noise_multiplier=None, local_epsilon=2.0, expected_cohort=10,
+                   participations=2)  # fmt: skip
+    answered = []
+    for _ in range(2):  # a run has contexts of its own
+        places = {node: tmp_path / f"{node}.json" for node in range(1, 21)}
+        nodes = {
+            node: Node(plan, towards(0.1), place if counted else None)
+            for node, place in places.items()
+        }
+        grid = Memory(nodes)
+        DiscreetStrategy(plan, range(1, 21)).start(grid, start())
+        answered.append(sum(not reply.has_error() for reply in grid.replies))
+    assert answered == [40, 0 if counted else 40]
+    if counted:
+        other = plan_of(**facts, noise_multiplier=None, local_epsilon=3.0)
+        with pytest.raises(InvalidValue, match="counter"):
+            discreet_mod(other, counter=places[1])
 
 
 def test_an_adaptive_clip_is_sent_and_its_bit_comes_back() -> None:

@@ -16,8 +16,9 @@ the server or in nobody.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
@@ -28,8 +29,8 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet._files import new_directory
-from discreet._json import digest_of
+from discreet._files import lock_file, new_directory, write_file
+from discreet._json import canonical, digest_of, read_json
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, MechanismHalted
 from discreet.federated._certificate import LEARNER, certify_federated, write_federated
@@ -94,15 +95,41 @@ def _read_reply(content: Any, plan: FederatedPlan, size: int) -> dict[str, Any] 
     return {"update": update, "inside": config["inside"]}
 
 
+class _Counter:
+    """A file in which a client counts the rounds of a plan over all runs of Flower."""
+
+    def __init__(self, path: str | Path, plan: FederatedPlan) -> None:
+        self._path, self._plan = Path(path), plan.content_hash
+        self.read()
+
+    def read(self) -> int:
+        if not self._path.exists():
+            return 0
+        body = read_json(self._path.read_bytes(), "the counter of a client")
+        taken = body.get("rounds_taken") if isinstance(body, dict) else None
+        if type(taken) is not int or taken < 0 or body.get("plan_hash") != self._plan:
+            raise InvalidValue(
+                "counter", self._path.name, "a new file, or the counter of this plan"
+            )
+        return taken
+
+    def write(self, taken: int) -> None:
+        content = canonical({"plan_hash": self._plan, "rounds_taken": taken})
+        write_file(self._path, content, private=True)
+
+
 def discreet_mod(
-    plan: FederatedPlan, *, examples: int | None = None, source: Source | None = None
+    plan: FederatedPlan,
+    *,
+    examples: int | None = None,
+    source: Source | None = None,
+    counter: str | Path | None = None,
 ) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
     """Return a mod for ``ClientApp(mods=[...])``: it clips and randomizes before anything leaves.
 
     The app below it trains as it likes and replies with the whole model in one array record called
     ``arrays``, of the names that it was sent. Only the change of it leaves the client; metrics and
-    counts stay, and so does the text of an error, in place of which an update of zeros leaves. The
-    rounds that the client took part in are counted in its Flower context.
+    counts stay, and so does the text of an error, in place of which an update of zeros leaves.
 
     Parameters
     ----------
@@ -112,6 +139,10 @@ def discreet_mod(
         How many examples the client has, where the plan weighs clients. It is not sent.
     source : Source, optional
         Where the bits come from; the operating system by default.
+    counter : path, optional
+        A file of this client, in which it counts the rounds that it takes part in. Without one it
+        counts in its Flower context, which every run begins anew: a server that is not trusted can
+        then start a second run and be answered again.
 
     Returns
     -------
@@ -120,10 +151,12 @@ def discreet_mod(
     Raises
     ------
     InvalidValue
-        If the plan's trust is not one that Flower can carry.
+        If the plan's trust is not one that Flower can carry, or the counter is that of another one.
     """
     _check_plan(plan)
     bits = choose_source(source)
+    over_runs = None if counter is None else _Counter(counter, plan)
+    guard = threading.Lock()
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         app = import_module("flwr.app")
@@ -136,9 +169,6 @@ def discreet_mod(
         names = list(sent)
         before = _flat({name: sent[name].numpy() for name in names})
         clip_norm = float(message.content.config_records["round"]["clip-norm"])
-        state = context.state.config_records.get("discreet")
-        taken = 0 if state is None else int(state["rounds-taken"])
-        client = Client(plan, examples=examples, source=bits, rounds_taken=taken)
         change = np.zeros_like(before)
         try:
             made = call_next(message, context).content.array_records["arrays"]
@@ -146,11 +176,19 @@ def discreet_mod(
             change = after - before if list(made) == names else change
         except Exception:  # noqa: BLE001 - what went wrong with the data must not leave either
             change = np.zeros_like(before)
-        try:
-            leaves = client.reply(change, clip_norm=clip_norm)
-        except (InvalidValue, MechanismHalted) as error:  # of the request, not of the data
-            return app.Message(app.Error(code=0, reason=str(error)), reply_to=message)
-        context.state["discreet"] = app.ConfigRecord({"rounds-taken": client.rounds_taken})
+        with guard, nullcontext() if counter is None else lock_file(counter):
+            state = context.state.config_records.get("discreet")
+            taken = 0 if state is None else int(state["rounds-taken"])
+            if over_runs is not None:
+                taken = max(taken, over_runs.read())
+            client = Client(plan, examples=examples, source=bits, rounds_taken=taken)
+            try:
+                leaves = client.reply(change, clip_norm=clip_norm)
+            except (InvalidValue, MechanismHalted) as error:  # of the request, not of the data
+                return app.Message(app.Error(code=0, reason=str(error)), reply_to=message)
+            context.state["discreet"] = app.ConfigRecord({"rounds-taken": client.rounds_taken})
+            if over_runs is not None:
+                over_runs.write(client.rounds_taken)
         content = {"update": app.ArrayRecord({"update": app.Array(leaves["update"])})}
         if "inside" in leaves:
             content["inside"] = app.ConfigRecord({"inside": leaves["inside"]})

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from discreet import _validate
-from discreet._files import write_file
+from discreet._files import lock_file, write_file
 from discreet._json import canonical, read_json
 from discreet.errors import BudgetExceeded, DataCorrupt, InvalidValue, MechanismHalted
 from discreet.local._plans import LocalPlan
@@ -129,13 +129,7 @@ class PersonLedger:
             if self._file is None:
                 yield
                 return
-            with Path(f"{self._file}.lock").open("a") as handle:
-                try:
-                    import fcntl
-
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-                except ImportError:  # pragma: no cover (Windows: one process at a time)
-                    pass
+            with lock_file(self._file):
                 self._load(self._file)
                 yield
 

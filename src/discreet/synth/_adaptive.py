@@ -73,6 +73,7 @@ class MST(TreeMethod):
             relation=relation,
             rows_per_person=schema.rows_per_person or 1,
         )
+        budget.gaussian.check_tables()
         return min(2, columns), budget, ""
 
     def table_noise(self, plan: SynthesisPlan) -> float:
@@ -206,6 +207,10 @@ class AIM(TreeMethod):
             relation=relation,
             rows_per_person=schema.rows_per_person or 1,
         )
+        if columns > 1:
+            # Half of the least noise that rho pays for is the least that a round may ask for.
+            least = budget.gaussian.stddev_of_mu(math.sqrt(2.0 * _TABLE_PART * budget.rho))
+            budget.rho_of_table(least / 2.0)
         return order, budget, why
 
     def to_json(self) -> dict[str, Any]:

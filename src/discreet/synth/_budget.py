@@ -113,6 +113,7 @@ class GaussianBudget:
             if max(budget.column_stddev, budget.score_stddev) * STEPS >= _LARGEST_STDDEV:
                 raise InvalidValue("epsilon", epsilon, "a value with less noise than 2**40 rows")
             if budget.loss.epsilon(delta=point) <= target:
+                budget.check_tables()
                 return budget
             mu *= 1.0 - 2.0 ** (attempt - _FINEST)
         raise NotApplicable(
@@ -173,6 +174,14 @@ class GaussianBudget:
     def stddev_of_mu(self, mu: float) -> float:
         """Return the noise of one table that costs at most mu."""
         return replace(self, table_mu=mu).table_stddevs([1.0])[0]
+
+    def check_tables(self) -> None:
+        """Raise InvalidValue, while nothing is charged, if too little noise is left for a table.
+
+        One table that gets everything has the least noise of all that can be chosen.
+        """
+        if self.table_mu:
+            self.table_stddevs([1.0])
 
     def table_stddevs(self, shares: Sequence[float]) -> list[float]:
         """Return the noise of the chosen tables, whose shares of the rest add up to 1."""

@@ -13,6 +13,7 @@ randomized reports.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -235,7 +237,12 @@ class Collector:
 
 
 def create_collector(
-    collector: Collector, *, rate: float = 1.0, burst: int = 10, most_bytes: int | None = None
+    collector: Collector,
+    *,
+    rate: float = 1.0,
+    burst: int = 10,
+    most_bytes: int | None = None,
+    body_seconds: float = 30.0,
 ) -> Starlette:
     """Return the application of a collector.
 
@@ -243,9 +250,11 @@ def create_collector(
     :param rate: how many requests a second a token, or an address, may make in the long run
     :param burst: how many at once
     :param most_bytes: the largest report that is read; by default the length of a report
+    :param body_seconds: how long a request may take to arrive
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -262,18 +271,22 @@ def create_collector(
         pause = limiter.wait_for(key)
         if pause <= 0.0:
             return None
-        return answer(429, {"refused": "too many requests"}, **{"retry-after": f"{pause:.0f}"})
+        return answer(429, {"refused": "too many requests"}, **{"retry-after": f"{ceil(pause)}"})
 
     def address(request: Request) -> str:
         return "" if request.client is None else request.client.host
 
     async def read_body(request: Request, most: int) -> bytes | None:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                return None
-        return body
+        body = bytearray()
+        async with asyncio.timeout(body_seconds):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    return None
+        return bytes(body)
+
+    async def too_slow(*_: object) -> JSONResponse:
+        return answer(408, {"refused": f"a body takes at most {body_seconds:g} seconds"})
 
     async def post_report(request: Request) -> JSONResponse:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -300,8 +313,8 @@ def create_collector(
         if refused is not None:
             return refused
         body = await read_body(request, _MOST_IN_A_BATCH * (2 * most + 200))
-        reports = None if body is None else _read_batch(body)
-        if reports is None or len(reports) > _MOST_IN_A_BATCH:
+        reports = None if body is None else await run_in_threadpool(_read_batch, body)
+        if reports is None:
             return answer(413, {"refused": f"a batch has at most {_MOST_IN_A_BATCH} reports"})
         if not reports:
             return answer(400, {"refused": _UNREADABLE})
@@ -318,7 +331,8 @@ def create_collector(
     shown = [Route(f"/v1/{name}", show) for name in ("plan", "estimate", "certificate")]
     taken = {"reports": post_report, "batches": post_batch}
     posts = [Route(f"/v1/{name}", take, methods=["POST"]) for name, take in taken.items()]
-    return Starlette(routes=[*posts, *shown])
+    ended = dict.fromkeys((TimeoutError, ClientDisconnect), too_slow)
+    return Starlette(routes=[*posts, *shown], exception_handlers=ended)
 
 
 def _read_batch(body: bytes) -> list[tuple[str, int, bytes]] | None:

@@ -121,6 +121,13 @@ class Loading:
                 return found
         return padded_pair(self._examples(list(places)), collate)
 
+    def examples_at(self, places: Sequence[int]) -> Any:
+        """The examples, or records of the persons, at these places."""
+        if isinstance(self.dataset, People):
+            records = replace(self, dataset=self.dataset.dataset)
+            return records.examples_at(self.dataset.choose(places))
+        return self._examples(list(places))
+
     def _examples(self, places: list[int]) -> Any:
         fetch = getattr(self.dataset, "__getitems__", None)
         return fetch(places) if fetch is not None else [self.dataset[place] for place in places]

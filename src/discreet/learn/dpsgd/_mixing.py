@@ -25,6 +25,7 @@ from discreet.learn.dpsgd.engine._layout import (
     RESHAPING,
     ROW_LOSSES,
     SEQUENCES,
+    is_of_two,
     kept_axis,
     leaves_axis,
     looks_across,
@@ -70,7 +71,6 @@ _SUMS = {
     if hasattr(home, name)
 }
 _SET_GRADIENT: Any = getattr(Tensor.grad, "__set__")  # noqa: B009
-_OF_TWO = {getattr(home, name) for name in ("max", "min") for home in (Tensor, torch)}
 
 
 @final
@@ -268,9 +268,7 @@ class Rows(Folds):
         axes = [self.axis(each) for each in data]
         if min(axes) < 0:
             return LOST
-        if func in _OF_TWO and isinstance(
-            args[1] if len(args) > 1 else kwargs.get("other"), Tensor
-        ):
+        if is_of_two(func, args, kwargs):
             return kept_axis(one, list(zip(data, axes, strict=True)))
         if func in PRODUCTS and kwargs:
             return LOST

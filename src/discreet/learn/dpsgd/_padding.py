@@ -52,6 +52,11 @@ _FELT = (
     "padding_idx is not enough: noise moves that row too), or let collate pad every batch to one "
     "length that was chosen before looking at the data"
 )
+_CUT = (
+    "collate cuts the examples of a batch to the shortest of them, so one short record changes the "
+    "gradients of all others and clipping bounds nothing. Cut all to one length that was chosen "
+    "before looking at the data"
+)
 _UNKNOWN = (
     "collate pads each batch to its longest example, and whether that changes anything for the "
     "others could not be tried out: {}. Let collate pad every batch to one length that was chosen "
@@ -80,6 +85,8 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
         except _ERRORS:
             return None  # examples of different lengths cannot be in one batch
         _require_steady(alone[least], collate([items[least]]))
+        if _is_cut(alone[most], both):
+            raise PlanViolation(_CUT)
         return alone[least], both
     item, length = items[0], _length(items[0])
     if length < 2:
@@ -97,6 +104,14 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
         except _ERRORS:
             return None
     return None
+
+
+def _is_cut(alone: Any, both: Any) -> bool:
+    """Whether the rows of an example became shorter beside a shorter one."""
+    pairs = zip(shapes_of(alone), shapes_of(both), strict=False)
+    return any(
+        less < size for one, other in pairs for size, less in zip(one[1:], other[1:], strict=False)
+    )
 
 
 def _require_steady(batch: Any, again: Any) -> None:

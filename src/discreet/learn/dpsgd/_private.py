@@ -42,6 +42,7 @@ from discreet.learn.dpsgd._batches import Chunk, Collate, Loading, draws, length
 from discreet.learn.dpsgd._certificate import certify_run
 from discreet.learn.dpsgd._checkpoint import digest_of, released_tensors
 from discreet.learn.dpsgd._clipping import ClipPath
+from discreet.learn.dpsgd._collating import CollateWatch
 from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd._losses import LossWatch
 from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource
@@ -443,6 +444,7 @@ class Private:
                 in_order = axis != 1 and not contains_sequence_first(model)
                 first += [
                     LossWatch(model, examples_first=in_order),
+                    CollateWatch(),
                     PaddingWatch(model, setup.losses_of),
                 ]
             if not vouched and record.probed is not None:

@@ -31,6 +31,7 @@ from discreet.learn.dpsgd._batches import (
     template_of_table,
 )
 from discreet.learn.dpsgd._checkpoint import add_prefix, without_prefix
+from discreet.learn.dpsgd._collating import require_rows_apart
 from discreet.learn.dpsgd._making import wrap
 from discreet.learn.dpsgd._padding import MOST, padded_pair, require_padding_ignored
 from discreet.learn.dpsgd._people import require_owners
@@ -481,6 +482,7 @@ class Trainer:
                 self._check_losses(self._losses(self.model, self._move(batch)), count)
                 if collate is not None and self._isolation != "vouched":
                     examples = [validation[at] for at in range(min(MOST, length_of(validation)))]
+                    require_rows_apart(examples, collate)
                     pair = padded_pair(examples, collate)
                     if pair is not None:
                         require_padding_ignored(self.model, pair, self._losses)

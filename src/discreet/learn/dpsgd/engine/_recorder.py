@@ -34,6 +34,8 @@ from discreet.learn.dpsgd.engine._forms import (
 )
 from discreet.learn.dpsgd.engine._layout import (
     KEEPING,
+    LOST,
+    MOVES,
     REORDERED,
     SEQUENCES,
     flat,
@@ -211,33 +213,39 @@ class Recorder(TorchFunctionMode):
             if self.follows:
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
         elif func is Tensor.__setitem__:
-            if not self._is_known(args[0]):
-                self._note_write(args)
-            elif self.follows and isinstance(args[2], Tensor) and self.is_data(args[2]):
-                target, axis = args[0], folds.axis(args[0])
-                if not leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
-                    self._reorder(target)
+            self._note_write(*args)
         if isinstance(result, Tensor) and args and (result is args[0] or "out" in kwargs):
             self._wrote_in_place(result, self.data_in(args, kwargs))
         return iter(result) if func is Tensor.__iter__ else result
 
-    def _note_write(self, args: tuple[Any, ...]) -> None:
-        """Take a constant into which data was written for data, with the axis that it got."""
-        target, index, value = args
-        self.admit(target)
-        self._admit_base(target)
-        axes = self.axes
-        place = index[0] if isinstance(index, tuple) and index else index
-        whole = leaves_axis(index, 0, target.ndim)
-        row_copies = isinstance(value, Tensor) and value.ndim and value.shape[0] == axes.rows
-        if not row_copies or not self.is_data(value) or axes.folds.axis(value):
+    def _note_write(self, target: Tensor, index: Any, value: Any) -> None:
+        """Note where the examples of a tensor are after ``target[index] = value``.
+
+        A constant becomes data by this.
+        """
+        known = self._is_known(target)
+        moves = isinstance(value, Tensor) and self.is_data(value)
+        if not known:
+            self.admit(target)
+            self._admit_base(target)
+        elif not moves or not self.follows:
+            return
+        at = [self.axes.folds.axis(target)] if known else range(target.ndim)
+        fitting = [axis for axis in at if moves and self._fits(target, index, value, axis)]
+        if len(fitting) != 1 or (known and not self._covers(target)):
             self._reorder(target)
-        elif whole and target.shape[0] == axes.rows:
-            axes.folds.place(target, 0)
-        elif isinstance(place, int) and target.ndim > 1 and target.shape[1] == axes.rows:
-            axes.folds.place(target, 1)
-        else:
-            self._reorder(target)
+        elif not known:
+            self.axes.folds.place(target, fitting[0])
+
+    def _fits(self, target: Tensor, index: Any, value: Tensor, axis: int) -> bool:
+        """Whether the examples of a value went, in order, to the places along an axis."""
+        rows, place = self.axes.rows, self.axes.folds.axis(value)
+        if min(axis, place) < 0 or not target.ndim or target.shape[axis] != rows:
+            return False
+        if place >= value.ndim or not leaves_axis(index, axis, target.ndim):
+            return False
+        after = MOVES[Tensor.__getitem__]((target, index), {}, axis)
+        return value.shape[place] == rows and after - target[index].ndim == place - value.ndim
 
     def _admit_base(self, view: Tensor) -> None:
         base = view._base
@@ -305,7 +313,8 @@ class Recorder(TorchFunctionMode):
     def is_data(self, value: Tensor) -> bool:
         """Whether a tensor that is no source comes from the inputs of the model.
 
-        What has a graph behind it was computed from data, unseen (by an autograd.Function).
+        What has a graph behind it was computed from data, unseen (by a scripted function, or inside
+        ``torch.vmap``), so where its examples are is not known.
         """
         if self._is_known(value):
             return True
@@ -313,6 +322,7 @@ class Recorder(TorchFunctionMode):
             return False
         if value.grad_fn is None:
             self.leak(["a tensor that requires gradients"])
+        self.admit(value, axis=0 if self.axes.rows < 2 else LOST)
         return True
 
     def data_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -23,20 +22,17 @@ from discreet.cli._app import (
     print_lines,
     print_table,
 )
-from discreet.cli._ledger import open_to_read, trusted_keys
+from discreet.cli._ledger import open_to_read, read_key_file, read_passphrase, trusted_keys
 from discreet.cli._options import (
     Count,
     combine_options,
     output_file,
     passphrase_option,
-    read_text,
     trust_options,
 )
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     from discreet.certificate import Issuer
     from discreet.report import Check
 
@@ -295,7 +291,7 @@ def keygen(
     last = None if valid_until is None else read_date("valid_until", valid_until)
     if last is not None and last < dt.datetime.now(dt.UTC).date():
         raise InvalidValue("valid_until", valid_until, "a day that is not over")
-    secret = None if passphrase_file is None else _passphrase(passphrase_file)
+    secret = None if passphrase_file is None else read_passphrase(passphrase_file)
     if ask_passphrase:
         if secret is not None:
             raise InvalidValue("ask_passphrase", "given", "no --passphrase-file beside it")
@@ -352,7 +348,7 @@ def sign(
             raise InvalidValue(name, value, "nothing: the envelope has its issuer already")
         if not again and value is None:
             raise InvalidValue(name, None, "a value: it is part of what is signed")
-    own = private_key(key, passphrase_file)
+    own = read_key_file(key, passphrase_file)
     wrong = [] if again else [one.what for one in verify_certificate(target) if one.ok is False]
     if wrong:
         line = f"{format_value(str(target))} is not signed. WRONG {wrong[0]}"
@@ -395,25 +391,6 @@ def revoke(revoked: str, key: str, reason: str, as_json: bool) -> None:
     revoke_key(revoked, found, reason)
     lines = f"revoked: {found.id}", f"written: {format_value(revoked)}"
     print_answer({"written": revoked, "revoked": found.id}, *lines, as_json=as_json)
-
-
-def private_key(path: str, passphrase_file: str | None) -> Ed25519PrivateKey:
-    """Read a private key, with a passphrase from a file or, on a terminal, by asking."""
-    from discreet._dsse import read_private_key
-
-    if passphrase_file is not None:
-        return read_private_key(path, passphrase=_passphrase(passphrase_file))
-    try:
-        return read_private_key(path)
-    except InvalidValue as error:
-        if "passphrase" not in error.expected or not sys.stdin.isatty():
-            raise
-    secret = click.prompt("passphrase", hide_input=True).encode()
-    return read_private_key(path, passphrase=secret)
-
-
-def _passphrase(name: str) -> bytes:
-    return read_text("passphrase_file", name).partition("\n")[0].rstrip("\r").encode()
 
 
 @click.command(cls=Command)

@@ -39,6 +39,8 @@ from discreet.cli._options import (
 from discreet.errors import DataCorrupt, InvalidValue, LedgerMissing, SchemaError, SignatureInvalid
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from discreet._dsse import Envelope, TrustedKeys
     from discreet.ledger import Charge, DatasetView, Fault, HistoryRow, Ledger
     from discreet.privacy import Loss, Relation
@@ -387,6 +389,26 @@ def trusted_keys(keys: tuple[str, ...], revoked: str | None) -> TrustedKeys | No
     )
 
 
+def read_key_file(path: str, passphrase_file: str | None) -> Ed25519PrivateKey:
+    """Read a private key, with a passphrase from a file or, on a terminal, by asking."""
+    from discreet._dsse import read_private_key
+
+    if passphrase_file is not None:
+        return read_private_key(path, passphrase=read_passphrase(passphrase_file))
+    try:
+        return read_private_key(path)
+    except InvalidValue as error:
+        if "passphrase" not in error.expected or not sys.stdin.isatty():
+            raise
+    secret = click.prompt("passphrase", hide_input=True).encode()
+    return read_private_key(path, passphrase=secret)
+
+
+def read_passphrase(name: str) -> bytes:
+    """Read a passphrase from the first line of a file."""
+    return read_text("passphrase_file", name).partition("\n")[0].rstrip("\r").encode()
+
+
 def _signatures(
     found: Mapping[str, tuple[Mapping[str, Any], Envelope | None]], trusted: TrustedKeys | None
 ) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
@@ -622,9 +644,7 @@ def export(
       discreet ledger export study.ledger census --entry 17 > receipt-17.json
       discreet ledger export study.ledger census --entry 17 --sign-key clinic.key > signed-17.json
     """
-    from discreet.cli._certificate import private_key
-
-    own = None if sign_key is None else private_key(sign_key, passphrase_file)
+    own = None if sign_key is None else read_key_file(sign_key, passphrase_file)
     with open_to_read(place) as book:
         document = book.export(dataset) if entry is None else book.receipt(dataset, entry)
     if own is not None:

@@ -13,6 +13,7 @@ randomized reports.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -75,7 +76,9 @@ class Collector:
             raise InvalidValue("plan", plan, f"the plan of {file}")
         self.oracle = read_plan(self.document)
         self._guard = threading.Lock()
-        self._base = sqlite3.connect(self._place / "reports.sqlite", check_same_thread=False)
+        base = self._place / "reports.sqlite"
+        create_file(base, b"", private=True)  # the journals beside it are as private
+        self._base = sqlite3.connect(base, check_same_thread=False)
         try:
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=FULL")
@@ -235,7 +238,12 @@ class Collector:
 
 
 def create_collector(
-    collector: Collector, *, rate: float = 1.0, burst: int = 10, most_bytes: int | None = None
+    collector: Collector,
+    *,
+    rate: float = 1.0,
+    burst: int = 10,
+    most_bytes: int | None = None,
+    body_seconds: float = 10.0,
 ) -> Starlette:
     """Return the application of a collector.
 
@@ -243,9 +251,12 @@ def create_collector(
     :param rate: how many requests a second a token, or an address, may make in the long run
     :param burst: how many at once
     :param most_bytes: the largest report that is read; by default the length of a report
+    :param body_seconds: how long a request may take to arrive
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -269,10 +280,15 @@ def create_collector(
 
     async def read_body(request: Request, most: int) -> bytes | None:
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                return None
+        try:
+            # A connection whose body never ends would be one of few for ever.
+            async with asyncio.timeout(body_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        return None
+        except (TimeoutError, ClientDisconnect):
+            raise HTTPException(408, headers={"connection": "close"}) from None
         return body
 
     async def post_report(request: Request) -> JSONResponse:
@@ -315,10 +331,13 @@ def create_collector(
         make = what.get(request.url.path.rpartition("/")[2], collector.certificate)
         return answer(200, await run_in_threadpool(make))
 
+    def not_written(_: Request, __: Exception) -> JSONResponse:
+        return answer(503, {"refused": "the reports cannot be stored or read; nothing was counted"})
+
     shown = [Route(f"/v1/{name}", show) for name in ("plan", "estimate", "certificate")]
     taken = {"reports": post_report, "batches": post_batch}
     posts = [Route(f"/v1/{name}", take, methods=["POST"]) for name, take in taken.items()]
-    return Starlette(routes=[*posts, *shown])
+    return Starlette(routes=[*posts, *shown], exception_handlers={sqlite3.Error: not_written})
 
 
 def _read_batch(body: bytes) -> list[tuple[str, int, bytes]] | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from discreet._files import new_directory
+from discreet._files import new_directory, write_file
 from discreet._json import read_json
 from discreet.cli._app import print_json, print_lines, show_progress
 from discreet.cli._local import local
@@ -59,7 +59,7 @@ def admit(place: str, plan: str | None, people: int, reports: int, out: str, as_
     """
     collector = _open(place, plan)
     try:
-        with output_file(out, argument="out") as draft:
+        with output_file(out, argument="out", private=True) as draft:
             tokens = collector.admit_each(people, reports)
             Path(str(draft)).write_text("\n".join(tokens) + "\n", encoding="ascii")
     finally:
@@ -267,7 +267,6 @@ def _make_certificate(place: Path) -> tuple[str, str]:
     )
     form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pem = serialization.Encoding.PEM
-    (place / "tls-key.pem").write_bytes(key.private_bytes(pem, *form))
-    (place / "tls-key.pem").chmod(0o600)
+    write_file(place / "tls-key.pem", key.private_bytes(pem, *form), private=True)
     (place / "tls-certificate.pem").write_bytes(certificate.public_bytes(pem))
     return str(place / "tls-certificate.pem"), str(place / "tls-key.pem")

@@ -424,12 +424,13 @@ def read_text(argument: str, name: str) -> str:
 
 @contextmanager
 def output_file(
-    output: str | None, *endings: str, argument: str = "output"
+    output: str | None, *endings: str, argument: str = "output", private: bool = False
 ) -> Iterator[Path | None]:
     """Yield a place to write, which replaces ``output`` when the block succeeds.
 
     Entering the block proves that the directory can be written. If the block fails, nothing is
     left behind and an older file of that name is untouched. Without an output it yields None.
+    With ``private`` only the owner may read the file.
     """
     if output is None:
         yield None
@@ -443,7 +444,7 @@ def output_file(
         # To replace a device by a file would be worse than to refuse it.
         if "\0" in output or not target.name or (target.exists() and not target.is_file()):
             raise InvalidValue(argument, output, "the name of a file")
-        with replace_file(target) as draft:
+        with replace_file(target, private=private) as draft:
             yield draft
     except OSError as error:
         named = error.filename

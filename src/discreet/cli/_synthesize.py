@@ -233,11 +233,14 @@ def _print_made(model: SyntheticModel, out: str, certificate: str | None, *, as_
             }
         )
         return
+    from discreet._confidence import rows_meant
+
+    about = rows_meant(model.schema.rows_per_person)
     cost = f"epsilon {at_most(stated.epsilon)} at delta {at_most(stated.delta)}"
     lines = [
         f"a model of {len(model.columns)} columns from {len(model.measured)} noisy tables",
         f"guarantee: {cost} for one {stated.unit} ({stated.relation})",
-        f"about {round(model.total)} rows, a noisy number",
+        f"about {round(model.total)} rows, a noisy number {about}",
         *(f"WARNING: {one}" for one in stated.warnings),
         f"written: {out}" + ("" if certificate is None else f", {certificate}"),
     ]

@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
+from discreet._confidence import rows_meant
 from discreet._html import html_table
 from discreet._rounding import at_most
 from discreet.curator._queries import Query
@@ -196,11 +197,7 @@ class QueryPlan(ABC):
     def about(self) -> str:
         """Of what the answer and its error bars speak: rows may have been dropped."""
         asked = " that satisfy the condition" if self.query.where is not None else ""
-        if self.cap is None:
-            return f"of all rows{asked}"
-        return (
-            f"of the rows kept: at most {self.cap} of each person's rows{asked}, chosen at random"
-        )
+        return rows_meant(self.cap, asked)
 
     @property
     def cap(self) -> int | None:

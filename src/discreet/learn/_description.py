@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from discreet import _validate
+from discreet._confidence import rows_meant
 from discreet.data import (
     Bounded,
     Date,
@@ -167,6 +168,9 @@ class Description:
         The delta at which the loss was planned.
     unit
         Whom the loss speaks of.
+    about
+        Of which rows the figures and their error bars speak: of persons with many, some are
+        dropped.
 
     """
 
@@ -175,6 +179,7 @@ class Description:
     loss: Loss
     delta: float
     unit: str
+    about: str = rows_meant(None)
 
     @property
     def epsilon(self) -> float:
@@ -199,6 +204,7 @@ class Description:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "unit": self.unit,
+            "about": self.about,
             "columns": found,
         }
 
@@ -206,6 +212,8 @@ class Description:
         """Say it in lines of text; brackets hold error bars of 95 %, each for itself."""
         value, low, high = self.rows
         lines = [f"about {max(value, 0.0):.0f} rows [{max(low, 0.0):.0f}, {max(high, 0.0):.0f}]"]
+        if self.about != rows_meant(None):
+            lines.append(f"all figures are {self.about}")
         for name, column in self.columns.items():
             if column.labels:
                 order = np.argsort(-column.counts)[:5]
@@ -330,7 +338,8 @@ def describe(
         shown = np.empty(0) if labels else edges
         dated = isinstance(column, Date)
         reports[name] = ColumnReport(labels, shown, own, stddev / _STEPS, dated)
-    return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word)
+    about = rows_meant(schema.rows_per_person)
+    return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word, about)
 
 
 def _calibrate(

@@ -31,6 +31,7 @@ from scipy.special import ndtri, softmax
 from sklearn.base import clone  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet._confidence import rows_meant
 from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared, charged, stated_unit
@@ -69,6 +70,9 @@ class Evaluation:
         The scale of the Laplace noise of each count.
     loss
         What the release reveals about one unit; its epsilon is the same at every delta.
+    about
+        Of which rows the figures and their error bars speak: of persons with many, some are
+        dropped.
 
     """
 
@@ -77,6 +81,7 @@ class Evaluation:
     slices: tuple[str, ...]
     scale: float
     loss: Loss
+    about: str = rows_meant(None)
 
     @property
     def binary(self) -> bool:
@@ -161,6 +166,7 @@ class Evaluation:
         measures = ("accuracy", "auc", "average_precision") if self.binary else ("accuracy",)
         return {
             "classes": [str(one) for one in self.classes],
+            "about": self.about,
             "rows": [float(self.table(name).sum()) for name in names],
             "slices": ["all rows", *names[1:]],
             **{
@@ -179,7 +185,7 @@ class Evaluation:
     def lines(self) -> list[str]:
         """Say it in lines of text."""
         found = self.to_json()
-        lines = []
+        lines = [] if self.about == rows_meant(None) else [f"all figures are {self.about}"]
         for at, name in enumerate(found["slices"]):
             said = []
             for measure in ("accuracy", "auc", "average_precision"):
@@ -268,7 +274,8 @@ def evaluate(
         counts = _no_counts(declared, slices)
         _count_rows(model, batch, positions, counts)
         noisy = _add_noise(counts, loss, bits)
-    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, loss.scale, loss)
+    about = rows_meant(declared.rows_per_person if opened.owned else None)
+    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, loss.scale, loss, about)
 
 
 @final
@@ -389,7 +396,8 @@ def evaluate_folds(
         noisy = _add_noise(counts, counted, bits)
     assert declared.classes is not None
     names = tuple(declared.classes.tolist())
-    found = Evaluation(noisy, names, slices, counted.scale, counted)
+    about = rows_meant(declared.rows_per_person if ready.opened.owned else None)
+    found = Evaluation(noisy, names, slices, counted.scale, counted, about)
     return FoldedEvaluation(found, loss, delta)
 
 

@@ -46,7 +46,8 @@ class Marginal:
     their mean weighted by inverse variances and ``stddev`` the noise of each of its cells;
     otherwise both are None, because nothing but the model speaks of the columns. ``bound`` is an
     upper bound, right with probability 95 %, of the L1 distance between ``counts`` and the true
-    table, by theorem 3 of AIM (McKenna and others 2022).
+    table, by theorem 3 of AIM (McKenna and others 2022). Where a schema names persons, the true
+    table is that of the rows kept: at most ``rows_per_person`` of each.
     """
 
     columns: tuple[str, ...]

@@ -233,9 +233,20 @@ def test_a_disk_that_is_full_loses_nothing(
     monkeypatch.setattr(collector, "_base", Full(whole))
     with pytest.raises(sqlite3.OperationalError, match="full"):
         collector.take_each([(token, 1, body) for token in tokens])
+    monkeypatch.setattr(collector, "_base", Full(whole))
+    with TestClient(create_collector(collector)) as client:
+        listed = [[token, 1, base64.b64encode(body).decode()] for token in tokens]
+        answer = batch(client, listed)
+    assert (answer.status_code, "nothing was counted" in answer.text) == (503, True)
     monkeypatch.setattr(collector, "_base", whole)
     assert collector.summary()["reports"] == 0  # neither on the disk nor counted
     assert collector.take_each([(token, 1, body) for token in tokens]) == ["counted"] * 2
+
+
+def test_only_the_owner_reads_what_was_sent(collector: Collector, tmp_path: Path) -> None:
+    collector.take(collector.admit(), 1, report())
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "drinks").iterdir()}
+    assert {modes[name] for name in modes if name.startswith("reports")} == {0o600}
 
 
 def sent_in_all(collector: Collector) -> int:

@@ -77,7 +77,9 @@ class Collector:
             raise InvalidValue("plan", plan, f"the plan of {file}")
         self.oracle = read_plan(self.document)
         self._guard = threading.Lock()
-        self._base = sqlite3.connect(self._place / "reports.sqlite", check_same_thread=False)
+        base = self._place / "reports.sqlite"
+        create_file(base, b"", private=True)  # the journals beside it are as private
+        self._base = sqlite3.connect(base, check_same_thread=False)
         try:
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=FULL")
@@ -242,7 +244,7 @@ def create_collector(
     rate: float = 1.0,
     burst: int = 10,
     most_bytes: int | None = None,
-    body_seconds: float = 30.0,
+    body_seconds: float = 10.0,
 ) -> Starlette:
     """Return the application of a collector.
 
@@ -254,6 +256,7 @@ def create_collector(
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
     from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
@@ -278,15 +281,16 @@ def create_collector(
 
     async def read_body(request: Request, most: int) -> bytes | None:
         body = bytearray()
-        async with asyncio.timeout(body_seconds):
-            async for part in request.stream():
-                body += part
-                if len(body) > most:
-                    return None
+        try:
+            # A connection whose body never ends would be one of few for ever.
+            async with asyncio.timeout(body_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        return None
+        except (TimeoutError, ClientDisconnect):
+            raise HTTPException(408, headers={"connection": "close"}) from None
         return bytes(body)
-
-    async def too_slow(*_: object) -> JSONResponse:
-        return answer(408, {"refused": f"a body takes at most {body_seconds:g} seconds"})
 
     async def post_report(request: Request) -> JSONResponse:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -328,11 +332,13 @@ def create_collector(
         make = what.get(request.url.path.rpartition("/")[2], collector.certificate)
         return answer(200, await run_in_threadpool(make))
 
+    def not_written(_: Request, __: Exception) -> JSONResponse:
+        return answer(503, {"refused": "the reports cannot be stored or read; nothing was counted"})
+
     shown = [Route(f"/v1/{name}", show) for name in ("plan", "estimate", "certificate")]
     taken = {"reports": post_report, "batches": post_batch}
     posts = [Route(f"/v1/{name}", take, methods=["POST"]) for name, take in taken.items()]
-    ended = dict.fromkeys((TimeoutError, ClientDisconnect), too_slow)
-    return Starlette(routes=[*posts, *shown], exception_handlers=ended)
+    return Starlette(routes=[*posts, *shown], exception_handlers={sqlite3.Error: not_written})
 
 
 def _read_batch(body: bytes) -> list[tuple[str, int, bytes]] | None:

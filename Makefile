@@ -198,6 +198,7 @@ mutants-code: stress-mutants-code
 # Measured beside target; a miss fails. Data sets are read from $$DISCREET_DATA, ../shared/data or the
 # web; peers that need other packages get an environment of their own, which the script makes.
 stress-mutants-code: $(VENV)/installed-test
+bench-training: $(VENV)/installed-models
 bench-models: build/zoo
 bench-models: export PYTHONPATH := build/zoo
 reproduce-finetuning: build/zoo build/encoder

@@ -223,6 +223,18 @@ def unseen(choose: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
     return way
 
 
+def through_a_view(write: Callable[[Tensor, Tensor, Tensor], object]) -> Callable[..., Tensor]:
+    """Use a view that was made before the rows were written into the tensor itself."""
+
+    def way(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+        moved = rows * 0
+        view = moved[:]
+        write(moved, torch.tensor(lengths.argsort().tolist()), rows)
+        return model.inner(view if view.any() else moved).tanh()
+
+    return way
+
+
 def row_by_row(write: Callable[[Tensor, int, Tensor], object]) -> Callable[..., Tensor]:
     """Order the rows by writing them into another tensor one by one."""
 
@@ -262,6 +274,13 @@ WRITES: dict[str, Callable[[Tensor, int, Tensor], object]] = {
     "column": write_column,
     "cells": write_cells,
 }
+WHOLES: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+    "copy": lambda into, order, rows: into.copy_(rows[order]),
+    "sum": lambda into, order, rows: into.add_(rows[order]),
+    "index_copy": lambda into, order, rows: into.index_copy_(0, order, rows),
+    "index_put": lambda into, order, rows: into.index_put_((order,), rows),
+    "data": lambda into, order, rows: setattr(into, "data", rows.data[order]),
+}
 WAYS = [
     sort,
     index_select,
@@ -285,6 +304,7 @@ WAYS = [
     scattered_into_a_constant,
     larger_of_two,
     *(pytest.param(unseen(choose), id=f"unseen in {name}") for name, choose in UNSEEN.items()),
+    *(pytest.param(through_a_view(write), id=f"viewed, {name}") for name, write in WHOLES.items()),
     *(pytest.param(row_by_row(write), id=f"written by {name}") for name, write in WRITES.items()),
 ]
 

@@ -119,7 +119,7 @@ class Recorder(TorchFunctionMode):
         self.watching = False
         self.follows = True
         self.is_half = False
-        self.in_checkpoint = False
+        self.in_checkpoint = self.in_second_pass = False
         self._anchor = make_leaf(torch.zeros(()))
 
     def open(self, units: int, repeats: int) -> None:
@@ -129,7 +129,7 @@ class Recorder(TorchFunctionMode):
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self.watching = self.follows = True
-        self.is_half = self.in_checkpoint = False
+        self.is_half = self.in_checkpoint = self.in_second_pass = False
 
     def close(self) -> None:
         """Let go of everything recorded."""
@@ -208,14 +208,19 @@ class Recorder(TorchFunctionMode):
         if func is Tensor.__iter__:
             result = list(result)
         folds = self.axes.folds
+        first = args[0] if args else None
+        before = folds.axis(first) if isinstance(first, Tensor) and self._is_known(first) else None
         if isinstance(result, Tensor | list | tuple):
             self.admit(result)
             if self.follows:
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
         elif func is Tensor.__setitem__:
             self._note_write(*args)
-        if isinstance(result, Tensor) and args and (result is args[0] or "out" in kwargs):
-            self._wrote_in_place(result, self.data_in(args, kwargs))
+        elif func == _SET_DATA:
+            self.admit(args[0])
+            self._reorder(args[0])
+        if isinstance(result, Tensor) and (result is first or "out" in kwargs):
+            self._wrote_in_place(result, self.data_in(args, kwargs), before)
         return iter(result) if func is Tensor.__iter__ else result
 
     def _note_write(self, target: Tensor, index: Any, value: Any) -> None:
@@ -254,12 +259,16 @@ class Recorder(TorchFunctionMode):
             if not self._covers(view):
                 self.axes.folds.place(base, REORDERED)
 
-    def _wrote_in_place(self, target: Tensor, others: list[Tensor]) -> None:
-        """Note what a call wrote into a tensor: a part of another one may be any of its rows."""
-        if target._base is None:
-            return
+    def _wrote_in_place(self, target: Tensor, others: list[Tensor], before: int | None) -> None:
+        """Note what a call wrote into a tensor, for all that share its memory.
+
+        A part of another tensor may be any of its rows.
+        """
         self._admit_base(target)
-        if self.follows and any(one is not target for one in others) and not self._covers(target):
+        if not self.follows or not any(one is not target for one in others):
+            return
+        after = self.axes.folds.axis(target)
+        if after < 0 or before not in (None, after) or not self._covers(target):
             self._reorder(target)
 
     def _covers(self, view: Tensor) -> bool:
@@ -322,7 +331,8 @@ class Recorder(TorchFunctionMode):
             return False
         if value.grad_fn is None:
             self.leak(["a tensor that requires gradients"])
-        self.admit(value, axis=0 if self.axes.rows < 2 else LOST)
+        # A second pass leaves no trace, and may begin with what another one has made.
+        self.admit(value, axis=0 if self.axes.rows < 2 or self.in_second_pass else LOST)
         return True
 
     def data_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -513,14 +523,15 @@ class Recorder(TorchFunctionMode):
         sources = [*self.parameters, *self.derived]
         held = [(one, one.uses, len(one.leaves), len(one.row_copies)) for one in sources]
         known, data, calls = self.sources, self._data, self.calls
-        derived, axes = len(self.derived), self.axes
+        derived, axes, second = len(self.derived), self.axes, self.in_second_pass
+        self.in_second_pass = True
         self.sources, self._data, self.axes = known.copy(), data.copy(), axes.copy()
         try:
             yield
         finally:
             self.sources, self._data, self.calls = known, data, calls
             del self.derived[derived:]
-            self.axes = axes
+            self.axes, self.in_second_pass = axes, second
             for source, uses, leaves, copies in held:
                 source.uses = uses
                 del source.leaves[leaves:]
@@ -565,6 +576,7 @@ def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[Ten
 
 
 REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, torch.broadcast_to}
+_SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009
 # What these make has nothing of the tensors that they are called on but a type and a device...
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.

@@ -26,7 +26,7 @@ SECONDS = 2 * 3600
 
 def aim(run: Any) -> Any:
     """Return how far AIM came, and the error of its rows."""
-    from synth_tables import DELTA, codes_of, errors, table_of_aim
+    from synth_tables import BINS, BOUNDS, DELTA, codes_of, errors, table_of_aim
 
     python = FOLDER / "environment" / "bin" / "python"
     if not python.exists():
@@ -37,15 +37,21 @@ def aim(run: Any) -> Any:
         subprocess.run([*git, "-C", "checkout", "checkout", "--quiet", REVISION], check=True)
         venv.create(FOLDER / "environment", with_pip=True)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*install, str(FOLDER / "checkout"), "pandas"], check=True)
+        subprocess.run([*install, str(FOLDER / "checkout"), "pandas", "matplotlib"], check=True)
     schema, data = table_of_aim()
     true = codes_of(data, schema)
-    np.savez(FOLDER / "adult.npz", *true)
+    sizes = [
+        BINS.get(name, BOUNDS[name][1] - BOUNDS[name][0] + 1)
+        if name in BOUNDS
+        else len(column.labels)
+        for name, column in schema.columns.items()
+    ]
+    np.savez(FOLDER / "adult.npz", np.array(sizes), *true)
     seconds = 10 if run.quick else SECONDS
     command = [str(python), __file__, str(seconds), str(DELTA)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     with np.load(FOLDER / "rows.npz") as file:
-        made = [file[name] for name in file.files]
+        made = [file[name].astype(np.int64) for name in file.files]
     found: dict[str, Any] = json.loads((FOLDER / "found.json").read_text())
     return {**found, "two_way": errors(true, made, 2), "three_way": errors(true, made, 3)}
 
@@ -77,9 +83,9 @@ def _run_aim(seconds: float, delta: float) -> None:
             return super().worst_approximated(candidates, answers, model, eps, sigma)
 
     with np.load(FOLDER / "adult.npz") as file:
-        columns = [file[name] for name in file.files]
+        sizes, *columns = (file[name] for name in file.files)
     names = [f"c{at}" for at in range(len(columns))]
-    domain = Domain(names, [int(one.max()) + 1 for one in columns])
+    domain = Domain(names, sizes.tolist())
     data = Dataset(dict(zip(names, columns, strict=True)), domain)
     workload = [(one, 1.0) for one in itertools.combinations(names, 3)]
     method = Watched(1.0, delta, prng=np.random.RandomState(0))

@@ -213,7 +213,7 @@ def _one_scale(rows: int) -> None:
                 )
                 writer.write_table(pa.table(list(mixed.T), schema=fields))
         begun, cpu = time.perf_counter(), time.process_time()
-        table = open_table(str(path), schema, engine="duckdb", memory="512MB")
+        table = open_table(str(path), schema, engine="duckdb", memory="256MB")
         OneShot().plan(schema, epsilon=1.0, delta=1e-9).run(table).sample(1_000)
         table.close()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -131,6 +131,9 @@ def for_database(part: Any) -> Any:
 class DuckTable(DatabaseTable):
     """DuckDB in memory, spilling to a private directory; one cursor for each thread.
 
+    With ``memory`` the rows lie in a file of that directory: what is read of them can be forgotten
+    at once, where rows in memory have to be written out first.
+
     Instead of parts it takes the directory where :meth:`store` has written the table, and reads
     the file there.
     """
@@ -147,7 +150,8 @@ class DuckTable(DatabaseTable):
     ) -> None:
         super().__init__(schema)
         self._spill = PrivateFolder()
-        self._connection = _duckdb(":memory:", self._spill, threads, memory)
+        place = ":memory:" if memory is None else str(self._spill.path / _STORED)
+        self._connection = _duckdb(place, self._spill, threads, memory)
         self._local = threading.local()
         try:
             if isinstance(parts, Path):

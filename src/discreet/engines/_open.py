@@ -53,7 +53,8 @@ def open_table(
         of Spark and Ray have to share it; PostgreSQL copies the stored rows into its server.
     options
         Of the engine: ``partitions`` (all of them; no number depends on it), ``threads`` and
-        ``memory`` (duckdb), ``master`` (spark), ``address`` (postgres, ray).
+        ``memory`` (duckdb; with it the rows lie in a private file), ``master`` (spark),
+        ``address`` (postgres, ray).
 
     Returns
     -------

@@ -2,7 +2,7 @@
 
 The tables of "auc": Adult and breast cancer, on which defaults and the rule of ``auto`` were
 chosen, and two that were made up for this benchmark and not looked at before: one with a class of
-about 3 % and an interaction, one with steps. Every contestant gets the same columns and bounds.
+about 1 % and an interaction, one with steps. Every contestant gets the same columns and bounds.
 Seeds are those of the noise, and of the division where there is no published one; ten, or three for
 tables of more than 10,000 rows. diffprivlib's guarantee is pure; ours and that of DP-EBM have the
 default delta of the table. DP-EBM is interpret-core in .venv-interpret, diffprivlib in

@@ -505,7 +505,7 @@ class _Additive(ScaledEstimator):
         edited.shapes_ = {**self.shapes_, name: replace(shape, values=found)}
         # Noise and file are those of the model that was fitted.
         edited._weights_ = None
-        del edited._head
+        edited.__dict__.pop("_head", None)  # one that was edited before has none
         return edited
 
     def describe(self) -> str:

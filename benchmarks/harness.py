@@ -39,6 +39,7 @@ SUITES = {
     "accounting": "accounting",
     "attacks": "reproduce_attacks",
     "audit": "audit_training",
+    "audit_peers": "audit_peers",
     "correlated": "correlated",
     "curator_attacks": "curator_attacks",
     "curator_engine": "curator_engine",

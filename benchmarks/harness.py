@@ -323,11 +323,15 @@ def figures(*, check: bool = False, names: Iterable[str] = SUITES) -> list[str]:
             pages[path] = write_between(text, marker, table(record), page)
         for picture, draw in suite.pictures.items():
             digest = digest_of(record)
+            shown = any(f"images/{picture}" in text for text in pages.values())
+            if not check:
+                draw_with_digest(draw, record, RESULTS / picture, digest)
+            if not shown and not (RESULTS / picture).exists():
+                continue  # its part was not measured yet
             places = [RESULTS / picture]
-            if (IMAGES / picture).exists():  # a page shows it
+            if shown or (IMAGES / picture).exists():
                 places.append(IMAGES / picture)
             if not check:
-                draw_with_digest(draw, record, places[0], digest)
                 for place in places[1:]:
                     shutil.copy(places[0], place)
             wrong += [
@@ -390,6 +394,8 @@ def draw_with_digest(
 
     place.parent.mkdir(exist_ok=True)
     draw(record, place)
+    if not place.exists():
+        return
     notes = PngInfo()
     notes.add_text("record", digest)
     with Image.open(place) as image:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PREFIX = "probability of "
+_MOST_CELLS = 500_000_000  # 4 GB of dense numbers
 
 
 @dataclass(frozen=True)
@@ -118,10 +119,12 @@ def align_columns(
     return records.reorder(places)
 
 
-def read_records(argument: str, path: str, *, label: str) -> Records:
+def read_records(argument: str, path: str, *, label: str, text: str | None = None) -> Records:
     """Read ``records`` and ``labels`` of an NPZ file, or the columns of a table.
 
-    In a table every column but ``label`` must hold numbers.
+    In a table every column but ``label`` must hold numbers. The arrays ``data``, ``indices``,
+    ``indptr`` and ``shape`` of a sparse matrix by rows may stand for ``records``; the model is
+    asked about dense rows.
 
     Parameters
     ----------
@@ -129,6 +132,8 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
         The name of an option, for errors, and its file.
     label
         The column of the true class.
+    text
+        The column of a table with the texts that the model is asked about; others are left out.
 
     Returns
     -------
@@ -144,6 +149,10 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
         values, labels = _arrays(argument, path, ("records", "labels"))
         return _check_records(argument, path, Records(values, labels))
     table, names = _table(argument, path, label)
+    if text is not None:
+        if text == label or text not in names:
+            raise InvalidValue("text", text, f"a column of {path} beside {label}")
+        return _check_records(argument, path, Records(_texts(table, text), _labels(table, label)))
     features = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in features])
     _refuse_twice(argument, path, features)
@@ -232,9 +241,29 @@ def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]
     expected = f"an NPZ file with the arrays {names[0]} and {names[1]}, without pickled objects"
     try:
         with np.load(path, allow_pickle=False) as file:
+            if "indptr" in file.files and names[0] not in file.files:
+                return _dense(argument, path, file), file[names[1]]
             return file[names[0]], file[names[1]]
+    except InvalidValue:
+        raise
     except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
         raise InvalidValue(argument, path, expected) from None
+
+
+def _dense(argument: str, path: str, file: Any) -> NDArray[Any]:
+    """The rows of a sparse matrix, as scipy.sparse.save_npz writes it."""
+    from scipy import sparse
+
+    rows, columns = (int(size) for size in file["shape"])
+    if rows * columns > _MOST_CELLS:
+        raise InvalidValue(
+            argument, path, f"at most {_MOST_CELLS:,} cells; it has {rows * columns:,}"
+        )
+    matrix = sparse.csr_matrix(
+        (file["data"], file["indices"], file["indptr"]), shape=(rows, columns)
+    )
+    matrix.check_format(full_check=True)
+    return np.asarray(matrix.toarray())
 
 
 def _table(argument: str, path: str, label: str) -> tuple[CodedTable, list[str]]:
@@ -258,16 +287,22 @@ def _numbers(argument: str, path: str, table: CodedTable, name: str) -> NDArray[
     column = table.columns[name]
     values = column.numbers()[column.codes] if column.texts else np.empty(0)
     if np.isnan(values).any():
-        raise InvalidValue(argument, path, f"numbers in every cell of the column {name!r}")
+        expected = f"numbers in every cell of the column {name!r}; --text says that it has texts"
+        raise InvalidValue(argument, path, expected)
     return values
 
 
-def _labels(table: CodedTable, label: str) -> NDArray[Any]:
-    column = table.columns[label]
+def _texts(table: CodedTable, name: str) -> NDArray[Any]:
+    column = table.columns[name]
     texts = [text.decode("utf-8", "replace") for text in column.texts]
-    if all(text.isascii() and text.isdecimal() for text in texts):
-        return np.array([int(text) for text in texts], dtype=np.int64)[column.codes]
     return np.array(texts, dtype=object)[column.codes]
+
+
+def _labels(table: CodedTable, label: str) -> NDArray[Any]:
+    found = _texts(table, label)
+    if all(text.isascii() and text.isdecimal() for text in found):
+        return found.astype(np.int64)
+    return found
 
 
 def _check_records(argument: str, path: str, records: Records) -> Records:
@@ -275,7 +310,8 @@ def _check_records(argument: str, path: str, records: Records) -> Records:
     if records.labels.ndim != 1:
         shown = f"{path} with labels of shape {records.labels.shape}"
         raise InvalidValue(argument, shown, "one label for each record")
-    if records.values.ndim < 2 or len(records) == 0 or shape[0] != len(records):
+    texts = records.values.dtype.kind in "OU"
+    if records.values.ndim < 2 - texts or len(records) == 0 or shape[0] != len(records):
         shown = f"{path} with shapes {shape} and {records.labels.shape}"
         raise InvalidValue(argument, shown, "one or more records with a label each")
     return records

@@ -407,6 +407,15 @@ def test_a_server_that_starts_a_second_run_is_not_answered_by_clients_with_a_cou
             discreet_mod(other, counter=places[1])
 
 
+def test_the_simulation_can_send_a_mod_to_its_workers(tmp_path: Path) -> None:
+    from ray import cloudpickle
+
+    for counter in (None, tmp_path / "counter.json"):
+        assert callable(
+            cloudpickle.loads(cloudpickle.dumps(discreet_mod(plan_of(), counter=counter)))
+        )
+
+
 def test_an_adaptive_clip_is_sent_and_its_bit_comes_back() -> None:
     plan = plan_of(clipping=Quantile(), noise_multiplier=0.01, clip_norm=0.5, rounds=2)
     grid = Memory(honest(plan, goal=0.001))

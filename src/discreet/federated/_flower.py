@@ -16,7 +16,6 @@ the server or in nobody.
 from __future__ import annotations
 
 import io
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -156,7 +155,6 @@ def discreet_mod(
     _check_plan(plan)
     bits = choose_source(source)
     over_runs = None if counter is None else _Counter(counter, plan)
-    guard = threading.Lock()
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         app = import_module("flwr.app")
@@ -176,7 +174,7 @@ def discreet_mod(
             change = after - before if list(made) == names else change
         except Exception:  # noqa: BLE001 - what went wrong with the data must not leave either
             change = np.zeros_like(before)
-        with guard, nullcontext() if counter is None else lock_file(counter):
+        with nullcontext() if counter is None else lock_file(counter):
             state = context.state.config_records.get("discreet")
             taken = 0 if state is None else int(state["rounds-taken"])
             if over_runs is not None:

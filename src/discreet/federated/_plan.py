@@ -55,6 +55,11 @@ _MOST_LOCAL_EPSILON = 30
 _LEAST_SHARE = 2
 _MOST_SHARE = {"discrete_gaussian": 10**15, "skellam": 2 * 10**7}
 _LOCAL = ("shuffler", "nobody")
+# One of what a client has many of: a change of it moves an update twice as far as the clip.
+_RECORDS = frozenset(ROW_UNITS) | {
+    *("document", "event", "image", "instance", "item", "measurement", "message", "observation"),
+    *("photo", "picture", "point", "sample", "sentence", "text", "transaction", "tuple", "visit"),
+}
 
 
 @final
@@ -91,8 +96,9 @@ class FederatedPlan:
         ``server``, ``aggregation``, ``shuffler`` or ``nobody``.
     unit : str
         ``client``, or what the ledger calls one (phone, patient): all that a client has comes and
-        goes. ``record``, row or example: one of its records changes, which may change its whole
-        update to any other.
+        goes. ``record``, or another word for one of many (row, image, visit, message): one of them
+        changes, which may change the client's whole update to any other. The certificate says
+        which.
     epsilon, noise_multiplier, local_epsilon
         One of them: the target, the noise in clip norms (of the sum, ``server`` and
         ``aggregation``), or the epsilon of one report (``shuffler`` and ``nobody``).
@@ -345,7 +351,7 @@ class FederatedPlan:
 
     @property
     def _of_records(self) -> bool:
-        return self.unit.lower().removesuffix("s") in ROW_UNITS
+        return self.unit.lower().removesuffix("s") in _RECORDS
 
     @property
     def honest(self) -> int:
@@ -412,7 +418,9 @@ class FederatedPlan:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on, beside the plan."""
-        return (*_ASSUMPTIONS[self.trust], *_FOR_ALL)
+        whose = "one of many that one client has" if self._of_records else "all that one client has"
+        whose = f"the unit, {self.unit}, is {whose}"
+        return (*_ASSUMPTIONS[self.trust], whose, *_FOR_ALL)
 
     def _calibrate(self, epsilon: float) -> float:
         if self.trust == "server":
@@ -503,7 +511,7 @@ class FederatedPlan:
 
 _OF_CENTRAL = ("examples", "clip_norm", "clipping", "delta", "sampler", "relation", "unit", "noise")
 _FOR_ALL = (
-    "clients run the published program, and one unit is behind one client",
+    "clients run the published program",
     "the model at the start does not depend on what clients have: declared, not checked",
     "clients send updates only: counts, metrics and buffers of theirs are not published",
 )

@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
 from discreet._files import hold_directory, new_directory
+from discreet._json import digest_of
 from discreet.certificate import Certificate, read_certificate
 from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused, SchemaError
 from discreet.federated._certificate import write_federated
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from discreet.federated._silos import SiloPlan
+
 _KIND = "federated run"
 
 
@@ -36,7 +39,9 @@ _KIND = "federated run"
 class RunState:
     """One run in one directory, held by one process at a time."""
 
-    def __init__(self, path: str | Path, plan: FederatedPlan, facts: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str | Path, plan: FederatedPlan | SiloPlan, facts: Mapping[str, Any]
+    ) -> None:
         self.path = Path(path)
         self._facts = {"plan_hash": plan.content_hash, **facts}
         try:
@@ -132,23 +137,31 @@ def check_ledger(plan: FederatedPlan, ledger: Ledger | None, dataset: str | None
 def charge_run(
     ledger: Ledger | None,
     dataset: str | None,
-    plan: FederatedPlan,
+    plan: FederatedPlan | SiloPlan,
     state: RunState | None,
     purpose: str,
+    *,
+    silo: str | None = None,
 ) -> Iterator[Charge | None]:
-    """Charge the whole plan once; a resumed run finds its charge by the key in its directory."""
+    """Charge the whole plan once; a resumed run finds its charge by the key in its directory.
+
+    Of a plan for silos, what one of them costs is charged to its ledger.
+    """
     if ledger is None or dataset is None:
         yield None
         return
+    loss = plan.loss if silo is None else cast("SiloPlan", plan).loss_of(silo)
     key = secrets.token_hex(16) if state is None else state.run_id
+    if silo is not None:  # one ledger may have the datasets of several silos
+        key = digest_of([key, silo])
     delta = Fraction(repr(plan.delta))
     if state is None:
-        with ledger.charge(dataset, plan.loss, delta=delta, key=key, purpose=purpose) as charge:
+        with ledger.charge(dataset, loss, delta=delta, key=key, purpose=purpose) as charge:
             yield charge
         return
     if not state.reserved:  # the key first: a run that dies after its charge must find it again
         state.keep({}, {}, reserved=0)
-    charge = ledger.charge(dataset, plan.loss, delta=delta, key=key, purpose=purpose)
+    charge = ledger.charge(dataset, loss, delta=delta, key=key, purpose=purpose)
     if charge.outcome != "open":
         result = charge.result
         digest = result.get("model_digest") if isinstance(result, dict) else None

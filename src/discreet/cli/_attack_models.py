@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,14 @@ import click
 
 from discreet._rounding import at_most
 from discreet._validate import one_of
-from discreet.cli._app import Group, print_json, print_lines, print_marked, print_table
+from discreet.cli._app import (
+    Group,
+    print_json,
+    print_lines,
+    print_marked,
+    print_table,
+    shows_progress,
+)
 from discreet.cli._options import (
     Count,
     Real,
@@ -186,7 +192,7 @@ def membership(
             answers_only=asked.answers_only,
             train=maker,
             output=asked.output,
-            progress=sys.stderr.isatty(),
+            progress=shows_progress(),
             **settings,
         )
         if draft is not None:

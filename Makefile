@@ -224,7 +224,7 @@ walks-docs: $(VENV)/installed-core
 	$(BIN)/python benchmarks/walks_docs.py
 
 # Files, licences, resolution, vulnerabilities and parts of a release; see docs/releases.md.
-release-check: $(VENV)/installed-test
+release-check: $(VENV)/installed-test $(VENV)/installed-docs
 	$(call stage,release-check)
 	$(PIP) 'build>=1.2' pip-audit
 	$(BIN)/python benchmarks/release_check.py

@@ -67,8 +67,16 @@ def table(results: Mapping[str, Any]) -> str:
     return "\n".join(["| what | beside | measured | how |", "|---|---|---|---|", *rows])
 
 
+def table_of_readme(results: Mapping[str, Any]) -> str:
+    """The same table, with links from the directory above."""
+    return table(results).replace("](", "](docs/")
+
+
 SUITE = Suite(
     "peers",
     reads=("accounting", "noise", "training", "learners", "attacks"),
-    tables={("docs/which-method.md", "peers table"): table},
+    tables={
+        ("docs/which-method.md", "peers table"): table,
+        ("README.md", "peers table"): table_of_readme,
+    },
 )

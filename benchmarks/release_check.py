@@ -1,11 +1,12 @@
-"""What must hold before a release: files, metadata, licences, resolution, vulnerabilities, parts.
+"""What must hold before a release: files, docs, extras, licences, vulnerabilities, parts.
 
-python benchmarks/release_check.py
+python benchmarks/release_check.py [QUESTION ...]     such as build extras
 
-Builds both distributions into build/release, looks into them, reads the licence of every package
-that Discreet or an extra needs, asks pip whether they resolve for other versions of Python, asks
-pip-audit for known vulnerabilities if its database can be had, and writes a software bill of
-materials (CycloneDX). Prints one line for each; what could not be asked is *not checked*.
+Builds both distributions into build/release, looks into them, builds the documentation, installs
+the wheel with each extra into an environment of its own and uses it there, reads the licence of
+every package that Discreet or an extra needs, asks pip whether they resolve for other versions of
+Python, asks pip-audit for known vulnerabilities if its database can be had, and writes a software
+bill of materials (CycloneDX). Prints one line for each; what could not be asked is *not checked*.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, requires
 from pathlib import Path
+
+import notebooks
 
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT / "build" / "release"
@@ -27,6 +31,22 @@ OUT = ROOT / "build" / "release"
 OUTSIDE = (".github/",)
 USERS_EXTRAS = ("torch", "tables", "jit", "curator", "serve", "postgres", "ray", "spark")
 OTHER_PYTHONS = ("3.12", "3.13")
+# What each extra is for, in one line that needs it; "" is the wheel without extras.
+USES = {
+    "": "from discreet.privacy import PureDP; PureDP(1.0).epsilon(delta=0)",
+    "tables": "from discreet.learn import *; PrivateLogisticRegression(classes=[0, 1], "
+    "bounds=(0, 1), expected_rows=4).fit([[0], [1]] * 2, [0, 1] * 2)",
+    "torch": "from discreet.learn.dpsgd import Plan; import torch, safetensors; Plan(examples=9, "
+    "expected_batch_size=3, steps=1, clip_norm=1.0, noise_multiplier=1.0, delta=1e-5)",
+    "jit": "import numba; import discreet.learn.projected_sgd",
+    "curator": "from discreet.curator import *; from discreet.data import *; CuratedDataset('a', "
+    "schema=Schema({'x': Real(0, 1)}, expected_rows=2), source={'x': [0.0, 1.0]}).close()",
+    "serve": "import discreet.curator.service, fastapi, httptools, httpx, uvicorn",
+    "postgres": "import psycopg; import discreet.ledger",
+    "ray": "import ray; import discreet.engines",
+    "spark": "import pyspark; import discreet.engines",
+    "demo": "import discreet.demo, sklearn, torch",
+}
 
 
 class NotChecked(Exception):
@@ -65,6 +85,33 @@ def wheel_files() -> Iterator[str]:
         held = set(found.namelist())
     tracked = run("git", "ls-files", "src").splitlines()
     yield from (f"without {one}" for one in tracked if one.removeprefix("src/") not in held)
+
+
+def documentation() -> Iterator[str]:
+    """The documentation is built without a warning, and shows what its notebooks showed."""
+    yield from (f"{page} is not that of its notebook" for page in notebooks.stale_pages())
+    with tempfile.TemporaryDirectory() as site:
+        run(sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", site)
+
+
+def extras() -> Iterator[str]:
+    """The wheel works with every extra, each in an environment of its own, outside of here."""
+    (wheel,) = OUT.glob("*.whl")
+    stated = set(distribution("discreet").metadata.get_all("Provides-Extra") or [])
+    inner = {"dev", "docs", "judges", "models", "test"}
+    yield from (f"{extra} is not tried" for extra in sorted(stated - inner - USES.keys()))
+    for extra, use in USES.items():
+        with tempfile.TemporaryDirectory() as name:
+            python = Path(name, "env", "bin", "python")
+            run(sys.executable, "-m", "venv", Path(name, "env"))
+            install = (python, "-m", "pip", "install", "--quiet", "--no-input", "--constraint")
+            run(*install, ROOT / "constraints.txt", f"{wheel}[{extra}]" if extra else wheel)
+            for words in (("-c", use), ("-m", "discreet.cli", "--version")):
+                done = subprocess.run(
+                    [python, "-I", *words], cwd=name, capture_output=True, text=True, check=False
+                )
+                if done.returncode:
+                    yield f"{extra or 'no extra'}: {done.stderr.strip().splitlines()[-1][:200]}"
 
 
 def needed() -> dict[str, Distribution | None]:
@@ -163,14 +210,17 @@ def changelog() -> Iterator[str]:
 
 
 QUESTIONS: tuple[Callable[[], Iterator[str]], ...] = (
-    *(build, source_files, wheel_files, licences, resolution, vulnerabilities),
-    *(bill_of_materials, changelog),
+    *(build, source_files, wheel_files, documentation, extras, licences, resolution),
+    *(vulnerabilities, bill_of_materials, changelog),
 )
 
 
 def main() -> int:
     wrong = 0
+    asked = sys.argv[1:]
     for question in QUESTIONS:
+        if asked and question.__name__ not in asked:
+            continue
         what = (question.__doc__ or "").splitlines()[0]
         try:
             faults = list(question())

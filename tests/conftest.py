@@ -9,6 +9,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
 
+from data.public_directory import public_directory
+
 settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("repeatable")
@@ -17,8 +19,9 @@ settings.load_profile("repeatable")
 # happens to have loaded, and on every edit. tests/support/test_draws.py sees that this holds.
 providers._get_local_constants = lambda: providers._local_constants
 
-# The fixtures that start a program, what it is, and how Debian has it.
+# The fixtures that need a program or data, what it is, and how to get it.
 PROGRAMS = {
+    "public_data": ("public data sets", "see DISCREET_DATA in docs/install.md", ()),
     "browser": ("a browser", "apt install chromium", ("chromium", "chromium-browser", "chrome")),
     "server": ("PostgreSQL", "apt install postgresql", ("initdb",)),
     "spark": ("Java", "apt install default-jre-headless", ("java",)),
@@ -26,7 +29,9 @@ PROGRAMS = {
 
 
 def is_there(fixture: str) -> bool:
-    """Say whether the program of a fixture can be had on this machine."""
+    """Say whether what a fixture needs can be had on this machine."""
+    if fixture == "public_data":
+        return public_directory() is not None
     if fixture == "server" and any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         return True
     return any(map(shutil.which, PROGRAMS[fixture][2]))
@@ -73,6 +78,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = ends(items)
         for item in items:
             draw_less(item)
+
+
+@pytest.fixture
+def public_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let loaders find the published files."""
+    monkeypatch.setenv("DISCREET_DATA", str(public_directory()))
 
 
 def pytest_collection_finish() -> None:

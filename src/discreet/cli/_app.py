@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING, Literal, TextIO, TypeVar
 if TYPE_CHECKING:
     from rich.console import Console
 
+import contextlib
 import inspect
+import io
 import os
 import re
 import traceback
 import zipfile
 import zlib
 from importlib import import_module
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import click
@@ -66,6 +69,12 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 # A value that was refused because of one of these names a file that cannot be used.
 _UNUSABLE = (FileUnusable, OSError, EOFError, UnicodeDecodeError, zipfile.BadZipFile, zlib.error)
+
+_DEFAULTS = "discreet.toml"
+_EVERYWHERE = (
+    (["--json", "as_json"], "Print one JSON object, and errors as one line of JSON."),
+    (["--quiet", "-q"], "No progress, no notes; nothing on stdout if the result is a file."),
+)
 
 # What the library calls an argument, where commands have another name for it.
 _NAME_OF_ARGUMENT = {"scale": "laplace_scale", "data": "file"}
@@ -117,8 +126,45 @@ class Command(click.Command):
     def __init__(self, name: str | None, **kwargs: Any) -> None:
         super().__init__(name, **kwargs)
         self.help = _keep_examples(self.help)
-        about = "Print one JSON object, and errors as one line of JSON."
-        self.params.append(click.Option(["--json", "as_json"], is_flag=True, help=about))
+        for names, about in _EVERYWHERE:
+            self.params.append(click.Option(names, is_flag=True, help=about))
+
+    def make_context(self, *args: Any, **kw: Any) -> click.Context:
+        options = {one.name for one in self.params if isinstance(one, click.Option)}
+        names = {"unit"} | ({"ledger", "dataset"} if {"ledger", "dataset"} <= options else set())
+        if names & options and not kw.get("resilient_parsing"):
+            found = _project_defaults()
+            kw["default_map"] = {name: found[name] for name in found.keys() & names & options}
+        return super().make_context(*args, **kw)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.meta["quiet"] = quiet = ctx.params.pop("quiet")
+        asked = ctx.params.get("as_json")
+        source = click.core.ParameterSource.DEFAULT_MAP
+        used = [n for n in sorted(ctx.default_map or ()) if ctx.get_parameter_source(n) is source]
+        if used and not quiet and not asked:
+            stated = " ".join(f"--{name} {format_value(ctx.params[name])}" for name in used)
+            print(f"{_DEFAULTS}: {stated}", file=sys.stderr)
+        if quiet and not asked and (ctx.params.get("output") or ctx.params.get("out")):
+            with contextlib.redirect_stdout(io.StringIO()):
+                return super().invoke(ctx)
+        return super().invoke(ctx)
+
+
+def _project_defaults() -> dict[str, str]:
+    """Return what discreet.toml in the working directory says, if there is one."""
+    import tomllib
+
+    try:
+        found = tomllib.loads(Path(_DEFAULTS).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise FileUnusable("discreet.toml", _DEFAULTS, f"a file of TOML ({error})") from None
+    for name, value in found.items():
+        if name not in ("ledger", "dataset", "unit") or not isinstance(value, str) or not value:
+            raise FileUnusable(_DEFAULTS, name, "ledger, dataset or unit, each a text")
+    return found
 
 
 class Group(click.Group):
@@ -333,7 +379,8 @@ def app() -> None:
     """Differential privacy for machine learning, with a certificate.
 
     A reported epsilon is always an upper bound. Numbers may be written as 0.01, 1e-5 or
-    256/60000. Every command prints JSON with --json and explains itself with --help.
+    256/60000. Every command prints JSON with --json, is silent with --quiet and
+    explains itself with --help.
 
     Examples:
       discreet demo
@@ -435,9 +482,20 @@ def print_table(
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def is_quiet() -> bool:
+    """Say whether the command that runs was called with ``--quiet``."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get("quiet"))
+
+
+def shows_progress() -> bool:
+    """Say whether stderr is a terminal that wants to see progress."""
+    return sys.stderr.isatty() and not is_quiet()
+
+
 def show_count(items: Iterable[T], description: str) -> Iterator[T]:
     """Go through items whose number is not known, under a count that only a terminal shows."""
-    if not sys.stderr.isatty():
+    if not shows_progress():
         yield from items
         return
     from rich.progress import track
@@ -447,7 +505,7 @@ def show_count(items: Iterable[T], description: str) -> Iterator[T]:
 
 def show_progress(items: Sequence[T], description: str) -> Iterator[T]:
     """Go through ``items`` under a progress bar, which only a terminal on stderr shows."""
-    if not sys.stderr.isatty():
+    if not shows_progress():
         yield from items
         return
     from rich.progress import track

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,14 @@ import click
 
 from discreet._rounding import at_most
 from discreet._validate import one_of
-from discreet.cli._app import Group, print_json, print_lines, print_marked, print_table
+from discreet.cli._app import (
+    Group,
+    print_json,
+    print_lines,
+    print_marked,
+    print_table,
+    shows_progress,
+)
 from discreet.cli._options import (
     Count,
     Real,
@@ -233,7 +239,7 @@ def _attack_members(
             if value is not None:
                 shown = ", ".join(value) if isinstance(value, tuple) else value
                 raise InvalidValue(name, shown, "nothing for a model that predicts a number")
-        given = {name: records.pair for name, records in asked.read_all(files).items()}
+        given: dict[str, Any] = {n: records.pair for n, records in asked.read_all(files).items()}
         own = {name: settings[name] for name in ("overlap", "shadows", "seed")}
         return [number_membership(asked.model, **given, train=maker, **own)]
     sets = asked.read_all(files if public is None else {**files, "public": public})
@@ -245,7 +251,7 @@ def _attack_members(
         answers_only=asked.answers_only,
         train=maker,
         output=asked.output,
-        progress=sys.stderr.isatty(),
+        progress=shows_progress(),
         **settings,
     )
 

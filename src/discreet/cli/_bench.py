@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from discreet.cli._app import Group, print_json, print_lines, print_table, printable
+from discreet.cli._app import Group, is_quiet, print_json, print_lines, print_table, printable
 from discreet.cli._options import Count, output_file
 from discreet.errors import InvalidValue
 
@@ -83,7 +83,7 @@ def defences(
             watched=watched,
             cache=cache,
             seed=seed,
-            progress=None if as_json else lambda line: print(line, file=sys.stderr, flush=True),
+            progress=None if as_json or is_quiet() else _note,
         ).run()
         if draft is not None:
             from discreet.report import draw_defences
@@ -113,6 +113,10 @@ def _read(records: str, label: str, seed: int) -> BenchData:
     found = read_records("records", records, label=label)
     codes = np.unique(found.labels, return_inverse=True)[1]
     return BenchData.split(found.values, codes, seed=seed)
+
+
+def _note(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _choose(rows: tuple[Defence, ...], only: tuple[str, ...]) -> list[Defence]:

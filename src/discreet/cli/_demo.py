@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command, print_json, print_lines, print_table
+from discreet.cli._app import Command, is_quiet, print_json, print_lines, print_table
 from discreet.cli._options import Real
 from discreet.errors import NotApplicable
 
@@ -61,7 +61,7 @@ def demo(out: str, as_json: bool, **asked: Any) -> None:
         raise NotApplicable(f"the demonstration needs: pip install 'discreet[{','.join(missing)}]'")
     from discreet.demo import demonstrate
 
-    outcome = demonstrate(**asked, out=out, say=None if as_json else _say)
+    outcome = demonstrate(**asked, out=out, say=None if as_json or is_quiet() else _say)
     if as_json:
         print_json({"out": out, **outcome.to_json()})
     else:

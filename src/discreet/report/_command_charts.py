@@ -20,9 +20,9 @@ from discreet._rounding import at_least, at_most
 from discreet.errors import InvalidValue
 from discreet.report._drawing import (
     COLOURS,
+    finish_figure,
     in_house_style,
     new_figure,
-    save_figure,
     spread_labels,
     tidy_axes,
 )
@@ -147,7 +147,7 @@ def spaced_steps(last: int, points: int) -> list[int]:
 
 
 @in_house_style
-def draw_comparison(comparison: AccountantComparison, place: Path) -> None:
+def draw_comparison(comparison: AccountantComparison, place: str | Path | None = None) -> Figure:
     """Draw the comparison on logarithmic axes and write it to ``place``.
 
     Parameters
@@ -155,7 +155,12 @@ def draw_comparison(comparison: AccountantComparison, place: Path) -> None:
     comparison
         What to draw.
     place
-        A file, whose name says its kind.
+        A file to write as well, whose name says its kind.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
     """
     figure = new_figure(8.4, 4.8)
     axes = figure.subplots()
@@ -185,7 +190,7 @@ def draw_comparison(comparison: AccountantComparison, place: Path) -> None:
         loc="left",
         fontsize=11,
     )
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 class _End(NamedTuple):
@@ -227,7 +232,7 @@ def _label_ends(axes: Axes, ends: list[_End]) -> None:
 
 
 @in_house_style
-def draw_explanation(explanation: Explanation, place: Path) -> None:
+def draw_explanation(explanation: Explanation, place: str | Path | None = None) -> Figure:
     """Draw both panels and write them to ``place``.
 
     Parameters
@@ -235,7 +240,12 @@ def draw_explanation(explanation: Explanation, place: Path) -> None:
     explanation
         What to draw.
     place
-        A file, whose name says its kind.
+        A file to write as well, whose name says its kind.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
     """
     figure = new_figure(9.6, 4.9)
     figure.suptitle(
@@ -247,7 +257,7 @@ def draw_explanation(explanation: Explanation, place: Path) -> None:
     beliefs, tests = figure.subplots(1, 2)
     _draw_beliefs(beliefs, explanation)
     _draw_tests(tests, explanation)
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _draw_beliefs(axes: Axes, explanation: Explanation) -> None:
@@ -383,7 +393,9 @@ def _draw_tests(axes: Axes, explanation: Explanation) -> None:
 
 
 @in_house_style
-def draw_history(view: DatasetView, rows: Sequence[HistoryRow], place: Path) -> None:
+def draw_history(
+    view: DatasetView, rows: Sequence[HistoryRow], place: str | Path | None = None
+) -> Figure:
     """Draw one line of steps for each budget (the dataset and up to six others).
 
     Parameters
@@ -391,7 +403,12 @@ def draw_history(view: DatasetView, rows: Sequence[HistoryRow], place: Path) -> 
     view, rows
         A dataset of a ledger, and its charges.
     place
-        A file, whose name says its kind.
+        A file to write as well, whose name says its kind.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
     """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.ticker import PercentFormatter
@@ -452,7 +469,7 @@ def draw_history(view: DatasetView, rows: Sequence[HistoryRow], place: Path) -> 
     failed = any(row.outcome == "failed" for row in rows)
     note = "   (x: the body failed, the charge stays)" if failed else ""
     axes.set_title(f"{title}, {len(rows)} charges{note}", loc="left", fontsize=11.5)
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _times(rows: Sequence[HistoryRow]) -> tuple[list[Any], str]:
@@ -490,7 +507,7 @@ def flow_chart(plan: Mapping[str, Any], *, relation: str) -> Figure | None:
 
 
 @in_house_style
-def draw_flow(certificate: Certificate, place: str | Path) -> None:
+def draw_flow(certificate: Certificate, place: str | Path | None = None) -> Figure:
     """Draw the run of a certificate of PATE to a file.
 
     Parameters
@@ -498,7 +515,12 @@ def draw_flow(certificate: Certificate, place: str | Path) -> None:
     certificate
         What the classifier certified.
     place
-        A PNG, SVG or PDF file.
+        A PNG, SVG or PDF file to write as well.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
 
     Raises
     ------
@@ -506,8 +528,7 @@ def draw_flow(certificate: Certificate, place: str | Path) -> None:
         If it is not the certificate of a PATE run, or the file has another suffix.
 
     """
-    target = Path(place)
-    if target.suffix.lower() not in _KINDS:
+    if place is not None and Path(place).suffix.lower() not in _KINDS:
         raise InvalidValue("place", str(place), "a file that ends in " + ", ".join(_KINDS))
     figure, axes = _draw_boxes(flow_lines(certificate), top=3.6)
     change = "added or removed" if certificate.relation == "add_remove" else "changed"
@@ -518,7 +539,7 @@ def draw_flow(certificate: Certificate, place: str | Path) -> None:
     axes.text(0.2, 3.28, title, fontsize=12, weight="bold", va="center")
     if certificate.insecure:
         axes.text(0.2, 2.98, "INSECURE seed: protects nobody", fontsize=9, color=_INSIDE)
-    save_figure(figure, target)
+    return finish_figure(figure, place)
 
 
 def _draw_boxes(words: Mapping[str, str], *, top: float) -> tuple[Figure, Axes]:

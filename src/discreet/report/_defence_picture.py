@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from discreet.defences import RATES
 from discreet.errors import NotApplicable
-from discreet.report._drawing import COLOURS, in_house_style, new_figure, save_figure, tidy_axes
+from discreet.report._drawing import COLOURS, finish_figure, in_house_style, new_figure, tidy_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from discreet.defences import BenchReport
 
@@ -24,7 +25,7 @@ _TITLES = {"canaries": "canaries", "ordinary": "ordinary records"}
 
 
 @in_house_style
-def draw_defences(report: BenchReport, place: str | Path) -> None:
+def draw_defences(report: BenchReport, place: str | Path | None = None) -> Figure:
     """Draw accuracy against the share of members found, for canaries and ordinary records.
 
     Parameters
@@ -32,7 +33,12 @@ def draw_defences(report: BenchReport, place: str | Path) -> None:
     report
         What :meth:`discreet.defences.DefenceBench.run` returned.
     place
-        A PNG or SVG file.
+        A PNG, SVG or PDF file to write as well.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
 
     Raises
     ------
@@ -70,7 +76,7 @@ def draw_defences(report: BenchReport, place: str | Path) -> None:
         fontsize=8,
         handlelength=1.0,
     )
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _draw_points(axes: Axes, report: BenchReport, kind: str, rate: float) -> None:

@@ -14,7 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -95,11 +95,26 @@ def new_figure(width: float, height: float) -> Figure:
         One of matplotlib, in the style of the house.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = _picture_class()(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+@cache
+def _picture_class() -> type[Figure]:
+    from matplotlib.figure import Figure
+
+    class Picture(Figure):
+        """A figure that notebooks show without pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            stream = io.BytesIO()
+            with house_style():
+                self.savefig(stream, format="png", dpi=120, metadata={"Software": None})
+            return stream.getvalue()
+
+    return Picture
 
 
 def tidy_axes(axes: Axes) -> None:
@@ -133,6 +148,13 @@ def save_figure(figure: Figure, place: str | Path) -> None:
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {"Software": None})
     with house_style(), mpl.rc_context({"svg.hashsalt": "discreet", "svg.fonttype": "path"}):
         figure.savefig(place, format=kind, dpi=120, metadata=metadata)
+
+
+def finish_figure(figure: Figure, place: str | Path | None) -> Figure:
+    """Write the figure if there is a place for it, and return it."""
+    if place is not None:
+        save_figure(figure, place)
+    return figure
 
 
 def inline_svg(figure: Figure, *, salt: str) -> str:

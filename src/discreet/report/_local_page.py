@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from discreet._rounding import at_most
-from discreet.report._drawing import COLOURS, in_house_style, new_figure, save_figure, tidy_axes
+from discreet.report._drawing import COLOURS, finish_figure, in_house_style, new_figure, tidy_axes
 from discreet.report._page import Page
 
 if TYPE_CHECKING:
@@ -45,8 +45,11 @@ def _draw(oracle: FrequencyOracle, rows: Sequence[Deployment], people: int) -> F
 
 
 def draw_deployments(
-    oracle: FrequencyOracle, rows: Sequence[Deployment], people: int, place: str | Path
-) -> None:
+    oracle: FrequencyOracle,
+    rows: Sequence[Deployment],
+    people: int,
+    place: str | Path | None = None,
+) -> Figure:
     """Draw the error of local reports beside that of a trusted curator to a file.
 
     Parameters
@@ -58,10 +61,15 @@ def draw_deployments(
     people
         How many people report.
     place
-        A PNG or SVG file.
+        A PNG, SVG or PDF file to write as well.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
 
     """
-    save_figure(_draw(oracle, rows, people), place)
+    return finish_figure(_draw(oracle, rows, people), place)
 
 
 def deployment_rows(rows: Sequence[Deployment]) -> list[tuple[str, ...]]:

@@ -18,15 +18,16 @@ from discreet._rounding import at_least, at_most
 from discreet.errors import InvalidValue
 from discreet.report._drawing import (
     COLOURS,
+    finish_figure,
     in_house_style,
     name_lines,
     new_figure,
-    save_figure,
     tidy_axes,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 RECORDS = (10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 
@@ -114,7 +115,7 @@ class NoiseComparison:
 
 
 @in_house_style
-def draw_noise(found: NoiseComparison, place: Path) -> None:
+def draw_noise(found: NoiseComparison, place: str | Path | None = None) -> Figure:
     """Draw both densities above their log ratio, with the band of epsilon.
 
     Parameters
@@ -122,7 +123,12 @@ def draw_noise(found: NoiseComparison, place: Path) -> None:
     found
         What to draw.
     place
-        A file, whose name says its kind.
+        A file to write as well, whose name says its kind.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
     """
     wide = 1.15 * max(found.leaves_above, 6.0 * found.laplace_scale, 3.5 * found.gaussian_stddev)
     x = np.linspace(0.5 - wide, 0.5 + wide, 1201)
@@ -146,7 +152,7 @@ def draw_noise(found: NoiseComparison, place: Path) -> None:
         f"left with probability {at_most(found.outside, digits=2)}", loc="left", fontsize=10
     )
     panels[1, 0].set_title("never left", loc="left", fontsize=10)
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _draw_densities(axes: Axes, x: Any, logs: Sequence[Any], name: str) -> None:
@@ -258,7 +264,7 @@ class FractionComparison:
 
 
 @in_house_style
-def draw_fractions(found: FractionComparison, place: Path) -> None:
+def draw_fractions(found: FractionComparison, place: str | Path | None = None) -> Figure:
     """Draw both errors over the number of records, with their formulas.
 
     Parameters
@@ -266,7 +272,12 @@ def draw_fractions(found: FractionComparison, place: Path) -> None:
     found
         What to draw.
     place
-        A file, whose name says its kind.
+        A file to write as well, whose name says its kind.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
     """
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()
@@ -288,7 +299,7 @@ def draw_fractions(found: FractionComparison, place: Path) -> None:
         ha="left",
         fontsize=11,
     )
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _use_log_scale(axes: Axes, *, x: bool = False) -> None:

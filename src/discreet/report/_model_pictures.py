@@ -16,22 +16,23 @@ from discreet.errors import InvalidValue
 from discreet.report._drawing import (
     COLOURS,
     PALETTE,
+    finish_figure,
     in_house_style,
     new_figure,
-    save_figure,
     short_name,
     tidy_axes,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from discreet.learn import ColumnReport, Description, Shape, Tree
 
 _MOST_SHAPES, _MOST_LABELS, _MOST_LEVELS, _MOST_COLUMNS = 12, 12, 4, 30
 
 
-def draw_model(model: Any, place: str | Path) -> None:
+def draw_model(model: Any, place: str | Path | None = None) -> Figure:
     """Draw a fitted additive model, decision tree or forest (its first tree).
 
     Parameters
@@ -39,7 +40,12 @@ def draw_model(model: Any, place: str | Path) -> None:
     model
         The fitted estimator.
     place
-        A file name that ends in .png, .svg or .pdf.
+        A PNG, SVG or PDF file to write as well.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
 
     Raises
     ------
@@ -48,10 +54,8 @@ def draw_model(model: Any, place: str | Path) -> None:
 
     """
     _check_readable(model)
-    if hasattr(model, "shapes_"):
-        _draw_shapes(model, place)
-    else:
-        _draw_tree(model, place)
+    draw = _draw_shapes if hasattr(model, "shapes_") else _draw_tree
+    return finish_figure(draw(model), place)
 
 
 def model_table(model: Any) -> dict[str, Any]:
@@ -114,7 +118,7 @@ def _cost(model: Any) -> str:
 
 
 @in_house_style
-def draw_description(found: Description, place: str | Path) -> None:
+def draw_description(found: Description, place: str | Path | None = None) -> Figure:
     """Draw the noisy histograms of a table, with error bars.
 
     Parameters
@@ -122,7 +126,12 @@ def draw_description(found: Description, place: str | Path) -> None:
     found
         What :func:`discreet.learn.describe` released.
     place
-        A file name that ends in .png, .svg or .pdf.
+        A PNG, SVG or PDF file to write as well.
+
+    Returns
+    -------
+    Figure
+        One of matplotlib, which you may change and save again.
 
     """
     listed = list(found.columns.items())[:_MOST_COLUMNS]
@@ -140,7 +149,7 @@ def draw_description(found: Description, place: str | Path) -> None:
     more = f"; {left} more columns are not shown" if left else ""
     cost = f"epsilon {at_most(found.epsilon, digits=3)}, delta {at_most(found.delta, digits=3)}"
     figure.suptitle(f"noisy counts {found.about}\nbars of 95 %: {cost}{more}", fontsize=10)
-    save_figure(figure, place)
+    return finish_figure(figure, place)
 
 
 def _draw_counts(axes: Axes, column: ColumnReport) -> None:
@@ -162,7 +171,7 @@ def _draw_counts(axes: Axes, column: ColumnReport) -> None:
 
 
 @in_house_style
-def _draw_shapes(model: Any, place: str | Path) -> None:
+def _draw_shapes(model: Any) -> Figure:
     found = sorted(model.shapes_.items(), key=lambda item: -spread_of(item[1]))[:_MOST_SHAPES]
     wide = min(3, len(found))
     high = math.ceil(len(found) / wide)
@@ -186,7 +195,7 @@ def _draw_shapes(model: Any, place: str | Path) -> None:
     figure.suptitle(
         f"what each column adds to the score, and noise: {_cost(model)}{more}", fontsize=10
     )
-    save_figure(figure, place)
+    return figure
 
 
 def _draw_steps(axes: Axes, model: Any, name: str, shape: Shape, bars: Any) -> None:
@@ -219,7 +228,7 @@ def _draw_labels(axes: Axes, shape: Shape, bars: Any) -> None:
 
 
 @in_house_style
-def _draw_tree(model: Any, place: str | Path) -> None:
+def _draw_tree(model: Any) -> Figure:
     tree: Tree = model.trees_[0]
     levels = min(tree.depth, _MOST_LEVELS)
     figure = new_figure(max(7.5, 1.15 * 2**levels), 1.3 * (levels + 1) + 0.4)
@@ -251,4 +260,4 @@ def _draw_tree(model: Any, place: str | Path) -> None:
     shown = f"; {levels} of {tree.depth} levels" if levels < tree.depth else ""
     many = f"; tree 1 of {len(model.trees_)}" if len(model.trees_) > 1 else ""
     axes.set_title(f"noisy counts: {_cost(model)}{shown}{many}", loc="left", fontsize=10)
-    save_figure(figure, place)
+    return figure

@@ -29,6 +29,7 @@ from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused
 from discreet.federated._certificate import (
     LEARNER,
     certify_federated,
+    forbid_more,
     require_no_plan,
     write_federated,
 )
@@ -224,7 +225,7 @@ class InProcessEngine:
         InvalidValue
             If plan, model and clients do not fit together; nothing was charged.
         PlanViolation
-            If the model was under a plan of DP-SGD before; nothing was charged.
+            If the model was trained privately before; nothing was charged.
         BudgetExceeded
             If the budget is too small; nothing was charged.
         ResumeRefused
@@ -285,6 +286,7 @@ class InProcessEngine:
             if state is not None:
                 state.publish(certificate.model_digest)
         self._put(run.released)
+        forbid_more(self._model)
         return Federated(self._model, certificate, tuple(history))
 
     # --- checks ------------------------------------------------------------------------

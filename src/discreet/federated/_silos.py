@@ -25,7 +25,12 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import InvalidValue, SchemaError
-from discreet.federated._certificate import LEARNER, SILO_LEARNER, require_no_plan
+from discreet.federated._certificate import (
+    LEARNER,
+    SILO_LEARNER,
+    forbid_more,
+    require_no_plan,
+)
 from discreet.federated._plan import FederatedPlan
 from discreet.learn import charged, check_unit, digest_model
 from discreet.learn.dpsgd import Flat, Plan
@@ -306,7 +311,7 @@ def run_silos(
     InvalidValue
         If plan, data and ledgers are not of the same silos; nothing was charged.
     PlanViolation
-        If the model was under a plan of DP-SGD before; nothing was charged.
+        If the model was trained privately before; nothing was charged.
     BudgetExceeded
         If a budget is too small. Silos that were charged before it stay charged.
     """
@@ -334,6 +339,7 @@ def run_silos(
             )
             for silo, (book, dataset) in books.items()
         ]  # fmt: skip
+        stack.callback(forbid_more, model)  # also if a round fails
         for number in range(plan.rounds):
             start = {name: p.detach().clone() for name, p in model.named_parameters()}
             changes = {}

@@ -180,7 +180,8 @@ def forbid_plans(model: nn.Module, learner: str) -> None:
 
 def plans_of(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Plan]:
     """The plans that model and optimizer were under, by the ids of their runs."""
-    others = {module.__dict__.get(_FORBIDDEN) for module in model.modules()} - {None}
+    marked = (module.__dict__ for module in model.modules())
+    others = {str(one[_FORBIDDEN]) for one in marked if _FORBIDDEN in one}
     if others:
         raise PlanViolation(
             f"this model was trained by {', '.join(sorted(others))} before, and a new certificate "

@@ -42,6 +42,7 @@ RANDOM_ALLOWED: dict[str, str] = {
     "src/discreet/learn/_evaluation.py": "replays of released counts, for intervals",
     "src/discreet/learn/_replays.py": "replays of fits on made-up rows, to see how large noise is",
     "src/discreet/learn/_unsupervised.py": "starting centres, made of released moments",
+    "src/discreet/learn/dpsgd/_collating.py": "what a collate draws while it is tried out",
     "src/discreet/pate/_teacher_task.py": "sets the shared generators aside, draws nothing",
 }
 

@@ -1,5 +1,6 @@
 """S26: DP-SGD in every silo with its own ledger; what a person of several silos loses."""
 
+import copy
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
@@ -266,5 +267,37 @@ def test_what_a_model_cost_before_is_not_left_out():
         run_silos(make(), data, model, loss=mean, optimizer=torch.optim.Adam)
     rows = Clients(torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
     few = {"clients": 2, "expected_cohort": 2, "rounds": 1, "clip_norm": 1.0, "delta": 1e-4}
+    again = FederatedPlan(**few, noise_multiplier=1.0)
     with pytest.raises(PlanViolation, match="does not add"):
-        InProcessEngine(rows, model, mean).run(FederatedPlan(**few, noise_multiplier=1.0))
+        InProcessEngine(rows, model, mean).run(again)
+
+
+@pytest.mark.parametrize("kind", ["clients", "silos"])
+def test_what_came_of_a_federated_run_is_not_trained_again(kind):
+    """Each certificate stated its own run alone, so three runs of epsilon 3 gave three of 3."""
+    mean, data, start = nn.CrossEntropyLoss(reduction="none"), datasets(), nn.Linear(3, 2)
+    rows = Clients(torch.zeros(2, 4, 3), torch.zeros(2, 4, dtype=torch.int64))
+    few = {"clients": 2, "expected_cohort": 2, "rounds": 1, "clip_norm": 1.0, "delta": 1e-4}
+    small = FederatedPlan(**few, noise_multiplier=1.0)
+    plan = Plan(
+        examples=60, expected_batch_size=6, steps=1, clip_norm=1.0, noise_multiplier=1.0, delta=1e-4
+    )
+
+    def by_clients(model):
+        return InProcessEngine(rows, model, mean).run(small).model
+
+    def by_silos(model):
+        return run_silos(make(), data, model, loss=mean, optimizer=torch.optim.Adam).model
+
+    def by_dpsgd(model):
+        trainer = Trainer(model, plan, optimizer=torch.optim.Adam, loss=mean)
+        return trainer.fit(data["west"], progress=False).model
+
+    done = (by_clients if kind == "clients" else by_silos)(start)
+    for again in (by_clients, by_silos, by_dpsgd):
+        for model in (done, copy.deepcopy(done), nn.Sequential(done)):
+            with pytest.raises(PlanViolation, match="trained by federated learning before"):
+                again(model)
+    parameters = nn.Linear(3, 2)
+    parameters.load_state_dict(done.state_dict())  # as one reads them from a file
+    by_dpsgd(parameters)

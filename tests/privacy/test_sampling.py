@@ -678,6 +678,20 @@ def every_profile(epsilon: float, noise: float) -> float:
     )
 
 
+def test_several_releases_on_one_sample_without_replacement_are_read() -> None:
+    """Two Gaussian releases of one subset are one with less noise, whose lower end is attained."""
+    noise = Gaussian(3.0, REPLACE)
+    twice = without_replacement(2 * noise, 2, 200)
+    once = without_replacement(Gaussian(3.0 / math.sqrt(2.0), REPLACE), 2, 200)
+    unsampled = (2 * noise).epsilon(delta=1e-6)
+    for delta in (1e-6, 1e-4):
+        least = once.epsilon_bounds(delta=delta).lower
+        assert 0 < least <= twice.epsilon(delta=delta) < 0.8 * unsampled
+    assert twice.delta(epsilon=0.2) >= once.delta_bounds(epsilon=0.2).lower
+    coins = without_replacement(3 * RandomizedResponse(1.0), 1, 100)
+    assert coins.epsilon(delta=0) == pytest.approx(math.log1p(0.01 * math.expm1(3.0)), rel=1e-9)
+
+
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 2.0])
 def test_the_lower_end_without_replacement_is_attained(epsilon: float) -> None:
     step = Gaussian(1.5, relation="replace").sample_without_replacement(sample=2, population=4)

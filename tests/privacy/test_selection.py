@@ -7,7 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from discreet.errors import NotApplicable
 from discreet.privacy import (
+    ApproxDP,
     Exponential,
 )
 from discreet.privacy._renyi import (
@@ -57,3 +59,10 @@ def test_bounded_range_is_the_best_two_point_pair(epsilon):
     bounds = rdp(Exponential(epsilon).poisson(rate=rate), orders)
     assert np.all(sampled <= bounds)
     assert np.all(bounds <= sampled * 1.05)
+
+
+@pytest.mark.parametrize("run", [ApproxDP(1.0, 1e-6), 3 * ApproxDP(1.0, 1e-6)])
+def test_the_best_of_runs_without_a_renyi_curve_is_refused_at_once(run):
+    with pytest.raises(NotApplicable, match="no Renyi bound"):
+        run.best_of(5)
+    assert ApproxDP(1.0, 0).best_of(5).epsilon(delta=0) == pytest.approx(3.0)

@@ -125,6 +125,13 @@ def require_no_plan(model: nn.Module) -> None:
         )
 
 
+def forbid_more(model: nn.Module) -> None:
+    """Have a released model refuse to be trained again: its loss would be in no certificate."""
+    from discreet.learn.dpsgd import forbid_plans
+
+    forbid_plans(model, "federated learning")
+
+
 def write_federated(
     place: Path, arrays: Mapping[str, NDArray[Any]], certificate: Certificate
 ) -> None:

@@ -28,6 +28,7 @@ from discreet.errors import InvalidValue
 from discreet.federated._certificate import (
     LEARNER,
     certify_federated,
+    forbid_more,
     require_no_plan,
     write_federated,
 )
@@ -223,7 +224,7 @@ class InProcessEngine:
         InvalidValue
             If plan, model and clients do not fit together; nothing was charged.
         PlanViolation
-            If the model was under a plan of DP-SGD before; nothing was charged.
+            If the model was trained privately before; nothing was charged.
         BudgetExceeded
             If the budget is too small; nothing was charged.
         ResumeRefused
@@ -282,6 +283,7 @@ class InProcessEngine:
             if state is not None:
                 state.publish(certificate.model_digest)
         self._load_weights(run.released)
+        forbid_more(self._model)
         return Federated(self._model, certificate, tuple(history))
 
     # --- checks ------------------------------------------------------------------------

@@ -26,7 +26,12 @@ import numpy as np
 from discreet import _validate
 from discreet._json import digest_of
 from discreet.errors import InvalidValue, SchemaError
-from discreet.federated._certificate import LEARNER, SILO_LEARNER, require_no_plan
+from discreet.federated._certificate import (
+    LEARNER,
+    SILO_LEARNER,
+    forbid_more,
+    require_no_plan,
+)
 from discreet.federated._plan import FederatedPlan
 from discreet.learn import check_unit, digest_model
 from discreet.learn.dpsgd import Flat, Plan
@@ -320,7 +325,7 @@ def run_silos(
     ResumeRefused
         If the directory is of another run, or of one that is complete.
     PlanViolation
-        If the model was under a plan of DP-SGD before; nothing was charged.
+        If the model was trained privately before; nothing was charged.
     BudgetExceeded
         If a budget is too small. Silos that were charged before it stay charged.
     """
@@ -359,6 +364,7 @@ def run_silos(
             paid.enter_context(charge_run(book, dataset, plan, state, purpose, silo=silo))
             for silo, (book, dataset) in books.items()
         ]
+        stack.callback(forbid_more, model)  # also if a round fails
         for number in range(taken, plan.rounds):
             if state is not None:  # the round is on the disk before a record is read
                 state.keep({}, _arrays_of(model), reserved=number + 1)

@@ -368,6 +368,8 @@ class SampledWithoutReplacement(_Sampled):
         return refuse_common_sample(self)
 
     def pair(self, resolution: Resolution) -> Pair:
+        if self.base.is_sum:  # several releases have no pair of one step, but a curve
+            return super().pair(resolution)
         seen = replace(resolution, swapped=False)
         one_sided = orient(self.base.unoriented().sampled_pair(seen, self.rate), swapped=False)[1]
         return Pair.of_hull(mirror(one_sided))

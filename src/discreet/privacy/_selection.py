@@ -120,7 +120,7 @@ class BestOf(Loss):
     shape: float | str = 1.0
 
     def check(self) -> None:
-        check_loss("base", self.base)
+        check_loss("base", self.base).renyi(np.array([2.0]))  # raises where a run has no curve
         mean = _validate.real("mean", self.mean, at_least=1, at_most=1e12)
         shape = self.shape
         if shape != "poisson":

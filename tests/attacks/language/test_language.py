@@ -29,8 +29,10 @@ from attacks.language.made_up_models import (
 )
 from discreet.attacks import ATTACKS, run_attack
 from discreet.attacks.language import (
+    METHODS,
     Canaries,
     Canary,
+    LanguageModel,
     _exposure,
     _extraction,
     _text_membership,
@@ -680,3 +682,32 @@ def test_the_registry_runs_them() -> None:
     assert found.finding.leaks
     assert run_attack("text_membership", inputs, score="min_k").finding is not None
     assert {ATTACKS[name].family for name in ("canary_exposure", "recital")} == {"memorisation"}
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("method", METHODS)
+def test_logits_that_overflow_are_no_sign_of_memory(wrong: float, method: str) -> None:
+    """Half precision overflows to inf: every p-value was the smallest there is."""
+
+    def ask(tokens: Any) -> Any:
+        logits = np.zeros((*tokens.shape, 128), dtype=np.float32)
+        logits[..., 5] = wrong
+        return logits
+
+    model = LanguageModel(ask, lambda text: [ord(one) for one in text], None, 64, 0, 128)
+    canaries = make_canaries("my code is {digits:3}.", 3)
+    with pytest.raises(InvalidValue, match="NaN or infinite"):
+        canary_exposure(model, canaries, method=method, references=50, seed=1)
+
+
+def test_secrets_that_a_model_calls_impossible_have_no_distribution() -> None:
+    def ask(tokens: Any) -> Any:
+        logits = np.zeros((*tokens.shape, 128), dtype=np.float32)
+        logits[..., ord("7")] = -math.inf
+        return logits
+
+    model = LanguageModel(ask, lambda text: [ord(one) for one in text], None, 64, 0, 128)
+    canaries = make_canaries("my code is {digits:3}.", 3)
+    assert canary_exposure(model, canaries, method="exact").bits.max() < 2
+    with pytest.raises(InvalidValue, match="impossible"):
+        canary_exposure(model, canaries, method="distribution", references=200, seed=1)

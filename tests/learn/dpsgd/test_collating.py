@@ -164,6 +164,11 @@ def test_one_that_differs_from_call_to_call_is_refused(collate):
         require_rows_apart([Vectors()[at] for at in range(12)], collate)
 
 
+def test_rows_that_are_not_those_that_were_drawn_are_refused():
+    with pytest.raises(PlanViolation, match="not the examples that were drawn"):
+        require_rows_apart([Vectors()[at] for at in range(8)], lambda _: (ROWS[:8], ROWS[:8, 0]))
+
+
 def test_its_errors_show_no_values():
     def odd(items):
         if len(items) == 9:

@@ -340,6 +340,9 @@ def _exact_by_list(model: LanguageModel, canary: Canary) -> float:
 
 def _skew_normal_exposure(losses: NDArray[np.float64], own: float) -> float:
     """The bits by a skew normal distribution of losses with their first three moments."""
+    if not np.isfinite(losses).all():
+        expected = "exact or sampled: the model calls some secrets impossible"
+        raise InvalidValue("method", "distribution", expected)
     mean, spread = float(losses.mean()), float(losses.std())
     if spread <= _tie(mean):
         return 0.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from discreet.learn.dpsgd._making import make_private
     from discreet.learn.dpsgd._people import CappedRecords, People
     from discreet.learn.dpsgd._private import Private
-    from discreet.learn.dpsgd._requirements import earlier_plans
+    from discreet.learn.dpsgd._requirements import earlier_plans, forbid_plans
     from discreet.learn.dpsgd._step import OpenBatch, Watch
     from discreet.learn.dpsgd._team import Team, join
     from discreet.learn.dpsgd._trained import (
@@ -64,6 +64,7 @@ __all__ = [
     "checkpoint_contexts",
     "earlier_plans",
     "fix",
+    "forbid_plans",
     "join",
     "load",
     "make_private",
@@ -93,6 +94,7 @@ _HOME_OF = {
     "check_isolation": "isolation",
     "checkpoint_contexts": "_checkpointing",
     "earlier_plans": "_requirements",
+    "forbid_plans": "_requirements",
     "fix": "_fix",
     "join": "_team",
     "load": "_trained",

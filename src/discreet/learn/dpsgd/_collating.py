@@ -34,6 +34,10 @@ _MIXED = (
     "with numbers that are public"
 )
 _DRAWN = ". If it only draws more numbers for some examples than for others, draw there, too"
+_NOT_OF_THEM = (
+    "collate makes as much of any number of examples: what it returns are not the examples that "
+    "were drawn, and only of those does the plan say how often they are seen"
+)
 _UNKNOWN = (
     "whether collate mixes the examples of a batch could not be tried out: {}. Draw for each "
     "example in __getitem__, or vouch for collate and the model by isolation='vouched'"
@@ -51,6 +55,8 @@ def require_rows_apart(items: Sequence[Any], collate: Callable[[list[Any]], Any]
         return
     whole, longer = _collated(collate, some), _collated(collate, [*some, some[0]])
     axes = [_axis(*shapes, count) for shapes in zip(_shapes(whole), _shapes(longer), strict=False)]
+    if whole and _shapes(whole) == _shapes(longer):
+        raise PlanViolation(_NOT_OF_THEM)
     if len(whole) != len(longer) or not any(axis is not None for axis in axes):
         return  # no row for each example: that is refused elsewhere
     if not _rows_stay(whole, _collated(collate, some), axes, range(count)):

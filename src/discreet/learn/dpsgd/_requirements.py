@@ -29,6 +29,7 @@ from discreet.learn.dpsgd._watches import plans_in_force
 
 GROUP_ENTRY = "discreet_plans"
 _ATTRIBUTE = "_discreet_plans"
+_FORBIDDEN = "_discreet_no_plan"
 _ELEMENTS = 4096
 _KINDS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _KNOWN: dict[bytes, str] = {}
@@ -133,12 +134,60 @@ def _check_transparent(model: nn.Module) -> None:
 
 
 def earlier_plans(model: nn.Module) -> tuple[Plan, ...]:
-    """The plans that a model was trained under, as far as it shows."""
+    """The plans that a model was trained under, as far as it shows.
+
+    Parameters
+    ----------
+    model
+        The model.
+
+    Returns
+    -------
+    tuple of Plan
+        They are in the order of the ids of their runs.
+
+    Raises
+    ------
+    PlanViolation
+        If it was trained by something else, whose loss no plan can add: see :func:`forbid_plans`.
+    """
     return tuple(plans_of(model).values())
+
+
+def forbid_plans(model: nn.Module, learner: str) -> None:
+    """Have a model and its copies refuse every plan, because something else trained it.
+
+    Parameters
+    ----------
+    model
+        What was trained; what its parameters reveal is in a certificate of its own.
+    learner
+        By what, as the error is to say it.
+
+    Examples
+    --------
+    >>> from discreet.learn.dpsgd import earlier_plans, forbid_plans
+    >>> model = nn.Linear(2, 2)
+    >>> forbid_plans(model, "federated learning")
+    >>> earlier_plans(model)
+    Traceback (most recent call last):
+    ...
+    discreet.errors.PlanViolation: this model was trained by federated learning before...
+    """
+    for module in model.modules():
+        module.__dict__[_FORBIDDEN] = learner
 
 
 def plans_of(model: nn.Module, optimizer: Optimizer | None = None) -> dict[str, Plan]:
     """The plans that model and optimizer were under, by the ids of their runs."""
+    marked = (module.__dict__ for module in model.modules())
+    others = {str(one[_FORBIDDEN]) for one in marked if _FORBIDDEN in one}
+    if others:
+        raise PlanViolation(
+            f"this model was trained by {', '.join(sorted(others))} before, and a new certificate "
+            "would not add what that cost. Begin with public parameters, or, if it learned from "
+            "the data of others only, with its parameters read from a file"
+        )
     groups = [] if optimizer is None else optimizer.param_groups
     texts = {group.get(GROUP_ENTRY) for group in groups}
     if _KNOWN:

@@ -99,6 +99,17 @@ def rows_as_columns(model, x, y):
     return each(model(x * (x @ x.T).sum(1, keepdim=True)), y)
 
 
+def distances_across(model, x, y):
+    """A constant with one axis more makes features of the examples."""
+    far = functional.pairwise_distance(torch.zeros(len(x), len(x)), x[:, 0])
+    return each(model(x * far.sin()[:, None].sign()), y)
+
+
+def angles_across(model, x, y):
+    near = functional.cosine_similarity(torch.ones(len(x), len(x), x.shape[1]), x, dim=1)
+    return each(model(x), y) * near[:, 0].detach()
+
+
 def data_replaced(model, x, y):
     x.data = x.roll(1, 0)
     return each(model(x), y)
@@ -120,6 +131,8 @@ MIXING = [
     a_row_for_all,
     columns_by_labels,
     rows_as_columns,
+    distances_across,
+    angles_across,
     data_replaced,
 ]
 

@@ -211,6 +211,7 @@ def test_groups_whose_cost_is_not_exact_are_refused(changes):
         [1.0, 2.0, 2.0],
         [True, False, True],
         ["ann", "ben"],
+        [1, "1", 2],
         torch.rand(3),
     ],
 )

@@ -63,6 +63,7 @@ _SCATTERS = {
     if hasattr(home, name)
 }
 _TOTALS = {Tensor.sum, Tensor.mean, torch.sum, torch.mean, *ELEMENTWISE_LOSSES, *ROW_LOSSES}
+_BROADCASTING = {torch.nn.functional.cosine_similarity, torch.nn.functional.pairwise_distance}
 _SUMS = {
     getattr(home, name)
     for name in ("add", "add_", "sub", "sub_", "rsub", "__add__", "__radd__", "__iadd__")
@@ -252,9 +253,12 @@ class Rows(Folds):
             sizes = {each.shape[0] for each in data}
             deep = data[0].ndim > 1 or data[0] is not (args[0] if args else kwargs.get("input"))
             across = bool(one.ndim) and one.shape[0] not in sizes
+            if func in _BROADCASTING:
+                pair = [one for one in (*args[:2], *kwargs.values()) if isinstance(one, Tensor)]
+                across |= data[0].ndim < 2 or len({each.ndim for each in pair}) > 1
             if func is torch.nn.functional.cosine_similarity:
                 dim = args[2] if len(args) > 2 else kwargs.get("dim", 1)
-                across |= dim % data[0].ndim == 0 or len({each.ndim for each in data}) > 1
+                across |= dim % data[0].ndim == 0
             return (
                 not any(axes) and len(sizes) == 1 and deep and not across and not _find_marked(rest)
             )

@@ -167,4 +167,8 @@ def _records_by_owner(dataset: Any, owners: Iterable[Any]) -> list[NDArray[np.in
         found.setdefault(owner, []).append(place)
     if not found:
         raise InvalidValue("owners", "no owners", "at least one record")
+    if len({isinstance(owner, str) for owner in found}) > 1:
+        raise InvalidValue(
+            "owners", "numbers and texts", "one of both: 1 and '1' would count as two persons"
+        )
     return [np.asarray(places, dtype=np.int64) for places in found.values()]

@@ -184,6 +184,12 @@ def larger_of_two(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
     return model.inner(copies.sum(1)).tanh()
 
 
+def as_many_places(model: nn.Module, rows: Tensor, lengths: Tensor) -> Tensor:
+    """Places of a mask, as many as there are rows, are not one for each of them."""
+    (places,) = torch.where(torch.stack((lengths > 3, lengths > 4), 1).flatten())
+    return torch.zeros_like(rows).index_add(0, places // 2, model.table(places % 2 + 1))
+
+
 class InNumpy(torch.autograd.Function):
     """Orders rows where torch does not see it."""
 
@@ -303,6 +309,7 @@ WAYS = [
     added_to_a_constant,
     scattered_into_a_constant,
     larger_of_two,
+    as_many_places,
     *(pytest.param(unseen(choose), id=f"unseen in {name}") for name, choose in UNSEEN.items()),
     *(pytest.param(through_a_view(write), id=f"viewed, {name}") for name, write in WHOLES.items()),
     *(pytest.param(row_by_row(write), id=f"written by {name}") for name, write in WRITES.items()),

@@ -416,13 +416,15 @@ _BATCHED = {F.conv1d: 3, F.conv2d: 4, F.conv3d: 5, F.unfold: 4, F.pixel_shuffle:
 _BATCHED |= {F.pixel_unshuffle: 4, F.interpolate: 3, F.grid_sample: 4, F.affine_grid: 3}
 _BATCHED |= {F.group_norm: 2, F.instance_norm: 3, F.local_response_norm: 3, F.batch_norm: 2}
 _LOOKING = frozenset({*_AXIS_NAMED, *_IMAGES, *_BATCHED, F.layer_norm, F.rms_norm})
-_LOOKING |= {F.scaled_dot_product_attention}
+_LOOKING |= {F.scaled_dot_product_attention, torch.where}
 
 
 def looks_across(func: Any, args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> bool:
     """Whether a call that keeps places computes along the axis of the examples, or may."""
     if func not in _LOOKING:
         return False
+    if func is torch.where:  # of one tensor: the places where it is not 0
+        return len(args) + len(kwargs) < 3
     first = args[0] if args else kwargs.get("input", kwargs.get("query"))
     depth: int = first.ndim if isinstance(first, Tensor) else 0
     if not depth:

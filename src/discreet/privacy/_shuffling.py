@@ -199,7 +199,7 @@ def _make_blocks(epsilon: float, others: int, pieces: int, tail: float, first: b
     return _Blocks(clones, np.maximum(weight, 0.0), error, float(under[0]) if first else 0.0)
 
 
-def tail_of_binomial(at_least: Array, count: Array | float, chance: float) -> Array:
+def tail_of_binomial(at_least: Array | float, count: Array | float, chance: float) -> Array:
     """Return P(Bin(count, chance) >= at_least)."""
     inside = np.clip(at_least, 1.0, np.maximum(count, 1.0))
     found = special.betainc(inside, np.maximum(count - inside + 1.0, 1.0), chance)

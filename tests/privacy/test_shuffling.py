@@ -244,8 +244,35 @@ def test_tails_of_the_binomial_are_as_accurate_as_is_counted_on():
             if term < total * mpmath.mpf(10) ** -20:
                 break
         exact = mpmath.exp(log_first) * total
-        found = float(shuffling._binomial_tail(np.array([float(k)]), float(clones), 0.5)[0])
+        found = float(shuffling.tail_of_binomial(np.array([float(k)]), float(clones), 0.5)[0])
         assert abs(found - exact) <= shuffling._tail_error(clones) * exact
+
+
+@pytest.mark.parametrize(
+    ("people", "epsilon"), [(10**9, 20.0), (10**9, 17.3), (10**8, 16.1), (5000, 1.2), (10**6, 40.0)]
+)
+def test_the_law_of_the_number_of_clones_is_on_the_side_that_is_wanted(people, epsilon):
+    """A chance of 4e-9 has no rest among the floats: rounded, it moved tails by n times 1e-16."""
+    with mpmath.workdps(40):
+        odds = mpmath.exp(-mpmath.mpf(epsilon))
+        chance = 2 * odds / (1 + odds)
+        for first in (True, False):
+            blocks = shuffling._make_blocks(epsilon, people - 1, 10**5, 1e-30, first)
+            counts = blocks.clones
+            term = (1 - chance) ** (people - 1)
+            found, total = mpmath.mpf(blocks.lost), mpmath.mpf(0)
+            weights = dict(
+                zip(counts.tolist(), zip(blocks.weight, blocks.error, strict=True), strict=True)
+            )
+            for k in range(int(counts[min(len(counts) - 1, 40)]) + 1):
+                total += term
+                weight, error = weights.get(float(k), (0.0, 0.0))
+                sign = 1 if first else -1
+                found += mpmath.mpf(weight) + sign * mpmath.mpf(error)
+                # Fewer clones dominate, so P(N <= k) is too large in a pair above.
+                assert sign * (found - total) >= -(mpmath.mpf(10) ** -25)
+                term *= mpmath.mpf(people - 1 - k) / (k + 1) * chance / (1 - chance)
+            assert abs(found - total) <= 1e-6 * total + mpmath.mpf(10) ** -25
 
 
 def test_a_pair_that_forgets_the_person_is_refused_by_the_twin():

@@ -217,13 +217,13 @@ class Cells:
             hull=False,
         )
 
-    def unite(self, other: Cells, weight: float, error: float) -> Cells:
-        """Return the union of two pairs, the other one with ``weight`` known up to ``error``.
+    def unite(self, other: Cells, shares: tuple[float, float]) -> Cells:
+        """Return the union of two pairs, of which each has at most its share; an upper bound only.
 
         Which of the two it is, is seen and does not depend on the unit. What lies beyond the cells
         counts as infinite in both directions.
         """
-        shares, both = (1.0 - weight, weight), (self, other)
+        both = (self, other)
 
         def join(part: str) -> Array:
             shapes = [np.broadcast_to(getattr(one, part), one.p.shape) for one in both]
@@ -244,7 +244,7 @@ class Cells:
                 axis=1,
             )
             low, top = (0.0, beyond) if high else (beyond, 0.0)
-            return Side(np.asarray(only), low, top, slack + error)
+            return Side(np.asarray(only), low, top, slack)
 
         return Cells(
             np.concatenate(
@@ -259,7 +259,7 @@ class Cells:
             side("with_unit", high=True),
             side("without", high=False),
             join("slack"),
-            max(one.error for one in both),
+            max(one.error for one in both) + 2.0**-52,
             max(one.mass_error for one in both),
         )
 

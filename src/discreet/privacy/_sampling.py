@@ -11,7 +11,6 @@ from fractions import Fraction
 from typing import final
 
 import numpy as np
-from scipy import special
 
 from discreet import _validate
 from discreet._rounding import as_written, round_up
@@ -37,7 +36,6 @@ _PAD = 1e-12
 _LEAST = 1e-300
 # A capped sample of more records is refused: the tails of its size would not be known.
 _MOST_RECORDS = 10**9
-_BINOMIAL_ERROR = 1e-9
 
 
 class _Sampled(Loss, abstract=True):
@@ -252,26 +250,29 @@ class CappedPoisson(_Sampled):
     def sampling_refusal(self, records: int) -> str | None:
         return refuse_common_sample(self)
 
-    def _full(self) -> tuple[float, float]:
-        """Return how often the others fill the sample, and how often this record is used then."""
-        n, most = self.population, self.at_most
+    def _full(self) -> tuple[float, float, float]:
+        """Return bounds on how often the others fill the sample, and how often it is used then."""
+        from discreet.privacy._shuffling import error_at_any_chance, tail_of_binomial
+
+        n, most, error = self.population, self.at_most, error_at_any_chance(self.population)
         if most == n:
-            return 0.0, 1.0
-        full = float(special.bdtrc(most - 1, n - 1, self.rate)) * (1.0 + _BINOMIAL_ERROR)
-        used = most / n * float(special.bdtrc(most, n, self.rate)) * (1.0 + _BINOMIAL_ERROR)
+            return 0.0, 0.0, 1.0
+        full = float(tail_of_binomial(float(most), n - 1.0, self.rate))
+        low, high = full * (1.0 - error), min(1.0, full * (1.0 + error))
+        used = most / n * float(tail_of_binomial(most + 1.0, float(n), self.rate)) * (1.0 + error)
         # Where both underflow, one is as good as the other.
-        return min(full, 1.0), min(1.0, used / full) if full > 1e-290 else 1.0
+        return low, high, min(1.0, used / low) if low > 1e-290 else 1.0
 
     def pair(self, resolution: Resolution) -> Pair:
         from discreet.privacy import _normal_mixtures as mixtures
 
         mu = _mu_of(self.base)
-        full, used = self._full()
+        low, high, used = self._full()
         plain = mixtures.shifted_cells(mu, resolution, rate=self.rate)
-        if full == 0.0:
+        if high == 0.0:
             return Pair(plain)
         crowded = mixtures.shifted_cells(2.0 * mu, resolution, rate=min(used, 1.0 - 1e-12))
-        return Pair(plain.unite(crowded, full, _BINOMIAL_ERROR))
+        return Pair(plain.unite(crowded, (1.0 - low, high)))
 
     @property
     def tight(self) -> bool:
@@ -281,14 +282,14 @@ class CappedPoisson(_Sampled):
         from discreet.privacy import _normal_mixtures as mixtures
 
         mu = _mu_of(self.base)
-        full, used = self._full()
+        low, high, used = self._full()
         plain = mixtures.poisson_gaussian_divergence(orders, mu, self.rate)
-        if full == 0.0:
+        if high == 0.0:
             return plain
         crowded = mixtures.poisson_gaussian_divergence(orders, 2.0 * mu, min(used, 1.0 - 1e-12))
         powers = orders - 1.0
-        alone = math.log1p(-full) if full < 1.0 else -math.inf
-        either = np.logaddexp(alone + powers * plain, math.log(full) + powers * crowded) / powers
+        alone, shared = math.log1p(-low), math.log(high)
+        either = np.logaddexp(alone + powers * plain, shared + powers * crowded) / powers
         bound: Array = np.minimum(either, curve(self.base, orders) * 4.0) * (1.0 + 1e-12)
         return bound
 

@@ -155,8 +155,13 @@ class _Blocks(NamedTuple):
 
 
 def _tail_error(count: Array | float) -> Array | float:
-    """Bound the relative error of a binomial tail in floating point."""
+    """Bound the relative error of a binomial tail where chance and rest are floats."""
     return 4e-15 * (10.0 + np.sqrt(count))
+
+
+def error_at_any_chance(count: int) -> float:
+    """Bound the same where 1 - chance is rounded: it is a factor up to ``count`` times."""
+    return float(_tail_error(count)) + 3e-16 * count
 
 
 def _make_blocks(epsilon: float, others: int, pieces: int, tail: float, first: bool) -> _Blocks:
@@ -165,6 +170,11 @@ def _make_blocks(epsilon: float, others: int, pieces: int, tail: float, first: b
     # More clones are better: the chance is rounded to the side that is wanted.
     chance = 2.0 * odds / (1.0 + odds) * (1.0 - 4e-16 if first else 1.0 + 4e-16)
     chance = min(chance, 1.0)
+    rest = 1.0 - chance
+    if chance < 0.5:
+        # A chance whose rest is a float: rounding the rest would move the tails far more than that.
+        rest = math.nextafter(rest, 1.0 if first else 0.0)
+        chance = 1.0 - rest
     mean, reach = others * chance, math.sqrt(-2.0 * math.log(tail))
     spread = math.sqrt(mean * (1.0 - chance))
     start = max(0, math.floor(mean - reach * math.sqrt(mean)))
@@ -178,8 +188,8 @@ def _make_blocks(epsilon: float, others: int, pieces: int, tail: float, first: b
             [np.linspace(start, centre[0], few), centre, np.linspace(centre[-1], end, few)]
         )
         edges = np.unique(np.clip(np.rint(inner), start, end))
-    under = _binomial_tail(others - edges + 1.0, others, 1.0 - chance)  # P(N < edge)
-    over = _binomial_tail(edges, others, chance)  # P(N >= edge)
+    under = tail_of_binomial(others - edges + 1.0, others, rest)  # P(N < edge)
+    over = tail_of_binomial(edges, others, chance)  # P(N >= edge)
     if first:
         over[-1] = 0.0  # the last block has no end
     left = edges[1:] <= mean
@@ -189,7 +199,7 @@ def _make_blocks(epsilon: float, others: int, pieces: int, tail: float, first: b
     return _Blocks(clones, np.maximum(weight, 0.0), error, float(under[0]) if first else 0.0)
 
 
-def _binomial_tail(at_least: Array, count: Array | float, chance: float) -> Array:
+def tail_of_binomial(at_least: Array | float, count: Array | float, chance: float) -> Array:
     """Return P(Bin(count, chance) >= at_least)."""
     inside = np.clip(at_least, 1.0, np.maximum(count, 1.0))
     found = special.betainc(inside, np.maximum(count - inside + 1.0, 1.0), chance)
@@ -198,8 +208,8 @@ def _binomial_tail(at_least: Array, count: Array | float, chance: float) -> Arra
 
 def _tails(clones: Array, at_least: Array, odds: float) -> tuple[Array, Array]:
     """Return P(x >= k) under both distributions."""
-    more = _binomial_tail(at_least - 1.0, clones, 0.5)
-    fewer = _binomial_tail(at_least, clones, 0.5)
+    more = tail_of_binomial(at_least - 1.0, clones, 0.5)
+    fewer = tail_of_binomial(at_least, clones, 0.5)
     whole = 1.0 + odds
     return (more + odds * fewer) / whole, (odds * more + fewer) / whole
 

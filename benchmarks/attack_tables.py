@@ -222,7 +222,7 @@ def properties(results: dict[str, Any]) -> str:
     rows = [
         (
             row["property"],
-            row["access"],
+            f"{row['access']}, 10 records asked" if row.get("queries") == 10 else row["access"],
             share(row["accuracy"]),
             area(row["auc"], *area_interval(row["auc"], *held_out(row))),
             f"{row['training_seconds'] + row['seconds']:.0f}",

@@ -165,18 +165,28 @@ def rows(record: dict[str, Any]) -> dict[str, MechanismAudit]:
     return {name: judged[name] for name in CASES if name in judged}
 
 
+def version_of(record: dict[str, Any], peer: str) -> str:
+    """The name and version of a library, of this environment as it was when it was measured."""
+    if PACKAGES[peer]:
+        return PACKAGES[peer][0].replace("==", " ")
+    return f"{peer} {record['parts'][peer]['environment']['versions'][peer]}"
+
+
 def table(record: dict[str, Any]) -> str:
-    if not rows(record):
+    judged = rows(record)
+    if not judged:
         return "Not measured yet."
     lines = [
         "| library | what it does | claimed | shown | ceiling | samples | verdict |",
         "|---|---|---:|---:|---:|---:|---|",
     ]
-    for name, judged in rows(record).items():
-        case = CASES[name]
+    for name, case in CASES.items():
         about = f"**broken:** {case.about}" if case.broken else case.about
-        version = PACKAGES[case.peer][0].replace("==", " ") if PACKAGES[case.peer] else "opacus"
-        lines.append(f"| {version} | {about} | {columns_of_audit(judged)} |")
+        if name in judged:
+            library, figures = version_of(record, case.peer), columns_of_audit(judged[name])
+        else:
+            library, figures = case.peer, "- | - | - | - | not measured yet"
+        lines.append(f"| {library} | {about} | {figures} |")
     return "\n".join(lines)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from discreet._confidence import lower_bound
 from discreet._rounding import at_most
 from discreet.report import COLOURS, new_figure, save_figure, tidy_axes
 from harness import Run, Suite, found, target
@@ -236,10 +237,8 @@ def targets(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 def at_least(accuracy: float) -> float:
     """What the accuracy of a student is at least, with confidence 95 % (Clopper, Pearson 1934)."""
-    from scipy.stats import beta
-
     right = round(accuracy * SCORED / 100)
-    return math.floor(1000.0 * float(beta.ppf(0.05, right, SCORED - right + 1))) / 10.0
+    return math.floor(1000.0 * lower_bound(right, SCORED, error=0.05)) / 10.0
 
 
 def mnist_table(results: dict[str, Any]) -> str:

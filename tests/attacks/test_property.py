@@ -226,6 +226,14 @@ def test_a_property_that_shapes_the_model_is_found(access: str, shadows: Any) ->
     assert result.with_property.trials == result.without_property.trials == 30
 
 
+def test_three_outputs_tell_a_property_and_nothing_of_innocent_models(
+    shadows: Any, innocent: Any
+) -> None:
+    few = QUERIES[:3]
+    assert run(shadows, queries=few, confidence=SURE).leaks
+    assert at_chance(run(innocent, queries=few, confidence=SURE))
+
+
 @pytest.mark.parametrize("access", ["outputs", "sorted weights"])
 def test_models_that_do_not_know_the_property_are_at_chance(access: str, innocent: Any) -> None:
     result = run(innocent, access=access, confidence=SURE)

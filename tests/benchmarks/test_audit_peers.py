@@ -37,4 +37,5 @@ def test_a_wrong_verdict_misses_a_target_and_is_shown() -> None:
     record = {"parts": {"diffprivlib": {"found": entries}}}
     assert [one["met"] for one in targets(record)] == [not CASES[name].broken for name in names]
     assert table(record).count("| consistent |") == len(names)
+    assert table(record).count("| not measured yet |") == len(CASES) - len(names)
     assert "Not measured" in table({"parts": {}})

@@ -230,8 +230,6 @@ def _attack_members(
 ) -> list[MembershipResult]:
     from discreet.attacks import membership_attacks, number_membership
 
-    chosen = () if asked.numbers else _choose_attacks(names, asked, public, train)
-    maker = asked.retrain if train is None else _trainer(train)
     files = {"members": members, "nonmembers": nonmembers}
     if asked.numbers:
         pool = settings["pool"]
@@ -239,9 +237,13 @@ def _attack_members(
             if value is not None:
                 shown = ", ".join(value) if isinstance(value, tuple) else value
                 raise InvalidValue(name, shown, "nothing for a model that predicts a number")
-        given: dict[str, Any] = {n: records.pair for n, records in asked.read_all(files).items()}
+        sets = asked.read_all(files)
+        given: dict[str, Any] = {name: records.pair for name, records in sets.items()}
         own = {name: settings[name] for name in ("overlap", "shadows", "seed")}
+        maker = None if train is None else _trainer(train)
         return [number_membership(asked.model, **given, train=maker, **own)]
+    chosen = _choose_attacks(names, asked, public, train)
+    maker = asked.retrain if train is None else _trainer(train)
     sets = asked.read_all(files if public is None else {**files, "public": public})
     pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
     return membership_attacks(

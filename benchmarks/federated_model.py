@@ -62,7 +62,7 @@ def digits(quick: bool) -> dict[str, Any]:
     plan = FederatedPlan(
         clients=3000, expected_cohort=1000, rounds=40, clip_norm=0.3, delta=DELTA, epsilon=2.0
     )
-    made = Training(local_rate=1.0, server_rate=6.0, decay=0.1, average=0.9)
+    made = Training(local_rate=1.0, server_rate=3.0, decay=0.1, average=0.9)
     runs = []
     for seed in range(1, 2 if quick else 3):
         torch.manual_seed(seed)

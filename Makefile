@@ -26,7 +26,7 @@ stage = @printf '\n==> %s\n' "$(1)"
 .DELETE_ON_ERROR:
 BENCHES    := accounting curator-engine curator-service federated learners learners-auc learners-defaults \
               local models noise schema-bounds synth training walks
-PAPERS     := attacks audit correlated defences detection dpsgd dpsgd-settings federated-model \
+PAPERS     := attacks audit audit-peers correlated defences detection dpsgd dpsgd-settings federated-model \
               finetuning local-model memorisation mutants pate pate-labels pate-teachers theory theory-shokri
 STRESSES   := ledger curator-killing curator-attacks mutants-code
 MEASURED   := $(addprefix bench-,$(BENCHES)) $(addprefix reproduce-,$(PAPERS)) \
@@ -55,7 +55,7 @@ help:
 	@echo "                        accounting curator federated learners learners-defaults local"
 	@echo "                        models noise schema-bounds synth training walks"
 	@echo "make reproduce-NAME     the experiments of papers (ONLY='part ...': these parts)"
-	@echo "                        attacks audit defences detection dpsgd dpsgd-settings federated finetuning local"
+	@echo "                        attacks audit audit-peers defences detection dpsgd dpsgd-settings federated finetuning local"
 	@echo "                        memorisation mutants pate pate-labels pate-teachers theory theory-shokri"
 	@echo "make stress-NAME        ledger curator: kills, races and attacks, many rounds"
 	@echo "make mutants-code       small faults in the code that decides privacy, against its tests"
@@ -198,6 +198,7 @@ mutants-code: stress-mutants-code
 # Measured beside target; a miss fails. Data sets are read from $$DISCREET_DATA, ../shared/data or the
 # web; peers that need other packages get an environment of their own, which the script makes.
 stress-mutants-code: $(VENV)/installed-test
+bench-training: $(VENV)/installed-models
 bench-models: build/zoo
 bench-models: export PYTHONPATH := build/zoo
 reproduce-finetuning: build/zoo build/encoder

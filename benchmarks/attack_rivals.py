@@ -39,7 +39,8 @@ SOURCES = {
 }
 PACKAGES = (
     *("dotmap", "jinja2", "joblib", "matplotlib", "numpy", "optuna", "pandas", "pydantic"),
-    *("pyyaml", "scikit-learn", "scipy", "seaborn", "torch", "torchvision", "tqdm", "ts2vec"),
+    *("numba", "pyyaml", "scikit-learn", "scipy", "seaborn", "torch", "torchvision", "tqdm"),
+    *("transformers", "ts2vec"),
 )
 
 

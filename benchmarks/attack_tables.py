@@ -6,6 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from attack_shokri import SETTINGS
+from discreet._confidence import proportion
+from discreet.attacks._roc import area_interval
 
 NOTHING = "*Not recorded yet.*"
 
@@ -15,6 +17,11 @@ def share(part: dict[str, Any] | None, digits: int = 3) -> str:
     if part is None:
         return "nobody called"
     return f"{part['share']:.{digits}f} [{part['low']:.{digits}f}, {part['high']:.{digits}f}]"
+
+
+def area(value: float, low: float, high: float) -> str:
+    """An area under the curve with its interval."""
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 def signed(part: dict[str, Any]) -> str:
@@ -66,14 +73,20 @@ def purchases(results: dict[str, Any]) -> str:
     return "![Precision by the number of classes](images/attacks-purchases.png)"
 
 
+def sides(found: dict[str, Any]) -> tuple[int, int]:
+    """How many members and how many others were judged."""
+    members = found["recall"]["trials"]
+    return members, found["accuracy"]["trials"] - members
+
+
 def networks(results: dict[str, Any]) -> str:
     head = ("shadow models", "precision", "recall", "AUC", "accuracy")
     rows = [
         (
             row["shadows"],
             share(row["ours"]["precision"]),
-            f"{row['ours']['recall']['share']:.3f}",
-            f"{row['ours']['auc']:.3f}",
+            share(row["ours"]["recall"]),
+            area(row["ours"]["auc"], *area_interval(row["ours"]["auc"], *sides(row["ours"]))),
             share(row["ours"]["accuracy"]),
         )
         for row in rows_of(results, "networks")
@@ -90,7 +103,7 @@ def epochs(results: dict[str, Any]) -> str:
             share(each["precision"]),
             f"{each['mean_over_classes']:.3f}",
             f"{each['median_over_classes']:.3f}",
-            f"{each['recall']['share']:.3f}",
+            share(each["recall"]),
             ", ".join(f"{p['precision']:.3f}" for p in each["at_recall"] if p["wanted"] == 0.995),
         )
         for row in rows_of(results, "location")
@@ -110,7 +123,7 @@ def lira(results: dict[str, Any]) -> str:
     rows = [
         (
             row["attack"],
-            f"{row['auc']['value']:.4f}",
+            area(**row["auc"]),
             *(share(point, 4) for point in row["tpr_at_fpr"]),
             f"{row['single_targets']['lowest']:.4f} to {row['single_targets']['highest']:.4f}",
             f"{row['seconds']:.0f}",
@@ -118,6 +131,19 @@ def lira(results: dict[str, Any]) -> str:
         for row in found["attacks"]
     ]
     return table((*head, "seconds"), 6, rows)
+
+
+def middle(row: dict[str, Any], figure: str) -> dict[str, Any]:
+    """The median run's accuracy or precision, with its interval."""
+
+    def counts(run: dict[str, Any]) -> tuple[int, int]:
+        hits, false = run["true_positives"], run["false_positives"]
+        if figure == "precision":
+            return hits, hits + false
+        return hits + run["nonmembers"] - false, run["members"] + run["nonmembers"]
+
+    runs = sorted((counts(run) for run in row["runs"]), key=lambda one: one[0] / one[1])
+    return proportion(*runs[len(runs) // 2]).to_json()
 
 
 def art(results: dict[str, Any]) -> str:
@@ -129,8 +155,7 @@ def art(results: dict[str, Any]) -> str:
         (
             row["who"],
             row["attack_model"],
-            f"{row['accuracy']:.3f}",
-            f"{row['precision']:.3f}",
+            *(share(middle(row, figure)) for figure in ("accuracy", "precision")),
             f"{row['training_seconds']:.1f}",
             f"{row['seconds']:.1f}",
             f"{row['processor_seconds']:.1f}",
@@ -149,7 +174,7 @@ def certificates(results: dict[str, Any]) -> str:
         attacks = row["attacks"]
         best = max(attacks, key=lambda name: attacks[name]["auc"]["value"])
         low = [
-            point["share"]
+            point
             for each in attacks.values()
             for point in each["tpr_at_fpr"]
             if point["fpr"] == 0.01
@@ -161,8 +186,8 @@ def certificates(results: dict[str, Any]) -> str:
                 "no privacy" if row["epsilon"] is None else f"{row['epsilon']:g}",
                 f"{row['accuracy_on_public']:.3f}",
                 best,
-                f"{attacks[best]['auc']['value']:.3f}",
-                f"{max(low):.3f}",
+                area(**attacks[best]["auc"]),
+                share(max(low, key=lambda point: point["share"])),
                 "-" if row["epsilon"] is None else f"{outside} of {points}",
                 f"{row['seconds']:.0f}",
             )
@@ -177,9 +202,9 @@ def attribute(results: dict[str, Any]) -> str:
             row["model"],
             row["attribute"],
             row["prior"],
-            f"{row['attack_on_members']['share']:.3f}",
-            f"{row['attack_on_nonmembers']['share']:.3f}",
-            f"{row['imputation_on_members']['share']:.3f}",
+            share(row["attack_on_members"]),
+            share(row["attack_on_nonmembers"]),
+            share(row["imputation_on_members"]),
             signed(row["excess"]),
             f"{row['seconds']:.1f}",
         )
@@ -188,13 +213,18 @@ def attribute(results: dict[str, Any]) -> str:
     return table((*head, "excess", "seconds"), 5, rows)
 
 
+def held_out(row: dict[str, Any]) -> tuple[int, int]:
+    """How many models with and without the property were judged."""
+    return row["with_property"]["trials"], row["without_property"]["trials"]
+
+
 def properties(results: dict[str, Any]) -> str:
     rows = [
         (
             row["property"],
             row["access"],
             share(row["accuracy"]),
-            f"{row['auc']:.3f}",
+            area(row["auc"], *area_interval(row["auc"], *held_out(row))),
             f"{row['training_seconds'] + row['seconds']:.0f}",
         )
         for row in rows_of(results, "property")
@@ -209,7 +239,7 @@ def inversion(results: dict[str, Any]) -> str:
             row["model"],
             row["judge"],
             share(row["rate"]),
-            f"{row['photographs']['share']:.3f}",
+            share(row["photographs"]),
             f"{row['seconds']:.0f}",
         )
         for row in rows_of(results, "inversion")

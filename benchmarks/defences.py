@@ -162,9 +162,14 @@ def table(name: str, record: dict[str, Any]) -> str:
     if not part:
         return "Not measured yet."
     heading, *lines = report_of(part).table()
-    return "\n".join(
+    shown = "\n".join(
         "| " + " | ".join(cells) + " |" for cells in (heading, ["---"] * len(heading), *lines)
     )
+    if name == "location":
+        return (
+            f"![Accuracy and canaries found, by defence](images/defences-location.png)\n\n{shown}"
+        )
+    return shown
 
 
 def verdicts(record: dict[str, Any]) -> str:

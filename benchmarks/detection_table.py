@@ -63,7 +63,9 @@ def zoo_table(record: dict[str, Any]) -> str:
         audit = audit_of(result)
         shares = [f"{result['refuted_of_repeats'][str(s)]}/{result['repeats']}" for s in SIZES]
         about = result["about"] if not result["broken"] else f"**broken:** {result['about']}"
-        lines.append(f"| `{result['name']}` | {about} | {_numbers(audit)} | {' | '.join(shares)} |")
+        lines.append(
+            f"| `{result['name']}` | {about} | {columns_of_audit(audit)} | {' | '.join(shares)} |"
+        )
     return "\n".join(lines)
 
 
@@ -73,13 +75,13 @@ def bundled_table(record: dict[str, Any]) -> str:
         "|---|---|---:|---:|---:|---:|---|",
     ]
     lines += [
-        f"| `{result['name']}` | `{result['loss']}` | {_numbers(audit_of(result))} |"
+        f"| `{result['name']}` | `{result['loss']}` | {columns_of_audit(audit_of(result))} |"
         for result in rows(record, bundled())
     ]
     return "\n".join(lines)
 
 
-def _numbers(audit: MechanismAudit) -> str:
+def columns_of_audit(audit: MechanismAudit) -> str:
     claimed = at_most(audit.claimed_epsilon, digits=4)
     if audit.delta:
         claimed += f" at {audit.delta:.3g}"

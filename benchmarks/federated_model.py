@@ -214,7 +214,9 @@ Rule = Callable[[np.ndarray], np.ndarray]
 
 
 def krum(rows: np.ndarray, hostile: int) -> np.ndarray:
-    apart = ((rows[:, None] - rows[None]) ** 2).sum(axis=2)
+    squares = (rows**2).sum(axis=1)
+    apart = squares[:, None] + squares - 2 * rows @ rows.T
+    np.fill_diagonal(apart, -np.inf)  # a row is the nearest to itself, and left out
     near = np.sort(apart, axis=1)[:, 1 : len(rows) - hostile - 1]
     return np.asarray(rows[int(near.sum(axis=1).argmin())])
 
@@ -277,8 +279,7 @@ def poison(quick: bool) -> list[dict[str, Any]]:
         clients = Clients(torch.from_numpy(one), torch.from_numpy(other))
         return InProcessEngine(clients, nn.Linear(784, 10), CE, made)
 
-    def aggregated(goal: str, some: int, rule: Rule, bad: bool) -> nn.Module:
-        hostile = some if bad else 0
+    def aggregated(rule: Rule, goal: str, hostile: int) -> nn.Module:
         engine = engine_of(goal, hostile)
         torch.manual_seed(0)
         model = nn.Linear(784, 10)
@@ -292,28 +293,26 @@ def poison(quick: bool) -> list[dict[str, Any]]:
             model.bias.copy_(flat[7840:])
         return model
 
-    def private(goal: str, some: int, bad: bool) -> nn.Module:
-        hostile = some if bad else 0
+    def private(goal: str, hostile: int) -> nn.Module:
         sign = -10.0 if goal == "untargeted" else 10.0
         replies = {client: lambda u: {"update": sign * u} for client in range(hostile)}
         return engine_of(goal, hostile).run(plan, hostile=replies, progress=False).model
 
     rows = []
-    for goal, settings in GOALS.items():
-        for share in (0.2,) if quick else (0.01, 0.05, 0.2):
-            hostile = int(share * CLIENTS)
-            for name, rule in rules(hostile).items():
-                result = poisoning(
-                    partial(aggregated, goal, hostile, rule),
-                    test, truth, goal=goal, **settings,
-                )  # fmt: skip
+    shares = (0.2,) if quick else (0.01, 0.05, 0.2)
+    for share in shares:
+        hostile = int(share * CLIENTS)
+        ways = {name: partial(aggregated, rule) for name, rule in rules(hostile).items()}
+        for name, way in {**ways, "the plan, epsilon 2": private}.items():
+            clean = way("untargeted", 0)  # without hostile clients every goal has the same model
+            for goal, settings in GOALS.items():
+                if way is private:
+                    settings = {**settings, "loss": plan.loss, "clients": hostile}
+                bad = way(goal, hostile)
+                models = {True: bad, False: clean}
+                result = poisoning(models.__getitem__, test, truth, goal=goal, **settings)
                 rows.append({"share": share, "rule": name, **result.to_json()})
-            result = poisoning(
-                partial(private, goal, hostile), test, truth, goal=goal,
-                loss=plan.loss, clients=hostile, **settings,
-            )  # fmt: skip
-            rows.append({"share": share, "rule": "the plan, epsilon 2", **result.to_json()})
-            print(goal, share, [(r["rule"], r["poisoned"]["share"]) for r in rows[-6:]], flush=True)
+                print(share, name, goal, result.poisoned.share, flush=True)
     return rows
 
 

@@ -39,6 +39,7 @@ SUITES = {
     "accounting": "accounting",
     "attacks": "reproduce_attacks",
     "audit": "audit_training",
+    "audit_peers": "audit_peers",
     "correlated": "correlated",
     "curator_attacks": "curator_attacks",
     "curator_engine": "curator_engine",
@@ -322,11 +323,15 @@ def figures(*, check: bool = False, names: Iterable[str] = SUITES) -> list[str]:
             pages[path] = write_between(text, marker, table(record), page)
         for picture, draw in suite.pictures.items():
             digest = digest_of(record)
+            shown = any(f"images/{picture}" in text for text in pages.values())
+            if not check:
+                draw_with_digest(draw, record, RESULTS / picture, digest)
+            if not shown and not (RESULTS / picture).exists():
+                continue  # its part was not measured yet
             places = [RESULTS / picture]
-            if (IMAGES / picture).exists():  # a page shows it
+            if shown or (IMAGES / picture).exists():
                 places.append(IMAGES / picture)
             if not check:
-                draw_with_digest(draw, record, places[0], digest)
                 for place in places[1:]:
                     shutil.copy(places[0], place)
             wrong += [
@@ -389,6 +394,8 @@ def draw_with_digest(
 
     place.parent.mkdir(exist_ok=True)
     draw(record, place)
+    if not place.exists():
+        return
     notes = PngInfo()
     notes.add_text("record", digest)
     with Image.open(place) as image:

@@ -3,8 +3,9 @@
 Parts: location, adult, mnist, purchases and hospital (Shokri's attack in the paper's settings),
 networks (shadow models of other architectures), lira, art (the same attack by the Adversarial
 Robustness Toolbox, in an environment of its own), certificates (all attacks against DP-SGD),
-attribute, property, inversion, subjects (predicted numbers, checkpoints, persons and data sets),
-and rivals (LeakPro and ML Privacy Meter on the same scores).
+attribute, property, inversion, prior (half a photograph and a generator of faces), subjects
+(predicted numbers, checkpoints, persons and data sets), and rivals (LeakPro and ML Privacy Meter on
+the same scores).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import attack_attribute
 import attack_certificates
 import attack_inversion
 import attack_lira
+import attack_prior
 import attack_property
 import attack_rivals
 import attack_shokri
@@ -36,6 +38,14 @@ def inversion(folder: Path) -> list[dict[str, Any]]:
     rows, pictures = attack_inversion.measure()
     folder.mkdir(parents=True, exist_ok=True)
     attack_inversion.draw(rows, pictures, folder / "attacks-inversion.png")
+    return rows
+
+
+def prior(folder: Path) -> list[dict[str, Any]]:
+    """The pictures of this part exist only while it runs, too."""
+    rows, pictures = attack_prior.measure()
+    folder.mkdir(parents=True, exist_ok=True)
+    attack_prior.draw(pictures, folder / "attacks-prior.png")
     return rows
 
 
@@ -72,7 +82,8 @@ def measure(asked: Run) -> dict[str, Any]:
     torch.set_flush_denormal(True)
     threads = torch.get_num_threads()
     parts = {}
-    for name, run in {**PARTS, "inversion": partial(inversion, asked.folder)}.items():
+    drawn = {"inversion": partial(inversion, asked.folder), "prior": partial(prior, asked.folder)}
+    for name, run in {**PARTS, **drawn}.items():
         if asked.wants(name):
             print(f"--- {name}", flush=True)
             # Some parts leave torch with one thread.
@@ -94,18 +105,22 @@ SUITE = Suite(
     lambda record: [
         *judged(record["parts"]),
         *attack_rivals.judged(found(record, "rivals")),
+        *attack_prior.judged(found(record, "prior")),
     ],
-    parts=(*PARTS, "inversion"),
+    parts=(*PARTS, "inversion", "prior"),
     tables={
         **{("docs/attack-results.md", f"attacks {name}"): table for name, table in TABLES.items()},
         ("docs/attack-results.md", "attacks subjects"): lambda record: attack_subjects.table(
             found(record, "subjects")
+        ),
+        ("docs/attack-results.md", "attacks prior"): lambda record: attack_prior.table(
+            found(record, "prior")
         ),
         ("docs/attack-results.md", "attacks rivals"): lambda record: attack_rivals.table(
             found(record, "rivals")
         ),
     },
     pictures={f"attacks-{name}.png": partial(draw, name) for name in DRAWINGS},
-    made=("attacks-inversion.png",),
+    made=("attacks-inversion.png", "attacks-prior.png"),
     numbers={"yeom": partial(percent_found, "yeom"), "lira": partial(percent_found, "lira online")},
 )

@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from functools import cache
 from pathlib import Path
 from types import FunctionType
@@ -257,6 +257,16 @@ def test_every_page_is_in_the_navigation() -> None:
     )
 
 
+def test_the_map_draws_the_layers_of_the_contract() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    picture = page.partition("```text\n")[2].partition("```")[0].splitlines()
+    drawn = [set(re.split(" {3,}", line)[0].split()) for line in picture]
+    (contract,) = [one for one in PROJECT["tool"]["importlinter"]["contracts"] if "layers" in one]
+    names = [re.findall(r"\w+", layer) for layer in contract["layers"]]
+    here = {path.name.removesuffix(".py") for path in (ROOT / "src" / "discreet").iterdir()}
+    assert drawn == [here.intersection(layer) for layer in names]
+
+
 def test_changelog_has_a_privacy_heading_for_every_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.split(r"^## ", text, flags=re.MULTILINE)[1:]
@@ -492,6 +502,67 @@ def test_packages_use_only_public_names_of_one_another() -> None:
     planted = "if True:\n    from discreet.ledger._entry import (\n        Entry,\n    )\n"
     assert inner_imports(planted, "curator") == [("ledger", "_entry.Entry")]
     assert inner_imports(planted, "ledger") == []
+
+
+# Pairs of modules that import each other, the base first; docs/decisions.md says why.
+BACK_AND_FORTH = {
+    "curator._plan": {"curator._groups", "curator._numbers", "curator._workload"},
+    "federated._certificate": {"federated._silos"},
+    "privacy._accountants": {"privacy._composition"},
+    "privacy._gaussian": {"privacy._allocation", "privacy._correlation"},
+    "privacy._loss": {
+        "privacy._accountants",
+        "privacy._composition",
+        "privacy._renyi",
+        "privacy._sampling",
+        "privacy._selection",
+        "privacy._shuffling",
+    },
+    "privacy._sampling": {"privacy._composition"},
+    "synth._plan": {"synth._adaptive", "synth._model"},
+}
+
+
+def modules_imported(path: Path, modules: Container[str]) -> set[str]:
+    """The modules that are imported when a module runs, in functions too."""
+    tree = parse(path)
+    tree.body = [part for part in tree.body if not ast.unparse(part).startswith("if TYPE_CHECKING")]
+    return {
+        inner if (inner := f"{node.module}.{one.name}") in modules else str(node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for one in node.names
+    }
+
+
+def test_few_modules_import_each_other() -> None:
+    modules = {
+        ".".join(path.relative_to(ROOT / "src").with_suffix("").parts): path for path in SOURCES
+    }
+    imported = {title: modules_imported(path, modules) for title, path in modules.items()}
+    known = {
+        frozenset((f"discreet.{base}", f"discreet.{other}"))
+        for base, others in BACK_AND_FORTH.items()
+        for other in others
+    }
+    found = {
+        frozenset((one, other))
+        for one, names in imported.items()
+        for other in names & imported.keys()
+        if one in imported[other]
+    }
+    assert found == known
+
+
+@pytest.mark.parametrize("title", ["Cells", "Certificate", "Comparison", "Outcome", "Plan"])
+def test_one_name_is_one_thing(title: str) -> None:
+    places = [
+        name(path)
+        for path in SOURCES
+        for node in parse(path).body
+        if isinstance(node, ast.ClassDef) and node.name == title
+    ]
+    assert len(places) == 1, places
 
 
 # --- build files ------------------------------------------------------------------------

@@ -37,6 +37,17 @@ SMALLEST_ERROR = 1e-35
 _SLACK = 1e-11
 
 
+def rows_meant(cap: int | None, asked: str = "") -> str:
+    """Return of which rows a figure and its error bars speak, where a person counts ``cap`` rows.
+
+    >>> rows_meant(None)
+    'of all rows'
+    """
+    if cap is None:
+        return f"of all rows{asked}"
+    return f"of the rows kept: at most {cap} of each person's rows{asked}, chosen at random"
+
+
 def lower_bound(successes: int, trials: int, *, error: float) -> float:
     """Return a number that exceeds the true probability with probability at most ``error``.
 

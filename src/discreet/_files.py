@@ -186,6 +186,19 @@ def _end_as_an_error() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextmanager
+def lock_file(path: str | Path) -> Iterator[None]:
+    """Shut out other processes that want this file; they wait, unlike those for a directory."""
+    with Path(f"{path}.lock").open("a") as handle:
+        try:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        except ImportError:  # pragma: no cover (Windows: one process at a time)
+            pass
+        yield
+
+
 def hold_directory(path: str | Path) -> Callable[[], None]:
     """Hold a directory of a run until the process ends, however it ends.
 

@@ -94,20 +94,22 @@ def read_form(
         raise InvalidValue(place or "query", _brief(document), f"an object with a {key!r}")
     tag = document[key]
     if not isinstance(tag, str) or tag not in forms:
-        raise InvalidValue(_at(place, key), _brief(tag), "one of " + ", ".join(forms))
+        raise InvalidValue(_join_place(place, key), _brief(tag), "one of " + ", ".join(forms))
     chosen = forms[tag]
     declared = {one.name: one for one in fields(chosen)}  # type: ignore[arg-type]
     for name in document:
         if name != key and name not in declared:
             known = ", ".join([key, *declared])
-            raise InvalidValue(_at(place, str(name)[:50]), _brief(document[name]), f"only {known}")
+            raise InvalidValue(
+                _join_place(place, str(name)[:50]), _brief(document[name]), f"only {known}"
+            )
     kinds = kinds_of(chosen)
     values: dict[str, Any] = {}
     for name, one in declared.items():
         if name in document:
-            values[name] = kinds[name].read(_at(place, name), document[name], depth + 1)
+            values[name] = kinds[name].read(_join_place(place, name), document[name], depth + 1)
         elif one.default is MISSING:
-            raise InvalidValue(_at(place, name), None, "a value: it must be given")
+            raise InvalidValue(_join_place(place, name), None, "a value: it must be given")
     return chosen(**values)
 
 
@@ -163,7 +165,7 @@ def _refer(form: type[Form]) -> Schema:
 def row_of(kind: Kind, *, least: int = 1, most: int = 1000) -> Kind:
     """A field that holds a tuple of things of one kind."""
 
-    def sized(argument: str, values: Any) -> Any:
+    def check_size(argument: str, values: Any) -> Any:
         if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
             raise InvalidValue(argument, _brief(values), "a list")
         if not least <= len(values) <= most:
@@ -173,13 +175,13 @@ def row_of(kind: Kind, *, least: int = 1, most: int = 1000) -> Kind:
     def check(argument: str, values: Any) -> Any:
         return tuple(
             kind.check(f"{argument}[{at}]", value)
-            for at, value in enumerate(sized(argument, values))
+            for at, value in enumerate(check_size(argument, values))
         )
 
     def read(place: str, values: Any, depth: int) -> Any:
         return tuple(
             kind.read(f"{place}[{at}]", value, depth)
-            for at, value in enumerate(sized(place, values))
+            for at, value in enumerate(check_size(place, values))
         )
 
     def schema(components: dict[str, Schema]) -> Schema:
@@ -293,7 +295,7 @@ text = scalar(
 )
 
 
-def _at(place: str, name: str) -> str:
+def _join_place(place: str, name: str) -> str:
     return f"{place}.{name}" if place else name
 
 

@@ -18,7 +18,7 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
     '<table><caption>a &lt; b</caption><tr><th>epsilon</th><td>1.5</td></tr></table>'
     """
     lines = [
-        f"<tr><th>{escape(name)}</th><td>{escape(_shortened(value))}</td></tr>"
+        f"<tr><th>{escape(name)}</th><td>{escape(_shorten(value))}</td></tr>"
         for name, value in rows
     ]
     return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"
@@ -44,6 +44,6 @@ def show_ledger(ledger: Any) -> str:
     return html_table(repr(ledger), rows)
 
 
-def _shortened(value: object) -> str:
+def _shorten(value: object) -> str:
     text = format(value, ".6g") if isinstance(value, float) else str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."

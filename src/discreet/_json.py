@@ -76,7 +76,7 @@ def read_json(content: str | bytes, what: str) -> Any:
     try:
         text = content.decode() if isinstance(content, bytes) else content
         return json.loads(
-            text, object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+            text, object_pairs_hook=_refuse_twice, parse_constant=_no_constant, parse_float=_finite
         )
     except RecursionError:
         raise SchemaError(f"{what} is not JSON: it is nested too deeply") from None
@@ -84,7 +84,7 @@ def read_json(content: str | bytes, what: str) -> Any:
         raise SchemaError(f"{what} is not JSON: {error}") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for name, value in pairs:
         if name in seen:

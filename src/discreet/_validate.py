@@ -87,7 +87,7 @@ def fraction(
     Fraction(1, 1)
     """
     try:
-        number = _exactly(value)
+        number = _read_exactly(value)
     except (ValueError, ArithmeticError):
         number = None
     if number is None or not _inside(number, above, at_least, below, at_most):
@@ -98,7 +98,7 @@ def fraction(
     return number
 
 
-def _exactly(value: object) -> Fraction:
+def _read_exactly(value: object) -> Fraction:
     # Plain ints: a numpy integer would keep its width inside the fraction.
     if type(value) is Fraction and type(value.numerator) is type(value.denominator) is int:
         return value

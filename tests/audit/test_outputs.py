@@ -118,10 +118,10 @@ def test_every_view_is_total_on_outputs_it_never_saw() -> None:
         width=2,
     )
     for view in views(*seen):
-        values = view.on(strange)
+        values = view.evaluate(strange)
         assert values.shape == (7,)
-        cells = OrderedCells(view.on(seen[0])) if view.numeric else None
-        cells = cells or MarkedCells(view.on(seen[0]), seen[0])
+        cells = OrderedCells(view.evaluate(seen[0])) if view.numeric else None
+        cells = cells or MarkedCells(view.evaluate(seen[0]), seen[0])
         places = cells.place(values)
         assert ((places >= 0) & (places < cells.size)).all()
 

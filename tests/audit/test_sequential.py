@@ -136,7 +136,7 @@ def test_runs_cannot_be_dropped_or_bet_on_twice() -> None:
     with pytest.raises(NotApplicable, match="toss"):
         bets.hand_in(1.0)
     bets.toss()
-    with pytest.raises(NotApplicable, match="counts"):
+    with pytest.raises(NotApplicable, match="no score yet"):
         bets.toss()
     with pytest.raises(InvalidValue, match="score"):
         bets.hand_in(math.nan)

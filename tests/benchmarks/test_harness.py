@@ -157,6 +157,38 @@ def test_an_interrupted_run_goes_on(place: Path) -> None:
     assert asked.resume("made_up") == {}
 
 
+def test_a_picture_comes_to_the_page_with_its_part(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are recorded one after the other, and the first may have no picture."""
+    (place / "docs" / "images" / "made-up.png").unlink()
+
+    def drawn(record: dict[str, Any], path: Path) -> None:
+        if "b" in record["parts"]:
+            draw({"value": 1}, path)
+
+    def run(asked: Run) -> dict[str, Any]:
+        return {part: {} for part in ("a", "b") if asked.wants(part)}
+
+    def table(record: dict[str, Any]) -> str:
+        return "![b](images/made-up.png)" if "b" in record["parts"] else "Not measured yet."
+
+    suite = made_up(
+        run=run,
+        parts=("a", "b"),
+        targets=lambda _: (),
+        tables={("docs/page.md", "made up"): table},
+        pictures={"made-up.png": drawn},
+        numbers={},
+    )
+    monkeypatch.setattr(harness, "load", lambda _: suite)
+    for part, there in (("a", False), ("b", True)):
+        record_again(only=[part])
+        assert figures(names=["made_up"]) == []
+        assert figures(check=True, names=["made_up"]) == []
+        assert (place / "docs" / "images" / "made-up.png").exists() is there
+
+
 def test_text_is_written_between_its_marks_only() -> None:
     marked = "a\n<!-- m: begin -->\nold\n<!-- m: end -->\nb\n"
     assert write_between(marked, "m", "new") == marked.replace("old", "new")
@@ -171,7 +203,7 @@ def test_a_number_that_no_page_shows_is_listed(place: Path) -> None:
     assert figures(check=True, names=["made_up"]) == ["no page shows made_up.value"]
 
 
-NOT_RECORDED = {"defences", "finetuning", "memorisation", "models", "mutants_code"}
+NOT_RECORDED = {"audit_peers", "defences", "finetuning", "memorisation", "models", "mutants_code"}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -192,5 +224,6 @@ def test_every_record_is_judged_and_shown(name: str) -> None:
         assert table(record).strip()
     for show in suite.numbers.values():
         assert show(record)
+    shown = "".join(page.read_text(encoding="utf-8") for page in harness.ROOT.glob("docs/*.md"))
     for picture in suite.made:
-        assert (harness.IMAGES / picture).exists()
+        assert (harness.IMAGES / picture).exists() is (f"images/{picture}" in shown)

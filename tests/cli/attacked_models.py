@@ -3,6 +3,11 @@
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.feature_extraction.text import CountVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from sklearn.tree import DecisionTreeClassifier
 
 from discreet.attacks import as_target
@@ -105,3 +110,55 @@ def digits_network() -> torch.nn.Module:
     torch.manual_seed(0)
     layers = (torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
     return torch.nn.Sequential(torch.nn.Flatten(), *layers).double()
+
+
+WORDS = np.array([f"word{place}" for place in range(200)])
+
+
+def reviews(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Twelve words at random each, and a mood that has nothing to do with them."""
+    rng = np.random.default_rng(seed)
+    texts = [" ".join(rng.choice(WORDS, 12)) for _ in range(count)]
+    return np.array(texts, dtype=object), rng.integers(0, 2, count)
+
+
+def train_reviews(texts: np.ndarray, moods: np.ndarray) -> object:
+    return make_pipeline(CountVectorizer(), LogisticRegression(C=100)).fit(texts, moods)
+
+
+def train_smooth_reviews(texts: np.ndarray, moods: np.ndarray) -> object:
+    return make_pipeline(CountVectorizer(), LogisticRegression(C=1e-3)).fit(texts, moods)
+
+
+def reviewer() -> object:
+    return train_reviews(*reviews(150, 1))
+
+
+def counts() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+    """The words of reviews 1 and 2, counted."""
+    first, second = reviews(150, 1)[0], reviews(150, 2)[0]
+    counter = CountVectorizer().fit(first)
+    return counter.transform(first), counter.transform(second)
+
+
+def counter() -> object:
+    return LogisticRegression(C=100).fit(counts()[0], reviews(150, 1)[1])
+
+
+def prices(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    records = rng.normal(size=(count, 3))
+    return records, records[:, 0] + rng.normal(size=count)
+
+
+def train_prices(records: np.ndarray, values: np.ndarray, seed: int) -> object:
+    return RandomForestRegressor(20, random_state=seed).fit(records, values)
+
+
+def appraiser() -> object:
+    return train_prices(*prices(150, 1), 0)
+
+
+def stranger() -> object:
+    """It was trained on other records: nothing about these can be found in it."""
+    return train_prices(*prices(150, 99), 0)

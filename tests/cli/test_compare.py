@@ -11,7 +11,7 @@ import mpmath
 import pytest
 
 from discreet.privacy import Gaussian
-from discreet.report import Comparison, draw_comparison, spread_labels
+from discreet.report import AccountantComparison, draw_comparison, spread_labels
 from discreet.report._command_charts import spaced_steps
 
 
@@ -126,7 +126,7 @@ def test_png_and_svg_are_what_they_claim_to_be(run: Any, tmp_path: Path) -> None
 
 
 def test_the_same_comparison_is_the_same_picture(tmp_path: Path) -> None:
-    comparison = Comparison(
+    comparison = AccountantComparison(
         noise_multiplier=4.0,
         rate=0.01,
         delta=1e-5,
@@ -149,7 +149,7 @@ def test_a_failure_while_drawing_leaves_nothing_behind(
     target = tmp_path / "compare.png"
     target.write_bytes(b"old")
 
-    def half_a_picture(_: Comparison, place: Path) -> None:
+    def half_a_picture(_: AccountantComparison, place: Path) -> None:
         place.write_bytes(b"half")
         raise OSError(28, "No space left on device")
 

@@ -103,6 +103,7 @@ def test_tokens_and_the_directory_of_a_collector(run: Any, tmp_path: Path) -> No
     assert run("local", "plan", *made).exit_code == 0
     line = ["local", "admit", place, "--plan", plan, "--people", "60", "--reports", "2"]
     assert run(*line, "--out", tokens, "--json").exit_code == 0
+    assert Path(tokens).stat().st_mode & 0o777 == 0o600  # whoever reads them can report
     collector = Collector(place)
     for number, token in enumerate(Path(tokens).read_text().split()[:50]):
         for report in (1, 2) if number < 10 else (1,):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from discreet.cli._app import shown
+from discreet.cli._app import format_value
 from discreet.cli._options import count, real
 from discreet.errors import InvalidValue
 
@@ -74,7 +74,7 @@ def test_count_refuses_what_is_not_a_positive_integer(text: str) -> None:
 
 @given(st.text())
 def test_no_text_makes_a_number_by_accident_or_breaks_the_line(text: str) -> None:
-    assert len(shown(text).splitlines()) == 1
+    assert len(format_value(text).splitlines()) == 1
     try:
         value = real("x", text)
     except InvalidValue:

@@ -245,14 +245,14 @@ def test_two_processes_that_compute_the_same_answer_release_one(
     """The other desk finds nothing stored, computes, and then is too late."""
     other = Curator(ledger, {"people": people})
     first: list[Answer] = []
-    true = _curator._released
+    true = _curator._try_release
 
     def late(*given: Any) -> Any:
-        monkeypatch.setattr(_curator, "_released", true)
+        monkeypatch.setattr(_curator, "_try_release", true)
         first.append(other.ask("people", QUERY, analyst=analyst))
         return true(*given)
 
-    monkeypatch.setattr(_curator, "_released", late)
+    monkeypatch.setattr(_curator, "_try_release", late)
     released = curator.ask("people", QUERY, analyst="ann")
     assert released.value == first[0].value
     assert released.answered_before

@@ -29,7 +29,7 @@ from curator.worlds import KEY, E, bounded_rows, exact, queries, table
 from curator.worlds import PERSONS as PEOPLE
 from discreet.curator import Curator
 from discreet.curator._curator import CuratedDataset
-from discreet.curator._plan import Plan, make_plan
+from discreet.curator._plan import QueryPlan, make_plan
 from discreet.curator._queries import (
     Count,
     CountPersons,
@@ -333,8 +333,8 @@ def check_killed_worker(folder: Path, monkeypatch: pytest.MonkeyPatch, **engine:
 
     monkeypatch.setattr("discreet.engines._table.aggregate_part", die_once)
     found: list[Any] = []
-    rows = Plan.rows
-    monkeypatch.setattr(Plan, "rows", lambda *of: found.append(rows(*of)) or found[-1])
+    rows = QueryPlan.rows
+    monkeypatch.setattr(QueryPlan, "rows", lambda *of: found.append(rows(*of)) or found[-1])
     with Ledger.create(folder / "study.ledger") as ledger:
         ledger.create_dataset("people", epsilon=3, unit="person")
         curator = Curator(ledger, {"people": people})

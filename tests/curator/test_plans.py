@@ -25,7 +25,7 @@ from discreet.curator import (
     _plan,
 )
 from discreet.curator._groups import least_count, release_threshold
-from discreet.curator._plan import Noise, Plan, make_plan, quote
+from discreet.curator._plan import Noise, QueryPlan, make_plan, quote
 from discreet.engines import Compare, Field, Value
 from discreet.errors import InvalidValue
 from discreet.mechanisms import laplace_quantile
@@ -198,7 +198,7 @@ def test_the_reach_of_noise_is_exact(scale: str) -> None:
         assert _plan._reach(Fraction(scale), risk) == slow
 
 
-def groups_shown(plan: Plan, rows: Any) -> list[Any]:
+def groups_shown(plan: QueryPlan, rows: Any) -> list[Any]:
     released = plan.release(rows, source(insecure_seed=1))
     return [cell["group"] for cell in released.value]
 

@@ -14,9 +14,9 @@ from discreet.data._noisy_cells import (
     CellCounts,
     _coarse_starts,
     _threshold,
-    bounded_by,
     default_grid,
     grid_of,
+    set_bounds,
 )
 from discreet.errors import InvalidValue
 from discreet.privacy import DiscreteLaplace, Relation
@@ -183,7 +183,7 @@ def test_grids():
     for column in (Real(), Integer(), Date()):
         grid = default_grid(column)
         assert list(grid) == sorted(set(grid))
-        assert bounded_by(column, (grid[0], grid[-1])).complete
+        assert set_bounds(column, (grid[0], grid[-1])).complete
     assert default_grid(Real())[-1] == 7e12
     assert 0 in default_grid(Integer())
     assert all(isinstance(point, int) for point in default_grid(Integer()))
@@ -197,6 +197,6 @@ def test_grids():
 
 
 def test_a_declared_missing_value_moves_inside_the_bounds():
-    assert bounded_by(Integer(missing=-1), (10, 20)) == Integer(10, 20, missing=10)
-    assert bounded_by(Real(missing=15.0), (10.0, 20.0)) == Real(10, 20, missing=15)
-    assert bounded_by(Real(), (10.0, 20.0)) == Real(10, 20)
+    assert set_bounds(Integer(missing=-1), (10, 20)) == Integer(10, 20, missing=10)
+    assert set_bounds(Real(missing=15.0), (10.0, 20.0)) == Real(10, 20, missing=15)
+    assert set_bounds(Real(), (10.0, 20.0)) == Real(10, 20)

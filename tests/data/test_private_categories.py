@@ -40,7 +40,7 @@ def worst_delta(epsilon, *, threshold, scale):
 
 
 def test_the_claim_is_the_exact_delta_and_mutants_break_it():
-    plan = StableCategories.planned(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
+    plan = StableCategories.plan(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
     scale, claimed = float(1 / EPSILON), float(plan.test.delta)
     assert claimed <= DELTA
     exact = worst_delta(0.5, threshold=plan.threshold, scale=scale)
@@ -53,7 +53,7 @@ def test_the_claim_is_the_exact_delta_and_mutants_break_it():
 
 
 def test_under_replace_two_texts_change():
-    plan = StableCategories.planned(epsilon=EPSILON, delta=DELTA, relation=Relation.REPLACE)
+    plan = StableCategories.plan(epsilon=EPSILON, delta=DELTA, relation=Relation.REPLACE)
     assert plan.loss == 2 * ApproxDP(Fraction(1, 4), plan.test.delta, Relation.REPLACE)
     assert plan.loss.epsilon(delta=float(DELTA)) <= 0.5 * (1 + 1e-9)
     # Exactly: a record moves from one text, which loses it, to another, which gains it.
@@ -73,7 +73,7 @@ def test_under_replace_two_texts_change():
 
 def test_noise_and_threshold_are_those_of_the_plan():
     # 4,000 draws with a fixed seed: chi-square at 1e-9 accepts the scale and rejects its half.
-    plan = StableCategories.planned(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
+    plan = StableCategories.plan(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
     bits = source(insecure_seed=3)
     count = plan.threshold + 2
     seen = [plan.choose({"x": count}, bits).value.get("x") for _ in range(4000)]
@@ -92,7 +92,7 @@ def test_noise_and_threshold_are_those_of_the_plan():
 
 
 def test_the_auditor_finds_nothing_but_would():
-    plan = StableCategories.planned(
+    plan = StableCategories.plan(
         epsilon=Fraction(1), delta=Fraction(1, 100), relation=Relation.ADD_REMOVE
     )
     bits = source()
@@ -126,7 +126,7 @@ def test_counting_over_batches():
 
 
 def test_only_what_occurs_can_come_out():
-    plan = StableCategories.planned(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
+    plan = StableCategories.plan(epsilon=EPSILON, delta=DELTA, relation=Relation.ADD_REMOVE)
     released = plan.choose({"a": 10_000, "b": 20_000, "none": 0}, source())
     assert list(released.value) == ["b", "a"]  # largest first; other orders: below 1e-1000
     assert released.loss == plan.loss
@@ -139,6 +139,4 @@ def test_only_what_occurs_can_come_out():
 @pytest.mark.parametrize("delta", [0, 1, -1])
 def test_wrong_deltas(delta):
     with pytest.raises(ValueError, match="delta"):
-        StableCategories.planned(
-            epsilon=EPSILON, delta=Fraction(delta), relation=Relation.ADD_REMOVE
-        )
+        StableCategories.plan(epsilon=EPSILON, delta=Fraction(delta), relation=Relation.ADD_REMOVE)

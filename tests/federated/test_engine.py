@@ -30,6 +30,7 @@ from discreet.federated import (
 from discreet.learn.dpsgd import Quantile
 from discreet.ledger import Ledger
 from discreet.privacy import Strategy
+from discreet.randomness import source
 from discreet.report import verify_certificate
 
 RUN = {"clients": 40, "expected_cohort": 20, "rounds": 6, "clip_norm": 1.0, "delta": 1e-3}
@@ -342,14 +343,14 @@ def test_amplified_cohorts_on_flower_do_not_know_who_took_part_before():
     """Of two clients one is drawn, twice: half of the time it is the same one. Chance: 1e-9."""
     facts = {"expected_cohort": 1, "rounds": 2, "clip_norm": 1.0, "delta": 1e-3}
     plan = FederatedPlan(clients=2, sampler="without_replacement", noise_multiplier=1.0, **facts)
-    same = 0
+    same, bits = 0, source()
     for _ in range(200):
         strategy = DiscreetStrategy(plan, [1, 2])
-        same += strategy._cohort(0) == strategy._cohort(1)
+        same += strategy._cohort(0, bits) == strategy._cohort(1, bits)
     assert 57 < same < 143
     # Where nothing is amplified, the counters of clients decide.
     chosen = FederatedPlan(
         clients=2, trust="nobody", local_epsilon=1.0, dimension=3, participations=1, **facts
     )
     strategy = DiscreetStrategy(chosen, [1, 2])
-    assert sorted(strategy._cohort(0) + strategy._cohort(1)) == [1, 2]
+    assert sorted(strategy._cohort(0, bits) + strategy._cohort(1, bits)) == [1, 2]

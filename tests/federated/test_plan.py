@@ -71,6 +71,15 @@ def test_one_record_may_change_the_whole_update_of_its_client():
     assert sums.loss.relation is Relation.REPLACE
 
 
+@pytest.mark.parametrize("unit", ["image", "Images", "visit", "message", "row"])
+def test_other_words_for_a_record_cost_what_a_record_costs(unit):
+    """Charged like a client, an image would move an update twice as far as was paid for."""
+    plan, clients = make(unit=unit), make(unit="phone")
+    assert plan.epsilon() == make(unit="record").epsilon() > 1.3 * clients.epsilon()
+    assert f"the unit, {unit}, is one of many that one client has" in plan.assumptions
+    assert "the unit, phone, is all that one client has" in clients.assumptions
+
+
 @pytest.mark.parametrize("shares", ["discrete_gaussian", "skellam"])
 def test_sums_are_charged_at_the_smallest_honest_number_without_amplification(shares):
     plan = make(**SUMS, shares=shares, noise_multiplier=3.0, participations=7)

@@ -1,5 +1,6 @@
 """S26: what every kind of reply counts as, and what a round releases."""
 
+import contextlib
 import math
 
 import numpy as np
@@ -241,3 +242,30 @@ def test_correlated_noise_takes_back_what_it_added():
     assert np.std(np.sum(rows, axis=0)) < 0.75 * math.sqrt(8)
     with pytest.raises(InvalidValue, match="correlated"):
         Round(plan, 0, size=4, asked=())
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, 5e-324, 1e-307, 0.5, math.inf, math.nan])
+def test_a_server_cannot_choose_the_clip_of_clients_who_do_not_trust_it(norm):
+    plans = (
+        make(trust="aggregation", threshold=10, dimension=SIZE, noise_multiplier=1.0),
+        make(trust="nobody", local_epsilon=1.0, dimension=SIZE),
+        make(),
+    )
+    for plan in plans:
+        client = Client(plan)
+        with pytest.raises(InvalidValue, match="that of the plan"):
+            client.reply(UNIT, clip_norm=norm)
+        assert client.rounds_taken == 0
+        client.reply(UNIT, clip_norm=plan.clip_norm)
+    with pytest.raises(InvalidValue) if not 0 < norm < math.inf else contextlib.nullcontext():
+        Client(make(clipping=Quantile())).reply(UNIT, clip_norm=norm)
+
+
+@pytest.mark.parametrize("norm", [5e-324, 1e-307, 3e-305, 1e300])
+def test_steps_whose_squares_overflow_are_zeros(norm):
+    """A cell so small that steps are infinite: as integers each squares to 0 modulo 2^64."""
+    plan = make(trust="aggregation", threshold=10, dimension=SIZE, noise_multiplier=1.0)
+    with np.errstate(all="ignore"):
+        steps = to_steps(plan, 1e9 * UNIT, norm)
+    assert np.abs(steps).max() <= plan.steps_per_clip
+    assert sum(int(one) ** 2 for one in steps) <= plan.l2_squared

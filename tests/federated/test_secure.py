@@ -210,7 +210,7 @@ def attack_with_a_late_message(*, self_mask):
     answers = {n: clients[n].unmask(signatures) for n in arrived}
     assert {given[late].kind for given in answers.values()} == {"key"}
     for name in arrived:  # asked again, for the self-mask this time
-        with pytest.raises(MechanismHalted, match="no step twice"):
+        with pytest.raises(MechanismHalted, match="each step once"):
             clients[name].unmask(signatures)
     names = sorted(clients)
     secret = join_secret({names.index(n): given[late].value for n, given in answers.items()})
@@ -253,7 +253,7 @@ def test_signatures_of_another_round_and_of_strangers_do_not_count():
     names = sorted(clients)
     other = SecureClient("phone 0", keys["phone 0"][0], roster, b"round 4", threshold=5, size=SIZE)
     signed = {n: clients[n].confirm(names) for n in names}
-    old = keys["phone 0"][0].sign(other._setting.listed(names))
+    old = keys["phone 0"][0].sign(other._setting.write_list(names))
     few = {n: signed[n] for n in names[1:5]}
     with pytest.raises(PlanViolation):
         clients["phone 1"].unmask({**few, "phone 0": old, "stranger": old})

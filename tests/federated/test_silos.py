@@ -9,7 +9,13 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from discreet.errors import BudgetExceeded, InvalidValue, PlanViolation, SchemaError
+from discreet.errors import (
+    BudgetExceeded,
+    InvalidValue,
+    PlanViolation,
+    ResumeRefused,
+    SchemaError,
+)
 from discreet.federated import (
     Clients,
     FederatedPlan,
@@ -132,6 +138,59 @@ def test_every_silo_charges_its_own_ledger_and_both_units_are_stated(tmp_path):
     ):
         with pytest.raises(SchemaError):
             certified_loss(replace(honest, **change))
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_charges_every_silo_once_and_repeats_no_round(tmp_path):
+    plan = make(rounds=4)
+    books = {}
+    for name in SIZES:
+        book = Ledger.create(tmp_path / name)
+        book.create_dataset("patients", epsilon=8, delta=1e-3, unit="record")
+        books[name] = (book, "patients")
+
+    def run(dies_after=None, plan=plan, model=None):
+        """Return how many silos trained, and what came of it; each makes an optimizer a round."""
+        made = 0
+
+        def optimizer(parameters):
+            nonlocal made
+            if made == dies_after:
+                raise Killed
+            made += 1
+            return torch.optim.SGD(parameters, lr=0.5)
+
+        torch.manual_seed(6)
+        model = nn.Linear(3, 2) if model is None else model
+        done = run_silos(
+            plan, datasets(), model, loss=nn.CrossEntropyLoss(reduction="none"),
+            optimizer=optimizer, ledgers=books, checkpoint=tmp_path / "run",
+        )  # fmt: skip
+        return made, done
+
+    with pytest.raises(Killed):
+        run(dies_after=4)  # in the second round, when one silo has trained
+    with pytest.raises(ResumeRefused, match="another plan"):
+        run(plan=make(rounds=3))
+    with pytest.raises(ResumeRefused, match="another model"):
+        run(model=nn.Linear(3, 3))
+    trained, done = run()
+    assert trained == 6  # the third and the fourth round of three silos
+    assert done.certificate.run["times_resumed"] == 1
+    assert certified_loss(done.certificate) == plan.loss
+    for name, (book, dataset) in books.items():
+        (row,) = book.history(dataset)
+        assert row.outcome == "completed"
+        assert from_json(row.loss) == plan.loss_of(name)
+    place = tmp_path / "run" / "model" / "certificate.json"
+    assert [one for one in verify_certificate(place) if one.ok is False] == []
+    with pytest.raises(ResumeRefused, match="complete"):
+        run()
+    for book, _ in books.values():
+        book.close()
 
 
 def test_silos_of_any_sizes_cost_a_person_no_more_than_asked_for():

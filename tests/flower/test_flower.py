@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ import numpy as np
 import pytest
 
 from discreet.audit import audit_gaussian
-from discreet.certificate import read_certificate
-from discreet.errors import BudgetExceeded, InvalidValue
+from discreet.certificate import Certificate, read_certificate
+from discreet.errors import BudgetExceeded, InvalidValue, ResumeRefused
 from discreet.federated import (
     Client,
     DiscreetStrategy,
@@ -35,6 +36,7 @@ from discreet.federated import (
 from discreet.learn.dpsgd import Quantile
 from discreet.ledger import Ledger
 from discreet.privacy import Gaussian
+from discreet.report import verify_certificate
 
 pytestmark = [pytest.mark.judge, pytest.mark.filterwarnings("ignore")]
 SIZE = 6
@@ -84,10 +86,10 @@ def towards(goal: float) -> Any:
 class Node:
     """One client: its app under a mod, and its own context."""
 
-    def __init__(self, plan: FederatedPlan, app: Any) -> None:
+    def __init__(self, plan: FederatedPlan, app: Any, counter: Path | None = None) -> None:
         from flwr.app import Context, RecordDict
 
-        self.mod, self.app = discreet_mod(plan), app
+        self.mod, self.app = discreet_mod(plan, counter=counter), app
         self.context = Context(1, 1, {}, RecordDict(), {})
 
     def __call__(self, message: Any) -> Any:
@@ -154,6 +156,108 @@ def test_the_run_is_charged_before_a_node_is_asked_and_certified(tmp_path: Path)
     assert done.certificate.epsilon == plan.epsilon()
     done.save(tmp_path / "model")
     assert certified_loss(read_certificate(tmp_path / "model")) == plan.loss
+
+
+class Killed(BaseException):
+    """The end of a server's process, as its clients see it."""
+
+
+class Mortal(Memory):
+    """A grid whose server dies after some rounds: before it has asked, or after the replies."""
+
+    def __init__(self, nodes: dict[int, Any], rounds: int, *, asked: bool) -> None:
+        super().__init__(nodes)
+        self.left, self.after = rounds, asked
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Any]:
+        self.left -= 1
+        if self.left < 0:
+            if self.after:
+                super().send_and_receive(messages)
+            raise Killed
+        return super().send_and_receive(messages)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"clipping": Quantile()},
+        {"sampler": "poisson", "expected_cohort": 10},
+        {
+            "trust": "nobody", "noise_multiplier": None, "local_epsilon": 2.0, "dimension": SIZE,
+            "sampler": None, "expected_cohort": 5, "participations": 2,
+        },
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_killed_server_is_charged_once_and_repeats_no_round(
+    tmp_path: Path, given: dict[str, Any], asked: bool
+) -> None:
+    plan = plan_of(rounds=5, **given)
+    nodes = honest(plan)
+    with Ledger.create(tmp_path / "ledger") as book:
+        book.create_dataset(
+            "phones", epsilon=100, delta=0.1, unit="client", relation=plan.loss.relation
+        )
+        paid = {"ledger": book, "dataset": "phones", "checkpoint": tmp_path / "run"}
+
+        def run(grid: Any, plan: FederatedPlan = plan, rate: float = 1.0, nodes: int = 20) -> Any:
+            strategy = DiscreetStrategy(plan, range(1, nodes + 1), server_rate=rate)
+            return strategy.start(grid, start(), **paid)
+
+        grid = Mortal(nodes, 2, asked=asked)
+        with pytest.raises(Killed):
+            run(grid)
+        with pytest.raises(ResumeRefused, match="another plan"):
+            run(grid, plan_of(rounds=6, **given))
+        with pytest.raises(ResumeRefused, match="another training"):
+            run(grid, rate=2.0)
+        again = Memory(nodes)
+        done = run(again)
+        rounds = [int(m.metadata.group_id) for m in again.asked]
+        assert sorted(set(rounds)) == [3, 4]  # the third one may have been seen
+        assert done.certificate.run["times_resumed"] == 1
+        assert len(book.history("phones")) == 1
+        place = tmp_path / "run" / "model" / "certificate.json"
+        assert [one for one in verify_certificate(place, ledger=book) if one.ok is False] == []
+        with pytest.raises(ResumeRefused, match="complete"):
+            run(again)
+    if plan.trust == "nobody":  # what is left of two for each of twenty was asked of five a round
+        times = Counter(m.metadata.dst_node_id for m in grid.asked + again.asked)
+        assert max(times.values()) <= 2
+
+
+def test_a_resumed_server_goes_on_from_the_model_of_the_last_whole_round(tmp_path: Path) -> None:
+    plan = plan_of(noise_multiplier=1e-9, rounds=4)
+    nodes, strategy = honest(plan), DiscreetStrategy(plan, range(1, 21))
+    with pytest.raises(Killed):
+        strategy.start(Mortal(nodes, 2, asked=True), start(), checkpoint=tmp_path / "run")
+    done = strategy.start(Memory(nodes), start(), checkpoint=tmp_path / "run")
+    np.testing.assert_allclose(done.arrays["w"], 0.3, atol=1e-4)
+    with np.load(tmp_path / "run" / "model" / "model.npz", allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["w"], done.arrays["w"])
+
+
+def test_a_run_that_counts_by_node_is_not_resumed_with_other_nodes(tmp_path: Path) -> None:
+    counted = FederatedPlan(
+        clients=20, expected_cohort=10, rounds=4, clip_norm=1.0, delta=1e-3, trust="nobody",
+        local_epsilon=2.0, dimension=SIZE, participations=2,
+    )  # fmt: skip
+    for plan, refused in ((counted, True), (plan_of(rounds=4), False)):
+        place = tmp_path / plan.trust
+        with pytest.raises(Killed):
+            DiscreetStrategy(plan, range(1, 21)).start(
+                Mortal(honest(plan), 2, asked=False), start(), checkpoint=place
+            )
+        others = {node + 100: Node(plan, towards(0.1)) for node in range(1, 21)}
+        strategy = DiscreetStrategy(plan, others)
+        if refused:
+            with pytest.raises(ResumeRefused, match="another roster"):
+                strategy.start(Memory(others), start(), checkpoint=place)
+        else:
+            strategy.start(Memory(others), start(), checkpoint=place)
 
 
 def bomb(data: bytes) -> Any:
@@ -277,6 +381,39 @@ def test_a_client_that_trusts_nobody_randomizes_and_counts_its_rounds() -> None:
     # A server that asks more often gets no report.
     message = grid.asked[0]
     assert nodes[message.metadata.dst_node_id](message).has_error()
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_server_that_starts_a_second_run_is_not_answered_by_clients_with_a_counter(
+    tmp_path: Path, counted: bool
+) -> None:
+    facts = {"rounds": 4, "trust": "nobody", "sampler": None, "dimension": SIZE}
+    plan = plan_of(**facts, noise_multiplier=None, local_epsilon=2.0, expected_cohort=10,
+                   participations=2)  # fmt: skip
+    answered = []
+    for _ in range(2):  # a run has contexts of its own
+        places = {node: tmp_path / f"{node}.json" for node in range(1, 21)}
+        nodes = {
+            node: Node(plan, towards(0.1), place if counted else None)
+            for node, place in places.items()
+        }
+        grid = Memory(nodes)
+        DiscreetStrategy(plan, range(1, 21)).start(grid, start())
+        answered.append(sum(not reply.has_error() for reply in grid.replies))
+    assert answered == [40, 0 if counted else 40]
+    if counted:
+        other = plan_of(**facts, noise_multiplier=None, local_epsilon=3.0)
+        with pytest.raises(InvalidValue, match="counter"):
+            discreet_mod(other, counter=places[1])
+
+
+def test_the_simulation_can_send_a_mod_to_its_workers(tmp_path: Path) -> None:
+    from ray import cloudpickle
+
+    for counter in (None, tmp_path / "counter.json"):
+        assert callable(
+            cloudpickle.loads(cloudpickle.dumps(discreet_mod(plan_of(), counter=counter)))
+        )
 
 
 def test_an_adaptive_clip_is_sent_and_its_bit_comes_back() -> None:
@@ -445,7 +582,9 @@ def end_processes(of: Path) -> list[int]:
     return ended
 
 
-def run_flower(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProcess[str]:
+def run_flower(
+    tmp_path: Path, *command: str | Path, code: int = 0
+) -> subprocess.CompletedProcess[str]:
     """Run a command in this environment, with a home of its own for Flower."""
     binaries = str(Path(sys.executable).parent)
     environment = {
@@ -457,29 +596,44 @@ def run_flower(tmp_path: Path, *command: str | Path) -> subprocess.CompletedProc
         "RAY_ADDRESS": "local",  # not a cluster that another run has started
         "RAY_worker_niceness": "0",  # on a busy machine its workers would wait for ever
     }
-    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr").mkdir(exist_ok=True)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=500
         )
     finally:
         end_processes(tmp_path)
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
+    assert done.returncode == code, (done.stdout + done.stderr)[-2000:]
     return done
 
 
-def check_model(place: Path) -> None:
+def check_model(place: Path) -> Certificate:
     """Two rounds in which every number moved by a tenth, with the certificate of their plan."""
     with np.load(place / "model.npz", allow_pickle=False) as file:
         np.testing.assert_allclose(file["w"], 0.2, atol=1e-4)
     certificate = read_certificate(place)
     assert certificate.loss == certified_loss(certificate)
+    return certificate
 
 
 def test_the_simulation_engine_runs_a_plan(tmp_path: Path) -> None:
     script = Path(__file__).parent / "simulated.py"
     run_flower(tmp_path, sys.executable, script, tmp_path / "model")
     check_model(tmp_path / "model")
+
+
+def test_a_simulation_that_is_killed_in_its_second_round_resumes_with_the_third(
+    tmp_path: Path,
+) -> None:
+    script, place = Path(__file__).parent / "simulated.py", tmp_path / "run"
+    command = (sys.executable, script, place, "4", "3")
+    run_flower(tmp_path, *command, "2", code=-signal.SIGKILL)
+    assert not (place / "model").exists()
+    run_flower(tmp_path, *command, "0")
+    # The second round was seen and is lost; the third one begins with the model of the first.
+    certificate = check_model(place / "model")
+    assert certificate.run["times_resumed"] == 1
+    assert certificate.plan["rounds"] == 3
 
 
 def test_flwr_run_runs_a_plan_and_leaves_no_process(tmp_path: Path) -> None:

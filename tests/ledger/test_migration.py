@@ -69,7 +69,7 @@ def test_an_older_ledger_is_migrated_with_all_it_holds(file: Path, version: int)
         assert ledger.verify().ok
         roll = EMPTY_ROLL
         for name in ledger.datasets():
-            roll = roll.after(ledger.show(name).genesis)
+            roll = roll.append(ledger.show(name).genesis)
         assert query(str(file), "SELECT value FROM meta WHERE name = 'roll'") == [(roll.as_text(),)]
 
 

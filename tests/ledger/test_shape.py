@@ -244,7 +244,7 @@ def test_others_remember_a_dataset_that_the_ledger_was_made_to_forget(
 ) -> None:
     busy.charge("census", TENTH)
     [(genesis,)] = query(place, "SELECT genesis FROM datasets WHERE number = 1")
-    roll = EMPTY_ROLL.after(genesis).as_text()
+    roll = EMPTY_ROLL.append(genesis).as_text()
     remove_dataset(place, 2, f"UPDATE meta SET value = '{roll}' WHERE name = 'roll'")
     found = problems(busy)
     assert "has opened" not in found
@@ -261,15 +261,15 @@ def test_a_dataset_replaced_by_another_is_found(busy: Ledger, place: str, tmp_pa
 
 def first_roll(place: str) -> str:
     [(genesis,)] = query(place, "SELECT genesis FROM datasets WHERE number = 1")
-    return EMPTY_ROLL.after(genesis).as_text()
+    return EMPTY_ROLL.append(genesis).as_text()
 
 
 def test_a_roll_depends_on_every_dataset_and_their_order() -> None:
-    one, two = EMPTY_ROLL.after("a").after("b"), EMPTY_ROLL.after("b").after("a")
+    one, two = EMPTY_ROLL.append("a").append("b"), EMPTY_ROLL.append("b").append("a")
     assert one.count == two.count == 2
     assert one.hash != two.hash
     assert Roll.parse(one.as_text()) == one
-    assert EMPTY_ROLL.after("a").after("b") == one
+    assert EMPTY_ROLL.append("a").append("b") == one
 
 
 @pytest.mark.parametrize("value", ["", "2", "x:y", "2:", "02:" + "a" * 64, "2:" + "a" * 63])

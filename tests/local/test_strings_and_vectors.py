@@ -164,3 +164,19 @@ def test_what_has_no_direction_is_reported_all_the_same() -> None:
     for dimension, epsilon in ((0, 1), (2, 0), (2, 31), (2, "1/10000000")):
         with pytest.raises(InvalidValue):
             VectorOracle(dimension, epsilon)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 9, 2_000])
+@pytest.mark.parametrize("epsilon", ["1/100", 4, 30])
+def test_a_made_up_vector_is_not_much_longer_than_a_true_one(
+    dimension: int, epsilon: str | int
+) -> None:
+    oracle = VectorOracle(dimension, epsilon)
+    true = oracle.randomize_each(np.eye(dimension)[[0] * 300])
+    assert oracle.server().aggregate(true) == 300
+    for room, counted in ((21.0, 1), (23.0, 0)):
+        payload = np.zeros((1, dimension), dtype="<i4")
+        payload[0, 0] = int((1 << 20) * (1 + room / math.sqrt(dimension)))
+        fake = true[:1].copy()
+        fake[:, 12:] = payload.view(np.uint8)
+        assert oracle.server().aggregate(fake) == counted

@@ -24,7 +24,7 @@ from discreet.privacy.theorems import (
     gaussian_delta,
     gaussian_mu,
 )
-from discreet.privacy.theorems._gaussian import _absorbed
+from discreet.privacy.theorems._gaussian import _absorb
 from discreet.randomness import source
 from mechanisms.exact_pairs import REJECT, chi_square, delta_of, shifted_gaussian
 from oracles.brackets import EPSILONS
@@ -122,7 +122,7 @@ def test_the_density_of_the_proof_rounds_to_the_discrete_gaussian(smoothing: flo
 @pytest.mark.parametrize("coordinates", [1, 10**4])
 def test_the_periodic_factor_is_absorbed(smoothing: float, coordinates: int) -> None:
     stddev, shift = 40.0, 20.0
-    absorbed = _absorbed(stddev, shift, coordinates, smoothing)
+    absorbed = _absorb(stddev, shift, coordinates, smoothing)
     assert absorbed is not None
     mu = shift / math.sqrt(stddev**2 - smoothing**2)
     q = math.exp(-2 * (math.pi * smoothing) ** 2)

@@ -23,7 +23,7 @@ from discreet.pate import (
     sanitise,
 )
 from discreet.pate._data_dependent import adjacent_change, smooth_bound
-from discreet.pate._surface import Cells
+from discreet.pate._surface import QueryCells
 from discreet.privacy import Loss
 from oracles.vote_labels import histograms, moved
 
@@ -114,7 +114,7 @@ def test_smooth_bound_against_a_slow_twin() -> None:
 
     places = [(0, 0), (4, 3), (2, 6)]
     counts = np.array([1, 3, 2])
-    cells = Cells(np.array([p[0] for p in places]), np.array([p[1] for p in places]), counts)
+    cells = QueryCells(np.array([p[0] for p in places]), np.array([p[1] for p in places]), counts)
     for beta in (0.01, 0.3, 2.0):
         slow = max(
             math.exp(-beta * moves)

@@ -293,7 +293,7 @@ MUTANTS = [
     ("_add", "log1p(np.exp(-np.abs(gaps)", "log1p(np.exp(-2 * np.abs(gaps)", None),
     ("_add", "(twice * (1.0 - w), twice * w)", "(twice, 0.0 * w)", None),
     ("_add", "offset = int(distance[i])", "offset = 1 + int(distance[i])", None),
-    ("_refined", "first=stride * law.first", "first=law.first", None),
+    ("_refine", "first=stride * law.first", "first=law.first", None),
     ("_law_pair", "ratio * q, q, loss", "q, ratio * q, -loss", simulation_agrees),
     ("_sum_law", "_one_term(mu,", "_one_term(0.5 * mu,", None),
     ("_add", "one.lost + other.lost", "0.0", None),

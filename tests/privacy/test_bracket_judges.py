@@ -452,7 +452,7 @@ MUTANTS = [
     (
         "infinite mass subtracted twice",
         _sampling,  # which calls it
-        "mirrored",
+        "mirror",
         "- float(measure.infinite[0])",
         "- 2.0 * float(measure.infinite[0])",
         failure_beside_a_response,

@@ -2,6 +2,7 @@
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from scipy import optimize, special, stats
@@ -19,7 +20,7 @@ from discreet.privacy import (
     to_json,
 )
 from discreet.privacy._pair import FINE, orient, profile
-from discreet.privacy._selection import stopping_parameter
+from discreet.privacy._selection import log_stopping
 from privacy.test_bracket_judges import plant
 
 # --- mixtures --------------------------------------------------------------------------------
@@ -148,7 +149,7 @@ def laws(mean: float, shape: float | str) -> np.ndarray:
     k = np.arange(2000.0)
     if shape == "poisson":
         return stats.poisson.pmf(k, mean)
-    gamma = stopping_parameter(mean, shape)
+    gamma = math.exp(-log_stopping(mean, shape))
     with np.errstate(divide="ignore"):
         if shape == 0:
             weights = (1 - gamma) ** k / np.maximum(k, 1)
@@ -185,12 +186,38 @@ def test_no_choice_tells_more_than_its_loss(shape):
 
 
 @pytest.mark.parametrize(
+    ("mean", "shape"),
+    [
+        (1e12, -0.99),
+        (1e6, -0.999),
+        (10.0, -0.999999),
+        (1 + 1e-9, -1 + 1e-12),
+        (1e12, 1e3),
+        (2, -1e-12),
+    ],
+)
+def test_the_mean_of_a_law_is_met_where_gamma_is_below_every_float(mean, shape):
+    with mpmath.workdps(60):
+        log, eta = mpmath.mpf(log_stopping(mean, shape)), mpmath.mpf(shape)
+        met = eta * mpmath.expm1(log) / -mpmath.expm1(-eta * log)
+        assert mean <= met <= mean * (1 + 1e-9)
+
+
+def test_choices_that_hardly_ever_stop_cost_more_and_one_poisson_run_is_a_choice():
+    costs = [Gaussian(10.0).best_of(mean, -0.99).epsilon(delta=1e-6) for mean in (10, 1e6, 1e12)]
+    assert costs == sorted(costs)
+    assert costs[-1] == pytest.approx(0.9278, rel=1e-3)
+    once = Gaussian(10.0).epsilon(delta=1e-6)
+    assert once < Gaussian(10.0).best_of(1, "poisson").epsilon(delta=1e-6) < 2 * once
+
+
+@pytest.mark.parametrize(
     ("right", "wrong", "shape"),
     [
         ("(1.0 + self.shape) * second", "self.shape * second", 1),
         ("math.log(self.mean)", "0.0", 1),
         ("log_gamma / _TRIED_ORDERS", "0.0 * _TRIED_ORDERS", 0),
-        ("-math.log(stopping_parameter", "math.log(stopping_parameter", 0),
+        ("= log_stopping", "= -log_stopping", 0),
         ("self.mean * deltas", "0.0 * deltas", "poisson"),
     ],
 )
@@ -201,7 +228,7 @@ def test_a_bug_in_the_best_of_several_runs_is_found(monkeypatch, right, wrong, s
         test_no_choice_tells_more_than_its_loss(shape)
         test_choices_cost_what_was_computed_elsewhere(shape, 10, {0: 0.7428, 1: 0.8981}[shape])
 
-    in_second_run = "log_gamma" in right or "stopping" in right
+    in_second_run = "log_gamma" in right or "log_stopping" in right
     owner, name = (_selection, "_second_run") if in_second_run else (BestOf, "renyi")
     plant(monkeypatch, owner, name, right, wrong)
     with pytest.raises(AssertionError):
@@ -223,7 +250,8 @@ def test_a_choice_of_pure_runs_is_pure_and_trivial_choices_are_free():
 
 @pytest.mark.parametrize(
     ("mean", "shape"),
-    [(0, 1), (0.5, 1), (-1, 1), (math.nan, 1), (math.inf, 1), ("x", 1), (5, -1), (5, math.nan),
+    [(0.5, "poisson"), (0, 1), (0.5, 1), (-1, 1),
+     (math.nan, 1), (math.inf, 1), ("x", 1), (5, -1), (5, math.nan),
      (5, -2), (5, "geometric"), (5, None), (1e300, 1)],
 )  # fmt: skip
 def test_wrong_choices_are_refused(mean, shape):

@@ -10,8 +10,10 @@ from discreet.data import Boolean, Categorical, Date, Integer, Real, Schema
 from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn import load_model
 from discreet.ledger import Ledger
+from discreet.randomness import source
 from discreet.report import verify_certificate
 from discreet.synth import Gan, GanModel
+from discreet.synth._gan import _Fakes
 from synth.test_images import LABELS, PICTURES
 from synth.worlds import SCHEMA, some_rows
 
@@ -32,8 +34,6 @@ def test_a_row_is_coded_by_itself_and_comes_back() -> None:
     assert (codes.sum(axis=1) == len(SCHEMA.columns)).all()
     alone = form.encode({name: values[7:8] for name, values in rows.items()}, None)
     assert np.array_equal(alone[0], codes[7])
-    from discreet.randomness import source
-
     # So sure an output draws its own cell; the probability of another is below 1e-300.
     back = form.decode(codes * 1_000.0, None, source(insecure_seed=1))
     assert back.column("age").to_pylist() == rows["age"].tolist()
@@ -80,6 +80,29 @@ def test_pictures_have_a_grid() -> None:
     assert model.grid(3).shape == (24, 36)
     with pytest.raises(InvalidValue, match="label"):
         model.sample(1, label=5)
+
+
+def test_no_fake_follows_from_its_place_in_a_batch() -> None:
+    """Else one record less would change the fakes of others, and all their clipped gradients."""
+    import torch
+
+    pictures = Gan(kept=2).plan_pictures(
+        [0, 1], expected_rows=90, shape=(8, 8), epsilon=2, delta=1e-5
+    )
+    for plan, width, mean in ((pictures, 5, 0.5), (PLAN, sum(PLAN.form.heads), None)):
+        fakes = _Fakes(plan, source(insecure_seed=3))
+        before = torch.get_rng_state()
+
+        def level(given: Any, width: int = width) -> Any:
+            return torch.zeros(len(given), width)
+
+        batches = [fakes.draw(level, 40)[:, -2:].numpy() for _ in range(200)]
+        assert torch.equal(torch.get_rng_state(), before)  # its generator can be predicted
+        drawn = np.stack(batches)[:, :, 0]
+        places = drawn.mean(axis=0)
+        assert np.abs(places - (mean or 1 / PLAN.form.heads[-1])).max() < 0.17
+        after = np.mean(drawn[:, 1:] == drawn[:, :-1])
+        assert after == pytest.approx(np.mean(drawn[0] == drawn[1:]), abs=0.05)
 
 
 @pytest.mark.slow

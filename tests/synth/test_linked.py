@@ -103,6 +103,12 @@ def test_no_person_moves_a_release_further_than_charged() -> None:
                 worst = np.maximum(worst, moved)
     assert worst == pytest.approx([1.0, 2 * math.sqrt(2), 2.0, 2.0, 2.0])  # attained, no more
     assert plan.budget.rows_per_person == 2
+    # Somebody who comes first and has no visit leaves the choice among the visits of all others.
+    many = [(name, 0) for name in "abcdefgh"], [(n, *one) for n in "abcdefgh" for one in visits]
+    alone, *rest = releases(plan, *many)
+    more, *same = releases(plan, [("z", 0), *many[0]], many[1])
+    assert np.abs(more - alone).sum() == 1
+    assert all(np.array_equal(one, two) for one, two in zip(rest, same, strict=True))
     gone = releases(plan, [], others[1])
     assert all(not one.any() for one in gone)  # visits of persons who are not there count nothing
 

@@ -196,6 +196,16 @@ def test_budgets_at_the_ends_are_planned_or_refused_with_words(method: Any) -> N
     for epsilon in (0, -1, math.nan, math.inf, 1e300, 1e5, "1"):
         with pytest.raises(InvalidValue, match="epsilon"):
             method().plan(schema, epsilon=epsilon, delta=1e-6)
+    refused = 0
+    for epsilon in np.geomspace(100.0, 6_000.0, 4):  # what is planned runs: it is charged by then
+        try:
+            plan = method().plan(schema, epsilon=float(epsilon), delta=1e-6)
+        except InvalidValue:
+            refused += 1
+            continue
+        for rows in ({"a": [1] * 20, "b": [0, 1] * 10}, {"a": [], "b": []}):
+            plan.run(rows, insecure_seed=1)
+    assert 0 < refused < 4
 
 
 @pytest.mark.slow

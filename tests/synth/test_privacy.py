@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from discreet.data import Categorical, Integer, Schema
+from discreet.data import Categorical, Integer, Real, Schema, complete_schema, plan_schema
 from discreet.engines import open_table
 from discreet.errors import BudgetExceeded, InvalidValue, NotApplicable
 from discreet.ledger import Ledger
@@ -29,6 +29,30 @@ def test_the_loss_is_one_gaussian_that_uses_the_budget(epsilon: float, relation:
     right = gaussian_mu(epsilon, 1e-9)
     assert plan.loss.mu == pytest.approx(right, rel=1e-6)
     assert plan.loss.epsilon(delta=1e-9) <= epsilon
+
+
+def test_a_schema_learned_by_gaussian_cells_adds_one_gaussian(tmp_path: Path) -> None:
+    """By hand: the squares of both mu add up; what a ledger was charged for is not added."""
+    open_schema = Schema({"height": Real(), "age": Integer()}, expected_rows=3_000)
+    rows = {"height": np.linspace(150.0, 190.0, 3_000), "age": np.arange(3_000) % 90}
+    learned = complete_schema(rows, open_schema, epsilon=0.2, delta=1e-7, insecure_seed=1)
+    plan = OneShot().plan(learned.value, epsilon=1.0, delta=1e-6)
+    parts = [plan.loss, learned.loss]
+    assert all(isinstance(one, GDP) for one in parts)
+    both = GDP(math.hypot(*(one.mu for one in parts))).epsilon(delta=1e-6)
+    assert both > 1.02
+    model = plan.run(rows, insecure_seed=1)
+    for loss in (plan.whole_loss(), model.certificate_.loss):
+        assert loss.epsilon(delta=1e-6) == pytest.approx(both, rel=1e-9)
+    assert f"which was not charged: epsilon {both:.3f}"[:-1] in "\n".join(plan.explain())
+    with Ledger.create(tmp_path / "book") as ledger:
+        ledger.create_dataset("rows", epsilon=3, delta="1e-4", unit="row")
+        with ledger.charge("rows", learned.loss) as charge:
+            learning = plan_schema(open_schema, epsilon=0.2, delta=1e-7)
+            paid = learning.run(rows, receipt=charge.receipt())
+    done = OneShot().plan(paid.value, epsilon=1.0, delta=1e-6)
+    assert done.whole_loss() == done.loss
+    assert "not charged" not in "\n".join(done.explain())
 
 
 def test_the_parts_add_up_in_squares() -> None:

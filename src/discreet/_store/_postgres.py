@@ -77,7 +77,7 @@ class PostgresStore:
         del backup  # the copies of pg_dump are not marked
         store = cls(url, timeout=timeout, read_only=read_only)
         with store._closing_on_error(), store._link() as link:
-            with store._translated():
+            with store._translate_errors():
                 found = link.exists("SELECT to_regclass(?)::text", f"{store._schema}.meta")
             if not found:
                 raise LedgerMissing(
@@ -144,7 +144,7 @@ class PostgresStore:
     def _transaction(self, link: _Link, mode: str = "") -> Iterator[None]:
         ending = False
         try:
-            with self._translated():
+            with self._translate_errors():
                 link.run(f"BEGIN {mode}")
                 yield
                 ending = True
@@ -181,13 +181,13 @@ class PostgresStore:
                 self._give_back(link)
 
     def _connect(self) -> _Link:
-        with self._translated():
+        with self._translate_errors():
             connection = self._driver.connect(
                 self._conninfo, autocommit=True, connect_timeout=max(2, int(self._timeout))
             )
         link = _Link(connection)
         try:
-            with self._translated():
+            with self._translate_errors():
                 link.run(f"SET search_path TO {self._schema}")
                 link.run("SET synchronous_commit TO on")
                 link.run(f"SET lock_timeout TO {max(1, int(1000 * self._timeout))}")
@@ -230,7 +230,7 @@ class PostgresStore:
             self.close()
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """The driver's errors in the words of a ledger."""
         try:
             yield

@@ -164,7 +164,7 @@ class Link:
             return
         end, pause = time.monotonic() + self._timeout, _FIRST_PAUSE
         try:
-            while not _locked(self._lock):
+            while not _try_lock(self._lock):
                 if time.monotonic() > end:
                     raise LedgerBusy(
                         f"{self._database.parent}: another process has held the ledger for more "
@@ -236,7 +236,7 @@ class SqliteStore:
     @classmethod
     def create(cls, path: Path, *, timeout: float, ledger: str) -> SqliteStore:
         """Make a new directory; refuse a path where something is already."""
-        with new_directory(path) as database, _translated(path):
+        with new_directory(path) as database, _translate_errors(path):
             fill_database(database, ledger)
         return cls.open(path, timeout=timeout)
 
@@ -265,7 +265,7 @@ class SqliteStore:
         seen = 0
         with self._link() as link:
             try:
-                with _translated(self.given):
+                with _translate_errors(self.given):
                     before = self._flushed
                     link.run("BEGIN")
                     _tables.check_version(link, self.place)
@@ -285,7 +285,7 @@ class SqliteStore:
         seen = 0
         with self._link() as link:
             try:
-                with _translated(self.given), link.write_lock():
+                with _translate_errors(self.given), link.write_lock():
                     before = self._flushed
                     link.run("BEGIN IMMEDIATE")
                     try:
@@ -388,7 +388,7 @@ class SqliteStore:
         with (
             new_directory(target) as database,
             self._link() as link,
-            _translated(target),
+            _translate_errors(target),
             closing(sqlite3.connect(database, isolation_level=None)) as copy,
         ):
             link.connection.backup(copy)
@@ -413,7 +413,7 @@ class SqliteStore:
             old = _find_database(directory)
             new = directory / f"{_REPAIRED}{secrets.token_hex(4)}.sqlite"
             part = new.with_name(f"{new.name}.part")
-            with _translated(path), closing(_connect(old, "rw", timeout)) as source:
+            with _translate_errors(path), closing(_connect(old, "rw", timeout)) as source:
                 source.execute("BEGIN IMMEDIATE")  # no commit is half done
                 os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
                 with (
@@ -473,7 +473,7 @@ class SqliteStore:
             raise LedgerError(
                 f"{self.given} was replaced since it was opened; nothing was charged, open it again"
             )
-        with _translated(self.given):
+        with _translate_errors(self.given):
             return Link(self)
 
     def _give_back(self, link: Link, *, sound: bool) -> None:
@@ -703,7 +703,7 @@ def _check_after(link: Link) -> None:
         ) from error
 
 
-def _locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -744,7 +744,7 @@ _REFUSALS: dict[int, type[LedgerError]] = {
 
 
 @contextmanager
-def _translated(path: Path) -> Iterator[None]:
+def _translate_errors(path: Path) -> Iterator[None]:
     """Raise SQLite's errors in the words of a ledger."""
     try:
         yield

@@ -67,7 +67,7 @@ class Store(Protocol):
         """Return what the database itself finds wrong with its file."""
 
     def differences(self, session: Session) -> list[str]:
-        """Return what the tables have or lack that a ledger has not or needs."""
+        """Return how the tables differ from those of a ledger."""
 
     def close(self) -> None:
         """Let go of all connections; the store may not be used afterwards."""

@@ -86,6 +86,7 @@ from discreet.attacks._membership_run import (
     membership_attacks,
     membership_inputs,
     needs_shadows,
+    number_membership,
     read_as,
     strongest_of_three,
 )
@@ -240,6 +241,7 @@ __all__ = [
     "membership_attacks",
     "membership_inputs",
     "needs_shadows",
+    "number_membership",
     "observe",
     "observe_split",
     "on_records",

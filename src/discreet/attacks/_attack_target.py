@@ -48,6 +48,8 @@ class AttackTarget:
     """The columns that the model was trained on, if it knows their names."""
     output: str | None = None
     """What the model gives, if the command line says so."""
+    numbers: bool = False
+    """Whether it is an estimator that predicts a number."""
     class_names: tuple[str, ...] | None = None
     learner: Any = None
     """The estimator of a schema that was trained here, which can be trained again."""
@@ -146,7 +148,9 @@ def _attribute_of_columns(
     return Attribute(name, columns=places, candidates=rows)
 
 
-def read_model(model: str | None, *, label: str, output: str | None = None) -> AttackTarget:
+def read_model(
+    model: str | None, *, label: str, output: str | None = None, text: str | None = None
+) -> AttackTarget:
     """Return the model under attack by its name.
 
     Parameters
@@ -158,6 +162,8 @@ def read_model(model: str | None, *, label: str, output: str | None = None) -> A
         The column of the true class in files of a model in Python.
     output
         What a model in Python gives; the other kinds say so themselves.
+    text
+        The column with the texts that a model in Python is asked about.
 
     Returns
     -------
@@ -175,11 +181,13 @@ def read_model(model: str | None, *, label: str, output: str | None = None) -> A
         one_of("model_output", output, OUTPUTS)
     if output is not None and (model is None or Path(model).is_dir()):
         raise InvalidValue("model_output", output, "nothing without a model of module:name")
+    if text is not None and (model is None or Path(model).is_dir()):
+        raise InvalidValue("text", text, "nothing without a model of module:name")
     if model is None:
         return _answers(label)
     if Path(model).is_dir():
         return _train_target(model)
-    return _import_model(model, label, output)
+    return _import_model(model, label, output, text)
 
 
 def import_name(argument: str, path: str) -> Any:
@@ -219,21 +227,21 @@ def import_name(argument: str, path: str) -> Any:
 
 
 def _answers(label: str) -> AttackTarget:
-    def same(records: Any) -> Any:
+    def as_is(records: Any) -> Any:
         return records
 
     def read(argument: str, path: str) -> Records:
         return read_answers(argument, path, label=label)
 
     return AttackTarget(
-        as_target(same, output="probabilities"),
+        as_target(as_is, output="probabilities"),
         read,
         "a model that is known by its answers",
         answers_only=True,
     )
 
 
-def _import_model(model: str, label: str, output: str | None) -> AttackTarget:
+def _import_model(model: str, label: str, output: str | None, text: str | None) -> AttackTarget:
     found = import_name("model", model)
     ready = isinstance(found, Target) or hasattr(found, "predict") or hasattr(found, "state_dict")
     # A class has these attributes as well; what it makes is the model.
@@ -250,7 +258,7 @@ def _import_model(model: str, label: str, output: str | None) -> AttackTarget:
         raise InvalidValue("model", model, expected) from None
 
     def read(argument: str, path: str) -> Records:
-        return read_records(argument, path, label=label)
+        return read_records(argument, path, label=label, text=text)
 
     names = None if target.names is None else tuple(map(str, target.names))
     known = getattr(found, "feature_names_in_", None)
@@ -261,9 +269,18 @@ def _import_model(model: str, label: str, output: str | None) -> AttackTarget:
         model,
         model=found,
         class_names=names,
-        columns=columns,
+        columns=None if text is not None else columns,
         output=output,
+        numbers=_predicts_numbers(found),
     )
+
+
+def _predicts_numbers(model: Any) -> bool:
+    if not hasattr(model, "predict") or not hasattr(model, "get_params"):
+        return False
+    from sklearn.base import is_regressor  # type: ignore[import-untyped]
+
+    return bool(is_regressor(model))
 
 
 def _train_target(model: str) -> AttackTarget:

@@ -182,7 +182,7 @@ class InversionResult(Result):
     @property
     def finding(self) -> Finding:
         """Refuse: whether an input shows what it should is for a judge to say."""
-        raise NotApplicable("inverted inputs are judged by recognition(), whose result has one")
+        raise NotApplicable("give inverted inputs to recognition(): its result has a finding")
 
     def __str__(self) -> str:
         return (
@@ -465,7 +465,7 @@ def recognition(
     missing = sorted(set(result.classes) - set(truth.tolist()))
     if missing:
         raise InvalidValue("photographs", f"none of class {missing[0]}", "some of every class")
-    _refuse_the_attacked(result, target, made)
+    _refuse_attacked_model(result, target, made)
     count = target.classes or int(max(answers.max(), truth.max())) + 1
     seen = proportion(int((answers == truth).sum()), len(truth), confidence=level)
     if seen.low <= 1 / count:
@@ -483,7 +483,9 @@ def recognition(
     )
 
 
-def _refuse_the_attacked(result: InversionResult, judge: Target, made: NDArray[np.float64]) -> None:
+def _refuse_attacked_model(
+    result: InversionResult, judge: Target, made: NDArray[np.float64]
+) -> None:
     """A copy of the attacked model is no judge either: it answers the very same."""
     if judge.label_only:
         return

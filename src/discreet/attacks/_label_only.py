@@ -180,7 +180,7 @@ def _noise(
     largest = _validate.real("scale", scale, above=0)
     count = _validate.integer("copies", copies, at_least=1)
 
-    def changed(size: float) -> Change:
+    def make_noise(size: float) -> Change:
         def change(x: NDArray[np.float64], draw: Generator) -> NDArray[np.float64]:
             # One draw for all records: the score of one does not depend on the others.
             moved = x + size * spread * draw.standard_normal(x.shape[1:])
@@ -188,7 +188,7 @@ def _noise(
 
         return change
 
-    return [changed(largest * (copy + 1) / count) for copy in range(count)]
+    return [make_noise(largest * (copy + 1) / count) for copy in range(count)]
 
 
 def _shifts(records: NDArray[np.float64], distance: int) -> list[Change]:
@@ -196,7 +196,7 @@ def _shifts(records: NDArray[np.float64], distance: int) -> list[Change]:
     if records.ndim < 3 or min(records.shape[-2:]) <= far:
         raise InvalidValue("records", f"shape {records.shape}", "images, to be shifted")
 
-    def moved(down: int, right: int) -> Change:
+    def make_shift(down: int, right: int) -> Change:
         def change(x: NDArray[np.float64], _: Generator) -> NDArray[np.float64]:
             padded = np.pad(x, [(0, 0)] * (x.ndim - 2) + [(far, far), (far, far)], mode="edge")
             rows, columns = x.shape[-2:]
@@ -206,7 +206,7 @@ def _shifts(records: NDArray[np.float64], distance: int) -> list[Change]:
         return change
 
     steps = range(-far, far + 1)
-    return [moved(down, right) for down in steps for right in steps]
+    return [make_shift(down, right) for down in steps for right in steps]
 
 
 def _agreement(
@@ -284,7 +284,7 @@ class _Search:
     ) -> None:
         self._ask, self._origin, self._labels, self._bounds = ask, origin, labels, bounds
 
-    def _out(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _are_out(self, points: NDArray[np.float64]) -> NDArray[np.bool_]:
         return np.asarray(self._ask(points) != self._labels)
 
     def to_boundary(self, outside: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -292,7 +292,7 @@ class _Search:
         near, far = np.zeros(len(outside)), np.ones(len(outside))
         for _ in range(_BISECTIONS):
             middle = (near + far) / 2
-            out = self._out(self._origin + middle[:, None] * (outside - self._origin))
+            out = self._are_out(self._origin + middle[:, None] * (outside - self._origin))
             near, far = np.where(out, near, middle), np.where(out, middle, far)
         return np.asarray(self._origin + far[:, None] * (outside - self._origin))
 
@@ -313,7 +313,7 @@ class _Search:
         waiting = length[:, 0] > 0
         for _ in range(8):
             tried = self._inside(points + reach[:, None] * normal)
-            good = waiting & self._out(tried)
+            good = waiting & self._are_out(tried)
             best = np.where(good[:, None], tried, best)
             waiting &= ~good
             if not waiting.any():

@@ -161,7 +161,7 @@ def lira_scores(both: AlignedScores, mode: str, variance: str, limit: float) -> 
 
 
 def check_lira_models(inclusion: NDArray[np.bool_], *, mode: str = "online") -> None:
-    """Raise unless models with these training records are enough: to be asked before training.
+    """Raise unless models with these training records are enough; call it before training.
 
     Parameters
     ----------

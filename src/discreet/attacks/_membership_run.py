@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from discreet import __version__
+from discreet import __version__, _validate
 from discreet.attacks._contract import ATTACKS
 from discreet.attacks._lira import check_lira_models, lira, lira_scores
 from discreet.attacks._observation import Observation, observe, observe_split
+from discreet.attacks._records import OVERLAPS, check_overlap, record_digests
+from discreet.attacks._regression import regression_membership
 from discreet.attacks._rmia import check_rmia_models, rmia, rmia_scores
-from discreet.attacks._shadow_pool import ShadowPool
+from discreet.attacks._shadow_pool import ShadowPool, paired_halves
 from discreet.attacks._shadow_scores import TRIED_FPR, ShadowScores, strength, trials
 from discreet.attacks._target import Target, as_target
-from discreet.attacks._training import on_records
+from discreet.attacks._training import SeededTraining, derive_seed, fresh_seed, on_records
 from discreet.attacks._yeom import yeom
 from discreet.errors import InvalidValue
 
@@ -142,7 +144,16 @@ def membership_attacks(
                     check_lira_models(made.inclusion, mode=MEMBERSHIP[name][1]["mode"])
                 elif name == "rmia":
                     check_rmia_models(made.inclusion)
-            inputs["shadows"] = scores = made.run()
+            try:
+                inputs["shadows"] = scores = made.run()
+            except InvalidValue as error:
+                if error.argument != "cache":
+                    raise
+                expected = (
+                    "the scores of this training function; they are of another. Give the function "
+                    "an attribute cache_key, a text that you change with it, or take another place"
+                )
+                raise InvalidValue("pool", pool, expected) from None
     own = {
         "yeom": {"public": inputs.get("public")},
         "quantile": {"seed": seed},
@@ -156,6 +167,67 @@ def membership_attacks(
     if scores is None or not {"yeom", "lira", "lira-offline", "rmia"} & set(names):
         return results
     return [*mark_strongest(results, inputs["observation"], scores)]
+
+
+def number_membership(
+    model: Any,
+    *,
+    members: tuple[Any, Any],
+    nonmembers: tuple[Any, Any],
+    overlap: str = "refuse",
+    train: Callable[..., Any] | None = None,
+    shadows: int = 64,
+    seed: int | None = None,
+) -> MembershipResult:
+    """Run :func:`regression_membership` on a model that predicts a number.
+
+    Parameters
+    ----------
+    model
+        An estimator with ``predict``.
+    members, nonmembers
+        Records and true numbers that the model was trained on, and others.
+    overlap
+        What to do about records on both sides: ``"refuse"``, ``"drop"`` or ``"allow"``.
+    train
+        ``train(records, values)`` returns a model like the target, for shadow models.
+    shadows, seed
+        How many shadow models, an even number, and the seed of their halves.
+
+    Returns
+    -------
+    MembershipResult
+        What the errors, or with ``train`` the shadow models, say.
+
+    Raises
+    ------
+    InvalidValue
+        If the values are no numbers, or the records do not fit.
+    """
+    sides = []
+    for name, pair in (("members", members), ("nonmembers", nonmembers)):
+        try:
+            sides.append(np.asarray(pair[1], dtype=np.float64))
+        except (TypeError, ValueError):
+            raise InvalidValue(name, "labels", "numbers, as the model predicts them") from None
+    records, values = np.concatenate([members[0], nonmembers[0]]), np.concatenate(sides)
+    used = np.arange(len(values)) < len(sides[0])
+    whole = np.column_stack([records.reshape(len(records), -1), values])
+    digests = record_digests(whole, np.zeros(len(values), dtype=np.int64))
+    kept = check_overlap(digests, used, _validate.one_of("overlap", overlap, OVERLAPS))
+    records, values, used = records[kept], values[kept], used[kept]
+    others: dict[str, Any] = {}
+    if train is not None:
+        halves = paired_halves(len(values), shadows, seed=seed)
+        first, seeded = fresh_seed() if seed is None else seed, SeededTraining(train, data=2)
+        others["shadow_members"] = halves
+        others["shadow_predictions"] = [
+            np.ravel(
+                seeded(records[half], values[half], seed=derive_seed(first, at)).predict(records)
+            )
+            for at, half in enumerate(halves)
+        ]
+    return regression_membership(np.ravel(model.predict(records)), values, used, **others)
 
 
 def membership_inputs(

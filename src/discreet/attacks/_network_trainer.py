@@ -156,7 +156,7 @@ class NetworkTrainer:
         """Return one network for each set of records, as :meth:`__call__` trains them."""
         if len(indices) != len(seeds):
             raise InvalidValue("seeds", f"{len(seeds)} seeds", f"one for each of {len(indices)}")
-        if len({len(part) for part in indices}) != 1 or not _stackable(self._start(0)):
+        if len({len(part) for part in indices}) != 1 or not _can_stack(self._start(0)):
             return [self(part, seed) for part, seed in zip(indices, seeds, strict=True)]
         models = [self._start(seed) for seed in seeds]
         weights, _ = stack_module_state(models)
@@ -207,6 +207,6 @@ def _plain(records: Any) -> NDArray[Any]:
     return records.detach().cpu().numpy() if torch.is_tensor(records) else np.asarray(records)
 
 
-def _stackable(model: nn.Module) -> bool:
+def _can_stack(model: nn.Module) -> bool:
     state = any(True for _ in model.buffers())
     return not state and not any(isinstance(part, _TRAINED_ALONE) for part in model.modules())

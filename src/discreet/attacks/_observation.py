@@ -20,6 +20,7 @@ from discreet.attacks._records import (
     comparable_digests,
     join_rows,
     record_digests,
+    refuse_sparse,
     take_rows,
 )
 from discreet.attacks._target import as_target, check_labels, class_indices
@@ -167,6 +168,7 @@ def observe(
     """
     _validate.one_of("overlap", overlap, OVERLAPS)
     asked = as_target(target)
+    refuse_sparse("records", records)
     truth = np.asarray(members)
     if truth.dtype != bool or truth.shape != (len(records),):
         shown = f"{truth.dtype} of shape {truth.shape}"
@@ -222,6 +224,7 @@ def observe_split(
     [True, True, True, False]
     """
     for name, pair in (("members", members), ("nonmembers", nonmembers)):
+        refuse_sparse(name, pair[0])
         shape = np.shape(pair[1])
         if len(shape) != 1:
             raise InvalidValue(name, f"labels of shape {shape}", "one label for each record")

@@ -417,8 +417,8 @@ def property_inference(
     if judged.shape != labels.shape or judged.dtype != np.bool_:
         shown = f"{judged.dtype} of shape {judged.shape}"
         raise InvalidValue("held_out", shown, f"one bool for each of {len(models)} models")
-    _enough(labels, judged, level)
-    features = np.stack(_same_length(shadow_features(models, access, queries, layers)))
+    _require_enough(labels, judged, level)
+    features = np.stack(_require_one_length(shadow_features(models, access, queries, layers)))
     _refuse_copies(features, _TELLING[access])
     meta = _default_classifier(labels[~judged], seed) if classifier is None else classifier
     fitted = _fit(meta, features[~judged], labels[~judged])
@@ -432,7 +432,9 @@ def property_inference(
 
     score = None
     if target is not None:
-        row = _same_length([features[0], *shadow_features([target], access, queries, layers)])[1:]
+        row = _require_one_length(
+            [features[0], *shadow_features([target], access, queries, layers)]
+        )[1:]
         score = float(_scores(fitted, np.stack(row))[0])
     return PropertyResult(
         access=access,
@@ -473,7 +475,7 @@ def _outputs(model: Any, queries: Any) -> NDArray[np.float64]:
     return np.maximum(target.log_probabilities(queries), _FAINTEST).ravel()
 
 
-def _same_length(rows: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
+def _require_one_length(rows: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
     lengths = sorted({len(row) for row in rows})
     if len(lengths) != 1:
         expected = "models of one architecture and the same classes"
@@ -490,7 +492,9 @@ def _refuse_copies(features: NDArray[np.float64], telling: int) -> None:
             raise InvalidValue("models", shown, "models that are all different")
 
 
-def _enough(labels: NDArray[np.bool_], judged: NDArray[np.bool_], confidence: float) -> None:
+def _require_enough(
+    labels: NDArray[np.bool_], judged: NDArray[np.bool_], confidence: float
+) -> None:
     for kind in (False, True):
         learned = int((~judged & (labels == kind)).sum())
         left = int((judged & (labels == kind)).sum())

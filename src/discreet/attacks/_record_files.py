@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _PREFIX = "probability of "
+_MOST_CELLS = 500_000_000  # 4 GB of dense numbers
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Records:
             raise InvalidValue(argument, given, "numbers of columns of records, from 0")
         return found
 
-    def moved(self, places: Sequence[int]) -> Records:
+    def reorder(self, places: Sequence[int]) -> Records:
         """Return the same with the columns at these places, in this order."""
         names = None if self.columns is None else tuple(self.columns[place] for place in places)
         return replace(self, values=self.values[:, list(places)], columns=names)
@@ -65,9 +66,9 @@ class Answers(Records):
 
     numbers: bool = False
 
-    def moved(self, places: Sequence[int]) -> Records:
+    def reorder(self, places: Sequence[int]) -> Records:
         """Return the same, where every label still means the class that it meant."""
-        return replace(super().moved(places), labels=np.argsort(places)[self.labels])
+        return replace(super().reorder(places), labels=np.argsort(places)[self.labels])
 
 
 def align_columns(
@@ -115,13 +116,15 @@ def align_columns(
         # The number of a class is a place in this file, or in the first one: who knows?
         expected = f"labels that are names of classes: its columns are in another order than {of}"
         raise InvalidValue(argument, path, expected)
-    return records.moved(places)
+    return records.reorder(places)
 
 
-def read_records(argument: str, path: str, *, label: str) -> Records:
+def read_records(argument: str, path: str, *, label: str, text: str | None = None) -> Records:
     """Read ``records`` and ``labels`` of an NPZ file, or the columns of a table.
 
-    In a table every column but ``label`` must hold numbers.
+    In a table every column but ``label`` must hold numbers. The arrays ``data``, ``indices``,
+    ``indptr`` and ``shape`` of a sparse matrix by rows may stand for ``records``; the model is
+    asked about dense rows.
 
     Parameters
     ----------
@@ -129,6 +132,8 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
         The name of an option, for errors, and its file.
     label
         The column of the true class.
+    text
+        The column of a table with the texts that the model is asked about; others are left out.
 
     Returns
     -------
@@ -144,9 +149,13 @@ def read_records(argument: str, path: str, *, label: str) -> Records:
         values, labels = _arrays(argument, path, ("records", "labels"))
         return _check_records(argument, path, Records(values, labels))
     table, names = _table(argument, path, label)
+    if text is not None:
+        if text == label or text not in names:
+            raise InvalidValue("text", text, f"a column of {path} beside {label}")
+        return _check_records(argument, path, Records(_texts(table, text), _labels(table, label)))
     features = [name for name in names if name != label]
     values = np.column_stack([_numbers(argument, path, table, name) for name in features])
-    _each_once(argument, path, features)
+    _refuse_twice(argument, path, features)
     return _check_records(argument, path, Records(values, _labels(table, label), tuple(features)))
 
 
@@ -182,7 +191,7 @@ def read_answers(argument: str, path: str, *, label: str) -> Records:
     values = np.column_stack([_numbers(argument, path, table, name) for name in classes])
     labels = _labels(table, label)
     short = [name.removeprefix(_PREFIX) for name in classes]
-    _each_once(argument, path, short)
+    _refuse_twice(argument, path, short)
     numbers = np.issubdtype(labels.dtype, np.integer) and not any(map(_is_number, short))
     if not numbers:
         labels = _positions_by_name(argument, path, labels, classes, short)
@@ -201,7 +210,7 @@ def _positions_by_name(
     return np.array([place[text] for text in texts], dtype=np.int64)
 
 
-def _each_once(argument: str, path: str, names: Sequence[str]) -> None:
+def _refuse_twice(argument: str, path: str, names: Sequence[str]) -> None:
     counts = Counter(map(_plain_name, names))
     twice = next((name for name in names if counts[_plain_name(name)] > 1), None)
     if twice is not None:
@@ -232,9 +241,29 @@ def _arrays(argument: str, path: str, names: tuple[str, str]) -> tuple[Any, Any]
     expected = f"an NPZ file with the arrays {names[0]} and {names[1]}, without pickled objects"
     try:
         with np.load(path, allow_pickle=False) as file:
+            if "indptr" in file.files and names[0] not in file.files:
+                return _dense(argument, path, file), file[names[1]]
             return file[names[0]], file[names[1]]
+    except InvalidValue:
+        raise
     except (OSError, KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile):
         raise InvalidValue(argument, path, expected) from None
+
+
+def _dense(argument: str, path: str, file: Any) -> NDArray[Any]:
+    """The rows of a sparse matrix, as scipy.sparse.save_npz writes it."""
+    from scipy import sparse
+
+    rows, columns = (int(size) for size in file["shape"])
+    if rows * columns > _MOST_CELLS:
+        raise InvalidValue(
+            argument, path, f"at most {_MOST_CELLS:,} cells; it has {rows * columns:,}"
+        )
+    matrix = sparse.csr_matrix(
+        (file["data"], file["indices"], file["indptr"]), shape=(rows, columns)
+    )
+    matrix.check_format(full_check=True)
+    return np.asarray(matrix.toarray())
 
 
 def _table(argument: str, path: str, label: str) -> tuple[CodedTable, list[str]]:
@@ -258,16 +287,22 @@ def _numbers(argument: str, path: str, table: CodedTable, name: str) -> NDArray[
     column = table.columns[name]
     values = column.numbers()[column.codes] if column.texts else np.empty(0)
     if np.isnan(values).any():
-        raise InvalidValue(argument, path, f"numbers in every cell of the column {name!r}")
+        expected = f"numbers in every cell of the column {name!r}; --text says that it has texts"
+        raise InvalidValue(argument, path, expected)
     return values
 
 
-def _labels(table: CodedTable, label: str) -> NDArray[Any]:
-    column = table.columns[label]
+def _texts(table: CodedTable, name: str) -> NDArray[Any]:
+    column = table.columns[name]
     texts = [text.decode("utf-8", "replace") for text in column.texts]
-    if all(text.isascii() and text.isdecimal() for text in texts):
-        return np.array([int(text) for text in texts], dtype=np.int64)[column.codes]
     return np.array(texts, dtype=object)[column.codes]
+
+
+def _labels(table: CodedTable, label: str) -> NDArray[Any]:
+    found = _texts(table, label)
+    if all(text.isascii() and text.isdecimal() for text in found):
+        return found.astype(np.int64)
+    return found
 
 
 def _check_records(argument: str, path: str, records: Records) -> Records:
@@ -275,7 +310,8 @@ def _check_records(argument: str, path: str, records: Records) -> Records:
     if records.labels.ndim != 1:
         shown = f"{path} with labels of shape {records.labels.shape}"
         raise InvalidValue(argument, shown, "one label for each record")
-    if records.values.ndim < 2 or len(records) == 0 or shape[0] != len(records):
+    texts = records.values.dtype.kind in "OU"
+    if records.values.ndim < 2 - texts or len(records) == 0 or shape[0] != len(records):
         shown = f"{path} with shapes {shape} and {records.labels.shape}"
         raise InvalidValue(argument, shown, "one or more records with a label each")
     return records

@@ -232,6 +232,13 @@ def as_array(records: Any) -> NDArray[Any]:
     return np.asarray(records)
 
 
+def refuse_sparse(name: str, records: Any) -> None:
+    """Raise where records are a sparse matrix, which has neither a length nor rows to compare."""
+    if hasattr(records, "nnz") and hasattr(records, "toarray"):
+        expected = "dense rows, such as x.toarray(), or what the model takes before, such as texts"
+        raise InvalidValue(name, f"a {type(records).__name__}", expected)
+
+
 def take_rows(records: Any, indices: NDArray[np.intp] | slice) -> Any:
     """Return some of the records, of an array, a tensor or a data frame."""
     return records.iloc[indices] if hasattr(records, "iloc") else records[indices]

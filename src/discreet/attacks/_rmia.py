@@ -145,7 +145,7 @@ def _last_rank(count: int, rate: float, *, apart: bool) -> int:
 
 
 def check_rmia_models(inclusion: NDArray[np.bool_], *, mode: str = "offline") -> None:
-    """Raise unless models with these training records are enough: to be asked before training.
+    """Raise unless models with these training records are enough; call it before training.
 
     Parameters
     ----------

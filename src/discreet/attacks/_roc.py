@@ -132,7 +132,7 @@ class Roc:
         accused, found = self.false_positives, self.true_positives
         reversed_ = (self.nonmembers - accused, self.members - found)
         return any(
-            _above(false, true, self.nonmembers, self.members, loss, each)
+            _exceeds_loss(false, true, self.nonmembers, self.members, loss, each)
             for false, true in ((accused, found), reversed_)
         )
 
@@ -226,7 +226,7 @@ def _edge(inside: Callable[[float], bool], start: float, end: float) -> float:
     return far
 
 
-def _above(
+def _exceeds_loss(
     false: NDArray[np.int64],
     true: NDArray[np.int64],
     nonmembers: int,

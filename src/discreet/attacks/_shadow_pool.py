@@ -22,7 +22,7 @@ from discreet import _validate
 from discreet._cache import ArrayCache, check_cache_key, describe, fingerprint, versions
 from discreet._files import create_file
 from discreet.attacks._observation import Observation, observe
-from discreet.attacks._records import describe_form, record_digests
+from discreet.attacks._records import describe_form, record_digests, refuse_sparse
 from discreet.attacks._shadow_scores import TWIN_RECORDS, ShadowScores
 from discreet.attacks._target import as_target, check_labels
 from discreet.attacks._training import (
@@ -143,6 +143,7 @@ class ShadowPool:
     ) -> None:
         if not callable(train):
             raise InvalidValue("train", train, "a function from indices to a model")
+        refuse_sparse("records", records)
         if len(records) < 4:
             raise InvalidValue("records", f"{len(records)} records", "at least 4, to have halves")
         if backend is not None:

@@ -91,15 +91,15 @@ def shokri(
     draw = seeded_generator(seed)
     model = _default(int(draw.integers(2**31))) if attack_model is None else attack_model
     teach = _Examples(shadows.apart_from(observation), view, most, int(draw.integers(2**32)))
-    asked = view.of(observation.log_probabilities, observation.labels)
+    asked = view.show(observation.log_probabilities, observation.labels)
     scores = np.zeros(len(observation))
     decisions = np.zeros(len(observation), dtype=bool)
     fitted: dict[int, Any] = {}
     with one_thread():
         for label in np.unique(observation.labels):
-            kind = int(label) if teach.enough(int(label)) else _ALL
+            kind = int(label) if teach.has_enough(int(label)) else _ALL
             if kind not in fitted:
-                fitted[kind] = _clone(model).fit(*teach.lesson(kind))
+                fitted[kind] = _clone(model).fit(*teach.training_set(kind))
             here = observation.labels == label
             scores[here], decisions[here] = _answers(fitted[kind], asked[here])
     return observation.judge(
@@ -122,7 +122,7 @@ class _View:
     features: str
     top: int
 
-    def of(
+    def show(
         self, log_probabilities: NDArray[np.floating], labels: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Log-confidences, bounded by the resolution of a probability."""
@@ -147,11 +147,11 @@ class _Examples:
         everything = np.bincount(shadows.labels, minlength=shadows.classes) * len(shadows)
         self._outside = everything - self._inside
 
-    def enough(self, label: int) -> bool:
+    def has_enough(self, label: int) -> bool:
         """Whether this class has members and non-members to learn from."""
         return bool(min(self._inside[label], self._outside[label]) >= _FEWEST)
 
-    def lesson(self, label: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def training_set(self, label: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Features and truth of one class, or of all for ``_ALL``."""
         if label == _ALL and min(self._inside.sum(), self._outside.sum()) < _FEWEST:
             raise InvalidValue(
@@ -166,7 +166,7 @@ class _Examples:
         for row, scores in enumerate(self.shadows.log_probabilities):
             draw = seeded_generator(self._seed, row, label + 1)
             part = chosen if share == len(chosen) else draw.choice(chosen, share, replace=False)
-            features.append(self._view.of(scores[part], self.shadows.labels[part]))
+            features.append(self._view.show(scores[part], self.shadows.labels[part]))
             truth.append(self.shadows.inclusion[row, part])
         return np.concatenate(features), np.concatenate(truth).astype(np.int64)
 

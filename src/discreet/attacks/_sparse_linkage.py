@@ -139,7 +139,7 @@ def link_ratings(
     threshold = conformal_threshold(_decoy_leads(index, release, sizes, count, draw), rate)
     matches = {}
     for person, name in enumerate(known.names):
-        lead, best = index.lead(*known.of(person))
+        lead, best = index.lead(*known.select(person))
         if lead > threshold:
             matches[name] = release.names[best]
     both = [name for name in known.names if truth is not None and name in truth]
@@ -169,7 +169,7 @@ class _Ratings:
     day: NDArray[np.float64]
     names: list[str]
 
-    def of(self, person: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    def select(self, person: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The items, ratings and days of one person."""
         low, high = np.searchsorted(self.person, (person, person + 1))
         return self.item[low:high], self.rating[low:high], self.day[low:high]
@@ -221,7 +221,7 @@ def _decoy_leads(
     chosen = draw.integers(len(release.names), size=count)
     found = []
     for person, size in zip(chosen, draw.choice(sizes, size=count), strict=True):
-        parts = release.of(int(person))
+        parts = release.select(int(person))
         rows = draw.permutation(len(parts[0]))[:size]
         lead, _ = index.lead(*(part[rows] for part in parts), without=int(person))
         found.append(lead)

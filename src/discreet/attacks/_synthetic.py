@@ -63,7 +63,7 @@ class _Rows:
         chosen = np.sort(rng.choice(len(self), most, replace=False))
         return _Rows(self.names, self.values[chosen], self.is_number)
 
-    def at(self, names: Sequence[str]) -> _Rows:
+    def select(self, names: Sequence[str]) -> _Rows:
         """Return some of the columns."""
         places = [self.names.index(name) for name in names]
         return _Rows(tuple(names), self.values[:, places], self.is_number[places])
@@ -489,7 +489,7 @@ def linkability(
 
     def hits(group: _Rows) -> NDArray[np.bool_]:
         left, right = (
-            group.at(names).nearest(made.at(names), near)[1] for names in (first, second)
+            group.select(names).nearest(made.select(names), near)[1] for names in (first, second)
         )
         return np.asarray((left[:, :, None] == right[:, None, :]).any(axis=(1, 2)))
 
@@ -538,12 +538,12 @@ def synthetic_inference(
     if attribute not in made.names or not others:
         expected = f"one of {', '.join(made.names)}, beside others"
         raise InvalidValue("attribute", attribute, expected)
-    secret = made.at([attribute])
+    secret = made.select([attribute])
     allowed = _NEAR if secret.is_number[0] else 0.0
 
     def hits(group: _Rows) -> NDArray[np.bool_]:
-        nearest = group.at(others).nearest(made.at(others), 1)[1][:, 0]
-        truth = group.at([attribute]).values[:, 0]
+        nearest = group.select(others).nearest(made.select(others), 1)[1][:, 0]
+        truth = group.select([attribute]).values[:, 0]
         return np.asarray(np.abs(secret.values[nearest, 0] - truth) <= allowed)
 
     found = hits(inside), hits(outside)

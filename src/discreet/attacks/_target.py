@@ -184,7 +184,7 @@ def class_indices(target: Target, labels: Any) -> NDArray[np.int64]:
 
 def _positions_by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArray[np.int64]:
     tables: tuple[tuple[Callable[[object], object], dict[object, int | None]], ...] = tuple(
-        (read, {}) for read in (_itself, str, _number)
+        (read, {}) for read in (_same_label, str, _number)
     )
     for read, table in tables:
         for column, name in enumerate(names):
@@ -203,7 +203,7 @@ def _positions_by_name(labels: NDArray[Any], names: tuple[object, ...]) -> NDArr
     return np.array([known[label] for label in labels.tolist()], dtype=np.int64)
 
 
-def _itself(label: object) -> object:
+def _same_label(label: object) -> object:
     return label
 
 

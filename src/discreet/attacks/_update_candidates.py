@@ -22,7 +22,7 @@ from discreet._confidence import Proportion, lower_bound, proportion
 from discreet.attacks._attribute import Attribute
 from discreet.attacks._contract import Finding, Result, attack
 from discreet.attacks._membership import MembershipResult
-from discreet.attacks._updates import alignments, check_judged, check_updates
+from discreet.attacks._updates import alignments, check_answers, check_updates
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -108,13 +108,13 @@ def prior_informed(
         If an argument does not fit the model.
     """
     rows = check_updates(target, updates)
-    asked = check_judged(rows, "labels", labels, least=2)
-    truth = check_judged(rows, "secrets", secrets)
+    asked = check_answers(rows, "labels", labels, least=2)
+    truth = check_answers(rows, "secrets", secrets)
     count = asked.shape[1]
     if truth.dtype.kind not in "iu" or truth.shape != (len(rows),) or truth.max() >= count:
         raise InvalidValue("secrets", truth.shape, f"numbers of candidates, below {count}")
     level = _validate.real("confidence", confidence, above=0, below=1)
-    known = check_judged(rows, "records", records, least=2)
+    known = check_answers(rows, "records", records, least=2)
     guesses = alignments(target, rows, known, asked, clip_norm=clip_norm).argmax(axis=1)
     hits = int((guesses == truth).sum())
     least = lower_bound(hits, len(rows), error=1 - level)
@@ -165,13 +165,13 @@ def update_attribute(
         If an argument does not fit the model.
     """
     rows = check_updates(target, updates)
-    known = np.asarray(check_judged(rows, "records", records, least=2), dtype=np.float64)
+    known = np.asarray(check_answers(rows, "records", records, least=2), dtype=np.float64)
     if known.ndim != 2:
         raise InvalidValue("records", known.shape, "flat records, one for each update")
     truth = attribute.codes(known)
     versions = np.repeat(known[:, None, :], len(attribute.candidates), axis=1)
     versions[:, :, list(attribute.columns)] = attribute.candidates[None]
-    classes = check_judged(rows, "labels", labels)
+    classes = check_answers(rows, "labels", labels)
     asked = np.repeat(np.asarray(classes)[:, None], len(attribute.candidates), axis=1)
     guesses = alignments(target, rows, versions, asked).argmax(axis=1)
     right = proportion(int((guesses == truth).sum()), len(rows), confidence=confidence)
@@ -215,13 +215,13 @@ def update_membership(
         If an argument does not fit the model.
     """
     rows = check_updates(target, updates)
-    inside = check_judged(rows, "members", members)
+    inside = check_answers(rows, "members", members)
     if inside.dtype != np.bool_ or inside.shape != (len(rows),):
         raise InvalidValue(
             "members", inside.shape, f"True or False for each of {len(rows)} updates"
         )
-    known = check_judged(rows, "records", records, least=2)
-    classes = np.asarray(check_judged(rows, "labels", labels))
+    known = check_answers(rows, "records", records, least=2)
+    classes = np.asarray(check_answers(rows, "labels", labels))
     scores = alignments(target, rows, known[:, None], classes[:, None], clip_norm=clip_norm)[:, 0]
     return MembershipResult(
         "update_membership", scores, inside, classes.astype(np.int64), np.arange(len(rows))
@@ -260,7 +260,7 @@ def update_property(
         If an argument does not fit the model, or one half has only one kind of update.
     """
     rows = check_updates(target, updates)
-    truth = check_judged(rows, "holds", holds)
+    truth = check_answers(rows, "holds", holds)
     if truth.dtype != np.bool_ or truth.shape != (len(rows),):
         raise InvalidValue("holds", truth.shape, f"True or False for each of {len(rows)} updates")
     both = np.hstack([rows, np.abs(rows)])

@@ -20,7 +20,7 @@ import numpy as np
 from discreet import _validate
 from discreet.attacks._contract import attack
 from discreet.attacks._update_pictures import UpdatePicturesResult, judge_pictures
-from discreet.attacks._updates import check_judged, check_updates, linear_layer, split_update
+from discreet.attacks._updates import check_answers, check_updates, linear_layer, split_update
 from discreet.errors import InvalidValue, NotApplicable
 
 if TYPE_CHECKING:
@@ -159,8 +159,8 @@ def imprinted_pictures(
         If an argument does not fit the model.
     """
     rows = check_updates(target, updates)
-    truth = np.asarray(check_judged(rows, "records", records, least=3), dtype=np.float64)
-    classes = check_judged(rows, "labels", labels, least=2)
+    truth = np.asarray(check_answers(rows, "records", records, least=3), dtype=np.float64)
+    classes = check_answers(rows, "labels", labels, least=2)
     name = linear_layer(target, first=True)
     found = []
     for row in rows:

@@ -16,7 +16,7 @@ import numpy as np
 
 from discreet._confidence import Proportion, proportion
 from discreet.attacks._contract import Finding, Result, attack
-from discreet.attacks._updates import check_judged, check_updates, linear_layer, split_update
+from discreet.attacks._updates import check_answers, check_updates, linear_layer, split_update
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def update_labels(
         If the model has no linear layer with a bias.
     """
     rows = check_updates(target, updates)
-    truth = check_judged(rows, "labels", labels, least=2)
+    truth = check_answers(rows, "labels", labels, least=2)
     guesses = guess_labels(target, rows, truth.shape[1])
     classes = guesses.shape[1]
     if truth.dtype.kind not in "iu" or truth.min() < 0 or truth.max() >= classes:

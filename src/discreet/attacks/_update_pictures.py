@@ -31,7 +31,7 @@ from discreet.attacks._contract import Finding, Result, attack
 from discreet.attacks._training import Generator, seeded_generator
 from discreet.attacks._update_labels import guess_labels
 from discreet.attacks._updates import (
-    check_judged,
+    check_answers,
     check_updates,
     linear_layer,
     local_change,
@@ -145,8 +145,8 @@ def update_pictures(
     """
     _validate.one_of("method", method, METHODS)
     rows = check_updates(target, updates)
-    truth = np.asarray(check_judged(rows, "records", records, least=3), dtype=np.float64)
-    classes = check_judged(rows, "labels", labels, least=2)
+    truth = np.asarray(check_answers(rows, "records", records, least=3), dtype=np.float64)
+    classes = check_answers(rows, "labels", labels, least=2)
     shape = truth.shape[1:]
     if method == "analytic":
         found = np.stack([analytic(target, row, shape) for row in rows])

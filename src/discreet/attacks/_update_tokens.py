@@ -16,7 +16,7 @@ import numpy as np
 from discreet import _validate
 from discreet._confidence import Proportion, proportion
 from discreet.attacks._contract import Finding, Result, attack
-from discreet.attacks._updates import check_judged, check_updates, split_update
+from discreet.attacks._updates import check_answers, check_updates, split_update
 from discreet.errors import NotApplicable
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def update_tokens(
 
     torch = import_module("torch")
     rows = check_updates(target, updates)
-    truth = check_judged(rows, "records", records, least=2)
+    truth = check_answers(rows, "records", records, least=2)
     spread = _validate.real("stddev", stddev, at_least=0)
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     names = [name for name, one in target.named_modules() if isinstance(one, kinds)]

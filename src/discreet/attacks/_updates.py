@@ -39,7 +39,7 @@ def client_updates(
     stddev: float = 0.0,
     seed: int | Generator | None = None,
 ) -> NDArray[np.float64]:
-    """Return the updates of clients that train as told, for experiments with made-up clients.
+    """Return the updates of honest clients, for experiments with made-up clients.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def check_updates(model: Any, updates: ArrayLike) -> Rows:
     return rows
 
 
-def check_judged(updates: Rows, argument: str, value: ArrayLike, *, least: int = 1) -> Any:
+def check_answers(updates: Rows, argument: str, value: ArrayLike, *, least: int = 1) -> Any:
     """Return what an attack is judged by: one entry for each update."""
     found = np.asarray(value)
     if found.ndim < least or len(found) != len(updates):

@@ -35,7 +35,7 @@ _SHORTLIST = 12
 _PRIOR = 2.0
 
 
-class Cells(Protocol):
+class Partition(Protocol):
     """A partition of the values of a view."""
 
     size: int
@@ -139,13 +139,13 @@ class Event:
     """A set of outputs, settled on the training half; ``score`` is what it showed there."""
 
     view: View
-    cells: Cells
+    cells: Partition
     chosen: NDArray[np.bool_]
     score: float
 
     def contains(self, rows: Rows) -> NDArray[np.bool_]:
         """Which of the outputs are in the event."""
-        return self.chosen[self.cells.place(self.view.on(rows))]
+        return self.chosen[self.cells.place(self.view.evaluate(rows))]
 
     def __str__(self) -> str:
         return self.cells.in_words(self.view.name, self.chosen)
@@ -174,10 +174,10 @@ def find_event(first: Rows, second: Rows, *, delta: float, error: float) -> Even
     scoring = _stack(first[split:], second[split:])
     best: Event | None = None
     for view in views(first[:split], second[:split]):
-        values = view.on(forming)
-        cells: Cells = OrderedCells(values) if view.numeric else MarkedCells(values, forming)
+        values = view.evaluate(forming)
+        cells: Partition = OrderedCells(values) if view.numeric else MarkedCells(values, forming)
         orders = _orders(cells, *_counts(cells, values, split), line=view.numeric)
-        counts = _counts(cells, view.on(scoring), trials)
+        counts = _counts(cells, view.evaluate(scoring), trials)
         chosen, score = _best_union(orders, *counts, trials=trials, delta=delta, error=error)
         if best is None or score > best.score:
             best = Event(view, cells, chosen, score)
@@ -186,7 +186,7 @@ def find_event(first: Rows, second: Rows, *, delta: float, error: float) -> Even
 
 
 def _counts(
-    cells: Cells, values: NDArray[Any], split: int
+    cells: Partition, values: NDArray[Any], split: int
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """How many of the values before and after ``split`` are in each cell."""
     places = cells.place(values)
@@ -197,7 +197,7 @@ def _counts(
 
 
 def _orders(
-    cells: Cells, counts: NDArray[np.intp], other: NDArray[np.intp], *, line: bool
+    cells: Partition, counts: NDArray[np.intp], other: NDArray[np.intp], *, line: bool
 ) -> list[NDArray[np.intp]]:
     """Orders of the cells whose initial parts are tried as events."""
     ratio = np.log(counts + _PRIOR) - np.log(other + _PRIOR)

@@ -176,11 +176,11 @@ class Inclusion:
         if self._audits > 1:
             raise NotApplicable(
                 f"these coins were made for {self._audits} audits, which share one false-alarm "
-                "rate; scores are taken apart only for a single one"
+                "rate; split_scores() needs coins of a single audit"
             )
         values = self._check(scores)
         if self._coins.all() or not self._coins.any():
-            raise NotApplicable("all coins fell alike: there is nothing to compare")
+            raise NotApplicable("all coins show the same side: there is nothing to compare")
         self._spend()
         return values[self._coins], values[~self._coins]
 
@@ -222,8 +222,8 @@ class Inclusion:
     def _spend(self) -> None:
         if self._left == 0:
             raise NotApplicable(
-                f"these coins were made for {self._audits} audit(s), which were made; another one "
-                "needs a new run with new coins"
+                f"these coins were made for {self._audits} audit(s), which are used up; another "
+                "one needs a new run with new coins"
             )
         self._left -= 1
 

@@ -394,7 +394,7 @@ def audit_tradeoff(
     included = check_scores("included_scores", included_scores)
     excluded = check_scores("excluded_scores", excluded_scores)
 
-    def allowed(fpr: NDArray[np.float64]) -> NDArray[np.float64]:
+    def best_power(fpr: NDArray[np.float64]) -> NDArray[np.float64]:
         """The best power by the whole curve, and by what the loss says at delta itself."""
         whole = loss.tradeoff(np.minimum(fpr, 1.0))
         at_delta = [
@@ -404,7 +404,7 @@ def audit_tradeoff(
         return np.asarray(np.minimum(whole, at_delta))
 
     def margin(fpr: NDArray[np.float64], tpr: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(tpr - allowed(fpr) - _MARGIN)
+        return np.asarray(tpr - best_power(fpr) - _MARGIN)
 
     tested = bound_error_rates(
         included, excluded, thresholds=thresholds, rate=rate, strength=margin
@@ -414,7 +414,7 @@ def audit_tradeoff(
     )
     at = int(np.argmax(margins))
     best, beyond = tested[at], float(margins[at])
-    bound = float(allowed(np.array([best.fpr]))[0])
+    bound = float(best_power(np.array([best.fpr]))[0])
     most = best_possible_rates(included.size, excluded.size, thresholds=thresholds, rate=rate)
     could = float(margin(np.array(most[:1]), np.array(most[1:]))[0]) > 0.0
     return conclude(

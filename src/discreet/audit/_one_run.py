@@ -214,21 +214,21 @@ def one_run_epsilon(
     v = _validate.integer("correct", correct, at_least=0, at_most=r)
     failure = _validate.real("delta", delta, at_least=0, at_most=1)
 
-    def refuted(low: float, high: float) -> bool:
+    def refutes(low: float, high: float) -> bool:
         return _p_value(size, r, v, low, high, failure) <= rate
 
-    if not refuted(0.0, 0.0):
+    if not refutes(0.0, 0.0):
         return 0.0
     if 2.0 * size * failure <= 1.0:
         # The bound is a mixture of tails, each of which grows with epsilon.
         low, high = 0.0, _MOST_EPSILON
         while high - low > _FINEST * (1.0 + high):
             middle = (low + high) / 2
-            low, high = (middle, high) if refuted(middle, middle) else (low, middle)
+            low, high = (middle, high) if refutes(middle, middle) else (low, middle)
         return low
     reached, step = 0.0, 1.0
     while step > _FINEST and reached < _MOST_EPSILON:
-        if refuted(reached, reached + step):
+        if refutes(reached, reached + step):
             reached += step
         else:
             step /= 2
@@ -391,7 +391,7 @@ class LossCurve(Curve):
 
 @lru_cache(maxsize=32)
 def read_curve(loss: Loss, delta: float) -> LossCurve:
-    """The curve of a loss; remembered, because reading a loss takes its time."""
+    """Return the trade-off curve of a loss; it is cached, because reading one takes long."""
     return LossCurve(loss, delta=delta)
 
 
@@ -481,7 +481,7 @@ def audit_one_run_curve(
     correct = read_guesses(inclusion, scores)
     share = rate / inclusion.audits
 
-    def against(curve: Curve, right: int) -> bool:
+    def contradicts(curve: Curve, right: int) -> bool:
         return contradicts_curve(
             curve,
             canaries=inclusion.canaries,
@@ -512,12 +512,12 @@ def audit_one_run_curve(
         refutation=(
             f"{correct} right guesses of {everything} are less likely than the false-alarm rate "
             "under the claimed trade-off curve"
-            if against(claimed, correct)
+            if contradicts(claimed, correct)
             else None
         ),
         weakness=(
             ""
-            if against(claimed, inclusion.most_right)
+            if contradicts(claimed, inclusion.most_right)
             else "even if all guesses had been right that could be, the claimed trade-off curve "
             "would allow it"
         ),
@@ -548,14 +548,14 @@ def curve_epsilon(
         A lower bound of epsilon.
     """
 
-    def against(curve: Curve) -> bool:
+    def contradicts(curve: Curve) -> bool:
         return contradicts_curve(
             curve, canaries=canaries, guesses=guesses, correct=correct, rate=rate
         )
 
     if gaussian:
-        return gaussian_epsilon_lower(_largest(lambda mu: against(GaussianCurve(mu))), delta)
-    return _largest(lambda epsilon: against(ApproximateCurve(epsilon, delta)))
+        return gaussian_epsilon_lower(_largest(lambda mu: contradicts(GaussianCurve(mu))), delta)
+    return _largest(lambda epsilon: contradicts(ApproximateCurve(epsilon, delta)))
 
 
 def _largest(refuted: Callable[[float], bool]) -> float:

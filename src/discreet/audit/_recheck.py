@@ -196,33 +196,33 @@ def _count(table: Mapping[str, Any], name: str) -> int:
 
 
 def _runs(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
-    def shown(rate: float, *, best: bool) -> float:
+    def compute_bound(rate: float, *, best: bool) -> float:
         return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
-    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: compute_bound(rate, best=False))
+    yield from _compare_figure(audit, "ceiling", lambda rate: compute_bound(rate, best=True))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
 def _gaussian(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
-    def shown(rate: float, *, best: bool) -> float:
+    def compute_bound(rate: float, *, best: bool) -> float:
         return gaussian_epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
-    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, best=False))
-    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: compute_bound(rate, best=False))
+    yield from _compare_figure(audit, "ceiling", lambda rate: compute_bound(rate, best=True))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
 def _tradeoff(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
-    def shown(rate: float, *, best: bool) -> float:
+    def compute_bound(rate: float, *, best: bool) -> float:
         return epsilon_from_rates(*_rates(audit, rate, best=best), delta=audit["delta"])
 
     # Among several thresholds the stated one need not be the one with the largest epsilon.
     alone = audit["evidence"]["thresholds_tested"] == 1
     yield from _compare_figure(
-        audit, "epsilon_lower", lambda rate: shown(rate, best=False), exact=alone
+        audit, "epsilon_lower", lambda rate: compute_bound(rate, best=False), exact=alone
     )
-    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, best=True))
+    yield from _compare_figure(audit, "ceiling", lambda rate: compute_bound(rate, best=True))
     rate = 1.0 - audit["confidence"]
     if rate <= _FINE:
         return
@@ -255,7 +255,7 @@ def _read_guess_counts(audit: Mapping[str, Any]) -> tuple[int, int, int, int, in
 def _one_run(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
     size, guesses, right, most, shared = _read_guess_counts(audit)
 
-    def shown(rate: float, correct: int) -> float:
+    def compute_bound(rate: float, correct: int) -> float:
         return one_run_epsilon(
             canaries=size,
             guesses=guesses,
@@ -264,8 +264,8 @@ def _one_run(audit: Mapping[str, Any], *_: Loss) -> Iterator[str]:
             rate=rate / shared,
         )
 
-    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, right))
-    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, most))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: compute_bound(rate, right))
+    yield from _compare_figure(audit, "ceiling", lambda rate: compute_bound(rate, most))
     yield from _testable(audit, able=audit["ceiling"] > audit["claimed_epsilon"])
 
 
@@ -273,7 +273,7 @@ def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
     size, guesses, right, most, shared = _read_guess_counts(audit)
     gaussian = audit["method"] == Method.ONE_RUN_GAUSSIAN
 
-    def shown(rate: float, correct: int) -> float:
+    def compute_bound(rate: float, correct: int) -> float:
         return curve_epsilon(
             canaries=size,
             guesses=guesses,
@@ -283,20 +283,20 @@ def _curve(audit: Mapping[str, Any], whole: Loss, model: Loss) -> Iterator[str]:
             gaussian=gaussian,
         )
 
-    yield from _compare_figure(audit, "epsilon_lower", lambda rate: shown(rate, right))
-    yield from _compare_figure(audit, "ceiling", lambda rate: shown(rate, most))
+    yield from _compare_figure(audit, "epsilon_lower", lambda rate: compute_bound(rate, right))
+    yield from _compare_figure(audit, "ceiling", lambda rate: compute_bound(rate, most))
 
-    def against(loss: Loss, correct: int) -> bool:
+    def contradicts(loss: Loss, correct: int) -> bool:
         rate = (1.0 - audit["confidence"]) / shared
         claimed = read_curve(loss, audit["delta"])
         return contradicts_curve(
             claimed, canaries=size, guesses=guesses, correct=correct, rate=rate
         )
 
-    if audit["verdict"] != VIOLATED and against(whole, right):
+    if audit["verdict"] != VIOLATED and contradicts(whole, right):
         yield "refutes the claim and does not say so"
     if audit["verdict"] == CONSISTENT:
-        yield from _testable(audit, able=against(model, most))
+        yield from _testable(audit, able=contradicts(model, most))
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any], Loss, Loss], Iterator[str]]] = {

@@ -279,7 +279,7 @@ class TrainingBets:
             wrongly.
         """
         if self._coin is not None:
-            raise NotApplicable("the last run has no score yet: every run that is tossed counts")
+            raise NotApplicable("the last run has no score yet: hand it in before the next toss")
         self._coin = bool(np.asarray(bernoulli("1/2", 1, source=self._source))[0])
         return self._coin
 

@@ -38,7 +38,7 @@ class View:
     values: Callable[[Rows], NDArray[Any]]
     numeric: bool = True
 
-    def on(self, rows: Rows) -> NDArray[Any]:
+    def evaluate(self, rows: Rows) -> NDArray[Any]:
         """The value of each output; infinities and overflow are values like others."""
         with np.errstate(all="ignore"):
             return self.values(rows)

@@ -297,10 +297,10 @@ class Certificate:
         """
         if charge is None:
             return self
-        charge.record(self.recorded())
+        charge.record(self.describe_outcome())
         return replace(self, receipt=charge.receipt())
 
-    def recorded(self) -> dict[str, Any]:
+    def describe_outcome(self) -> dict[str, Any]:
         """What the outcome of a charge says of the release: learner, plan, model, all facts."""
         return {
             "learner": self.learner,
@@ -440,7 +440,7 @@ class Certificate:
         right = read.to_json()
         for name in ("relation", "covers", "warnings", "verdict"):
             if name in body and body[name] != right[name]:
-                raise SchemaError(f"a certificate says of its {name} what its other fields do not")
+                raise SchemaError(f"the {name} of a certificate contradicts its other fields")
         # An upper bound by either reading; the last digits may differ between machines.
         return read if cost <= read.epsilon * (1.0 + 1e-9) else replace(read, epsilon=cost)
 

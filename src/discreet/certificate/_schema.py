@@ -79,10 +79,10 @@ def _faults(
             if not any(_is(value, kind) for kind in kinds):
                 yield f"{place}: {_show(value)} is not of type {' or '.join(kinds)}"
         elif word == "const":
-            if not _same(value, said):
+            if not _is_same(value, said):
                 yield f"{place}: {_show(value)} is not {said!r}"
         elif word == "enum":
-            if not any(_same(value, one) for one in said):
+            if not any(_is_same(value, one) for one in said):
                 yield f"{place}: {_show(value)} is none of {', '.join(map(repr, said))}"
         elif word == "anyOf":
             if not any(next(_faults(value, one, root, at), None) is None for one in said):
@@ -148,7 +148,7 @@ def _is(value: object, kind: str) -> bool:
     return isinstance(value, _KINDS[kind])
 
 
-def _same(value: object, said: object) -> bool:
+def _is_same(value: object, said: object) -> bool:
     return value == said and type(value) is type(said)
 
 

@@ -10,7 +10,7 @@ import click
 
 from discreet._rounding import at_least, at_most
 from discreet._validate import one_of
-from discreet.cli._app import Command, finite, print_json, print_lines, print_table, tracked
+from discreet.cli._app import Command, finite, print_json, print_lines, print_table, show_progress
 from discreet.cli._options import (
     DELTA,
     Count,
@@ -283,7 +283,7 @@ def compare(
         from discreet.report import compare_accountants, draw_comparison
 
         found = compare_accountants(
-            noise_multiplier, rate, **asked, track=lambda grid: tracked(grid, "accountants")
+            noise_multiplier, rate, **asked, track=lambda grid: show_progress(grid, "accountants")
         )
         if place is not None:
             draw_comparison(found, place)

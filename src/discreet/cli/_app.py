@@ -143,7 +143,7 @@ class Command(click.Command):
         source = click.core.ParameterSource.DEFAULT_MAP
         used = [n for n in sorted(ctx.default_map or ()) if ctx.get_parameter_source(n) is source]
         if used and not quiet and not asked:
-            stated = " ".join(f"--{name} {shown(ctx.params[name])}" for name in used)
+            stated = " ".join(f"--{name} {format_value(ctx.params[name])}" for name in used)
             print(f"{_DEFAULTS}: {stated}", file=sys.stderr)
         if quiet and not asked and (ctx.params.get("output") or ctx.params.get("out")):
             with contextlib.redirect_stdout(io.StringIO()):
@@ -245,7 +245,7 @@ class App(Group):
     def _message(self, error: Exception) -> str:
         if isinstance(error, InvalidValue):
             title, expected = self._title(error.argument), self._in_options(error.expected)
-            return f"{title} = {_shown_value(error)}: expected {expected}"
+            return f"{title} = {_format_refused(error)}: expected {expected}"
         if isinstance(error, MemoryError):
             return "discreet: memory ran out"  # its own text would tell the number of rows
         if isinstance(error, OSError) and not isinstance(error, DiscreetError):
@@ -258,7 +258,7 @@ class App(Group):
         if isinstance(error, InvalidValue):
             option = self._title(error.argument).lstrip("-").replace("-", "_").lower()
             expected = self._in_options(error.expected)
-            return {"option": option, "value": _shown_value(error), "expected": expected}
+            return {"option": option, "value": _format_refused(error), "expected": expected}
         if isinstance(error, BudgetExceeded):
             left = {name: str(value) for name, value in error.remaining.items()}
             return {"budget": error.budget, "remaining": left}
@@ -298,10 +298,10 @@ class App(Group):
         return titles
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     """A refused value on one line: as typed where that is readable, else quoted.
 
-    >>> shown("5/4"), shown(""), shown(2.0)
+    >>> format_value("5/4"), format_value(""), format_value(2.0)
     ('5/4', "''", '2.0')
     """
     text = str(value)
@@ -309,8 +309,8 @@ def shown(value: object) -> str:
     return text if plain else repr(text)
 
 
-def _shown_value(error: InvalidValue) -> str:
-    return "none" if error.value is None else shown(error.value)
+def _format_refused(error: InvalidValue) -> str:
+    return "none" if error.value is None else format_value(error.value)
 
 
 def _usage_message(error: click.ClickException) -> str:
@@ -488,14 +488,14 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get("quiet"))
 
 
-def shows_progress() -> bool:
+def wants_progress() -> bool:
     """Say whether stderr is a terminal that wants to see progress."""
     return sys.stderr.isatty() and not is_quiet()
 
 
-def counted(items: Iterable[T], description: str) -> Iterator[T]:
+def show_count(items: Iterable[T], description: str) -> Iterator[T]:
     """Go through items whose number is not known, under a count that only a terminal shows."""
-    if not shows_progress():
+    if not wants_progress():
         yield from items
         return
     from rich.progress import track
@@ -503,9 +503,9 @@ def counted(items: Iterable[T], description: str) -> Iterator[T]:
     yield from track(items, description, total=None, console=_console(sys.stderr), transient=True)
 
 
-def tracked(items: Sequence[T], description: str) -> Iterator[T]:
+def show_progress(items: Sequence[T], description: str) -> Iterator[T]:
     """Go through ``items`` under a progress bar, which only a terminal on stderr shows."""
-    if not shows_progress():
+    if not wants_progress():
         yield from items
         return
     from rich.progress import track

@@ -16,18 +16,18 @@ from discreet.cli._app import (
     print_lines,
     print_marked,
     print_table,
-    shows_progress,
+    wants_progress,
 )
 from discreet.cli._options import (
     Count,
     Real,
+    combine_options,
     confidence_option,
     count,
     output_file,
     page_option,
     real,
     seed_option,
-    together,
 )
 from discreet.errors import FileUnusable, InvalidValue
 
@@ -79,7 +79,7 @@ overlap_option = click.option(
     default="refuse",
     help="What to do about records that are in both files.",
 )
-member_options = together(
+member_options = combine_options(
     click.option(
         "--members", metavar="FILE", required=True, help="Records that the model was trained on."
     ),
@@ -102,6 +102,9 @@ MODEL = (
 )
 @model_output_option
 @label_option
+@click.option(
+    "--text", metavar="NAME", help="The column of the texts that a model in Python is asked about."
+)
 @click.option(
     "--attack",
     "names",
@@ -127,7 +130,8 @@ MODEL = (
 @click.option(
     "--pool",
     metavar="DIRECTORY",
-    help="Keep the answers of shadow models here, and go on from them.",
+    help="Keep the answers of shadow models here, and go on from them. Change the text cache_key, "
+    "an attribute of the function of --train, whenever you change that function.",
 )
 @jobs_option
 @overlap_option
@@ -147,6 +151,7 @@ def membership(
     model: str | None,
     model_output: str | None,
     label: str,
+    text: str | None,
     names: tuple[str, ...],
     public: str | None,
     train: str | None,
@@ -159,8 +164,9 @@ def membership(
 ) -> None:
     r"""Measure how well attackers tell members of the training data from others.
 
-    Files are CSV or Parquet tables, or NPZ with the arrays records and labels. Answers of a
-    model are one column of probability for each class and the label, or NPZ with the arrays
+    Files are CSV or Parquet tables, or NPZ with the arrays records and labels; the arrays data,
+    indices, indptr and shape of a sparse matrix may stand for records. Answers of a model are
+    one column of probability for each class and the label, or NPZ with the arrays
     probabilities and labels. Tables are joined by the names of their columns, in any order.
     Nothing is ever unpickled.
 
@@ -173,28 +179,16 @@ def membership(
         --output membership.html
       discreet attack membership --model study:target --members in.npz --nonmembers out.npz \
         --train study:train --shadows 64 --pool shadows --jobs 2 --exposed 10 -o internal.html
+      discreet attack membership --model study:reviews --members seen.csv \
+        --nonmembers unseen.csv --text review --label mood
     """
-    from discreet.attacks import MEMBERSHIP, membership_attacks, read_model
+    from discreet.attacks import MEMBERSHIP, read_model
 
     for name in names:
         one_of("attack", name, tuple(MEMBERSHIP))
     with output_file(output, ".html") as draft:
-        asked = read_model(model, label=label, output=model_output)
-        chosen = _choose_attacks(names, asked, public, train)
-        maker = asked.retrain if train is None else _trainer(train)
-        given = {"members": members, "nonmembers": nonmembers}
-        sets = asked.read_all(given if public is None else {**given, "public": public})
-        pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
-        results = membership_attacks(
-            asked.target,
-            chosen,
-            **pairs,
-            answers_only=asked.answers_only,
-            train=maker,
-            output=asked.output,
-            progress=shows_progress(),
-            **settings,
-        )
+        asked = read_model(model, label=label, output=model_output, text=text)
+        results = _attack_members(asked, names, members, nonmembers, public, train, settings)
         if draft is not None:
             from discreet.report import membership_page
 
@@ -223,6 +217,43 @@ def membership(
         return
     _print_membership(results, asked, confidence, exposed)
     print_marked(output, internal=internal, unless=None if exposed else _PUBLIC_MEMBERS)
+
+
+def _attack_members(
+    asked: AttackTarget,
+    names: tuple[str, ...],
+    members: str,
+    nonmembers: str,
+    public: str | None,
+    train: str | None,
+    settings: dict[str, Any],
+) -> list[MembershipResult]:
+    from discreet.attacks import membership_attacks, number_membership
+
+    chosen = () if asked.numbers else _choose_attacks(names, asked, public, train)
+    maker = asked.retrain if train is None else _trainer(train)
+    files = {"members": members, "nonmembers": nonmembers}
+    if asked.numbers:
+        pool = settings["pool"]
+        for name, value in (("attack", names or None), ("public", public), ("pool", pool)):
+            if value is not None:
+                shown = ", ".join(value) if isinstance(value, tuple) else value
+                raise InvalidValue(name, shown, "nothing for a model that predicts a number")
+        given = {name: records.pair for name, records in asked.read_all(files).items()}
+        own = {name: settings[name] for name in ("overlap", "shadows", "seed")}
+        return [number_membership(asked.model, **given, train=maker, **own)]
+    sets = asked.read_all(files if public is None else {**files, "public": public})
+    pairs: dict[str, Any] = {name: records.pair for name, records in sets.items()}
+    return membership_attacks(
+        asked.target,
+        chosen,
+        **pairs,
+        answers_only=asked.answers_only,
+        train=maker,
+        output=asked.output,
+        progress=wants_progress(),
+        **settings,
+    )
 
 
 def _trainer(train: str) -> Callable[..., Any]:

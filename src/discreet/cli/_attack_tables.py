@@ -20,19 +20,19 @@ from discreet.cli._attack_models import (
 )
 from discreet.cli._options import (
     Count,
+    combine_options,
     confidence_option,
     output_file,
     page_option,
     real,
     seed_option,
-    together,
 )
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from discreet.attacks import AnonymityResult, LinkageResult
 
-table_options = together(
+table_options = combine_options(
     click.option(
         "--generalise",
         metavar="RULE",

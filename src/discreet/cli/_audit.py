@@ -9,15 +9,15 @@ import click
 import numpy as np
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Command, Group, print_json, print_lines, print_table, tracked
-from discreet.cli._options import Count, Real, count, output_file, together
+from discreet.cli._app import Command, Group, print_json, print_lines, print_table, show_progress
+from discreet.cli._options import Count, Real, combine_options, count, output_file
 from discreet.errors import InvalidValue
 
 if TYPE_CHECKING:
     from discreet.audit import MechanismAudit
     from discreet.audit.zoo import Specimen
 
-_claim_options = together(
+_claim_options = combine_options(
     click.option("--epsilon", type=Real(at_least=0), required=True, help="What is claimed."),
     click.option(
         "--delta", type=Real(at_least=0, below=1), default="1e-5", help="Where it is claimed."
@@ -223,7 +223,7 @@ def audit_mechanism(
     asked = {"false_alarm_rate": false_alarm_rate, "insecure_seed": insecure_seed}
     audits = [
         (specimen, specimen.audit(samples=samples, **asked))  # type: ignore[arg-type]
-        for specimen in tracked(chosen, "auditing")
+        for specimen in show_progress(chosen, "auditing")
     ]
     if as_json:
         print_json({"audits": [_as_json(specimen, audit) for specimen, audit in audits]})

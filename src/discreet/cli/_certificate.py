@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
@@ -17,26 +16,23 @@ from discreet.cli._app import (
     Command,
     Group,
     finite,
+    format_value,
     print_answer,
     print_json,
     print_lines,
     print_table,
-    shown,
 )
-from discreet.cli._ledger import open_to_read, trusted_keys
+from discreet.cli._ledger import open_to_read, read_key_file, read_passphrase, trusted_keys
 from discreet.cli._options import (
     Count,
+    combine_options,
     output_file,
     passphrase_option,
-    read_text,
-    together,
     trust_options,
 )
 from discreet.errors import FileUnusable, InvalidValue, SchemaError
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     from discreet.certificate import Issuer
     from discreet.report import Check
 
@@ -239,7 +235,7 @@ def _print_checks(path: str, checks: list[Check], *, as_json: bool) -> None:
     skipped = sum(check.ok is None for check in checks)
     verdict = f"{wrong} wrong" if wrong else "everything that was checked fits"
     more = f", {skipped} not checked" if skipped else ""
-    print_lines(["", f"{shown(Path(path).as_posix())}: {verdict}{more}"])
+    print_lines(["", f"{format_value(Path(path).as_posix())}: {verdict}{more}"])
 
 
 @certificate.command(short_help="Draw the page of a certificate.")
@@ -265,7 +261,7 @@ def page(path: str, output: str | None, pdf: str | None, as_json: bool) -> None:
             drawn.write(draft)
         if sheet is not None:
             drawn.write_pdf(sheet)
-    written = [f"page: {shown(one)}" for one in (output, pdf) if one is not None]
+    written = [f"page: {format_value(one)}" for one in (output, pdf) if one is not None]
     print_answer({"page": output, "pdf": pdf}, *written, as_json=as_json)
 
 
@@ -300,7 +296,7 @@ def keygen(
     last = None if valid_until is None else read_date("valid_until", valid_until)
     if last is not None and last < dt.datetime.now(dt.UTC).date():
         raise InvalidValue("valid_until", valid_until, "a day that is not over")
-    secret = None if passphrase_file is None else _passphrase(passphrase_file)
+    secret = None if passphrase_file is None else read_passphrase(passphrase_file)
     if ask_passphrase:
         if secret is not None:
             raise InvalidValue("ask_passphrase", "given", "no --passphrase-file beside it")
@@ -310,8 +306,8 @@ def keygen(
     lock = "encrypted" if secret else "not encrypted"
     print_answer(
         {"private": own, "public": other, "key": made.id, "encrypted": bool(secret)},
-        f"private half: {shown(own)} ({lock}; never hand it out)",
-        f"public half:  {shown(other)}",
+        f"private half: {format_value(own)} ({lock}; never hand it out)",
+        f"public half:  {format_value(other)}",
         f"fingerprint:  {made.id}",
         as_json=as_json,
     )
@@ -325,7 +321,7 @@ def keygen(
 )
 @click.option("--key", metavar="FILE", required=True, help="Your private key.")
 @passphrase_option
-@together(
+@combine_options(
     click.option("--who", metavar="TEXT", help="Who answers for the certificate."),
     click.option("--contact", metavar="TEXT", help="How to reach them."),
     click.option("--intended-use", metavar="TEXT", help="What the certificate is meant for."),
@@ -357,17 +353,17 @@ def sign(
             raise InvalidValue(name, value, "nothing: the envelope has its issuer already")
         if not again and value is None:
             raise InvalidValue(name, None, "a value: it is part of what is signed")
-    own = private_key(key, passphrase_file)
+    own = read_key_file(key, passphrase_file)
     wrong = [] if again else [one.what for one in verify_certificate(target) if one.ok is False]
     if wrong:
-        line = f"{shown(str(target))} is not signed. WRONG {wrong[0]}"
+        line = f"{format_value(str(target))} is not signed. WRONG {wrong[0]}"
         print_answer({"written": [], "wrong": wrong}, line, as_json=as_json)
         return 1
     envelope, written = sign_file(target, own, None if again else _issuer(issuer))
     name, places = key_id(own.public_key()), [place.as_posix() for place in written]
     document = {"written": places, "key": name, "signatures": len(envelope.signatures)}
-    pages = [f"page:   {shown(page)}" for page in places[1:]]
-    first = [f"signed: {shown(places[0])}", f"key:    {name}"]
+    pages = [f"page:   {format_value(page)}" for page in places[1:]]
+    first = [f"signed: {format_value(places[0])}", f"key:    {name}"]
     print_answer(document, *first, *pages, as_json=as_json)
     return 0
 
@@ -398,27 +394,8 @@ def revoke(revoked: str, key: str, reason: str, as_json: bool) -> None:
 
     found = read_public_key(key)
     revoke_key(revoked, found, reason)
-    lines = f"revoked: {found.id}", f"written: {shown(revoked)}"
+    lines = f"revoked: {found.id}", f"written: {format_value(revoked)}"
     print_answer({"written": revoked, "revoked": found.id}, *lines, as_json=as_json)
-
-
-def private_key(path: str, passphrase_file: str | None) -> Ed25519PrivateKey:
-    """Read a private key, with a passphrase from a file or, on a terminal, by asking."""
-    from discreet._dsse import read_private_key
-
-    if passphrase_file is not None:
-        return read_private_key(path, passphrase=_passphrase(passphrase_file))
-    try:
-        return read_private_key(path)
-    except InvalidValue as error:
-        if "passphrase" not in error.expected or not sys.stdin.isatty():
-            raise
-    secret = click.prompt("passphrase", hide_input=True).encode()
-    return read_private_key(path, passphrase=secret)
-
-
-def _passphrase(name: str) -> bytes:
-    return read_text("passphrase_file", name).partition("\n")[0].rstrip("\r").encode()
 
 
 @click.command(cls=Command)
@@ -447,7 +424,14 @@ def recheck(directory: str, as_json: bool) -> int:
         if found:
             headings = ("file", "what", "state", "epsilon in 0.1", "epsilon", "why")
             rows = [
-                (shown(one.path), one.kind, one.state, _text(one.old), _text(one.new), one.why)
+                (
+                    format_value(one.path),
+                    one.kind,
+                    one.state,
+                    _text(one.old),
+                    _text(one.new),
+                    one.why,
+                )
                 for one in found
             ]
             print_table(headings, rows, numbers=(3, 4))

@@ -14,7 +14,7 @@ from discreet.cli._options import Real
 from discreet.errors import NotApplicable
 
 if TYPE_CHECKING:
-    from discreet.demo import Outcome
+    from discreet.demo import Demonstration
 
 _NEEDED = {"torch": "torch", "safetensors": "torch", "sklearn": "tables"}
 
@@ -72,7 +72,7 @@ def _say(text: str) -> None:
     print(text, end="", file=sys.stderr, flush=True)
 
 
-def _print(outcome: Outcome) -> None:
+def _print(outcome: Demonstration) -> None:
     certificate = outcome.certificate
     promise = certificate["guarantee"]
     claims = {True: at_most(promise["epsilon"]), False: "no bound"}

@@ -14,24 +14,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_least, at_most
-from discreet.cli._app import Group, print_answer, print_json, print_lines, print_table, shown
+from discreet.cli._app import (
+    Group,
+    format_value,
+    print_answer,
+    print_json,
+    print_lines,
+    print_table,
+)
 from discreet.cli._options import (
     Count,
     F,
     Mechanism,
     Real,
+    combine_options,
     mechanism_options,
     output_file,
     passphrase_option,
     picture_option,
     read_text,
     relation_option,
-    together,
     trust_options,
 )
 from discreet.errors import DataCorrupt, InvalidValue, LedgerMissing, SchemaError, SignatureInvalid
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
     from discreet._dsse import Envelope, TrustedKeys
     from discreet.ledger import Charge, DatasetView, Fault, HistoryRow, Ledger
     from discreet.privacy import Loss, Relation
@@ -50,7 +59,7 @@ one_dataset_argument = click.argument(
 
 def scope_options(about: str) -> Callable[[F], F]:
     """Return the options that name an analyst, a project and a purpose."""
-    return together(
+    return combine_options(
         click.option("--analyst", metavar="NAME", help=about),
         click.option("--project", metavar="NAME", help=about),
         click.option("--purpose", metavar="NAME", help=about),
@@ -223,7 +232,7 @@ def _budget_rows(view: DatasetView) -> list[tuple[str, ...]]:
         for name, spent in budget.spent.items():
             if name == "delta" and budget.delta == 0:
                 continue
-            amounts = at_most(_up(spent)), exact_at_least(budget.remaining[name])
+            amounts = at_most(_round_up(spent)), exact_at_least(budget.remaining[name])
             rows.append((*head, _SUMS.get(name, name), *amounts))
             head = ("", "", "", "")
     return rows
@@ -261,7 +270,7 @@ def exact_at_least(value: Fraction) -> str:
     return at_least(near if Fraction(repr(near)) <= value else math.nextafter(near, 0.0))
 
 
-def _up(value: Fraction) -> float:
+def _round_up(value: Fraction) -> float:
     near = float(value)
     return near if Fraction(repr(near)) >= value else math.nextafter(near, math.inf)
 
@@ -293,7 +302,7 @@ def history(place: str, dataset: str, output: str | None, as_json: bool) -> None
         headings = ("entry", "time (UTC)", "loss", "for", "used", "outcome")
         print_table(headings, _history_rows(view, rows), numbers=(0, 4))
     if output is not None:
-        print_lines(["", f"picture: {shown(output)}"])
+        print_lines(["", f"picture: {format_value(output)}"])
 
 
 def _history_rows(view: DatasetView, rows: Sequence[HistoryRow]) -> list[tuple[str, ...]]:
@@ -380,6 +389,26 @@ def trusted_keys(keys: tuple[str, ...], revoked: str | None) -> TrustedKeys | No
     )
 
 
+def read_key_file(path: str, passphrase_file: str | None) -> Ed25519PrivateKey:
+    """Read a private key, with a passphrase from a file or, on a terminal, by asking."""
+    from discreet._dsse import read_private_key
+
+    if passphrase_file is not None:
+        return read_private_key(path, passphrase=read_passphrase(passphrase_file))
+    try:
+        return read_private_key(path)
+    except InvalidValue as error:
+        if "passphrase" not in error.expected or not sys.stdin.isatty():
+            raise
+    secret = click.prompt("passphrase", hide_input=True).encode()
+    return read_private_key(path, passphrase=secret)
+
+
+def read_passphrase(name: str) -> bytes:
+    """Read a passphrase from the first line of a file."""
+    return read_text("passphrase_file", name).partition("\n")[0].rstrip("\r").encode()
+
+
 def _signatures(
     found: Mapping[str, tuple[Mapping[str, Any], Envelope | None]], trusted: TrustedKeys | None
 ) -> tuple[tuple[Fault, ...], tuple[Fault, ...]]:
@@ -390,14 +419,14 @@ def _signatures(
     for name, (_, envelope) in found.items():
         if trusted is None and envelope is not None:
             what = "it is signed, and the signature was not checked: no --key was given"
-            unchecked.append(Fault(shown(name), None, what))
+            unchecked.append(Fault(format_value(name), None, what))
         elif trusted is not None and envelope is None:
-            problems.append(Fault(shown(name), None, "it is not signed"))
+            problems.append(Fault(format_value(name), None, "it is not signed"))
         elif trusted is not None and envelope is not None:
             try:
                 trusted.require_signature(envelope)
             except SignatureInvalid as error:
-                problems.append(Fault(shown(name), None, str(error)))
+                problems.append(Fault(format_value(name), None, str(error)))
     return tuple(problems), tuple(unchecked)
 
 
@@ -436,11 +465,11 @@ def _print_verdict(
     verdict = (
         "everything fits" if not problems else _count_words(len(problems), "problem", "problems")
     )
-    print_lines([f"{shown(place)}: {_count_words(entries, 'entry', 'entries')}, {verdict}"])
+    print_lines([f"{format_value(place)}: {_count_words(entries, 'entry', 'entries')}, {verdict}"])
     print_lines(f"  {problem}" for problem in problems)
     print_lines(f"  note: {note}" for note in notes)
     if any(problem.undercharged for problem in problems):
-        print_lines([f"  to mend: discreet ledger correct {shown(place)}"])
+        print_lines([f"  to mend: discreet ledger correct {format_value(place)}"])
 
 
 def _count_words(count: int, one: str, many: str) -> str:
@@ -469,7 +498,9 @@ def correct(place: str, dataset: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"ledger": place, "corrected": _list_problems(corrected), "closed": closed})
         return
-    print_lines([f"{shown(place)}: {_count_words(len(corrected), 'charge', 'charges')} corrected"])
+    print_lines(
+        [f"{format_value(place)}: {_count_words(len(corrected), 'charge', 'charges')} corrected"]
+    )
     print_lines(f"  {problem}" for problem in corrected)
     print_lines(f"  closed: {label}" for label in closed)
 
@@ -552,7 +583,7 @@ def _run(made: Charge, command: tuple[str, ...]) -> int:
                 code = subprocess.run(command, check=False).returncode
             except OSError as error:
                 reason = f"expected a program ({error.strerror}); the charge stays spent"
-                print(f"command = {shown(command[0])}: {reason}", file=sys.stderr)
+                print(f"command = {format_value(command[0])}: {reason}", file=sys.stderr)
                 raise _CommandFailed(125) from None
             if code:
                 raise _CommandFailed(code if code > 0 else 128 - code)
@@ -613,9 +644,7 @@ def export(
       discreet ledger export study.ledger census --entry 17 > receipt-17.json
       discreet ledger export study.ledger census --entry 17 --sign-key clinic.key > signed-17.json
     """
-    from discreet.cli._certificate import private_key
-
-    own = None if sign_key is None else private_key(sign_key, passphrase_file)
+    own = None if sign_key is None else read_key_file(sign_key, passphrase_file)
     with open_to_read(place) as book:
         document = book.export(dataset) if entry is None else book.receipt(dataset, entry)
     if own is not None:
@@ -629,7 +658,7 @@ def export(
         assert draft is not None
         text = json.dumps(document, indent=2, allow_nan=False) + "\n"
         draft.write_text(text, encoding="utf-8")
-    print_answer({"written": output}, f"written: {shown(output)}", as_json=as_json)
+    print_answer({"written": output}, f"written: {format_value(output)}", as_json=as_json)
 
 
 @ledger.command(short_help="Make a directory of a ledger in a single file.")
@@ -647,7 +676,7 @@ def migrate(place: str, as_json: bool) -> None:
     from discreet.ledger import Ledger
 
     old = str(Ledger.migrate(place))
-    line = f"{shown(place)}: migrated; the old file is {shown(old)}"
+    line = f"{format_value(place)}: migrated; the old file is {format_value(old)}"
     print_answer({"ledger": place, "old": old}, line, as_json=as_json)
 
 
@@ -727,4 +756,6 @@ def repair(place: str, as_json: bool) -> None:
 
     done = Ledger.repair(place)
     words = "copied into a new file; run discreet ledger verify" if done else "nothing to repair"
-    print_answer({"ledger": place, "repaired": done}, f"{shown(place)}: {words}", as_json=as_json)
+    print_answer(
+        {"ledger": place, "repaired": done}, f"{format_value(place)}: {words}", as_json=as_json
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._json import read_json
-from discreet.cli._app import Group, counted, print_json, print_lines, print_table, tracked
+from discreet.cli._app import Group, print_json, print_lines, print_table, show_count, show_progress
 from discreet.cli._options import (
     Count,
     Real,
@@ -64,7 +64,7 @@ def _count(
     if not content:
         raise DataCorrupt(f"{file} holds no report")
     step = size * _BATCH
-    for start in tracked(range(0, len(content), step), "reports"):
+    for start in show_progress(range(0, len(content), step), "reports"):
         part = content[start : start + step]
         server.aggregate(part[at : at + size] for at in range(0, len(part), size))
     files = {
@@ -177,7 +177,7 @@ def collect(
     table = open_input(file, Schema({column: Categorical(["any", "other"])}))
     people = 0
     with output_file(out, argument="out") as draft, Path(str(draft)).open("wb") as reports:
-        for batch in counted(table.batches([column], _BATCH), "rows"):
+        for batch in show_count(table.batches([column], _BATCH), "rows"):
             codes, texts = batch.texts(column)
             meant = [known.get(text, ELSE) for text in texts]
             values = [meant[code] for code in codes]

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 
-from discreet._files import new_directory
+from discreet._files import new_directory, write_file
 from discreet._json import read_json
-from discreet.cli._app import print_json, print_lines, tracked
+from discreet.cli._app import print_json, print_lines, show_progress
 from discreet.cli._local import local
 from discreet.cli._options import Count, Real, output_file, read_text
 from discreet.errors import FileUnusable, NotApplicable
@@ -59,7 +59,7 @@ def admit(place: str, plan: str | None, people: int, reports: int, out: str, as_
     """
     collector = _open(place, plan)
     try:
-        with output_file(out, argument="out") as draft:
+        with output_file(out, argument="out", private=True) as draft:
             tokens = collector.admit_each(people, reports)
             Path(str(draft)).write_text("\n".join(tokens) + "\n", encoding="ascii")
     finally:
@@ -196,7 +196,7 @@ def _run_phones(collector: Collector, people: int, place: Path) -> dict[str, Any
             answers: list[str] = []
             connection = http.client.HTTPSConnection("127.0.0.1", port, context=trusted)
             starts = range(line * _IN_A_BATCH, people, _LINES * _IN_A_BATCH)
-            for number, at in enumerate(tracked(starts, "phones") if line == 0 else starts):
+            for number, at in enumerate(show_progress(starts, "phones") if line == 0 else starts):
                 part = slice(at, at + _IN_A_BATCH)
                 reports = oracle.randomize_each(values[part])
                 listed = [
@@ -267,7 +267,6 @@ def _make_certificate(place: Path) -> tuple[str, str]:
     )
     form = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     pem = serialization.Encoding.PEM
-    (place / "tls-key.pem").write_bytes(key.private_bytes(pem, *form))
-    (place / "tls-key.pem").chmod(0o600)
+    write_file(place / "tls-key.pem", key.private_bytes(pem, *form), private=True)
     (place / "tls-certificate.pem").write_bytes(certificate.public_bytes(pem))
     return str(place / "tls-certificate.pem"), str(place / "tls-key.pem")

@@ -105,7 +105,7 @@ DELTA = Real(at_least=0, below=1)
 """The type of a delta that may be 0."""
 
 
-def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+def combine_options(*options: Callable[[F], F]) -> Callable[[F], F]:
     """Return one decorator that adds several options, in their order."""
 
     def add(function: F) -> F:
@@ -142,7 +142,7 @@ passphrase_option = click.option(
     metavar="FILE",
     help="Its first line is the passphrase of the key; - reads stdin.",
 )
-trust_options = together(
+trust_options = combine_options(
     click.option(
         "--key",
         "keys",
@@ -194,7 +194,7 @@ def training_options(out: str, *, metavar: str = "DIRECTORY") -> Callable[[F], F
         def read(ledger: str | None, dataset: str | None, **given: Any) -> Any:
             return function(charged=ChargedLedger(ledger, dataset), **given)
 
-        options = together(
+        options = combine_options(
             click.option(
                 "--schema",
                 metavar="FILE",
@@ -255,7 +255,7 @@ def mechanism_options(function: F) -> F:
         described = {field.name: given.pop(field.name) for field in fields(Mechanism)}
         return function(mechanism=Mechanism(**described), **given)
 
-    options = together(
+    options = combine_options(
         noise_option,
         click.option("--laplace-scale", metavar="NUMBER", help="Laplace noise: its scale."),
         sensitivity_option,
@@ -424,12 +424,13 @@ def read_text(argument: str, name: str) -> str:
 
 @contextmanager
 def output_file(
-    output: str | None, *endings: str, argument: str = "output"
+    output: str | None, *endings: str, argument: str = "output", private: bool = False
 ) -> Iterator[Path | None]:
     """Yield a place to write, which replaces ``output`` when the block succeeds.
 
     Entering the block proves that the directory can be written. If the block fails, nothing is
     left behind and an older file of that name is untouched. Without an output it yields None.
+    With ``private`` only the owner may read the file.
     """
     if output is None:
         yield None
@@ -443,7 +444,7 @@ def output_file(
         # To replace a device by a file would be worse than to refuse it.
         if "\0" in output or not target.name or (target.exists() and not target.is_file()):
             raise InvalidValue(argument, output, "the name of a file")
-        with replace_file(target) as draft:
+        with replace_file(target, private=private) as draft:
             yield draft
     except OSError as error:
         named = error.filename

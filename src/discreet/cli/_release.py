@@ -16,12 +16,12 @@ from discreet._validate import one_of
 from discreet.cli._app import Group, finite, print_json, print_lines
 from discreet.cli._options import (
     Real,
+    combine_options,
     count,
     insecure_seed_option,
     read_text,
     real,
     relation_option,
-    together,
 )
 from discreet.errors import InvalidValue, NotApplicable
 
@@ -49,14 +49,14 @@ epsilon_option = click.option("--epsilon", type=Real(above=0), help="The epsilon
 scale_option = click.option(
     "--scale", type=Real(above=0), help="Laplace noise by its scale, instead of --epsilon."
 )
-answer_options = together(
+answer_options = combine_options(
     click.option(
         "--confidence", type=Real(above=0, below=1), default="0.95", help="Of the error bars."
     ),
     insecure_seed_option,
 )
-noise_options = together(relation_option, answer_options)
-value_options = together(
+noise_options = combine_options(relation_option, answer_options)
+value_options = combine_options(
     click.option(
         "--value",
         metavar="NUMBER",
@@ -81,7 +81,7 @@ value_options = together(
     epsilon_option,
     noise_options,
 )
-column_options = together(
+column_options = combine_options(
     click.option(
         "--file",
         metavar="FILE",

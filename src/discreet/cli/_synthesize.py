@@ -11,7 +11,7 @@ import click
 
 from discreet._files import new_directory
 from discreet._rounding import at_most
-from discreet.cli._app import Command, print_json, print_lines, printable, shows_progress
+from discreet.cli._app import Command, print_json, print_lines, printable, wants_progress
 from discreet.cli._options import ChargedLedger, Count, Real, output_file, training_options
 from discreet.errors import InvalidValue
 
@@ -125,7 +125,7 @@ def synthesize(
 def _run(
     plan: SynthesisPlan, file: str, book: Any, dataset: str | None, seed: int | None
 ) -> SyntheticModel:
-    shown = shows_progress()
+    shown = wants_progress()
 
     def watch(step: str, at: int, most: int) -> None:
         if shown and (at == 0 or at % 50 == 0):
@@ -150,7 +150,7 @@ def _write_certificate(model: SyntheticModel, folder: Path, asked: _Test) -> Non
     from discreet.report import write_fidelity_page
 
     write_model_files(folder, model)
-    write_fidelity_page(model, folder / "fidelity.html", answers=asked.paid(model))
+    write_fidelity_page(model, folder / "fidelity.html", answers=asked.judge(model))
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class _Test:
             )
         check_columns(self.file, plan.schema)
 
-    def paid(self, model: SyntheticModel) -> tuple[Any, ...]:
+    def judge(self, model: SyntheticModel) -> tuple[Any, ...]:
         """Return the figure that was paid for, if any."""
         from discreet.synth import judge_classifier
 
@@ -232,11 +232,14 @@ def _print_made(model: SyntheticModel, out: str, certificate: str | None, *, as_
             }
         )
         return
+    from discreet._confidence import rows_meant
+
+    about = rows_meant(model.schema.rows_per_person)
     cost = f"epsilon {at_most(stated.epsilon)} at delta {at_most(stated.delta)}"
     lines = [
         f"a model of {len(model.columns)} columns from {len(model.measured)} noisy tables",
         f"guarantee: {cost} for one {stated.unit} ({stated.relation})",
-        f"about {round(model.total)} rows, a noisy number",
+        f"about {round(model.total)} rows, a noisy number {about}",
         *(f"WARNING: {one}" for one in stated.warnings),
         f"written: {out}" + ("" if certificate is None else f", {certificate}"),
     ]

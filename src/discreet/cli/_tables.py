@@ -117,7 +117,8 @@ def describe(
     """Release a private report of a table: histograms, shares, means and quantiles.
 
     All columns are counted in public cells, with Gaussian noise once; everything else follows at
-    no further cost. Brackets are error bars of 95 % for what is in the table.
+    no further cost. Brackets are error bars of 95 % for what is in the table, or for the rows that
+    are kept of each person.
 
     Examples:
       discreet describe patients.csv --schema schema.toml --epsilon 0.5

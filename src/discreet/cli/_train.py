@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from discreet._rounding import at_most
-from discreet.cli._app import Command, print_json, print_lines, printable, tracked
+from discreet.cli._app import Command, print_json, print_lines, printable, show_progress
 from discreet.cli._options import (
     ChargedLedger,
     Count,
@@ -97,7 +97,7 @@ def train(
             ledger=book,
             dataset=charged.dataset,
             out=out,
-            track=lambda steps: tracked(list(steps), "training"),
+            track=lambda steps: show_progress(list(steps), "training"),
         )
     from discreet.report import write_summary
 

@@ -132,7 +132,7 @@ class Answers:
             return _read_answer(session, dataset, name)
 
     def received(self, dataset: str, name: str, *, analyst: str, by: float) -> bool:
-        """Say whether this analyst has the answer to a charge that was made ``by`` a moment."""
+        """Say whether this analyst has the answer to a charge made no later than ``by``."""
         with self._store.reading() as session:
             noted = _has_received(session, dataset, name, analyst)
             found = _read_answer(session, dataset, name) if noted else None

@@ -17,7 +17,7 @@ from discreet import _validate
 from discreet._forms import checked_text
 from discreet.certificate import CURATOR, Certificate
 from discreet.curator._answers import Answer, Answers, NewAnswer
-from discreet.curator._plan import Plan, Quote, Released, make_plan, quote
+from discreet.curator._plan import QueryPlan, Quote, Released, make_plan, quote
 from discreet.curator._queries import Query, query_from_json
 from discreet.data import Bounded, Labelled, Schema
 from discreet.engines import ENGINES, Table, open_table, stored_columns
@@ -289,7 +289,7 @@ class Curator:
     def _answer(
         self,
         found: CuratedDataset,
-        plan: Plan,
+        plan: QueryPlan,
         charge: Charge,
         *,
         name: str,
@@ -303,7 +303,7 @@ class Curator:
         if not ended:
             # Another worker may end the same charge first: its answer is stored, and counts.
             with suppress(AlreadyCharged), charge.attempt():
-                released = _released(plan, found)
+                released = _try_release(plan, found)
                 if released is None:
                     charge.record(_NO_ANSWER)
                 else:
@@ -362,7 +362,7 @@ class Curator:
         return view.genesis
 
 
-def _released(plan: Plan, found: CuratedDataset) -> Released | None:
+def _try_release(plan: QueryPlan, found: CuratedDataset) -> Released | None:
     """Return what the plan releases, or None if it fails, however it does.
 
     The error stays here: its text and its kind may speak of a record. A process that is
@@ -393,7 +393,7 @@ def certified_loss(certificate: Certificate) -> Loss:
     SchemaError, InvalidValue
         If the plan is damaged.
     """
-    schema, query = _stated(certificate)
+    schema, query = _read_stated(certificate)
     return quote(query, schema).loss
 
 
@@ -417,7 +417,7 @@ def answer_faults(certificate: Certificate, ledger: Ledger) -> list[str]:
     SchemaError, InvalidValue
         If the plan is damaged.
     """
-    schema, query = _stated(certificate)
+    schema, query = _read_stated(certificate)
     dataset = str(certificate.plan["dataset"])
     chain = ledger.show(dataset).genesis
     found = Answers(ledger.store).read(dataset, _name(schema, query, chain))
@@ -457,7 +457,7 @@ def _certify(answer: Answer, schema: Schema) -> Certificate:
     return replace(made, versions={})  # nothing recorded them when the answer left
 
 
-def _stated(certificate: Certificate) -> tuple[Schema, Query]:
+def _read_stated(certificate: Certificate) -> tuple[Schema, Query]:
     plan = certificate.plan
     if certificate.learner != CURATOR or plan.get("kind") != CURATOR:
         raise SchemaError("this certificate was not filled by a curator's desk")

@@ -39,7 +39,7 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
     json_number,
 )
@@ -63,7 +63,7 @@ _BITS = 512
 
 
 @final
-class GroupByPlan(Plan):
+class GroupByPlan(QueryPlan):
     """A count, sum or mean for each public or privately selected group."""
 
     loss: Loss
@@ -89,7 +89,7 @@ class GroupByPlan(Plan):
             if query.statistic == "mean":
                 self.middle = middle_of(self.grid)
             self.half = max(self.grid.high - self.middle, self.middle - self.grid.low, 1)
-        among = None if self.selects else listed(by, self.groups)
+        among = None if self.selects else select_listed(by, self.groups)
         self.aggregation = self.aggregate([key.term for key in by], sums, among)
         self.sum_noise = Noise(sensitivity=cap * self.half, epsilon=share)
         losses: list[Loss] = []
@@ -104,7 +104,7 @@ class GroupByPlan(Plan):
         if query.of is not None:
             losses.append(self.sum_noise.loss)
         self.loss = losses[0] if len(losses) == 1 else losses[0] + losses[1]
-        self.expected = self._expected()
+        self.expected = self._expect_errors()
 
     def parts(self, found: Found) -> dict[tuple[Any, ...], tuple[int, int]]:
         """The exact count and the exact sum (about the middle, in steps) of each group found."""
@@ -140,9 +140,9 @@ class GroupByPlan(Plan):
                 group: exact.get(group, (0, 0))[1] + draw
                 for group, draw in zip(groups, draws, strict=True)
             }
-        return self._shown(groups, counts, totals)
+        return self._release_groups(groups, counts, totals)
 
-    def _shown(
+    def _release_groups(
         self,
         groups: Sequence[tuple[Any, ...]],
         counts: Mapping[tuple[Any, ...], int],
@@ -206,7 +206,7 @@ class GroupByPlan(Plan):
             raise InvalidValue("groups", "a group twice", "distinct groups")
         return groups
 
-    def _expected(self) -> tuple[ExpectedError, ...]:
+    def _expect_errors(self) -> tuple[ExpectedError, ...]:
         together = max(1, len(self.groups))
         label = f"{self._asked.statistic} of each group"
         if self._asked.statistic == "mean":
@@ -223,7 +223,7 @@ class GroupByPlan(Plan):
 
 
 @final
-class TopKPlan(Plan):
+class TopKPlan(QueryPlan):
     """The most frequent candidates, chosen one after another by the exponential mechanism.
 
     A unit moves every count by at most k rows and all in one direction, so each choice at
@@ -244,7 +244,7 @@ class TopKPlan(Plan):
                 stored_value(f"candidates[{at}]", self.key, value)
                 for at, value in enumerate(query.candidates)
             ]
-        among = listed([by], [(one,) for one in self.candidates])
+        among = select_listed([by], [(one,) for one in self.candidates])
         self.aggregation = self.aggregate([by.term], among=among)
         if query.k > len(self.candidates):
             raise InvalidValue("k", query.k, f"at most {len(self.candidates)} candidates")
@@ -323,7 +323,7 @@ def all_groups(keys: Sequence[StoredColumn]) -> list[tuple[Any, ...]]:
     return list(product(*(range(len(stored.labels or ())) for stored in keys)))
 
 
-def listed(by: Sequence[Key], groups: Sequence[tuple[Any, ...]]) -> Term | None:
+def select_listed(by: Sequence[Key], groups: Sequence[tuple[Any, ...]]) -> Term | None:
     """Which rows are in listed groups, where the data may have very many others."""
     size = 1
     for key in by:

@@ -31,7 +31,7 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
     json_number,
 )
@@ -53,8 +53,8 @@ from discreet.engines import (
     Number,
     bin_index,
     bucket_index,
-    shifted,
-    squared,
+    square_exactly,
+    subtract_floor,
 )
 from discreet.errors import InvalidValue
 from discreet.mechanisms import exponential_choice, read_epsilon, utility_bound
@@ -72,7 +72,7 @@ _SQUARED = 2**26
 def measure(facts: Facts, of: Number, lower: Fraction | None, upper: Fraction | None) -> Lowered:
     """A number cut to its stated bounds, with room to be added up."""
     lowering = facts.lowering()
-    return lowering.coarser(lowering.clipped(lowering.number(of), lower, upper), _WIDEST)
+    return lowering.coarser(lowering.clip(lowering.number(of), lower, upper), _WIDEST)
 
 
 def middle_of(grid: Grid) -> int:
@@ -80,7 +80,7 @@ def middle_of(grid: Grid) -> int:
     return (grid.low + grid.high) // 2
 
 
-class _Counting(Plan):
+class _Counting(QueryPlan):
     """A number of rows or persons, with noise of scale sensitivity / epsilon."""
 
     def __init__(self, query: Query, facts: Facts, *, what: str, sensitivity: int) -> None:
@@ -128,7 +128,7 @@ class CountPersonsPlan(_Counting):
 
 
 @final
-class SumPlan(Plan):
+class SumPlan(QueryPlan):
     """The sum of a number, with noise of scale k max(|low|, |high|) / epsilon steps."""
 
     def __init__(self, query: Sum, facts: Facts) -> None:
@@ -152,7 +152,7 @@ class SumPlan(Plan):
 
 
 @final
-class MeanPlan(Plan):
+class MeanPlan(QueryPlan):
     """The mean of a number: a noisy sum of distances from the middle by a noisy count."""
 
     def __init__(self, query: Mean, facts: Facts) -> None:
@@ -167,7 +167,7 @@ class MeanPlan(Plan):
         self.count_noise = Noise(sensitivity=facts.cap, epsilon=share)
         self.sum_noise = Noise(sensitivity=facts.cap * self.half, epsilon=share)
         self.loss: Loss = self.count_noise.loss + self.sum_noise.loss
-        self.expected = (ExpectedError("mean", self._expected_width()),)
+        self.expected = (ExpectedError("mean", self._expect_width()),)
 
     def parts(self, found: Found) -> tuple[int, int]:
         """The exact count, and the exact sum of distances from the middle in steps."""
@@ -189,7 +189,7 @@ class MeanPlan(Plan):
         )
         return Released(value, (bar,))
 
-    def _expected_width(self) -> float | None:
+    def _expect_width(self) -> float | None:
         rows = self.facts.schema.expected_rows
         if rows is None or self.query.where is not None:
             return None
@@ -229,15 +229,15 @@ def quotient_bounds(
 
 
 @final
-class VariancePlan(Plan):
+class VariancePlan(QueryPlan):
     """The variance of a number from noisy count, sum and sum of squares about the middle."""
 
     def __init__(self, query: Variance, facts: Facts) -> None:
         super().__init__(query, facts)
         self._asked = query
         of = measure(facts, query.of, query.lower, query.upper)
-        distance = facts.lowering().coarser(shifted(of, middle_of(of.grid)), _SQUARED)
-        square = squared(distance)
+        distance = facts.lowering().coarser(subtract_floor(of, middle_of(of.grid)), _SQUARED)
+        square = square_exactly(distance)
         self.grid, self.square = distance.grid, square.grid
         self.aggregation = self.aggregate(sums=[distance, square])
         share = query.epsilon / 3
@@ -272,7 +272,7 @@ class VariancePlan(Plan):
 
 
 @final
-class HistogramPlan(Plan):
+class HistogramPlan(QueryPlan):
     """Counts between public edges, each with noise of scale k / epsilon."""
 
     loss: Loss
@@ -324,7 +324,7 @@ class HistogramPlan(Plan):
 
 
 @final
-class QuantilePlan(Plan):
+class QuantilePlan(QueryPlan):
     """One of evenly spaced cells, by how far the wanted rank is from the ranks in it.
 
     The score of :func:`quantile_scores` moves by at most max(q, 1 - q) for each row,

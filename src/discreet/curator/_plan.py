@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
 
+from discreet._confidence import rows_meant
 from discreet._html import html_table
 from discreet._rounding import at_most
 from discreet.curator._queries import Query
@@ -165,7 +166,7 @@ def _reach(scale: Fraction, risk: float) -> int:
     return guess
 
 
-class Plan(ABC):
+class QueryPlan(ABC):
     """How one query is answered; made from public facts, and the same for all data."""
 
     loss: Loss
@@ -190,17 +191,13 @@ class Plan(ABC):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the query mentions."""
-        return tuple(dict.fromkeys(mentioned(self.query)))
+        return tuple(dict.fromkeys(find_names(self.query)))
 
     @property
     def about(self) -> str:
         """Of what the answer and its error bars speak: rows may have been dropped."""
         asked = " that satisfy the condition" if self.query.where is not None else ""
-        if self.cap is None:
-            return f"of all rows{asked}"
-        return (
-            f"of the rows kept: at most {self.cap} of each person's rows{asked}, chosen at random"
-        )
+        return rows_meant(self.cap, asked)
 
     @property
     def cap(self) -> int | None:
@@ -220,20 +217,20 @@ class Plan(ABC):
         """Add the noise to the aggregates; nothing else of the data leaves."""
 
 
-def mentioned(node: Any) -> Iterator[str]:
+def find_names(node: Any) -> Iterator[str]:
     """The names of the columns in a query or an expression, in their order."""
     if isinstance(node, Field):
         yield node.name
     elif isinstance(node, tuple):
         for one in node:
-            yield from mentioned(one)
+            yield from find_names(one)
     elif is_dataclass(node) and not isinstance(node, type):
         for one in fields(node):
             value = getattr(node, one.name)
             if one.name == "column":
                 yield value
             else:
-                yield from mentioned(value)
+                yield from find_names(value)
 
 
 def json_number(exact: Fraction, direction: float = 0.0) -> float | int:
@@ -303,18 +300,18 @@ def quote(query: Query, schema: Schema) -> Quote:
     )
 
 
-def make_plan(query: Query, schema: Schema) -> Plan:
+def make_plan(query: Query, schema: Schema) -> QueryPlan:
     """The plan of a query; those of recent queries are remembered."""
     if not isinstance(query, Query):
         raise InvalidValue("query", type(query).__name__, "a query of discreet.curator")
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
-    return _planned(query, schema)
+    return _make_plan(query, schema)
 
 
 @lru_cache(maxsize=256)  # a plan of many groups has a megabyte
-def _planned(query: Query, schema: Schema) -> Plan:
-    plan: Plan = _plans()[type(query)](query, Facts.of(schema, query))
+def _make_plan(query: Query, schema: Schema) -> QueryPlan:
+    plan: QueryPlan = _plans()[type(query)](query, Facts.of(schema, query))
     return plan
 
 
@@ -343,7 +340,7 @@ def one_laplace(scale: Fraction, source: Source) -> int:
     """
     t, s = scale.numerator, scale.denominator
     while True:
-        offset = _below(t, source)
+        offset = _draw_below(t, source)
         if not bernoulli_exp(Fraction(offset, t), source=source):
             continue
         turns = 0
@@ -355,7 +352,7 @@ def one_laplace(scale: Fraction, source: Source) -> int:
             return -magnitude if negative else magnitude
 
 
-def _below(bound: int, source: Source) -> int:
+def _draw_below(bound: int, source: Source) -> int:
     """A uniform integer of 0 .. bound - 1."""
     bits = (bound - 1).bit_length()
     while True:

@@ -34,10 +34,10 @@ from discreet.curator._plan import (
     Facts,
     Found,
     Noise,
-    Plan,
+    QueryPlan,
     Released,
+    find_names,
     json_number,
-    mentioned,
 )
 from discreet.curator._queries import ThresholdStream, Workload
 from discreet.engines import StoredColumn, evaluate, truth_number
@@ -61,7 +61,7 @@ _SHARE = Fraction(1, 10)
 
 
 @final
-class WorkloadPlan(Plan):
+class WorkloadPlan(QueryPlan):
     """Counts of rows that satisfy each of many questions."""
 
     loss: Loss
@@ -70,7 +70,7 @@ class WorkloadPlan(Plan):
         super().__init__(query, facts)
         self._asked = query
         self.questions = [facts.lowering().condition(one) for one in query.questions]
-        names = list(dict.fromkeys(mentioned(query.questions)))
+        names = list(dict.fromkeys(find_names(query.questions)))
         self.stored = [facts.columns[name] for name in names]
         self.domain = _domain(self.stored, query.method)
         self.aggregation = (
@@ -79,7 +79,7 @@ class WorkloadPlan(Plan):
             else self.aggregate(keys=[one.term for one in self.stored])
         )
         self._overlap = self._most_at_once()
-        self.method = self._chosen()
+        self.method = self._choose_method()
         if query.give == "database" and self.method != "small_database":
             raise InvalidValue("give", query.give, 'answers, or method="small_database" with it')
         self.rounds = query.rounds or min(30, 2 + math.isqrt(len(query.questions)))
@@ -108,7 +108,7 @@ class WorkloadPlan(Plan):
             matrix[at] = evaluate(question, named, known)
         return matrix
 
-    def _chosen(self) -> str:
+    def _choose_method(self) -> str:
         method = self._asked.method
         if method == "auto":
             # Weights pay once a row satisfies many questions.
@@ -225,7 +225,7 @@ def _domain(stored: Sequence[StoredColumn], method: str) -> list[tuple[int, ...]
 
 
 @final
-class ThresholdStreamPlan(Plan):
+class ThresholdStreamPlan(QueryPlan):
     """Counts against a threshold, one after another: sparse vector (Dwork and Roth 2014).
 
     All counts grow when a unit comes, each by at most k: monotone queries of sensitivity k.

@@ -232,7 +232,7 @@ class RawBatch:
     def __init__(self, arrays: dict[str, Any], rows: int) -> None:
         self.rows = rows
         self._arrays = {
-            name: array if isinstance(array, np.ndarray) else _flattened(array)
+            name: array if isinstance(array, np.ndarray) else _flatten(array)
             for name, array in arrays.items()
         }
 
@@ -246,13 +246,13 @@ class RawBatch:
         """Return the distinct texts of one column, and for each row which one it has."""
         array = self._arrays[name]
         if not isinstance(array, np.ndarray):
-            return _distinct(_trimmed(array))
+            return _distinct(_trim(array))
         if array.dtype.kind in "biuf":
             values, codes = np.unique(array, return_inverse=True)
             if array.dtype.kind in "iu":  # as text_of writes them, all at once
                 return codes.astype(np.int64), values.astype(np.bytes_).tolist()
             return codes.astype(np.int64), [text_of(value) for value in values]
-        return grouped([text_of(cell) for cell in array])
+        return number_texts([text_of(cell) for cell in array])
 
     def times(self, name: str) -> NDArray[np.datetime64] | None:
         """Return a column of dates or of times as it came, and nothing for any other."""
@@ -260,10 +260,10 @@ class RawBatch:
         return array if isinstance(array, np.ndarray) and array.dtype.kind == "M" else None
 
 
-def grouped(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:
+def number_texts(texts: Sequence[bytes]) -> tuple[NDArray[np.int64], list[bytes]]:
     """Return the number of each text among the distinct ones, and these.
 
-    >>> grouped([b"x", b"y", b"x"])
+    >>> number_texts([b"x", b"y", b"x"])
     (array([0, 1, 0]), [b'x', b'y'])
     """
     seen: dict[bytes, int] = {}
@@ -335,7 +335,7 @@ def numbers_from_array(array: NDArray[Any], column: Column) -> NDArray[np.float6
 
 def numbers_from_text(array: Any, column: Column) -> NDArray[np.float64]:
     """Return what the texts of a binary Arrow array stand for in a column, or NaN."""
-    trimmed = _trimmed(array)
+    trimmed = _trim(array)
     if column.kind in ("integer", "real"):
         return _numbers(trimmed, column)
     codes, distinct = _distinct(trimmed)
@@ -358,7 +358,7 @@ def _numbers(trimmed: Any, column: Column) -> NDArray[np.float64]:
     return values
 
 
-def _trimmed(array: Any) -> Any:
+def _trim(array: Any) -> Any:
     """Return the texts without blanks around them. They need not be UTF-8, only seem so."""
     pa, compute = import_arrow("pyarrow"), import_arrow("pyarrow.compute")
     return compute.ascii_trim(array.view(pa.string()), characters=BLANKS.decode())
@@ -370,7 +370,7 @@ def _distinct(trimmed: Any) -> tuple[NDArray[np.int64], list[bytes]]:
     return codes, coded.dictionary.to_pylist()
 
 
-def _flattened(array: Any) -> Any:
+def _flatten(array: Any) -> Any:
     """Return texts as one binary array without nulls, and all else as a numpy array."""
     pa = import_arrow("pyarrow")
     types = pa.types
@@ -408,7 +408,7 @@ def wall_clock(array: Any) -> Any:
 
 def cells_of(array: Any) -> NDArray[Any]:
     """Return the cells of an Arrow array as a numpy array, texts as objects."""
-    flat = _flattened(array)
+    flat = _flatten(array)
     return flat if isinstance(flat, np.ndarray) else flat.to_numpy(zero_copy_only=False)
 
 

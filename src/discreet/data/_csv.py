@@ -205,7 +205,7 @@ def _plain(block: RecordBlock, width: int, delimiter: bytes) -> NDArray[np.bool_
     if quotes.size == 0:
         cells = 1 + np.searchsorted(delimiters, ends) - np.searchsorted(delimiters, starts)
         return np.asarray(plain & (cells == width), dtype=np.bool_)
-    quotes, line = _within(quotes, block)
+    quotes, line = _locate(quotes, block)
     first = np.searchsorted(quotes, starts)
     opens = (np.arange(quotes.size) - first[line]) % 2 == 0
     at_start = (quotes == starts[line]) | (array[quotes - 1] == mark)
@@ -213,13 +213,13 @@ def _plain(block: RecordBlock, width: int, delimiter: bytes) -> NDArray[np.bool_
     at_end = (quotes + 1 == ends[line]) | (after == mark)
     plain[line[~np.where(opens, at_start, at_end)]] = False
     plain &= np.bincount(line, minlength=starts.size) % 2 == 0
-    delimiters, line = _within(delimiters, block)
+    delimiters, line = _locate(delimiters, block)
     outside = (np.searchsorted(quotes, delimiters) - first[line]) % 2 == 0
     plain &= np.bincount(line[outside], minlength=starts.size) == width - 1
     return plain
 
 
-def _within(
+def _locate(
     places: NDArray[np.int64], block: RecordBlock
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the places that lie in a record, and in which one."""

@@ -151,7 +151,7 @@ def find(
         for file in files:
             wanted = revision if revision is not None else next(iter(file.urls), "")
             if wanted in file.urls:
-                return _downloaded(file, wanted, looked)
+                return _download(file, wanted, looked)
     raise DataUnavailable(_where_to_put_it(files, looked, "it was not looked for on the web"))
 
 
@@ -188,19 +188,19 @@ def _revision(file: SourceFile, path: Path) -> str:
 
 
 def _digest(path: Path, *, unpack: bool) -> str:
-    def hashed(stream: BinaryIO) -> str:
+    def hash_stream(stream: BinaryIO) -> str:
         digest = hashlib.sha256()
         while block := stream.read(_BLOCK):
             digest.update(block)
         return digest.hexdigest()
 
     if unpack:
-        return Found(path, "").read(hashed)
+        return Found(path, "").read(hash_stream)
     with path.open("rb") as stream:
-        return hashed(stream)
+        return hash_stream(stream)
 
 
-def _downloaded(file: SourceFile, revision: str, looked: list[str]) -> Found:
+def _download(file: SourceFile, revision: str, looked: list[str]) -> Found:
     """Fetch into a temporary file beside the goal; it gets its name only when it is right."""
     url = file.urls[revision]
     goal = _path_of(file, revision)

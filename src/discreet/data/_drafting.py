@@ -252,9 +252,9 @@ def _with_dates(name: str, one: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(one)
     if found.get("type") == "date":
         if isinstance(found.get("bounds"), list):
-            found["bounds"] = [_typed("date", str(end), name) for end in found["bounds"]]
+            found["bounds"] = [_convert("date", str(end), name) for end in found["bounds"]]
         if "missing" in found:
-            found["missing"] = _typed("date", str(found["missing"]), name)
+            found["missing"] = _convert("date", str(found["missing"]), name)
     return found
 
 
@@ -270,18 +270,18 @@ def _codebook_rows(text: str) -> dict[str, dict[str, Any]]:
         kind = said.get("type", "categorical" if "categories" in said else "real")
         one: dict[str, Any] = {"type": kind}
         if "lower" in said or "upper" in said:
-            one["bounds"] = [_typed(kind, said.get(end, ""), name) for end in ("lower", "upper")]
+            one["bounds"] = [_convert(kind, said.get(end, ""), name) for end in ("lower", "upper")]
         if "categories" in said:
             one["categories"] = [part.strip() for part in said["categories"].split("|")]
         if "other" in said:
             one["other"] = said["other"]
         if "missing" in said:
-            one["missing"] = _typed(kind, said["missing"], name)
+            one["missing"] = _convert(kind, said["missing"], name)
         found[name] = one
     return found
 
 
-def _typed(kind: str, text: str, name: str) -> Any:
+def _convert(kind: str, text: str, name: str) -> Any:
     """Return a text of a codebook, or an answer, in the type that a column has."""
     try:
         if kind == "integer":
@@ -322,7 +322,7 @@ def _ask_for(ask: Ask | None, name: str, kind: str, *, target: bool) -> Column:
         if not text.strip():
             break
         try:
-            lower, upper = (_typed(kind, part, name) for part in text.split())
+            lower, upper = (_convert(kind, part, name) for part in text.split())
             made: Column = sort(lower, upper)
         except (InvalidValue, NotApplicable, ValueError):
             continue

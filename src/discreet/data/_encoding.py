@@ -82,7 +82,7 @@ class Encoding:
 
     def features(self, table: Table, *, dtype: Any = np.float64) -> NDArray[Any]:
         """Return the vectors of a table's rows, without the target."""
-        self._same_schema(table)
+        self._require_schema(table)
         kind = np.dtype(dtype)
         if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise InvalidValue("dtype", dtype, "float32 or float64")
@@ -93,7 +93,7 @@ class Encoding:
             if isinstance(column, Categorical):
                 matrix[np.arange(table.rows), at + values] = 1
             else:
-                matrix[:, at] = self._scaled(values, column)
+                matrix[:, at] = self._scale(values, column)
             at += _width(column)
         return matrix
 
@@ -110,7 +110,7 @@ class Encoding:
         >>> Encoding(schema).codes(table, bins=4).tolist()
         [[0.0, 1.0], [3.0, 0.0]]
         """
-        self._same_schema(table)
+        self._require_schema(table)
         columns = []
         for name, column in self.schema.features.items():
             values = np.asarray(table.columns[name], dtype=np.float64)
@@ -123,12 +123,12 @@ class Encoding:
 
     def target(self, table: Table) -> NDArray[Any]:
         """Return the codes of the classes, or the clipped numbers, of the target."""
-        self._same_schema(table)
+        self._require_schema(table)
         if self.schema.target is None:
             raise NotApplicable("the schema declares no target")
         return table.columns[self.schema.target]
 
-    def _scaled(self, values: NDArray[Any], column: Column) -> NDArray[np.float64]:
+    def _scale(self, values: NDArray[Any], column: Column) -> NDArray[np.float64]:
         if isinstance(column, Boolean):
             share = values.astype(np.float64)
         elif isinstance(column, Bounded):
@@ -139,7 +139,7 @@ class Encoding:
             raise NotApplicable(f"{column!r} has no scale")
         return share if self.interval == "unit" else 2.0 * share - 1.0
 
-    def _same_schema(self, table: object) -> None:
+    def _require_schema(self, table: object) -> None:
         if not isinstance(table, Table):
             raise InvalidValue("table", type(table).__name__, "a Table, as from read_table")
         if table.schema != self.schema:

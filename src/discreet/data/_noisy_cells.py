@@ -140,14 +140,14 @@ class NoisyCells:
             sums = np.convolve(self.coarse, np.ones(3), mode="same")
             near = max(0, int(np.argmax(sums)) - 1)
             believed = np.array([near + np.argmax(self.coarse[near : near + 3])])
-        first = self._narrowed(int(believed[0]))[0]
-        last = self._narrowed(int(believed[-1]))[-1]
+        first = self._narrow(int(believed[0]))[0]
+        last = self._narrow(int(believed[-1]))[-1]
         low, high = max(0, first - 1), min(len(self.grid) - 1, last)
         if low >= high:
             low, high = (0, 1) if high == 0 else (high - 1, high)
         return self.grid[low], self.grid[high]
 
-    def _narrowed(self, place: int) -> list[int]:
+    def _narrow(self, place: int) -> list[int]:
         """Return the fine cells of a coarse one that are believed, or all of them."""
         ends = np.append(self.starts, self.fine.size)
         cells = range(int(ends[place]), int(ends[place + 1]))
@@ -177,7 +177,7 @@ class CellPlan:
         for name in self.grids:
             fine = counts[name].counts
             parts += [fine, np.add.reduceat(fine, starts[name])]
-        changed = _changed(len(self.grids), self.relation)
+        changed = _count_changed(len(self.grids), self.relation)
         exact = np.concatenate(parts)
         if self.kind == "laplace":
             noisy = laplace_integers(
@@ -228,7 +228,7 @@ def plan_cells(
     if not grids:
         raise InvalidValue("grids", grids, "at least one column")
     fixed = MappingProxyType({name: tuple(grid) for name, grid in grids.items()})
-    changed = _changed(len(fixed), neighbours)
+    changed = _count_changed(len(fixed), neighbours)
     scale = round_up("epsilon", epsilon, changed / budget)
     plain = CellPlan(
         fixed, neighbours, "laplace", scale, changed * DiscreteLaplace(scale, 1, neighbours)
@@ -251,7 +251,7 @@ def plan_cells(
     raise NotApplicable(f"no noise was certified for epsilon {epsilon!r} and delta {delta!r}")
 
 
-def _changed(columns: int, relation: Relation) -> int:
+def _count_changed(columns: int, relation: Relation) -> int:
     """How many counts a neighbour changes, each by 1."""
     return 2 * columns * (2 if relation is Relation.REPLACE else 1)
 
@@ -289,7 +289,7 @@ def _number(point: Any) -> float:
     return to_days(point) if isinstance(point, dt.date) else float(point)
 
 
-def bounded_by(column: Bounded, bounds: tuple[Any, Any]) -> Bounded:
+def set_bounds(column: Bounded, bounds: tuple[Any, Any]) -> Bounded:
     """Return the column with these bounds; a declared missing value moves inside them."""
     lower, upper = bounds
     missing = column.missing

@@ -206,7 +206,7 @@ def digits() -> LabelledImages:
     try:
         datasets = import_module("sklearn.datasets")
     except ImportError as error:
-        raise DataUnavailable("the digits come with scikit-learn, which is not there") from error
+        raise DataUnavailable("the digits come with scikit-learn: it is not installed") from error
     bunch = datasets.load_digits()
     return LabelledImages(
         bunch.images.astype(np.uint8), bunch.target.astype(np.uint8), DIGIT_CLASSES, "1998"

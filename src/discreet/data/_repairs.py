@@ -40,7 +40,7 @@ _SEPARATORS = ",;\t|"
 @final
 @dataclass(frozen=True)
 class PossibleMistake:
-    """Something that may be wrong with a column and that no error will tell."""
+    """Something that may be wrong with a column and raises no error."""
 
     column: str
     what: str
@@ -50,7 +50,7 @@ class PossibleMistake:
 
 
 def possible_mistakes(data: object, schema: Schema) -> tuple[PossibleMistake, ...]:
-    """Return what could be wrong with a table, by its names and declared types; no cell is read.
+    """Return possible mistakes in a table, from its names and declared types; no cell is read.
 
     >>> from discreet.data import Real
     >>> table = {"age": ["38", "41"], "size": np.array([1.5, 1.8])}
@@ -68,7 +68,7 @@ def possible_mistakes(data: object, schema: Schema) -> tuple[PossibleMistake, ..
     for name, column in schema.columns.items():
         found += [
             PossibleMistake(name, what)
-            for what in _doubts(column, kinds.get(name), target=name == schema.target)
+            for what in _find_doubts(column, kinds.get(name), target=name == schema.target)
         ]
     return tuple(found)
 
@@ -86,7 +86,7 @@ def _separators(table: CsvInput, schema: Schema) -> list[PossibleMistake]:
     ]
 
 
-def _doubts(column: Column, kind: str | None, *, target: bool) -> list[str]:
+def _find_doubts(column: Column, kind: str | None, *, target: bool) -> list[str]:
     doubts = []
     if isinstance(column, Bounded) and column.complete:
         if kind is None:
@@ -135,7 +135,7 @@ class RepairPlan:
         exact = self._count(table, bits)
         released = laplace_integers(
             exact,
-            sensitivity=_changed(self.schema, self.relation),
+            sensitivity=_count_changed(self.schema, self.relation),
             scale=self.scale,
             relation=self.relation,
             source=bits,
@@ -161,7 +161,7 @@ class RepairPlan:
         for batch, used in raw_rows(table, self.schema, cap=cap, choose="random", source=bits):
             rows = np.arange(batch.rows) if used is None else used.rows
             for place, (name, column) in enumerate(self.schema.columns.items()):
-                counts[place] += int(np.sum(_repaired(batch, name, column)[rows]))
+                counts[place] += int(np.sum(_find_repaired(batch, name, column)[rows]))
             counts[-1] += rows.size
         return counts
 
@@ -185,16 +185,16 @@ def plan_repairs(
         raise InvalidValue("schema", type(schema).__name__, "a Schema")
     schema.require_complete()
     neighbours = Relation.parse(relation)
-    changed = _changed(schema, neighbours)
+    changed = _count_changed(schema, neighbours)
     scale = round_up("epsilon", epsilon, changed / read_epsilon(epsilon)[0])
     return RepairPlan(schema, neighbours, scale, changed * DiscreteLaplace(scale, 1, neighbours))
 
 
-def _changed(schema: Schema, relation: Relation) -> int:
+def _count_changed(schema: Schema, relation: Relation) -> int:
     return (len(schema.columns) + 1) * (2 if relation is Relation.REPLACE else 1)
 
 
-def _repaired(batch: RawBatch, name: str, column: Column) -> NDArray[np.bool_]:
+def _find_repaired(batch: RawBatch, name: str, column: Column) -> NDArray[np.bool_]:
     """Return which cells of a batch do not stand for what they say."""
     if isinstance(column, Categorical):
         codes, distinct = batch.texts(name)

@@ -495,7 +495,7 @@ def schema_from_toml(text: str) -> Schema:
             target=content.get("target"),
             expected_rows=content.get("expected_rows"),
             csv=form,
-            learned=_learned(content["learned"]) if "learned" in content else None,
+            learned=_read_learned(content["learned"]) if "learned" in content else None,
             **unit,
         )
 
@@ -545,7 +545,7 @@ def column_from(path: str, content: object) -> Column:
     return _build_named(path, lambda: _BOUNDED[kind](lower, upper, **missing))
 
 
-def _learned(content: object) -> Learned:
+def _read_learned(content: object) -> Learned:
     section = _section("learned", content, ("json",))
     try:
         document = json.loads(section["json"])
@@ -628,10 +628,10 @@ def _value(value: object) -> str:
 def _text(text: str) -> str:
     """A basic string of TOML: quotes, backslashes and control characters are escaped."""
 
-    def escaped(character: str) -> str:
+    def escape(character: str) -> str:
         if character in '"\\':
             return "\\" + character
         code = ord(character)
         return f"\\u{code:04X}" if code < 32 or code == 127 else character
 
-    return '"' + "".join(map(escaped, text)) + '"'
+    return '"' + "".join(map(escape, text)) + '"'

@@ -47,7 +47,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.data._columns import WHOLE_WITH_POINT, Bounded, Categorical, Column
-from discreet.data._noisy_cells import CellCounts, CellPlan, bounded_by, grid_of, plan_cells
+from discreet.data._noisy_cells import CellCounts, CellPlan, grid_of, plan_cells, set_bounds
 from discreet.data._readers import open_input
 from discreet.data._schema import Learned, Schema
 from discreet.data._table import raw_rows
@@ -103,9 +103,9 @@ class StableCategories:
     relation: Relation
 
     @classmethod
-    def planned(cls, *, epsilon: Fraction, delta: Fraction, relation: Relation) -> StableCategories:
+    def plan(cls, *, epsilon: Fraction, delta: Fraction, relation: Relation) -> StableCategories:
         """Fix noise and threshold before anything is looked at."""
-        changed = _changed(relation)
+        changed = _count_changed(relation)
         return cls(stability_test(epsilon=epsilon / changed, delta=delta / changed), relation)
 
     @property
@@ -116,7 +116,9 @@ class StableCategories:
     @property
     def loss(self) -> Loss:
         """What the histogram costs, for every outcome."""
-        return _changed(self.relation) * ApproxDP(self.test.epsilon, self.test.delta, self.relation)
+        return _count_changed(self.relation) * ApproxDP(
+            self.test.epsilon, self.test.delta, self.relation
+        )
 
     def choose(self, counts: Mapping[str, int], source: Source) -> Release[dict[str, int]]:
         """Return the categories that are stable with their noisy counts, largest first."""
@@ -138,7 +140,7 @@ class StableCategories:
         return Release(dict(stable), self.loss, provenance)
 
 
-def _changed(relation: Relation) -> int:
+def _count_changed(relation: Relation) -> int:
     """How many counts one neighbour changes."""
     return 1 if relation is Relation.ADD_REMOVE else 2
 
@@ -202,7 +204,7 @@ class SchemaPlan:
         known: dict[str, Any] = {}
         noisy = {} if self.cells is None else self.cells.release(numbers, bits)
         for name, cells in noisy.items():
-            learned[name] = bounded_by(_bounded(self.schema, name), cells.bounds())
+            learned[name] = set_bounds(_require_bounded(self.schema, name), cells.bounds())
             known[name] = [{"noise": cells.kind, "scale": cells.scale, "noisy_rows": cells.rows}]
         for name, step in self.categories.items():
             release = step.choose(texts[name].counts, bits)
@@ -277,7 +279,8 @@ def plan_schema(
     bounded = [name for name in names if isinstance(schema.columns[name], Bounded)]
     _known_grids(grids, bounded)
     chosen = {
-        name: grid_of(name, _bounded(schema, name), (grids or {}).get(name)) for name in bounded
+        name: grid_of(name, _require_bounded(schema, name), (grids or {}).get(name))
+        for name in bounded
     }
     one = _share("epsilon", epsilon, budget, len(names))
     slack = Fraction(0) if delta is None else _validate.fraction("delta", delta, above=0, below=1)
@@ -292,9 +295,7 @@ def plan_schema(
         )
         slack -= part if cells.kind == "gaussian" else 0
     categories = {
-        name: StableCategories.planned(
-            epsilon=one, delta=slack / len(labelled), relation=neighbours
-        )
+        name: StableCategories.plan(epsilon=one, delta=slack / len(labelled), relation=neighbours)
         for name in labelled
     }
     return SchemaPlan(schema, neighbours, cells, MappingProxyType(categories))
@@ -348,7 +349,7 @@ def _known_grids(grids: object, bounded: Sequence[str]) -> None:
             raise InvalidValue("grids", name, "names of columns whose bounds are to be learned")
 
 
-def _bounded(schema: Schema, name: str) -> Bounded:
+def _require_bounded(schema: Schema, name: str) -> Bounded:
     column = schema.columns[name]
     if not isinstance(column, Bounded):
         raise InvalidValue(f"columns.{name}", column, "a column with bounds")
@@ -356,7 +357,7 @@ def _bounded(schema: Schema, name: str) -> Bounded:
 
 
 def learned_categories(schema: Schema, name: str, categories: tuple[str, ...]) -> Categorical:
-    """Return an open column with the categories that came out, largest first, be they none."""
+    """Return an open column with the released categories, largest first; there may be none."""
     categories = categories[:MOST_LEARNED]
     column = schema.columns[name]
     if not isinstance(column, Categorical):

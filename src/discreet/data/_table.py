@@ -178,7 +178,7 @@ class Used:
 
 def check_columns(data: object, schema: Schema) -> None:
     """Raise unless the input has the columns that the schema needs; no record is looked at."""
-    _checked_schema(schema)
+    _require_schema(schema)
     open_input(data, schema)
 
 
@@ -187,7 +187,7 @@ def check_integrity(data: object, schema: Schema) -> None:
 
     Cells are not looked at: it is the file that is damaged, and not a record that is odd.
     """
-    _checked_schema(schema)
+    _require_schema(schema)
     open_input(data, schema).check_integrity(schema.file_columns)
 
 
@@ -234,13 +234,13 @@ def table_batches(
     source: Source | None = None,
     insecure_seed: int | None = None,
 ) -> Iterator[Table]:
-    """Return the same in batches of at most ``batch_rows`` rows, for files larger than memory.
+    """Yield the table in batches of at most ``batch_rows`` rows, for files larger than memory.
 
     The schema and the columns of the input are checked before this returns. With persons in the
     schema the input is read twice. How rows fall into batches is an accident of the input and may
     depend on records: use the rows, not the batches.
     """
-    _checked_schema(schema)
+    _require_schema(schema)
     schema.require_complete()
     size = _validate.integer("batch_rows", batch_rows, at_least=1)
     _validate.one_of("choose", choose, CHOICES)
@@ -293,6 +293,6 @@ def _in_domain(
             yield Table(schema, MappingProxyType(part), stop - start, owners)
 
 
-def _checked_schema(schema: object) -> None:
+def _require_schema(schema: object) -> None:
     if not isinstance(schema, Schema):
         raise InvalidValue("schema", type(schema).__name__, "a Schema")

@@ -185,7 +185,7 @@ class DefenceBench:
         """
         rows = []
         for defence in self.defences:
-            row = self._stored(defence)
+            row = self._read_row(defence)
             if row is None:
                 row = self._measure(defence)
                 self._store(defence, row)
@@ -207,7 +207,7 @@ class DefenceBench:
         data = (self.data.records, self.data.labels, self.data.test_records, self.data.test_labels)
         return self.cache / "rows" / f"{fingerprint(*texts, *data)[:32]}.json"
 
-    def _stored(self, defence: Defence) -> BenchRow | None:
+    def _read_row(self, defence: Defence) -> BenchRow | None:
         place = self._row_file(defence)
         if place is None or not place.exists():
             return None
@@ -228,12 +228,12 @@ class DefenceBench:
         return next(one for one in self.defences if one.where == "none")
 
     def _measure(self, defence: Defence) -> BenchRow:
-        trained = self._trained(self._trainer(defence))
+        trained = self._load_trained(self._trainer(defence))
         signals: dict[str, list[dict[str, Any]]] = {"canaries": [], "ordinary": []}
         right = np.zeros(len(self.data.test_labels))
         fitted = []
         for model, scores in enumerate(trained.answers):
-            shown = self._shown(defence, trained, scores, model)
+            shown = self._show_answers(defence, trained, scores, model)
             for kind, part in (("canaries", trained.canary_part), ("ordinary", trained.watch_part)):
                 labels = trained.asked_labels[part]
                 signals[kind].append(read_signals(shown[0][:, part], labels))
@@ -270,7 +270,7 @@ class DefenceBench:
             signals=tuple(str(one) for one in outcomes["canaries"].chosen),
         )
 
-    def _shown(
+    def _show_answers(
         self, defence: Defence, trained: _Trained, scores: NDArray[np.floating], model: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """What the interface says about the drawn records and their copies, and about the tests."""
@@ -281,7 +281,7 @@ class DefenceBench:
                 trained.asked_names,
                 scores[: min(trained.always, _MOST_MEMBERS)],
                 scores[trained.reference],
-                _seed(self.seed, _OUTPUT, model),
+                _derive_seed(self.seed, _OUTPUT, model),
             )
             given = np.asarray(defence.answer(answers), dtype=np.float64)
             if given.shape != asked.shape or np.isnan(given).any():
@@ -312,7 +312,7 @@ class DefenceBench:
         )
         return bound, "no claim"
 
-    def _trained(self, defence: Defence) -> _Trained:
+    def _load_trained(self, defence: Defence) -> _Trained:
         if defence.name not in self._pools:
             # Only the undefended models are asked again, by defences at the output.
             self._pools = {
@@ -337,7 +337,7 @@ class DefenceBench:
             training,
             classes=self.data.classes,
             inclusion=layout.pool_inclusion,
-            seed=_seed(self.seed, _POOL),
+            seed=_derive_seed(self.seed, _POOL),
             cache=None if self.cache is None else self.cache / "models",
             cache_key=None if self.cache is None else key,
             check=defence.repeats,
@@ -383,7 +383,7 @@ class _Trained:
 def _draw_coins(canaries: int, models: int, seed: int) -> Inclusion:
     count = canaries * len(audited_models(models))
     guesses = max(1, round(_GUESSED * count))
-    bits = make_source(insecure_seed=_seed(seed, _COINS))
+    bits = make_source(insecure_seed=_derive_seed(seed, _COINS))
     return Inclusion(count, guesses=(guesses, guesses), source=bits)
 
 
@@ -392,10 +392,12 @@ def _lay_out(data: BenchData, kind: Canaries, watched: int, models: int, seed: i
     sources, seen = order[: kind.count], order[kind.count : kind.count + watched]
     rest = np.sort(order[kind.count + watched :])
     codes = data.labels
-    planted = kind.plant(data.records[sources], codes[sources], data.classes, _seed(seed, _PLANT))
+    planted = kind.plant(
+        data.records[sources], codes[sources], data.classes, _derive_seed(seed, _PLANT)
+    )
     _check_planted(planted, kind.count)
     asked = np.concatenate([data.records[seen], planted.asked])
-    copies = vary(asked, COPIES, _seed(seed, _COPY))
+    copies = vary(asked, COPIES, _derive_seed(seed, _COPY))
     asked_labels = np.concatenate([codes[seen], planted.labels])
     parts = [
         (
@@ -469,5 +471,5 @@ def _scale(values: NDArray[np.float32], reference: NDArray[np.intp]) -> NDArray[
     return np.asarray((values - mean) / np.where(spread > 0, spread, 1), dtype=np.float32)
 
 
-def _seed(seed: int, *path: int) -> int:
+def _derive_seed(seed: int, *path: int) -> int:
     return int(seeded_generator(seed, *path).integers(2**32))

@@ -168,7 +168,7 @@ class _Stack:
         if self.soft:
             losses = losses + 0.01 * (logs.exp() * logs).sum(dim=-1).mean(dim=-1)
         if asked.relax is not None:
-            losses = _relaxed(losses, logs, y, asked.relax, epoch)
+            losses = _relax(losses, logs, y, asked.relax, epoch)
         if self.attacker:
             assert asked.adversary is not None
             logit = _forward(self.attacker, torch.cat([logs.exp(), y], dim=-1))
@@ -209,7 +209,7 @@ def _forward(
     return torch.baddbmm(second_bias, hidden, second)
 
 
-def _relaxed(
+def _relax(
     losses: torch.Tensor, logs: torch.Tensor, y: torch.Tensor, target: float, epoch: int
 ) -> torch.Tensor:
     if epoch % 2 == 0:

@@ -7,6 +7,6 @@ from __future__ import annotations
 
 from discreet.demo._data import SETS
 from discreet.demo._methods import METHODS
-from discreet.demo._run import Outcome, demonstrate
+from discreet.demo._run import Demonstration, demonstrate
 
-__all__ = ["METHODS", "SETS", "Outcome", "demonstrate"]
+__all__ = ["METHODS", "SETS", "Demonstration", "demonstrate"]

@@ -29,7 +29,7 @@ _PRIVATE, _PLAIN = "private model", "plain twin"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Demonstration:
     """What the demonstration found, and what it wrote."""
 
     certificate: dict[str, Any]
@@ -102,7 +102,7 @@ def demonstrate(
     delta: float = 1e-5,
     out: str | Path = "discreet-demo",
     say: Callable[[str], None] | None = None,
-) -> Outcome:
+) -> Demonstration:
     """Train with and without privacy, attack both models, audit the private one, certify it.
 
     Parameters
@@ -122,7 +122,7 @@ def demonstrate(
 
     Returns
     -------
-    Outcome
+    Demonstration
         What was found, and the files.
 
     Raises
@@ -146,7 +146,7 @@ def demonstrate(
     return replace(done, files=places)
 
 
-def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Outcome:
+def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Demonstration:
     from discreet.ledger import Ledger
     from discreet.report import (
         file_hashes,
@@ -163,7 +163,7 @@ def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Ou
     with Ledger.create(place / LEDGER) as ledger:
         ledger.create_dataset(
             TRAINED,
-            epsilon=_above(method.epsilon),
+            epsilon=_leave_room(method.epsilon),
             delta=2 * method.delta,
             reserved=method.delta,
             relation=method.relation,
@@ -203,10 +203,10 @@ def _demonstrate(method: Method, place: Path, *, steps: Steps, title: str) -> Ou
         annex = write_annex(place, internal, certificate)
         _keep_plain(plain, place / "internal" / "plain-model")
     files = dict(zip(("json", "page", "annex_json", "annex_page"), (*written, *annex), strict=True))
-    return Outcome(certificate, internal, {**files, "ledger": place / LEDGER})
+    return Demonstration(certificate, internal, {**files, "ledger": place / LEDGER})
 
 
-def _above(epsilon: float) -> str:
+def _leave_room(epsilon: float) -> str:
     """A budget with a little room: the accountant's bracket has a width."""
     return repr(round(epsilon * 1.001, 9))
 

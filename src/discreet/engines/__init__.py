@@ -52,9 +52,9 @@ from discreet.engines._lowering import (
     StoredColumn,
     bin_index,
     bucket_index,
-    shifted,
-    squared,
+    square_exactly,
     stored_columns,
+    subtract_floor,
     truth_number,
 )
 from discreet.engines._open import ENGINES, open_table
@@ -110,8 +110,8 @@ __all__ = [
     "number_from_json",
     "open_table",
     "remove_stale",
-    "shifted",
-    "squared",
+    "square_exactly",
     "stored_columns",
+    "subtract_floor",
     "truth_number",
 ]

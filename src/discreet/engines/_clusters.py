@@ -153,7 +153,7 @@ def _rank_blocks(
     folder: str | None,
 ) -> Iterator[tuple[Any, ...]]:
     pa = import_arrow("pyarrow")
-    held = [_unpacked(block) for _, block in blocks] or [no_rows(schema, stored_columns(schema))]
+    held = [_unpack(block) for _, block in blocks] or [no_rows(schema, stored_columns(schema))]
     ranked = rank_rows(pa.concat_tables(held), key, bucket=bucket)
     if folder is not None:
         write_part(folder, bucket, ranked)
@@ -172,7 +172,7 @@ def _ask_blocks(
     for batch in batches:
         for name, chunks in columns.items():
             for block in batch.column(name):
-                chunks += _unpacked(block.as_buffer()).column(0).chunks
+                chunks += _unpack(block.as_buffer()).column(0).chunks
     if any(columns.values()):
         part = pa.table({name: pa.chunked_array(chunks) for name, chunks in columns.items()})
         yield _record({_FOUND: function(part)})
@@ -186,7 +186,7 @@ def _ask_files(
             yield _record({_FOUND: function(read_part(place).select(names))})
 
 
-def _unpacked(block: Any) -> Any:
+def _unpack(block: Any) -> Any:
     return import_arrow("pyarrow.ipc").open_stream(block).read_all()
 
 

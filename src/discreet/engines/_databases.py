@@ -34,12 +34,12 @@ class DatabaseTable(Table):
 
     def check(self, aggregation: Aggregation) -> None:
         self.require_persons(aggregation)
-        self.compiled(aggregation)
+        self.compile_sql(aggregation)
 
     def aggregate(self, aggregation: Aggregation) -> Sums:
         width = len(aggregation.keys)
         found: Sums = {}
-        for row in self.rows(self.compiled(aggregation)):
+        for row in self.rows(self.compile_sql(aggregation)):
             group: Group = tuple(
                 self.text(one) if isinstance(one, str) else int(one) for one in row[:width]
             )
@@ -48,7 +48,7 @@ class DatabaseTable(Table):
             found[group] = (count, *join_limbs(aggregation.sums, count, sums))
         return found
 
-    def compiled(self, aggregation: Aggregation) -> str:
+    def compile_sql(self, aggregation: Aggregation) -> str:
         """Return the SQL of an aggregation, which the database has agreed to run."""
         from discreet.engines._sql import bounded_table, write_sql
 
@@ -131,6 +131,9 @@ def for_database(part: Any) -> Any:
 class DuckTable(DatabaseTable):
     """DuckDB in memory, spilling to a private directory; one cursor for each thread.
 
+    With ``memory`` the rows lie in a file of that directory: what is read of them can be forgotten
+    at once, where rows in memory have to be written out first.
+
     Instead of parts it takes the directory where :meth:`store` has written the table, and reads
     the file there.
     """
@@ -147,7 +150,8 @@ class DuckTable(DatabaseTable):
     ) -> None:
         super().__init__(schema)
         self._spill = PrivateFolder()
-        self._connection = _duckdb(":memory:", self._spill, threads, memory)
+        place = ":memory:" if memory is None else str(self._spill.path / _STORED)
+        self._connection = _duckdb(place, self._spill, threads, memory)
         self._local = threading.local()
         try:
             if isinstance(parts, Path):

@@ -241,7 +241,7 @@ class Lowering:
             case ex.Field():
                 return self._column(expression)
             case ex.Value() | ex.Day():
-                return self._constant(_stated(expression))
+                return self._constant(_read_number(expression))
             case ex.Add() | ex.Subtract() | ex.Least() | ex.Greatest():
                 return self._pairwise(expression)
             case ex.Multiply():
@@ -251,12 +251,12 @@ class Lowering:
             case ex.Absolute():
                 return self._absolute(self.number(expression.of))
             case ex.Clip():
-                return self.clipped(self.number(expression.of), expression.lower, expression.upper)
+                return self.clip(self.number(expression.of), expression.lower, expression.upper)
             case ex.Bucket():
                 return self._bucket(self.number(expression.of), expression.width)
             case ex.If():
                 when = self.condition(expression.when)
-                then, otherwise = self._aligned(
+                then, otherwise = self._align(
                     self.number(expression.then), self.number(expression.otherwise)
                 )
                 term = Term("cases", (when, then.term, otherwise.term))
@@ -267,7 +267,7 @@ class Lowering:
                 return self._to_number(expression)
         raise InvalidValue("expression", type(expression).__name__, "a number")
 
-    def clipped(self, of: Lowered, lower: Fraction | None, upper: Fraction | None) -> Lowered:
+    def clip(self, of: Lowered, lower: Fraction | None, upper: Fraction | None) -> Lowered:
         """Cut a number to bounds, moved inwards to its grid."""
         grid = of.grid
         low = grid.low if lower is None else math.ceil(lower / grid.step)
@@ -283,7 +283,7 @@ class Lowering:
         return Lowered(Grid(grid.step, low, high), term)
 
     def _column(self, expression: ex.Field) -> Lowered:
-        stored = self._known(expression.name)
+        stored = self._find_column(expression.name)
         if stored.grid is None:
             raise InvalidValue(
                 "column",
@@ -297,7 +297,7 @@ class Lowering:
         return Lowered(grid, constant(grid.low))
 
     def _pairwise(self, expression: ex.Add | ex.Subtract | ex.Least | ex.Greatest) -> Lowered:
-        left, right = self._aligned(self.number(expression.left), self.number(expression.right))
+        left, right = self._align(self.number(expression.left), self.number(expression.right))
         a, b, step = left.grid, right.grid, left.grid.step
         match expression:
             case ex.Add():
@@ -321,7 +321,7 @@ class Lowering:
         bits = max(0, max(map(abs, ends)).bit_length() - 52)
         if bits:
             term = Term("shift", (term,), (bits,))
-            ends = [coarsened(end, bits) for end in ends]
+            ends = [coarsen(end, bits) for end in ends]
         return Lowered(Grid(step * 2**bits, min(ends), max(ends)), term)
 
     def _absolute(self, of: Lowered) -> Lowered:
@@ -351,19 +351,19 @@ class Lowering:
         return Lowered(Grid(grid.step, low * size, high * size), term)
 
     def _lookup(self, expression: ex.Lookup) -> Lowered:
-        stored = self._known_text(expression.column)
+        stored = self._find_text_column(expression.column)
         values = [case.value for case in expression.cases]
         grid = grid_holding(expression.default, *values)
         branches: list[Term] = []
         for case in expression.cases:
-            wanted = _wanted(stored, {case.text}.__contains__, [case.text])
+            wanted = _match_labels(stored, {case.text}.__contains__, [case.text])
             if wanted.op == "one_of":
                 branches += [wanted, constant(round(case.value / grid.step))]
         default = constant(round(expression.default / grid.step))
         return Lowered(grid, Term("cases", (*branches, default)) if branches else default)
 
     def _to_number(self, expression: ex.ToNumber) -> Lowered:
-        stored = self._known(expression.column)
+        stored = self._find_column(expression.column)
         if not stored.is_text:
             expected = "a categorical column without declared categories; else use lookup"
             raise InvalidValue("column", expression.column, expected)
@@ -377,20 +377,20 @@ class Lowering:
         bits = max(0, of.grid.magnitude.bit_length() - (room.bit_length() - 1))
         if bits == 0:
             return of
-        low, high = (coarsened(end, bits) for end in _ends(of.grid))
+        low, high = (coarsen(end, bits) for end in _ends(of.grid))
         term = Term("shift", (of.term,), (bits,))
         return Lowered(Grid(of.grid.step * 2**bits, low, high), term)
 
-    def _aligned(self, left: Lowered, right: Lowered) -> tuple[Lowered, Lowered]:
+    def _align(self, left: Lowered, right: Lowered) -> tuple[Lowered, Lowered]:
         """Both on one grid: the finer one, or the finest on which both fit."""
         left, right = self.coarser(left, _ROOM), self.coarser(right, _ROOM)
         step = min(left.grid.step, right.grid.step)
         for one in (left, right):
             while one.grid.magnitude * one.grid.step / step >= _ROOM:
                 step *= 2
-        return self._moved(left, step), self._moved(right, step)
+        return self._move_to_grid(left, step), self._move_to_grid(right, step)
 
-    def _moved(self, of: Lowered, step: Fraction) -> Lowered:
+    def _move_to_grid(self, of: Lowered, step: Fraction) -> Lowered:
         ratio = of.grid.step / step
         if ratio == 1:
             return of
@@ -403,7 +403,7 @@ class Lowering:
         bits = ratio.denominator.bit_length() - 1
         if bits > 60:
             return Lowered(Grid(step, 0, 0), constant(0))
-        low, high = (coarsened(end, bits) for end in _ends(of.grid))
+        low, high = (coarsen(end, bits) for end in _ends(of.grid))
         return Lowered(Grid(step, low, high), Term("shift", (of.term,), (bits,)))
 
     # --- conditions --------------------------------------------------------------------
@@ -414,13 +414,13 @@ class Lowering:
             case ex.Compare():
                 return self._comparison(expression)
             case ex.OneOf():
-                stored = self._known_text(expression.column)
-                return _wanted(stored, set(expression.values).__contains__, expression.values)
+                stored = self._find_text_column(expression.column)
+                return _match_labels(stored, set(expression.values).__contains__, expression.values)
             case ex.StartsWith():
-                stored = self._known_text(expression.column)
+                stored = self._find_text_column(expression.column)
                 if stored.is_text:
                     return Term("starts_with", (stored.term,), (expression.prefix,))
-                return _wanted(stored, lambda label: label.startswith(expression.prefix), [])
+                return _match_labels(stored, lambda label: label.startswith(expression.prefix), [])
             case ex.AllOf():
                 return Term("all_of", [self.condition(one) for one in expression.of])
             case ex.AnyOf():
@@ -433,14 +433,14 @@ class Lowering:
         how, left, right = expression.how, expression.left, expression.right
         if isinstance(left, ex.Value | ex.Day):
             if isinstance(right, ex.Value | ex.Day):
-                return truth(COMPARED[how](_stated(left), _stated(right)))
+                return truth(COMPARED[how](_read_number(left), _read_number(right)))
             how, left, right = _MIRRORED[how], right, left
         if isinstance(right, ex.Value | ex.Day):
-            return self._against(how, self.number(left), _stated(right))
-        one, other = self._aligned(self.number(left), self.number(right))
+            return self._compare_exactly(how, self.number(left), _read_number(right))
+        one, other = self._align(self.number(left), self.number(right))
         return Term("compare", (one.term, other.term), (how,))
 
-    def _against(self, how: str, left: Lowered, value: Fraction) -> Term:
+    def _compare_exactly(self, how: str, left: Lowered, value: Fraction) -> Term:
         """Compare with a stated number exactly, also where it is between two points."""
         grid = left.grid
         at = value / grid.step
@@ -463,29 +463,31 @@ class Lowering:
     def key(self, expression: ex.Number) -> Key:
         """A term to group by: a column of any kind, or a derived number."""
         if isinstance(expression, ex.Field):
-            stored = self._known(expression.name)
+            stored = self._find_column(expression.name)
             return Key(stored, stored.term)
         lowered = self.number(expression)
         return Key(StoredColumn("derived", -1, lowered.grid, None), lowered.term)
 
-    def _known(self, name: str) -> StoredColumn:
+    def _find_column(self, name: str) -> StoredColumn:
         if name not in self._columns:
             raise InvalidValue("column", name, "a column of the schema")
         return self._columns[name]
 
-    def _known_text(self, name: str) -> StoredColumn:
-        stored = self._known(name)
+    def _find_text_column(self, name: str) -> StoredColumn:
+        stored = self._find_column(name)
         if stored.labels is None and not stored.is_text:
             raise InvalidValue("column", name, "a column of texts or labels; else use compare")
         return stored
 
 
-def coarsened(value: int, bits: int) -> int:
+def coarsen(value: int, bits: int) -> int:
     """floor(value / 2**bits), by way of a double: what every engine computes."""
     return math.floor(float(value) / float(2**bits))
 
 
-def _wanted(stored: StoredColumn, wanted: Callable[[str], bool], texts: Sequence[str]) -> Term:
+def _match_labels(
+    stored: StoredColumn, wanted: Callable[[str], bool], texts: Sequence[str]
+) -> Term:
     """Return whether a row has a wanted label, or one of the texts where the column is text."""
     values: list[Any] = list(texts)
     if stored.labels is not None:
@@ -498,7 +500,7 @@ def _quotient(left: Term, right: Term, grid: Grid, factor: float = 1.0, default:
     return Term("quotient", (left, right), (factor, grid.low, grid.high, default))
 
 
-def _stated(expression: ex.Value | ex.Day) -> Fraction:
+def _read_number(expression: ex.Value | ex.Day) -> Fraction:
     if isinstance(expression, ex.Value):
         return expression.value
     return Fraction(expression.day.toordinal() - 719163)  # the ordinal of 1970-01-01
@@ -518,7 +520,7 @@ def _union(left: Grid, right: Grid) -> Grid:
     return Grid(left.step, min(left.low, right.low), max(left.high, right.high))
 
 
-def shifted(of: Lowered, floor: int) -> Lowered:
+def subtract_floor(of: Lowered, floor: int) -> Lowered:
     """Return a number less ``floor`` steps."""
     if floor == 0:
         return of
@@ -526,7 +528,7 @@ def shifted(of: Lowered, floor: int) -> Lowered:
     return Lowered(grid, Term("subtract", (of.term, constant(floor))))
 
 
-def squared(of: Lowered) -> Lowered:
+def square_exactly(of: Lowered) -> Lowered:
     """Return the square of a number of at most 2**26 steps, so that it is exact."""
     if of.grid.magnitude > 2**26:
         raise NotApplicable("only numbers of at most 2**26 steps are squared exactly")
@@ -556,5 +558,5 @@ def bin_index(of: Lowered, edges: Sequence[int]) -> Term:
 
 def bucket_index(of: Lowered, width: int) -> Term:
     """Return floor((n - low) / width), which is exact because n - low is below 2**53."""
-    rest = shifted(of, of.grid.low)
+    rest = subtract_floor(of, of.grid.low)
     return _quotient(rest.term, constant(width), Grid(of.grid.step, 0, rest.grid.high // width))

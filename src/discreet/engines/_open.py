@@ -53,7 +53,8 @@ def open_table(
         of Spark and Ray have to share it; PostgreSQL copies the stored rows into its server.
     options
         Of the engine: ``partitions`` (all of them; no number depends on it), ``threads`` and
-        ``memory`` (duckdb), ``master`` (spark), ``address`` (postgres, ray).
+        ``memory`` (duckdb; with it the rows lie in a private file), ``master`` (spark),
+        ``address`` (postgres, ray).
 
     Returns
     -------
@@ -79,7 +80,7 @@ def open_table(
         raise InvalidValue("keep", str(keep), "None: whether this source has changed is not known")
     secret = storage.key if storage is not None else key or SystemSource().read(32)
     try:
-        return _opened(engine, records, schema, secret, storage, options)
+        return _open_engine(engine, records, schema, secret, storage, options)
     except Exception as error:
         if isinstance(error, DiscreetError | TypeError):
             raise
@@ -95,7 +96,7 @@ def open_table(
         raise InvalidValue("source", place, expected) from None
 
 
-def _opened(
+def _open_engine(
     engine: str | Callable[..., Table],
     records: Source,
     schema: Schema,

@@ -117,7 +117,7 @@ def rank_rows(table: Any, key: bytes, *, bucket: int = 0) -> Any:
     occurrence = np.empty(order.size, dtype=np.uint64)
     occurrence[order] = _from_start(~same).astype(np.uint64)
     places[:, 0] ^= occurrence
-    lines = _encrypted(places, key)
+    lines = _encrypt(places, key)
     order = np.lexsort((lines[:, 1], lines[:, 0], persons))
     owners = persons[order]
     first = np.ones(order.size, dtype=bool)
@@ -153,15 +153,15 @@ def _places(start: NDArray[np.uint64], table: Any, key: bytes) -> NDArray[np.uin
             halves.append(column.to_numpy().astype(np.int64).view(np.uint64))
     if len(halves) % 2:
         halves.append(np.zeros(len(start), dtype=np.uint64))
-    state = _encrypted(np.ascontiguousarray(start), key)
+    state = _encrypt(np.ascontiguousarray(start), key)
     for at in range(0, len(halves), 2):
         state[:, 0] ^= halves[at]
         state[:, 1] ^= halves[at + 1]
-        state = _encrypted(state, key)
+        state = _encrypt(state, key)
     return state
 
 
-def _encrypted(blocks: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
+def _encrypt(blocks: NDArray[np.uint64], key: bytes) -> NDArray[np.uint64]:
     cipher = Cipher(algorithms.AES(hashlib.sha256(key).digest()), modes.ECB()).encryptor()
     done = bytearray(blocks.nbytes + 15)
     cipher.update_into(np.ascontiguousarray(blocks).tobytes(), done)

@@ -88,7 +88,7 @@ class Scratch:
 
 
 def remove_stale(parent: str | None = None) -> list[Path]:
-    """Remove the directories of this user's processes that are dead; return which."""
+    """Remove the directories of this user's dead processes, and return which they were."""
     removed = []
     for folder in sorted(Path(parent or tempfile.gettempdir()).glob(f"{_PREFIX}*")):
         if _is_own(folder) and _is_dead(folder / _PID):

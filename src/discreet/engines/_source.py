@@ -203,15 +203,15 @@ def _from_duckdb(place: str, table: str, schema: Schema) -> Iterator[RawBatch]:
     import duckdb
 
     with duckdb.connect(place, read_only=True) as connection:
-        names = ", ".join(_quoted(name) for name in schema.file_columns)
-        yield from _read_query(connection, f"SELECT {names} FROM {_quoted(table)}", schema)
+        names = ", ".join(_quote(name) for name in schema.file_columns)
+        yield from _read_query(connection, f"SELECT {names} FROM {_quote(table)}", schema)
 
 
 def _from_address(place: str, schema: Schema) -> Iterator[RawBatch]:
     import duckdb
 
     with duckdb.connect(":memory:") as connection:
-        names = ", ".join(_quoted(name) for name in schema.file_columns)
+        names = ", ".join(_quote(name) for name in schema.file_columns)
         address = place.replace("'", "''")
         # A type read off the names of all directories would let one record change every other.
         given = f"'{address}', hive_types_autocast = false"
@@ -239,9 +239,9 @@ def _from_postgres(place: str, table: str, schema: Schema) -> Iterator[RawBatch]
 
     from discreet.data import column_array
 
-    names = ", ".join(_quoted(name) for name in schema.file_columns)
+    names = ", ".join(_quote(name) for name in schema.file_columns)
     with psycopg.connect(place) as connection, connection.cursor(name="records") as cursor:
-        query = f"SELECT {names} FROM {_quoted(table)}"
+        query = f"SELECT {names} FROM {_quote(table)}"
         cursor.execute(query.encode())
         for name, column in zip(schema.file_columns, cursor.description or (), strict=True):
             if isinstance(schema.columns.get(name), Date) and column.type_display == "timestamptz":
@@ -254,5 +254,5 @@ def _from_postgres(place: str, table: str, schema: Schema) -> Iterator[RawBatch]
             yield RawBatch(arrays, len(rows))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

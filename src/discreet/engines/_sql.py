@@ -147,7 +147,7 @@ def _double(value: float) -> Any:
     return ibis.literal(value, type="float64").cast("float64")
 
 
-def _scaled(term: Any, factor: float) -> Any:
+def _scale(term: Any, factor: float) -> Any:
     """Return a double times a power of two; only whole literals are written, which are exact."""
     if factor >= 1:
         return term * _double(factor) if factor > 1 else term
@@ -161,9 +161,9 @@ def _steps(number: Any, factor: float, low: int, high: int, default: int) -> Any
     r. Both show in r - s, which is exact.
     """
     back = 1 / factor
-    known = ibis.ifelse(number.isnull(), _scaled(_double(float(default)), back), number)
-    lower, upper = (_scaled(_double(float(end)), back) for end in (low, high))
-    steps = _scaled(ibis.least(ibis.greatest(known, lower), upper), factor)
+    known = ibis.ifelse(number.isnull(), _scale(_double(float(default)), back), number)
+    lower, upper = (_scale(_double(float(end)), back) for end in (low, high))
+    steps = _scale(ibis.least(ibis.greatest(known, lower), upper), factor)
     up = (steps + _double(0.5)).floor().cast("int64")
     over = up.cast("float64") - steps
     odd = (up % _integer(2)) != _integer(0)
@@ -175,7 +175,7 @@ def _quotient(of: list[Any], factor: float, low: int, high: int, default: int) -
     left, right = of
     nothing = right == _integer(0)
     divisor = ibis.ifelse(nothing, _integer(1), right).cast("float64")
-    steps = _scaled(left.cast("float64") / divisor, factor)
+    steps = _scale(left.cast("float64") / divisor, factor)
     cut = ibis.least(ibis.greatest(steps, _double(float(low))), _double(float(high)))
     return ibis.ifelse(nothing, _integer(default), cut.floor().cast("int64"))
 
@@ -185,12 +185,12 @@ def _cases(of: list[Any]) -> Any:
     return ibis.cases(*pairs, else_=of[-1])
 
 
-def _balanced(terms: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
+def _join_balanced(terms: Sequence[Any], join: Callable[[Any, Any], Any]) -> Any:
     """Join terms in a tree of little depth, as databases limit the depth of an expression."""
     if len(terms) == 1:
         return terms[0]
     middle = len(terms) // 2
-    return join(_balanced(terms[:middle], join), _balanced(terms[middle:], join))
+    return join(_join_balanced(terms[:middle], join), _join_balanced(terms[middle:], join))
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -209,7 +209,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "compare": lambda of, how: COMPARED[how](*of),
     "one_of": lambda of, *values: of[0].isin(list(values)),
     "starts_with": lambda of, prefix: of[0].startswith(prefix),
-    "all_of": lambda of: _balanced(of, lambda one, other: one & other),
-    "any_of": lambda of: _balanced(of, lambda one, other: one | other),
+    "all_of": lambda of: _join_balanced(of, lambda one, other: one & other),
+    "any_of": lambda of: _join_balanced(of, lambda one, other: one | other),
     "negation": lambda of: ~of[0],
 }

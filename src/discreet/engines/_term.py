@@ -100,7 +100,7 @@ class Texts(NamedTuple):
     codes: NDArray[np.int64]
     values: Sequence[str]
 
-    def which(self, wanted: Callable[[str], Any], kind: Any = np.bool_) -> NDArray[Any]:
+    def map_texts(self, wanted: Callable[[str], Any], kind: Any = np.bool_) -> NDArray[Any]:
         """Return what a function says of the text of each row."""
         said = np.array([wanted(value) for value in self.values], dtype=kind)
         return said[self.codes] if said.size else np.zeros(self.codes.size, dtype=kind)
@@ -149,8 +149,8 @@ def _quotient(of: list[Any], factor: float, low: int, high: int, default: int) -
     return np.where(nothing, np.int64(default), np.floor(cut).astype(np.int64))
 
 
-def _spelled(of: list[Any], factor: float, low: int, high: int, default: int) -> Any:
-    numbers = of[0].which(lambda text: number_in_text(text.encode()), np.float64)
+def _read_spelled(of: list[Any], factor: float, low: int, high: int, default: int) -> Any:
+    numbers = of[0].map_texts(lambda text: number_in_text(text.encode()), np.float64)
     known = np.where(np.isnan(numbers), default / factor, numbers)
     steps = np.clip(known, low / factor, high / factor) * factor
     return np.rint(steps).astype(np.int64)
@@ -158,7 +158,7 @@ def _spelled(of: list[Any], factor: float, low: int, high: int, default: int) ->
 
 def _one_of(of: list[Any], *values: Any) -> Any:
     if isinstance(of[0], Texts):
-        return of[0].which(frozenset(values).__contains__)
+        return of[0].map_texts(frozenset(values).__contains__)
     return np.isin(of[0], np.array(values, dtype=np.int64))
 
 
@@ -189,11 +189,11 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "greatest": lambda of: np.maximum(*of),
     "shift": _shift,
     "quotient": _quotient,
-    "spelled": _spelled,
+    "spelled": _read_spelled,
     "cases": _cases,
     "compare": lambda of, how: COMPARED[how](*of),
     "one_of": _one_of,
-    "starts_with": lambda of, prefix: of[0].which(lambda text: text.startswith(prefix)),
+    "starts_with": lambda of, prefix: of[0].map_texts(lambda text: text.startswith(prefix)),
     "all_of": lambda of: reduce(np.logical_and, of),
     "any_of": lambda of: reduce(np.logical_or, of),
     "negation": lambda of: np.logical_not(of[0]),

@@ -8,7 +8,6 @@ for bit the one of :class:`SecureServer`.
 
 from __future__ import annotations
 
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,7 +24,7 @@ from torch.func import functional_call, grad, vmap
 from discreet import _validate
 from discreet._files import new_directory
 from discreet.certificate import Certificate
-from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused
+from discreet.errors import InvalidValue
 from discreet.federated._certificate import (
     LEARNER,
     certify_federated,
@@ -35,9 +34,9 @@ from discreet.federated._certificate import (
 from discreet.federated._clients import Clients
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
-from discreet.federated._state import RunState
-from discreet.learn import check_unit, digest_model
-from discreet.ledger import Charge, Ledger
+from discreet.federated._state import RunState, charge_run, check_ledger
+from discreet.learn import digest_model
+from discreet.ledger import Ledger
 from discreet.randomness import (
     CorrelatedStream,
     KeyedSource,
@@ -237,13 +236,13 @@ class InProcessEngine:
         with ExitStack() as stack:
             state = None
             if checkpoint is not None:
-                state = RunState(checkpoint, plan, asdict(self._training))
+                state = RunState(checkpoint, plan, {"training": asdict(self._training)})
                 stack.callback(state.close)
             if state is not None:
                 bits = bits.derive("attempt", state.attempt)
             self._rehearse()
             paid = stack.enter_context(ExitStack())
-            charge = paid.enter_context(_charged(ledger, dataset, plan, state, purpose))
+            charge = paid.enter_context(charge_run(ledger, dataset, plan, state, purpose))
             counts = self._clients.counts if examples is None else examples
             assert counts is not None
             run = _Run(self, plan, bits, state, counts, hostile or {})
@@ -278,13 +277,11 @@ class InProcessEngine:
             )
             certificate = certificate.paid_by(charge)
             if state is not None:
-                state.discard()
-                with new_directory(state.unpublished, argument="checkpoint") as place:
-                    write_federated(place, arrays, certificate)
+                state.hold_back(arrays, certificate)
             paid.close()  # the outcome is in the ledger before the model is in its place
             if state is not None:
                 state.publish(certificate.model_digest)
-        self._put(run.released)
+        self._load_weights(run.released)
         return Federated(self._model, certificate, tuple(history))
 
     # --- checks ------------------------------------------------------------------------
@@ -302,10 +299,7 @@ class InProcessEngine:
             raise InvalidValue(
                 "clients", len(self._clients), f"the public number {plan.clients} of the plan"
             )
-        if (ledger is None) != (dataset is None):
-            raise InvalidValue("dataset", dataset, "a name if and only if with a ledger")
-        if ledger is not None and dataset is not None:
-            check_unit(ledger, dataset, plan.unit)
+        check_ledger(plan, ledger, dataset)
 
     def _rehearse(self) -> None:
         """Train two clients of zeros, so that what cannot be done shows before the charge."""
@@ -382,7 +376,7 @@ class InProcessEngine:
     def _arrays(self, flat: Tensor) -> dict[str, NDArray[Any]]:
         return {name: part.numpy().copy() for name, part in self._split(flat).items()}
 
-    def _put(self, flat: Tensor) -> None:
+    def _load_weights(self, flat: Tensor) -> None:
         with torch.no_grad():
             for name, parameter in self._model.named_parameters():
                 parameter.copy_(self._split(flat)[name])
@@ -551,40 +545,6 @@ class _Run:
         rate = Fraction(central.rate_of(central.phases[0]))
         drawn = bernoulli(rate, everybody, source=bits)
         return np.flatnonzero(drawn & turn)
-
-
-@contextmanager
-def _charged(
-    ledger: Ledger | None,
-    dataset: str | None,
-    plan: FederatedPlan,
-    state: RunState | None,
-    purpose: str,
-) -> Iterator[Charge | None]:
-    """Charge the whole plan once; a resumed run finds its charge by the key in its directory."""
-    if ledger is None or dataset is None:
-        yield None
-        return
-    key = secrets.token_hex(16) if state is None else state.run_id
-    delta = Fraction(repr(plan.delta))
-    if state is None:
-        with ledger.charge(dataset, plan.loss, delta=delta, key=key, purpose=purpose) as charge:
-            yield charge
-        return
-    if not state.reserved:  # the key first: a run that dies after its charge must find it again
-        state.keep({}, {}, reserved=0)
-    charge = ledger.charge(dataset, plan.loss, delta=delta, key=key, purpose=purpose)
-    if charge.outcome != "open":
-        result = charge.result
-        digest = result.get("model_digest") if isinstance(result, dict) else None
-        where = "; its model is in the directory" if state.publish(digest) else ""
-        raise ResumeRefused(f"the ledger says that this run was {charge.outcome} already{where}")
-    try:
-        with charge.attempt():
-            yield charge
-    except AlreadyCharged:
-        state.discard()  # another copy of the run has ended first
-        raise
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib import import_module
@@ -28,13 +28,15 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
-from discreet._files import new_directory
+from discreet._files import lock_file, new_directory, write_file
+from discreet._json import canonical, digest_of, read_json
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, MechanismHalted
 from discreet.federated._certificate import LEARNER, certify_federated, write_federated
 from discreet.federated._plan import FederatedPlan
 from discreet.federated._round import Client, Round
-from discreet.learn import charged, digest_model
+from discreet.federated._state import RunState, charge_run, check_ledger
+from discreet.learn import digest_model
 from discreet.learn.dpsgd import Quantile
 from discreet.randomness import bernoulli, choose_source, permutation
 
@@ -92,15 +94,41 @@ def _read_reply(content: Any, plan: FederatedPlan, size: int) -> dict[str, Any] 
     return {"update": update, "inside": config["inside"]}
 
 
+class _Counter:
+    """A file in which a client counts the rounds of a plan over all runs of Flower."""
+
+    def __init__(self, path: str | Path, plan: FederatedPlan) -> None:
+        self._path, self._plan = Path(path), plan.content_hash
+        self.read()
+
+    def read(self) -> int:
+        if not self._path.exists():
+            return 0
+        body = read_json(self._path.read_bytes(), "the counter of a client")
+        taken = body.get("rounds_taken") if isinstance(body, dict) else None
+        if type(taken) is not int or taken < 0 or body.get("plan_hash") != self._plan:
+            raise InvalidValue(
+                "counter", self._path.name, "a new file, or the counter of this plan"
+            )
+        return taken
+
+    def write(self, taken: int) -> None:
+        content = canonical({"plan_hash": self._plan, "rounds_taken": taken})
+        write_file(self._path, content, private=True)
+
+
 def discreet_mod(
-    plan: FederatedPlan, *, examples: int | None = None, source: Source | None = None
+    plan: FederatedPlan,
+    *,
+    examples: int | None = None,
+    source: Source | None = None,
+    counter: str | Path | None = None,
 ) -> Callable[[Any, Any, Callable[[Any, Any], Any]], Any]:
     """Return a mod for ``ClientApp(mods=[...])``: it clips and randomizes before anything leaves.
 
     The app below it trains as it likes and replies with the whole model in one array record called
     ``arrays``, of the names that it was sent. Only the change of it leaves the client; metrics and
-    counts stay, and so does the text of an error, in place of which an update of zeros leaves. The
-    rounds that the client took part in are counted in its Flower context.
+    counts stay, and so does the text of an error, in place of which an update of zeros leaves.
 
     Parameters
     ----------
@@ -110,6 +138,10 @@ def discreet_mod(
         How many examples the client has, where the plan weighs clients. It is not sent.
     source : Source, optional
         Where the bits come from; the operating system by default.
+    counter : path, optional
+        A file of this client, in which it counts the rounds that it takes part in. Without one it
+        counts in its Flower context, which every run begins anew: a server that is not trusted can
+        then start a second run and be answered again.
 
     Returns
     -------
@@ -118,10 +150,11 @@ def discreet_mod(
     Raises
     ------
     InvalidValue
-        If the plan's trust is not one that Flower can carry.
+        If the plan's trust is not one that Flower can carry, or the counter is that of another one.
     """
     _check_plan(plan)
     bits = choose_source(source)
+    over_runs = None if counter is None else _Counter(counter, plan)
 
     def mod(message: Any, context: Any, call_next: Callable[[Any, Any], Any]) -> Any:
         app = import_module("flwr.app")
@@ -134,9 +167,6 @@ def discreet_mod(
         names = list(sent)
         before = _flat({name: sent[name].numpy() for name in names})
         clip_norm = float(message.content.config_records["round"]["clip-norm"])
-        state = context.state.config_records.get("discreet")
-        taken = 0 if state is None else int(state["rounds-taken"])
-        client = Client(plan, examples=examples, source=bits, rounds_taken=taken)
         change = np.zeros_like(before)
         try:
             made = call_next(message, context).content.array_records["arrays"]
@@ -144,11 +174,19 @@ def discreet_mod(
             change = after - before if list(made) == names else change
         except Exception:  # noqa: BLE001 - what went wrong with the data must not leave either
             change = np.zeros_like(before)
-        try:
-            leaves = client.reply(change, clip_norm=clip_norm)
-        except MechanismHalted as error:
-            return app.Message(app.Error(code=0, reason=str(error)), reply_to=message)
-        context.state["discreet"] = app.ConfigRecord({"rounds-taken": client.rounds_taken})
+        with nullcontext() if counter is None else lock_file(counter):
+            state = context.state.config_records.get("discreet")
+            taken = 0 if state is None else int(state["rounds-taken"])
+            if over_runs is not None:
+                taken = max(taken, over_runs.read())
+            client = Client(plan, examples=examples, source=bits, rounds_taken=taken)
+            try:
+                leaves = client.reply(change, clip_norm=clip_norm)
+            except (InvalidValue, MechanismHalted) as error:  # of the request, not of the data
+                return app.Message(app.Error(code=0, reason=str(error)), reply_to=message)
+            context.state["discreet"] = app.ConfigRecord({"rounds-taken": client.rounds_taken})
+            if over_runs is not None:
+                over_runs.write(client.rounds_taken)
         content = {"update": app.ArrayRecord({"update": app.Array(leaves["update"])})}
         if "inside" in leaves:
             content["inside"] = app.ConfigRecord({"inside": leaves["inside"]})
@@ -230,10 +268,11 @@ class DiscreetStrategy:
         ledger: Ledger | None = None,
         dataset: str | None = None,
         purpose: str = "federated learning on Flower",
+        checkpoint: str | Path | None = None,
     ) -> FlowerRun:
         """Charge the plan, ask the clients of every round, and certify the model.
 
-        A server that is killed has spent its charge, and its run is over: it is charged anew.
+        Without a checkpoint a server that is killed has spent its charge, and its run is over.
 
         Parameters
         ----------
@@ -245,6 +284,9 @@ class DiscreetStrategy:
             What to charge, before a node is asked.
         purpose : str
             For the ledger.
+        checkpoint : path, optional
+            A directory with which a killed run can be resumed by the same call: it is charged once,
+            and no round is taken twice.
 
         Returns
         -------
@@ -257,6 +299,8 @@ class DiscreetStrategy:
             charged.
         BudgetExceeded
             If the budget is too small; nothing was charged.
+        ResumeRefused
+            If the directory is of another run, or of one that is complete.
         """
         app, plan = import_module("flwr.app"), self._plan
         shapes = {name: one.numpy() for name, one in initial_arrays.items()}
@@ -267,42 +311,78 @@ class DiscreetStrategy:
         model = _flat(shapes)
         if plan.dimension not in (None, model.size):
             raise InvalidValue("initial_arrays", model.size, f"the dimension {plan.dimension}")
-        velocity, clip_norm = np.zeros_like(model), plan.clip_norm
-        paid = charged(
-            ledger, dataset, loss=plan.loss, delta=plan.delta, purpose=purpose, unit=plan.unit
-        )
-        with paid if ledger is not None else nullcontext() as charge:
-            for number in range(plan.rounds):
+        check_ledger(plan, ledger, dataset)
+        training = {"server_rate": self._rate, "momentum": self._momentum}
+        velocity, clip_norm, taken = np.zeros_like(model), plan.clip_norm, 0
+        with ExitStack() as stack:
+            bits, state = self._source, None
+            if checkpoint is not None:
+                state = RunState(checkpoint, plan, self._facts(shapes, training))
+                stack.callback(state.close)
+                bits = bits.derive("attempt", state.attempt)
+                if state.found is not None:
+                    head, kept = state.found
+                    model, velocity = (kept[name].astype(float) for name in ("model", "velocity"))
+                    clip_norm, taken = float(head["clip_norm"]), state.reserved
+                    self._used = dict(zip(self._roster, kept["used"].tolist(), strict=True))
+            paid = stack.enter_context(ExitStack())
+            charge = paid.enter_context(charge_run(ledger, dataset, plan, state, purpose))
+            for number in range(taken, plan.rounds):
+                cohort = self._cohort(number, bits)
+                if state is not None:
+                    used = np.array(list(self._used.values()), dtype=np.int64)
+                    kept = {"model": model, "velocity": velocity, "used": used}
+                    state.keep({"clip_norm": clip_norm}, kept, reserved=number + 1)
                 one = Round(
                     plan,
                     number,
                     size=model.size,
-                    asked=self._cohort(number),
+                    asked=cohort,
                     clip_norm=clip_norm,
-                    source=self._source,
+                    source=bits,
                 )
-                self._ask(app, grid, one, _shaped(model, shapes), clip_norm)
+                self._ask(app, grid, one, _split_arrays(model, shapes), clip_norm)
                 update, clip_norm = one.finish()
                 velocity = self._momentum * velocity + update
                 model = model + self._rate * velocity
-            arrays = _shaped(model, shapes)
+            arrays = _split_arrays(model, shapes)
             certificate = certify_federated(
                 plan,
                 run={
                     "rounds_taken": plan.rounds,
                     "final_clip_norm": clip_norm,
-                    "training": {"server_rate": self._rate, "momentum": self._momentum},
+                    "training": training,
                     "clients": "nodes of Flower",
+                    **({"times_resumed": state.attempt} if state and state.attempt else {}),
                 },
                 randomness={**self._source.provenance, "engine": "Flower"},
                 versions={"flwr": version("flwr")},
                 model_digest=digest_model(LEARNER, {}, arrays),
             ).paid_by(charge)
+            if state is not None:
+                state.hold_back(arrays, certificate)
+            paid.close()  # the outcome is in the ledger before the model is in its place
+            if state is not None:
+                state.publish(certificate.model_digest)
         return FlowerRun(arrays, certificate)
 
-    def _cohort(self, number: int) -> list[int]:
+    def _facts(self, shapes: Arrays, training: Mapping[str, float]) -> dict[str, Any]:
+        """Return what a resumed run must have in common with the one that was killed.
+
+        Nodes have other numbers after a new start of Flower. That matters where the server counts
+        in how many rounds each takes part.
+        """
+        counts = self._plan.participations < self._plan.rounds
+        model = [[name, str(one.dtype), list(one.shape)] for name, one in shapes.items()]
+        return {
+            "training": dict(training),
+            "roster": digest_of(self._roster if counts else len(self._roster)),
+            "model": digest_of(model),
+        }
+
+    def _cohort(self, number: int, source: Source) -> list[int]:
         """Draw the nodes of a round from the roster, whoever is connected."""
-        plan, bits = self._plan, self._source.derive("cohort", number)
+        plan, bits = self._plan, source.derive("cohort", number)
         if plan.sampler == "full":
             return self._roster
         if plan.sampler == "poisson":
@@ -356,7 +436,7 @@ def _flat(arrays: Arrays) -> NDArray[np.float64]:
     return np.concatenate([np.asarray(one, dtype=np.float64).ravel() for one in arrays.values()])
 
 
-def _shaped(flat: NDArray[np.float64], like: Arrays) -> dict[str, NDArray[Any]]:
+def _split_arrays(flat: NDArray[np.float64], like: Arrays) -> dict[str, NDArray[Any]]:
     found, at = {}, 0
     for name, one in like.items():
         part = flat[at : at + one.size]

@@ -55,6 +55,11 @@ _MOST_LOCAL_EPSILON = 30
 _LEAST_SHARE = 2
 _MOST_SHARE = {"discrete_gaussian": 10**15, "skellam": 2 * 10**7}
 _LOCAL = ("shuffler", "nobody")
+# One of what a client has many of: a change of it moves an update twice as far as the clip.
+_RECORDS = frozenset(ROW_UNITS) | {
+    *("document", "event", "image", "instance", "item", "measurement", "message", "observation"),
+    *("photo", "picture", "point", "sample", "sentence", "text", "transaction", "tuple", "visit"),
+}
 
 
 @final
@@ -91,8 +96,9 @@ class FederatedPlan:
         ``server``, ``aggregation``, ``shuffler`` or ``nobody``.
     unit : str
         ``client``, or what the ledger calls one (phone, patient): all that a client has comes and
-        goes. ``record``, row or example: one of its records changes, which may change its whole
-        update to any other.
+        goes. ``record``, or another word for one of many (row, image, visit, message): one of them
+        changes, which may change the client's whole update to any other. The certificate says
+        which.
     epsilon, noise_multiplier, local_epsilon
         One of them: the target, the noise in clip norms (of the sum, ``server`` and
         ``aggregation``), or the epsilon of one report (``shuffler`` and ``nobody``).
@@ -179,7 +185,7 @@ class FederatedPlan:
             epsilon=epsilon, noise_multiplier=noise_multiplier, local_epsilon=local_epsilon
         )
         if isinstance(noise, str) and kind == "server":
-            noise = _banded(
+            noise = _choose_bands(
                 noise, clients, expected_cohort, rounds, clip_norm, delta, epsilon, sampler
             )
         local = kind in _LOCAL
@@ -208,7 +214,7 @@ class FederatedPlan:
         )
         if epsilon is not None:
             name = "local_epsilon" if local else "noise_multiplier"
-            object.__setattr__(self, name, self._calibrated(epsilon))
+            object.__setattr__(self, name, self._calibrate(epsilon))
             self.__dict__.pop("central", None)  # it had noise of 1
         self._check_share()
 
@@ -260,10 +266,14 @@ class FederatedPlan:
         )
         local, central = trust in _LOCAL, trust == "server"
         self._require(
-            "noise_multiplier", (self.noise_multiplier is None) == local, self._asked(not local)
+            "noise_multiplier",
+            (self.noise_multiplier is None) == local,
+            self._say_given(not local),
         )
         self._require(
-            "local_epsilon", (self.local_epsilon is not None) == local, self._asked(local)
+            "local_epsilon",
+            (self.local_epsilon is not None) == local,
+            self._say_given(local),
         )
         samplers = SAMPLERS if central else ("chosen",)
         self._require("sampler", self.sampler in samplers, "one of " + ", ".join(samplers))
@@ -271,23 +281,25 @@ class FederatedPlan:
             "participations", self.participations <= self.rounds, f"at most rounds = {self.rounds}"
         )
         hidden = trust in ("aggregation", "shuffler")
-        self._require("threshold", (self.threshold is not None) == hidden, self._asked(hidden))
-        self._require("colluders", hidden or self.colluders == 0, self._asked(hidden))
-        self._require("dimension", (self.dimension is None) == central, self._asked(not central))
+        self._require("threshold", (self.threshold is not None) == hidden, self._say_given(hidden))
+        self._require("colluders", hidden or self.colluders == 0, self._say_given(hidden))
+        self._require(
+            "dimension", (self.dimension is None) == central, self._say_given(not central)
+        )
         adds = trust == "aggregation"
         self._require("shares", (self.shares in SHARES) if adds else self.shares is None,
-                      "one of " + ", ".join(SHARES) if adds else self._asked(adds))  # fmt: skip
+                      "one of " + ", ".join(SHARES) if adds else self._say_given(adds))  # fmt: skip
         if central:
             self._require("participations", self.participations == self.rounds,
                           "nothing where the server is trusted: it draws the cohorts")  # fmt: skip
         else:
-            self._require("clipping", isinstance(self.clipping, Flat), self._asked(False))
-            self._require("noise", self.noise is None, self._asked(False))
+            self._require("clipping", isinstance(self.clipping, Flat), self._say_given(False))
+            self._require("noise", self.noise is None, self._say_given(False))
             room = self.clients * self.participations
             self._require("participations", room >= cohort * self.rounds,
                           "enough for every round to have its cohort")  # fmt: skip
         if local:
-            self._require("weight_cap", self.weight_cap is None, self._asked(False))
+            self._require("weight_cap", self.weight_cap is None, self._say_given(False))
         if self.threshold is not None:
             least = max(2 * cohort // 3, (cohort + self.colluders) // 2) + 1 if adds else 1
             expected = f"{max(least, self.colluders + 1)} to expected_cohort = {cohort}"
@@ -296,7 +308,7 @@ class FederatedPlan:
             fits = max(least, self.colluders + 1) <= self.threshold <= cohort
             self._require("threshold", fits, expected)
 
-    def _asked(self, given: bool) -> str:
+    def _say_given(self, given: bool) -> str:
         return f"{'a value' if given else 'none'} where the trust is in {self.trust!r}"
 
     def _require(self, name: str, fits: bool, expected: str) -> None:
@@ -339,7 +351,7 @@ class FederatedPlan:
 
     @property
     def _of_records(self) -> bool:
-        return self.unit.lower().removesuffix("s") in ROW_UNITS
+        return self.unit.lower().removesuffix("s") in _RECORDS
 
     @property
     def honest(self) -> int:
@@ -406,9 +418,11 @@ class FederatedPlan:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee rests on, beside the plan."""
-        return (*_ASSUMPTIONS[self.trust], *_FOR_ALL)
+        whose = "one of many that one client has" if self._of_records else "all that one client has"
+        whose = f"the unit, {self.unit}, is {whose}"
+        return (*_ASSUMPTIONS[self.trust], whose, *_FOR_ALL)
 
-    def _calibrated(self, epsilon: float) -> float:
+    def _calibrate(self, epsilon: float) -> float:
         if self.trust == "server":
             settings = {name: getattr(self.central, name) for name in _OF_CENTRAL}
             size, steps = self.expected_cohort, self.rounds
@@ -416,7 +430,7 @@ class FederatedPlan:
                 epsilon=epsilon, expected_batch_size=size, steps=steps, **settings
             ).noise_multiplier
 
-        def made(value: float) -> Loss:
+        def make_loss(value: float) -> Loss:
             name = "local_epsilon" if self.trust in _LOCAL else "noise_multiplier"
             trial = object.__new__(FederatedPlan)
             for field in fields(self):
@@ -426,7 +440,7 @@ class FederatedPlan:
 
         local = self.trust in _LOCAL
         return calibrate(
-            made,
+            make_loss,
             epsilon=epsilon,
             delta=self.delta,
             bracket=(epsilon / self.rounds / 2, 29.0) if local else (0.05, 1e4),
@@ -497,7 +511,7 @@ class FederatedPlan:
 
 _OF_CENTRAL = ("examples", "clip_norm", "clipping", "delta", "sampler", "relation", "unit", "noise")
 _FOR_ALL = (
-    "clients run the published program, and one unit is behind one client",
+    "clients run the published program",
     "the model at the start does not depend on what clients have: declared, not checked",
     "clients send updates only: counts, metrics and buffers of theirs are not published",
 )
@@ -532,7 +546,7 @@ def _read_clipping(document: Mapping[str, Any]) -> Clipping:
     return rules[settings.pop("kind")](**settings)
 
 
-def _banded(
+def _choose_bands(
     noise: str,
     clients: int,
     cohort: int,

@@ -93,7 +93,10 @@ def to_steps(plan: FederatedPlan, update: Update, clip_norm: float) -> NDArray[n
     -------
     array of int64
     """
-    steps = np.rint(clip_update(update, clip_norm) * (plan.steps_per_clip / clip_norm))
+    norm = _validate.real("clip_norm", clip_norm, above=0)
+    steps = np.rint(clip_update(update, norm) * (plan.steps_per_clip / norm))
+    if not (np.abs(steps) <= plan.steps_per_clip).all():  # their squares would leave the integers
+        steps = np.zeros_like(steps)
     whole = steps.astype(np.int64)
     # Rounding moves no coordinate by more than one half, so this holds; it is not left to floats.
     return whole if int(whole @ whole) <= plan.l2_squared else np.zeros_like(whole)
@@ -147,7 +150,7 @@ class Client:
         update : array
             The change of the parameters that the client proposes.
         clip_norm : float, optional
-            That of the round, where it is adaptive.
+            That of the round. Unless it is adaptive, it is that of the plan, whoever says what.
 
         Returns
         -------
@@ -156,17 +159,23 @@ class Client:
 
         Raises
         ------
+        InvalidValue
+            If the clip norm is not one of this plan; nothing was drawn or counted.
         MechanismHalted
             If the client took part as often as the plan allows, whatever its data.
         """
         plan = self._plan
+        norm = plan.clip_norm
+        if isinstance(plan.clipping, Quantile):
+            norm = _validate.real("clip_norm", norm if clip_norm is None else clip_norm, above=0)
+        elif clip_norm not in (None, norm):
+            raise InvalidValue("clip_norm", clip_norm, f"that of the plan, {norm}")
         with self._guard:
             if self._taken >= plan.participations:
                 raise MechanismHalted(
                     f"this client took part in {self._taken} rounds, which is all that is paid for"
                 )
             self._taken += 1
-        norm = plan.clip_norm if clip_norm is None else clip_norm
         if plan.trust in ("shuffler", "nobody"):
             oracle = oracle_of(plan)
             values = np.array(update, dtype=np.float64).reshape(1, -1)

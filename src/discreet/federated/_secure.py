@@ -159,7 +159,7 @@ def join_secret(shares: Mapping[int, bytes]) -> bytes:
         total += int.from_bytes(share, "big") * over * pow(under, -1, _PRIME)
     found = total % _PRIME
     if found >> (8 * _KEY_BYTES):
-        raise PlanViolation("the shares are not of one secret: a client or the server lied")
+        raise PlanViolation("the shares do not fit together: a client or the server lied")
     return found.to_bytes(_KEY_BYTES, "big")
 
 
@@ -180,8 +180,8 @@ def _join_some(shares: Mapping[int, bytes], threshold: int) -> bytes:
         except PlanViolation:
             continue
     raise MechanismHalted(
-        "the shares of a secret are not of one: too many clients lied. The sum is not opened, and "
-        "the loss of the round is spent"
+        "the shares of a secret do not fit together: too many clients lied. The sum is not "
+        "opened, and the loss of the round is spent"
     )
 
 
@@ -211,7 +211,7 @@ class _Setting:
         head = b"discreet secure aggregation 1 " + kind.encode()
         return b"".join(len(p).to_bytes(8, "big") + p for p in (head, self.round_id, *parts))
 
-    def listed(self, names: Iterable[str]) -> bytes:
+    def write_list(self, names: Iterable[str]) -> bytes:
         """Return the text of a list of clients."""
         return self.text("list", *(name.encode() for name in sorted(names)))
 
@@ -281,15 +281,15 @@ class SecureClient:
     def _step(self, name: str) -> None:
         if self._next >= len(_STEPS) or _STEPS[self._next] != name:
             raise MechanismHalted(
-                f"{name} comes once, in its order: a client answers no step twice"
+                f"{name} was called twice or out of order: a client answers each step once"
             )
         self._next += 1
 
-    def _enough(self, names: Iterable[str], within: Iterable[str], what: str) -> None:
+    def _require_enough(self, names: Iterable[str], within: Iterable[str], what: str) -> None:
         found = set(names)
         if len(found) < self._setting.threshold or self.name not in found or found - set(within):
             self._next = len(_STEPS)
-            raise PlanViolation(f"{what}: too few clients, strangers, or not this one")
+            raise PlanViolation(f"{what}: too few clients, unknown ones, or without this one")
 
     def advertise(self) -> Advert:
         """Return the public keys of the round, signed.
@@ -326,7 +326,7 @@ class SecureClient:
         """
         self._step("share_keys")
         setting = self._setting
-        self._enough(adverts, setting.names, "the keys of the round")
+        self._require_enough(adverts, setting.names, "the keys of the round")
         for name, one in adverts.items():
             text = setting.text("keys", name.encode(), one.channel, one.masks)
             if not setting.is_signed(name, one.signature, text):
@@ -377,7 +377,7 @@ class SecureClient:
             )
         self._step("mask")
         setting = self._setting
-        self._enough({*inbox, self.name}, self._peers, "the shares of peers")
+        self._require_enough({*inbox, self.name}, self._peers, "the shares of peers")
         for name, message in inbox.items():
             box = AESGCM(_agree(self._channel, self._peers[name].channel, setting.text("channel")))
             about = setting.text("shares", name.encode(), self.name.encode())
@@ -413,8 +413,8 @@ class SecureClient:
         """
         self._step("confirm")
         self._arrived = frozenset(arrived)
-        self._enough(self._arrived, self._held, "the list of those who arrived")
-        return self._signing.sign(self._setting.listed(self._arrived))
+        self._require_enough(self._arrived, self._held, "the list of those who arrived")
+        return self._signing.sign(self._setting.write_list(self._arrived))
 
     def unmask(self, signatures: Mapping[str, bytes]) -> dict[str, Share]:
         """Return one share of each peer: of the self-mask if it arrived, of its key if not.
@@ -434,13 +434,13 @@ class SecureClient:
             If fewer than the threshold signed this list.
         """
         self._step("unmask")
-        text = self._setting.listed(self._arrived)
+        text = self._setting.write_list(self._arrived)
         good = {
             name
             for name, signature in signatures.items()
             if name in self._arrived and self._setting.is_signed(name, signature, text)
         }
-        self._enough(good, self._arrived, "signatures under one list")
+        self._require_enough(good, self._arrived, "signatures under one list")
         return {
             name: Share("self-mask", shares[1])
             if name in self._arrived

@@ -24,14 +24,17 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from discreet import _validate
+from discreet._json import digest_of
 from discreet.errors import InvalidValue, SchemaError
 from discreet.federated._certificate import LEARNER, SILO_LEARNER, require_no_plan
 from discreet.federated._plan import FederatedPlan
-from discreet.learn import charged, check_unit, digest_model
+from discreet.learn import check_unit, digest_model
 from discreet.learn.dpsgd import Flat, Plan
 from discreet.privacy import ApproxDP, Loss, compose, to_json
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import nn
 
     from discreet.federated._engine import Federated
@@ -214,6 +217,11 @@ class SiloPlan:
             "the loss is that of ideal real-valued noise; arithmetic was in floating point",
         )
 
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of the plan's canonical JSON: equal exactly for equal plans."""
+        return digest_of(self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """Return the plan as a JSON object.
 
@@ -277,6 +285,7 @@ def run_silos(
     ledgers: Mapping[str, tuple[Ledger, str]] | None = None,
     inputs: Any = None,
     source: Any = None,
+    checkpoint: str | Path | None = None,
 ) -> Federated:
     """Charge every silo's ledger, train in rounds, and certify the model.
 
@@ -296,6 +305,9 @@ def run_silos(
         The trainer's description of an example.
     source : Source, optional
         Where the noise comes from; the operating system by default.
+    checkpoint : path, optional
+        A directory with which a killed run can be resumed by the same call: every silo is charged
+        once, and no round is taken twice.
 
     Returns
     -------
@@ -305,6 +317,8 @@ def run_silos(
     ------
     InvalidValue
         If plan, data and ledgers are not of the same silos; nothing was charged.
+    ResumeRefused
+        If the directory is of another run, or of one that is complete.
     PlanViolation
         If the model was under a plan of DP-SGD before; nothing was charged.
     BudgetExceeded
@@ -312,8 +326,9 @@ def run_silos(
     """
     import torch
 
-    from discreet.federated._engine import Federated
+    from discreet.federated._engine import Federated, _arrays_of
     from discreet.federated._round import Round
+    from discreet.federated._state import RunState, charge_run
     from discreet.learn.dpsgd import Trainer
     from discreet.randomness import choose_source
 
@@ -325,16 +340,28 @@ def run_silos(
     for book, name in books.values():
         check_unit(book, name, plan.unit)
     bits = choose_source(source)
-    provenance: Mapping[str, str] = {}
+    provenance: Mapping[str, str] = bits.provenance
     with ExitStack() as stack:
+        state, taken = None, 0
+        if checkpoint is not None:
+            shapes = [[name, list(p.shape)] for name, p in model.named_parameters()]
+            state = RunState(checkpoint, plan, {"model": digest_of(shapes)})
+            stack.callback(state.close)
+            bits = bits.derive("attempt", state.attempt)
+            if state.found is not None:
+                taken = state.reserved
+                with torch.no_grad():
+                    for name, parameter in model.named_parameters():
+                        parameter.copy_(torch.from_numpy(state.found[1][name]))
+        paid = stack.enter_context(ExitStack())
+        purpose = "federated learning in silos"
         charges = [
-            stack.enter_context(
-                charged(book, dataset, loss=plan.loss_of(silo), delta=plan.delta,
-                        purpose="federated learning in silos", unit=plan.unit)
-            )
+            paid.enter_context(charge_run(book, dataset, plan, state, purpose, silo=silo))
             for silo, (book, dataset) in books.items()
-        ]  # fmt: skip
-        for number in range(plan.rounds):
+        ]
+        for number in range(taken, plan.rounds):
+            if state is not None:  # the round is on the disk before a record is read
+                state.keep({}, _arrays_of(model), reserved=number + 1)
             start = {name: p.detach().clone() for name, p in model.named_parameters()}
             changes = {}
             for silo, data in datasets.items():
@@ -363,12 +390,18 @@ def run_silos(
                 for name, parameter in model.named_parameters():
                     part, rest = rest[: parameter.numel()], rest[parameter.numel() :]
                     parameter.copy_(start[name] + part.view(parameter.shape).to(parameter.dtype))
-        arrays = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
-        certificate = _certify(plan, arrays, provenance)
+        arrays = _arrays_of(model)
+        resumed = 0 if state is None else state.attempt
+        certificate = _certify(plan, arrays, provenance, resumed)
         # Every ledger records the facts, and the certificate shows the receipt of none of them.
         for charge in charges:
             if charge is not None:
-                charge.record(certificate.recorded())
+                charge.record(certificate.describe_outcome())
+        if state is not None:
+            state.hold_back(arrays, certificate)
+        paid.close()  # the outcome is in the ledgers before the model is in its place
+        if state is not None:
+            state.publish(certificate.model_digest)
     return Federated(model, certificate)
 
 
@@ -379,7 +412,9 @@ def _fresh(model: nn.Module) -> nn.Module:
     return own
 
 
-def _certify(plan: SiloPlan, arrays: Mapping[str, Any], randomness: Mapping[str, str]) -> Any:
+def _certify(
+    plan: SiloPlan, arrays: Mapping[str, Any], randomness: Mapping[str, str], resumed: int
+) -> Any:
     from discreet.certificate import Certificate
 
     return Certificate.of(
@@ -388,7 +423,7 @@ def _certify(plan: SiloPlan, arrays: Mapping[str, Any], randomness: Mapping[str,
         learner=SILO_LEARNER,
         unit=plan.unit,
         plan=plan.to_json(),
-        run=plan.facts,
+        run={**plan.facts, **({"times_resumed": resumed} if resumed else {})},
         randomness=randomness,
         assumptions=plan.assumptions,
         model_digest=digest_model(LEARNER, {}, arrays),

@@ -11,19 +11,26 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, cast, final
 
-from discreet._files import hold_directory
-from discreet.certificate import read_certificate
-from discreet.errors import InvalidValue, ResumeRefused, SchemaError
+from discreet._files import hold_directory, new_directory
+from discreet._json import digest_of
+from discreet.certificate import Certificate, read_certificate
+from discreet.errors import AlreadyCharged, InvalidValue, ResumeRefused, SchemaError
+from discreet.federated._certificate import write_federated
 from discreet.federated._plan import FederatedPlan
-from discreet.learn import read_model, write_model
+from discreet.learn import check_unit, read_model, write_model
+from discreet.ledger import Charge, Ledger
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from discreet.federated._silos import SiloPlan
 
 _KIND = "federated run"
 
@@ -32,9 +39,11 @@ _KIND = "federated run"
 class RunState:
     """One run in one directory, held by one process at a time."""
 
-    def __init__(self, path: str | Path, plan: FederatedPlan, training: Mapping[str, Any]) -> None:
+    def __init__(
+        self, path: str | Path, plan: FederatedPlan | SiloPlan, facts: Mapping[str, Any]
+    ) -> None:
         self.path = Path(path)
-        self._facts = {"plan_hash": plan.content_hash, "training": dict(training)}
+        self._facts = {"plan_hash": plan.content_hash, **facts}
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -89,6 +98,12 @@ class RunState:
         """Where the model waits for the ledger to know the outcome."""
         return self.path / "unpublished"
 
+    def hold_back(self, arrays: Mapping[str, NDArray[Any]], certificate: Certificate) -> None:
+        """Write the model to where it waits."""
+        self.discard()
+        with new_directory(self.unpublished, argument="checkpoint") as place:
+            write_federated(place, arrays, certificate)
+
     def publish(self, digest: object) -> bool:
         """Put the model of this digest in its place, and forget the rest; say if it is there."""
         try:
@@ -110,4 +125,54 @@ class RunState:
         self._release()
 
 
-__all__ = ["RunState"]
+def check_ledger(plan: FederatedPlan, ledger: Ledger | None, dataset: str | None) -> None:
+    """Raise unless there is a ledger with a dataset of the plan's unit, or neither of them."""
+    if (ledger is None) != (dataset is None):
+        raise InvalidValue("dataset", dataset, "a name if and only if with a ledger")
+    if ledger is not None and dataset is not None:
+        check_unit(ledger, dataset, plan.unit)
+
+
+@contextmanager
+def charge_run(
+    ledger: Ledger | None,
+    dataset: str | None,
+    plan: FederatedPlan | SiloPlan,
+    state: RunState | None,
+    purpose: str,
+    *,
+    silo: str | None = None,
+) -> Iterator[Charge | None]:
+    """Charge the whole plan once; a resumed run finds its charge by the key in its directory.
+
+    Of a plan for silos, what one of them costs is charged to its ledger.
+    """
+    if ledger is None or dataset is None:
+        yield None
+        return
+    loss = plan.loss if silo is None else cast("SiloPlan", plan).loss_of(silo)
+    key = secrets.token_hex(16) if state is None else state.run_id
+    if silo is not None:  # one ledger may have the datasets of several silos
+        key = digest_of([key, silo])
+    delta = Fraction(repr(plan.delta))
+    if state is None:
+        with ledger.charge(dataset, loss, delta=delta, key=key, purpose=purpose) as charge:
+            yield charge
+        return
+    if not state.reserved:  # the key first: a run that dies after its charge must find it again
+        state.keep({}, {}, reserved=0)
+    charge = ledger.charge(dataset, loss, delta=delta, key=key, purpose=purpose)
+    if charge.outcome != "open":
+        result = charge.result
+        digest = result.get("model_digest") if isinstance(result, dict) else None
+        where = "; its model is in the directory" if state.publish(digest) else ""
+        raise ResumeRefused(f"the ledger says that this run was {charge.outcome} already{where}")
+    try:
+        with charge.attempt():
+            yield charge
+    except AlreadyCharged:
+        state.discard()  # another copy of the run has ended first
+        raise
+
+
+__all__ = ["RunState", "charge_run", "check_ledger"]

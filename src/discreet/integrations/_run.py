@@ -33,7 +33,7 @@ class Run(dpsgd.Watch):
         self._pieces: Iterator[Any] = iter(())
         self._is_last = True
 
-    def opened(self, batch: dpsgd.OpenBatch) -> None:
+    def open(self, batch: dpsgd.OpenBatch) -> None:
         self._is_last = batch.last
 
     def begin(self, model: nn.Module, optimizer: Optimizer) -> dpsgd.Private:
@@ -81,7 +81,7 @@ class Run(dpsgd.Watch):
         else:
             loss.backward()  # type: ignore[no-untyped-call]
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Certify what was trained, and give the model back."""
         if self.private is None:
             return
@@ -96,7 +96,7 @@ class Run(dpsgd.Watch):
 
         Pass the ``charge`` in whose body it was trained.
         """
-        self.close()
+        self.end()
         if self._certificate is None:
             raise NotApplicable("nothing was trained: there is nothing to certify")
         return self._certificate.paid_by(charge)
@@ -113,7 +113,7 @@ class StepLoader:
     def name_parts(self) -> None:
         """Have the plan hand out parts of a batch by name, so that a model can be given all."""
         collate = self._loading.get("collate") or default_collate
-        self._loading["collate"] = lambda examples: named(collate(examples))
+        self._loading["collate"] = lambda examples: name_parts(collate(examples))
         self._is_named = True
 
     def __len__(self) -> int:
@@ -126,14 +126,14 @@ class StepLoader:
         if self._run.private is None:
             self._begin()
         for batch in self._run.steps(self.dataset, **self._loading):
-            yield unnamed(batch) if self._is_named else batch
+            yield join_parts(batch) if self._is_named else batch
 
 
 _PART = "part_{}"
 
 
-def named(batch: Any) -> dict[str, Any]:
-    """The parts of a batch by names, by which :func:`unnamed` knows what it was."""
+def name_parts(batch: Any) -> dict[str, Any]:
+    """The parts of a batch by names, by which :func:`join_parts` knows what it was."""
     if isinstance(batch, Mapping):
         return dict(batch)
     if isinstance(batch, tuple | list):
@@ -141,7 +141,7 @@ def named(batch: Any) -> dict[str, Any]:
     return {"": batch}
 
 
-def unnamed(parts: Mapping[str, Any]) -> Any:
+def join_parts(parts: Mapping[str, Any]) -> Any:
     """The batch of which these are the parts."""
     if "" in parts:
         return parts[""]

@@ -94,7 +94,7 @@ def losses(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     if task is None and type(inner).__name__.endswith("MultipleChoice"):
         task = "ForMultipleChoice"
     if task in _OF_ROWS:
-        return _of_rows(outputs.logits, labels)
+        return _lose_per_row(outputs.logits, labels)
     if task in _OF_WORDS:
         return _of_words(outputs.logits, labels)
     can_generate = getattr(inner, "can_generate", bool)()
@@ -108,7 +108,7 @@ def losses(model: nn.Module, batch: Mapping[str, Any]) -> Tensor:
     )
 
 
-def _of_rows(logits: Tensor, labels: Tensor) -> Tensor:
+def _lose_per_row(logits: Tensor, labels: Tensor) -> Tensor:
     """One label a row: a class, a number for a single output, or yes and no for each class."""
     if logits.shape[1] == 1 and labels.is_floating_point():
         return (logits.squeeze(1) - labels.reshape(len(logits))).square()
@@ -144,7 +144,7 @@ class _UnderPlan:
         require_settings(trainer.args, _WANTED)
         if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
             raise NotApplicable(
-                "one process and one device here: dpsgd.Trainer trains in a team of processes"
+                "this trainer uses one process and one device; dpsgd.Trainer trains in a team"
             )
         if trainer.compute_loss_func is not None:
             raise InvalidValue(
@@ -172,7 +172,7 @@ class _UnderPlan:
             self.run,
             self._begin,
             dataset,
-            collate=self._completed(collate),
+            collate=self._complete_collate(collate),
             max_physical=trainer.args.per_device_train_batch_size,
             workers=trainer.args.dataloader_num_workers,
         )
@@ -185,20 +185,20 @@ class _UnderPlan:
         optimizer = trainer.optimizer
         self.run.begin(model, getattr(optimizer, "optimizer", optimizer))
 
-    def _completed(self, collate: Any) -> Any:
+    def _complete_collate(self, collate: Any) -> Any:
         """A collate that gives an encoder-decoder what its decoder reads, made of the labels."""
         model: Any = getattr(self, "model", None)
         shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
         if shift is None or not getattr(model.config, "is_encoder_decoder", False):
             return collate
 
-        def completed(examples: list[Any]) -> Any:
+        def complete(examples: list[Any]) -> Any:
             batch = collate(examples)
             if "decoder_input_ids" not in batch and "labels" in batch:
                 batch["decoder_input_ids"] = shift(labels=batch["labels"])
             return batch
 
-        return completed
+        return complete
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: Any
@@ -263,7 +263,7 @@ class _UnderPlan:
         try:
             output = trained.train(ignore_keys_for_eval=ignore_keys_for_eval)
         finally:
-            self.run.close()
+            self.run.end()
         metrics = {
             name: one for name, one in output.metrics.items() if name not in _PRIVATE_FIGURES
         }

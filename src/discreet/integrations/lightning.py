@@ -27,7 +27,7 @@ from torch import Tensor
 
 from discreet.certificate import Certificate
 from discreet.errors import InvalidValue, NotApplicable, PlanViolation
-from discreet.integrations._run import Run, StepLoader, named, require_settings, unnamed
+from discreet.integrations._run import Run, StepLoader, join_parts, name_parts, require_settings
 from discreet.learn import dpsgd
 from discreet.ledger import Charge
 
@@ -108,7 +108,7 @@ class PrivateTraining(lightning.pytorch.plugins.Precision):  # type: ignore[misc
 
     def teardown(self) -> None:
         """Certify what was trained, and give the model back."""
-        self.run.close()
+        self.run.end()
         if self._is_called_by_step and self._connected is not None:
             module, self._is_called_by_step = self._connected[0], False
             for name in ("forward", "training_step", "log"):
@@ -127,7 +127,7 @@ class PrivateTraining(lightning.pytorch.plugins.Precision):  # type: ignore[misc
         """The passes of all pieces of a step, and then the step, which has no closure."""
         result = self._wrap_closure(model, optimizer, closure)
         for place, batch in enumerate(self.run.rest(), start=1):
-            batch = unnamed(batch) if self._is_called_by_step else batch
+            batch = join_parts(batch) if self._is_called_by_step else batch
             given = model.training_step(batch, place)
             self.run.go_back(given["loss"] if isinstance(given, dict) else given)
         optimizer.step(**kwargs)
@@ -138,7 +138,7 @@ class PrivateTraining(lightning.pytorch.plugins.Precision):  # type: ignore[misc
 
 def _forward(module: Any, **parts: Tensor) -> Any:
     """Stands for the ``forward`` that a module lacks: its losses, from the parts of a batch."""
-    found = type(module).training_step(module, unnamed(parts), 0)
+    found = type(module).training_step(module, join_parts(parts), 0)
     losses = found["loss"] if isinstance(found, dict) else found
     if not isinstance(losses, Tensor) or losses.ndim != 1:
         raise InvalidValue(
@@ -151,7 +151,7 @@ def _forward(module: Any, **parts: Tensor) -> Any:
 
 def _training_step(module: Any, batch: Any, *_: Any) -> Any:
     module.has_logged = False
-    losses = module(**named(batch))
+    losses = module(**name_parts(batch))
     if module.has_logged:
         losses.detach().sum().item()  # as the certificate says: numbers were read in this step
     return losses

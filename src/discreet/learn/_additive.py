@@ -35,7 +35,7 @@ from discreet.errors import InvalidValue, NotApplicable, SchemaError
 from discreet.learn._binning import (
     BinnedColumns,
     BinnedRows,
-    Cells,
+    ColumnCells,
     add_up,
     bins_between,
     cell_counts,
@@ -252,7 +252,7 @@ class _Additive(ScaledEstimator):
 
     # --- what is public -----------------------------------------------------------------
 
-    def _cells(self, declared: Declared) -> tuple[Cells, ...]:
+    def _cells(self, declared: Declared) -> tuple[ColumnCells, ...]:
         """Return the cells of all columns, from public facts."""
         names = column_names(declared)
         cuts = self._declared_cuts(names)
@@ -262,7 +262,7 @@ class _Additive(ScaledEstimator):
         return found
 
     @staticmethod
-    def _check_numbers(argument: str, chosen: Any, cells: tuple[Cells, ...]) -> None:
+    def _check_numbers(argument: str, chosen: Any, cells: tuple[ColumnCells, ...]) -> None:
         wrong = [one.name for one in cells if one.labels and one.name in chosen]
         if wrong and isinstance(chosen, dict):
             raise InvalidValue(argument, wrong[0], "names of columns of numbers")
@@ -293,7 +293,7 @@ class _Additive(ScaledEstimator):
     def _bins(self) -> int:
         return _validate.integer("max_bins", self.max_bins, at_least=_LEAST_BINS, at_most=256)
 
-    def _public_bins(self, cells: Cells, bins: int) -> NDArray[np.int64] | None:
+    def _public_bins(self, cells: ColumnCells, bins: int) -> NDArray[np.int64] | None:
         """Return the bins of a column that are public, None where noisy counts choose them."""
         if cells.labels or cells.ordered <= bins:
             return own_bins(cells)
@@ -505,7 +505,7 @@ class _Additive(ScaledEstimator):
         edited.shapes_ = {**self.shapes_, name: replace(shape, values=found)}
         # Noise and file are those of the model that was fitted.
         edited._weights_ = None
-        del edited._head
+        edited.__dict__.pop("_head", None)  # one that was edited before has none
         return edited
 
     def describe(self) -> str:
@@ -522,7 +522,7 @@ class _Additive(ScaledEstimator):
         lower, upper = self._facts.ends
         return float(lower[at]), float(upper[at])
 
-    def _columns_and_shapes(self) -> list[tuple[Cells, Shape]]:
+    def _columns_and_shapes(self) -> list[tuple[ColumnCells, Shape]]:
         return list(zip(self._known_cells_, self.shapes_.values(), strict=True))
 
     def _scores(self, rows: NDArray[Any]) -> NDArray[np.float64]:
@@ -532,7 +532,7 @@ class _Additive(ScaledEstimator):
         return np.asarray(scores + self.intercept_)
 
 
-def _interval_counts(chosen: Mapping[int, Cells], batch: Batch) -> NDArray[np.int64]:
+def _interval_counts(chosen: Mapping[int, ColumnCells], batch: Batch) -> NDArray[np.int64]:
     """Count the rows in the intervals of some columns, one row of each person."""
     first = slice(None) if batch.owned is None else batch.owned.ranks == 0
     features = batch.features[first]

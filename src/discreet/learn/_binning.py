@@ -55,7 +55,7 @@ _MARGIN = 2.0**-34
 
 @final
 @dataclass(frozen=True, eq=False)
-class Cells:
+class ColumnCells:
     """The public cells of one column.
 
     Parameters
@@ -98,10 +98,10 @@ class Cells:
         return np.asarray(found, dtype=np.uint16 if self.count <= 1 << 16 else np.uint32)
 
 
-def label_cells(name: str, labels: Sequence[str]) -> Cells:
+def label_cells(name: str, labels: Sequence[str]) -> ColumnCells:
     """Return one cell for each label."""
     none = np.empty(0)
-    return Cells(name, none, none, tuple(labels))
+    return ColumnCells(name, none, none, tuple(labels))
 
 
 def number_cells(
@@ -112,7 +112,7 @@ def number_cells(
     whole: bool = False,
     points: Sequence[float] = (),
     cuts: Sequence[float] = (),
-) -> Cells:
+) -> ColumnCells:
     """Return the cells of a column of numbers.
 
     Few whole numbers have one cell each. Others have 256 equal cells and finer ones near both
@@ -138,7 +138,7 @@ def number_cells(
     sides = np.concatenate([[lower], edges, [upper]])
     shares = ((sides[:-1] - lower) / width + (sides[1:] - lower) / width) / 2.0
     middles = np.rint(np.clip(2.0 * shares - 1.0, -1.0, 1.0) * FEATURE_STEPS)
-    return Cells(name, np.asarray(edges, dtype=np.float64), np.append(middles, 0.0))
+    return ColumnCells(name, np.asarray(edges, dtype=np.float64), np.append(middles, 0.0))
 
 
 def column_names(declared: Declared) -> list[str]:
@@ -150,7 +150,7 @@ def column_names(declared: Declared) -> list[str]:
 
 def declared_cells(
     declared: Declared, *, cuts: Mapping[str, Sequence[float]] = MappingProxyType({})
-) -> tuple[Cells, ...]:
+) -> tuple[ColumnCells, ...]:
     """Return the cells of all columns, from a schema, or from bounds and numbers of labels.
 
     Raises
@@ -191,19 +191,19 @@ def declared_cells(
     return tuple(found)
 
 
-def equal_bins(cells: Cells, bins: int) -> NDArray[np.int64]:
+def equal_bins(cells: ColumnCells, bins: int) -> NDArray[np.int64]:
     """Return a bin for each cell: equal parts of the interval; what is no number has its own."""
     share = (cells.middles[:-1] / FEATURE_STEPS + 1.0) / 2.0
-    return _numbered(np.minimum((share * bins).astype(np.int64), bins - 1))
+    return _number_bins(np.minimum((share * bins).astype(np.int64), bins - 1))
 
 
-def bins_between(cells: Cells, cuts: Sequence[float]) -> NDArray[np.int64]:
+def bins_between(cells: ColumnCells, cuts: Sequence[float]) -> NDArray[np.int64]:
     """Return a bin for each cell: those between ``cuts``, which are edges of cells."""
     lower_sides = np.concatenate([[-math.inf], cells.edges])
-    return _numbered(np.searchsorted(np.asarray(cuts, dtype=float), lower_sides, side="right"))
+    return _number_bins(np.searchsorted(np.asarray(cuts, dtype=float), lower_sides, side="right"))
 
 
-def own_bins(cells: Cells) -> NDArray[np.int64]:
+def own_bins(cells: ColumnCells) -> NDArray[np.int64]:
     """Return a bin for each cell: its own."""
     return np.arange(cells.count)
 
@@ -214,7 +214,7 @@ def most_bins(bins: int) -> int:
 
 
 def quantile_bins(
-    cells: Cells, noisy: NDArray[np.float64], *, bins: int, stddev: float, units: float
+    cells: ColumnCells, noisy: NDArray[np.float64], *, bins: int, stddev: float, units: float
 ) -> NDArray[np.int64]:
     """Return a bin for each cell, from noisy counts of the intervals.
 
@@ -237,10 +237,10 @@ def quantile_bins(
             current, mass, merged = current + 1, 0.0, 0
         found[at] = current
         mass, merged = mass + float(noisy[at]), merged + 1
-    return _numbered(np.minimum(found, most_bins(bins) - 2))
+    return _number_bins(np.minimum(found, most_bins(bins) - 2))
 
 
-def _numbered(bins: NDArray[np.int64]) -> NDArray[np.int64]:
+def _number_bins(bins: NDArray[np.int64]) -> NDArray[np.int64]:
     """Number bins 0, 1, ... without gaps, and append that of what is no number."""
     dense = np.unique(bins, return_inverse=True)[1]
     return np.append(dense, dense.max(initial=-1) + 1)
@@ -251,7 +251,7 @@ def _numbered(bins: NDArray[np.int64]) -> NDArray[np.int64]:
 class BinnedColumns:
     """The cells of all columns and the bin of each cell: what a row's features are."""
 
-    cells: tuple[Cells, ...]
+    cells: tuple[ColumnCells, ...]
     bins: tuple[NDArray[np.int64], ...]
 
     @cached_property
@@ -312,7 +312,7 @@ def add_up(
     return scores
 
 
-def cell_counts(cells: Cells, codes: NDArray[Any]) -> NDArray[np.int64]:
+def cell_counts(cells: ColumnCells, codes: NDArray[Any]) -> NDArray[np.int64]:
     """Return how many rows are in each interval of a column of numbers."""
     return np.bincount(codes, minlength=cells.count)[: cells.ordered]
 
@@ -385,7 +385,7 @@ class BinnedRows:
         turned = basis[:, None] * inner if basis.ndim == 1 else basis @ inner
         rest = self._on_grid(self._scores(turned))
         outputs = rest.shape[1]
-        slack = self._summed(self._lengths) * math.sqrt(outputs) + 1.0
+        slack = self._sum_parts(self._lengths) * math.sqrt(outputs) + 1.0
         factors = np.maximum(RESIDUAL_STEPS - slack, 0.0) * _SHORTER
         factors /= np.maximum(self._unit_lengths(rest), 1.0)
         steps = np.zeros_like(rest)
@@ -407,7 +407,7 @@ class BinnedRows:
             total[place] = sum(
                 (block.T @ limb).astype(np.int64) * scale for limb, scale in _limbs(cells)
             )
-        return _turned_sum(basis, total)
+        return _turn_sum(basis, total)
 
     def _scores(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         return add_up(self._codes, self._columns.values(weights), self._count)
@@ -468,11 +468,11 @@ class BinnedRows:
         for (s, t), inner in self._inner.items():
             both = np.einsum("ij,ij->i", parts[s], parts[t])
             squared += inner * both * (1.0 if s == t else 2.0)
-        sizes = self._summed([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
+        sizes = self._sum_parts([np.sqrt(np.einsum("ij,ij->i", part, part)) for part in parts])
         return np.asarray(np.sqrt(np.maximum(squared, 0.0) + self._margin * sizes**2))
 
     @staticmethod
-    def _summed(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    def _sum_parts(parts: list[NDArray[np.float64]]) -> NDArray[np.float64]:
         total = parts[0].copy()
         for part in parts[1:]:
             total += part
@@ -485,10 +485,10 @@ def on_basis_grid(basis: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(steps / BASIS_STEPS)
 
 
-def _turned_sum(basis: NDArray[np.float64], total: NDArray[np.int64]) -> NDArray[Any]:
+def _turn_sum(basis: NDArray[np.float64], total: NDArray[np.int64]) -> NDArray[Any]:
     """Return basis' total in steps, exactly, as Python integers.
 
-    >>> _turned_sum(np.array([[1.0, -0.5], [0.0, 256.0]]), np.array([[1 << 50], [-1]])).tolist()
+    >>> _turn_sum(np.array([[1.0, -0.5], [0.0, 256.0]]), np.array([[1 << 50], [-1]])).tolist()
     [[4611686018427387904], [-2305843009214742528]]
     """
     steps = basis * BASIS_STEPS

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from discreet import _validate
+from discreet._confidence import rows_meant
 from discreet.data import (
     Bounded,
     Date,
@@ -167,6 +168,9 @@ class Description:
         The delta at which the loss was planned.
     unit
         Whom the loss speaks of.
+    about
+        Of which rows the figures and their error bars speak: of persons with many, some are
+        dropped.
 
     """
 
@@ -175,6 +179,7 @@ class Description:
     loss: Loss
     delta: float
     unit: str
+    about: str = rows_meant(None)
 
     @property
     def epsilon(self) -> float:
@@ -199,6 +204,7 @@ class Description:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "unit": self.unit,
+            "about": self.about,
             "columns": found,
         }
 
@@ -206,6 +212,8 @@ class Description:
         """Say it in lines of text; brackets hold error bars of 95 %, each for itself."""
         value, low, high = self.rows
         lines = [f"about {max(value, 0.0):.0f} rows [{max(low, 0.0):.0f}, {max(high, 0.0):.0f}]"]
+        if self.about != rows_meant(None):
+            lines.append(f"all figures are {self.about}")
         for name, column in self.columns.items():
             if column.labels:
                 order = np.argsort(-column.counts)[:5]
@@ -308,7 +316,7 @@ def describe(
     # One row leaves a cell of each column, and under replace another one takes its place.
     moved = len(cells) * (2 if neighbours is Relation.REPLACE else 1)
     shift = cap * math.sqrt(moved) * _STEPS * (1.0 + 2.0**-48)
-    stddev, loss = _calibrated(target, point, shift, cap * moved, neighbours)
+    stddev, loss = _calibrate(target, point, shift, cap * moved, neighbours)
     bits = source(insecure_seed=insecure_seed)
     whole = with_schema_cost(loss, schema, point)
     word = stated_unit(unit, persons=schema.person is not None)
@@ -330,10 +338,11 @@ def describe(
         shown = np.empty(0) if labels else edges
         dated = isinstance(column, Date)
         reports[name] = ColumnReport(labels, shown, own, stddev / _STEPS, dated)
-    return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word)
+    about = rows_meant(schema.rows_per_person)
+    return Description(reports, _rows(reports, stddev / _STEPS), whole, point, word, about)
 
 
-def _calibrated(
+def _calibrate(
     epsilon: float, delta: float, shift: float, moved: int, relation: Relation
 ) -> tuple[float, Loss]:
     """Return the deviation of the noise, in steps, and the loss that it gives."""

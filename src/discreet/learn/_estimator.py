@@ -63,7 +63,7 @@ from discreet.learn._model_file import (
     current_parameters,
     feature_head,
     read_model,
-    same_facts,
+    require_same_facts,
     set_features,
     write_directory,
     write_model,
@@ -102,7 +102,7 @@ class FitPlan(Protocol):
 @final
 @dataclass(frozen=True)
 class Rehearsal:
-    """What a fit would cost, and what could be wrong that no error will tell."""
+    """What a fit would cost, and possible mistakes that raise no error."""
 
     loss: Loss
     possible_mistakes: tuple[str, ...]
@@ -605,7 +605,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             declared = replace(model._declared(), unit=certificate.unit)
             if declared.schema is None:
                 declared = replace(declared, width=model.n_features_in_)
-            same_facts({"features": model.n_features_in_}, {"features": declared.features})
+            require_same_facts({"features": model.n_features_in_}, {"features": declared.features})
             if old.declarations and declared.schema is not None:
                 order = old.compare(declared)
                 released = arrays if order is None else model._in_order(arrays, order, declared)
@@ -613,11 +613,11 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             model._describe(declared, looks)
             model._set_plan(model._read_plan(head.get("plan", {}), declared))
         except (InvalidValue, NotApplicable, KeyError) as error:
-            raise SchemaError(f"a saved model cannot be what it says: {error}") from None
+            raise SchemaError(f"a saved model contradicts itself: {error}") from None
         model._compare_with(certificate, old)
         if "classes" in released and declared.classes is not None:
             known = {"classes": released["classes"].tolist()}
-            same_facts({"classes": declared.classes.tolist()}, known)
+            require_same_facts({"classes": declared.classes.tolist()}, known)
         model._restore(released)
         # As they were read, so that a copy that is saved has the same digest.
         model._arrays, model._head = arrays, head
@@ -627,7 +627,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
     def _compare_with(self, certificate: Certificate, old: OldFacts) -> None:
         """Raise unless a certificate speaks of this model, and of what its plan costs."""
         plan, declared = self.plan_, self._facts
-        same_facts({"epsilon": self.epsilon}, {"epsilon": plan.epsilon})
+        require_same_facts({"epsilon": self.epsilon}, {"epsilon": plan.epsilon})
         facts = {**self._certified_facts(), "unit": certificate.unit}
         if declared.schema is None:
             facts["schema_hash"] = old.schema_hash
@@ -636,7 +636,7 @@ class PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         known = certificate.plan
         # Not every learner of 0.1 wrote these two.
         facts = {k: v for k, v in facts.items() if k in known or k not in ("features", "unit")}
-        same_facts(facts, known)
+        require_same_facts(facts, known)
         counted = known.get("schema_was_learned", False)
         certificate.check_covers(plan.loss if counted else self._whole_loss(plan, declared))
 

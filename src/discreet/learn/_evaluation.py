@@ -31,10 +31,11 @@ from scipy.special import ndtri, softmax
 from sklearn.base import clone  # type: ignore[import-untyped]
 
 from discreet import _validate
+from discreet._confidence import rows_meant
 from discreet.data import Boolean, Categorical, Encoding, Schema
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn._declared import Declared, charged, stated_unit
-from discreet.learn._intake import Batch, Cells, Rows, grouped_owners, held_batch, open_rows
+from discreet.learn._intake import Batch, RowCells, Rows, grouped_owners, hold_batch, open_rows
 from discreet.mechanisms import laplace_integers
 from discreet.privacy import DiscreteLaplace, Loss, Relation
 from discreet.randomness import Source, source
@@ -69,6 +70,9 @@ class Evaluation:
         The scale of the Laplace noise of each count.
     loss
         What the release reveals about one unit; its epsilon is the same at every delta.
+    about
+        Of which rows the figures and their error bars speak: of persons with many, some are
+        dropped.
 
     """
 
@@ -77,6 +81,7 @@ class Evaluation:
     slices: tuple[str, ...]
     scale: float
     loss: Loss
+    about: str = rows_meant(None)
 
     @property
     def binary(self) -> bool:
@@ -161,6 +166,7 @@ class Evaluation:
         measures = ("accuracy", "auc", "average_precision") if self.binary else ("accuracy",)
         return {
             "classes": [str(one) for one in self.classes],
+            "about": self.about,
             "rows": [float(self.table(name).sum()) for name in names],
             "slices": ["all rows", *names[1:]],
             **{
@@ -179,7 +185,7 @@ class Evaluation:
     def lines(self) -> list[str]:
         """Say it in lines of text."""
         found = self.to_json()
-        lines = []
+        lines = [] if self.about == rows_meant(None) else [f"all figures are {self.about}"]
         for at, name in enumerate(found["slices"]):
             said = []
             for measure in ("accuracy", "auc", "average_precision"):
@@ -268,7 +274,8 @@ def evaluate(
         counts = _no_counts(declared, slices)
         _count_rows(model, batch, positions, counts)
         noisy = _add_noise(counts, loss, bits)
-    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, loss.scale, loss)
+    about = rows_meant(declared.rows_per_person if opened.owned else None)
+    return Evaluation(noisy, tuple(model.classes_.tolist()), slices, loss.scale, loss, about)
 
 
 @final
@@ -385,15 +392,16 @@ def evaluate_folds(
                 for at in (fold_of != fold, fold_of == fold)
             )
             one = _learn_from(outside, clone(model), ready, bits)
-            _count_rows(one, held_batch(declared, *inside), positions, counts)
+            _count_rows(one, hold_batch(declared, *inside), positions, counts)
         noisy = _add_noise(counts, counted, bits)
     assert declared.classes is not None
     names = tuple(declared.classes.tolist())
-    found = Evaluation(noisy, names, slices, counted.scale, counted)
+    about = rows_meant(declared.rows_per_person if ready.opened.owned else None)
+    found = Evaluation(noisy, names, slices, counted.scale, counted, about)
     return FoldedEvaluation(found, loss, delta)
 
 
-def _learn_from(cells: Cells, model: Any, ready: PreparedFit, bits: Source) -> Any:
+def _learn_from(cells: RowCells, model: Any, ready: PreparedFit, bits: Source) -> Any:
     """Run the planned fit on other rows than those it was planned for; it costs the same."""
     opened = replace(ready.opened, read=lambda _: iter([cells]))
     model._look_at(opened.looks)

@@ -127,18 +127,18 @@ def rows_needed(
     """
     wanted = _validate.real("alpha", alpha, above=0, below=1)
 
-    def enough(rows: int) -> bool:
+    def suffice(rows: int) -> bool:
         found = excess_error(hypotheses, rows, epsilon=epsilon, beta=beta, relation=relation)
         return found <= wanted
 
-    if not enough(_MOST_ROWS):
+    if not suffice(_MOST_ROWS):
         raise NotApplicable(f"no number of rows below 2**53 gives an excess of {wanted}")
     low, high = 0, 1
-    while not enough(high):
+    while not suffice(high):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
+        low, high = (low, middle) if suffice(middle) else (middle, high)
     return high
 
 

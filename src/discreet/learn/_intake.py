@@ -135,9 +135,9 @@ class Rows:
 
     def all(self) -> Batch:
         """Return all rows; with persons the first ``rows_per_person`` of each."""
-        return held_batch(self._declared, *self.cells())
+        return hold_batch(self._declared, *self.cells())
 
-    def cells(self) -> Cells:
+    def cells(self) -> RowCells:
         """Return features, answers and persons of all rows, before the answers are read."""
         return _gather(list(self._opened.read(self._source)))
 
@@ -147,7 +147,7 @@ class Rows:
         return Batch(features, _targets(answers, self._declared)), persons
 
 
-Cells = tuple["NDArray[Any]", "NDArray[Any]", "NDArray[Any] | None"]
+RowCells = tuple["NDArray[Any]", "NDArray[Any]", "NDArray[Any] | None"]
 """Features, answers and persons, before the answers are read."""
 
 
@@ -165,9 +165,9 @@ class OpenedRows:
     width: int
     owned: bool
     looks: dict[str, Any]
-    read: Callable[[Source], Iterator[Cells]]
+    read: Callable[[Source], Iterator[RowCells]]
     table: BoundedTable | None = None
-    encode: Callable[[Table], Cells] | None = None
+    encode: Callable[[Table], RowCells] | None = None
 
 
 def open_rows(
@@ -240,7 +240,7 @@ def targets_to_judge(declared: Declared, X: Any, y: Any) -> NDArray[Any]:
     return np.concatenate([_answers(part) for part in parts]) if parts else np.empty(0)
 
 
-def held_batch(
+def hold_batch(
     declared: Declared,
     features: NDArray[Any],
     answers: NDArray[Any],
@@ -270,7 +270,7 @@ def _open_table(
     looks = schema_looks(schema)
     encode = partial(_cells_of, estimator, declared)
 
-    def read(source: Source) -> Iterator[Cells]:
+    def read(source: Source) -> Iterator[RowCells]:
         none = np.empty((0, declared.features), _precision(estimator))
         owners = None if schema.person is None else np.empty(0, dtype=np.int64)
         # No records at all are data like any other.
@@ -288,19 +288,19 @@ def _open_table(
     return OpenedRows(rows, declared.features, owned, looks, read, table, encode)
 
 
-def _cells_of(estimator: Any, declared: Declared, part: Table) -> Cells:
+def _cells_of(estimator: Any, declared: Declared, part: Table) -> RowCells:
     answers = np.empty(part.rows) if part.schema.target is None else _answers(part)
     return _encode(estimator, declared, part), answers, part.persons
 
 
 def _step_on(
     step: Callable[[Batch], NDArray[Any]],
-    encode: Callable[[Table], Cells],
+    encode: Callable[[Table], RowCells],
     declared: Declared,
     part: Table,
 ) -> NDArray[Any]:
     features, answers, persons = encode(part)
-    owned = None if persons is None else _owned_in_line(persons)
+    owned = None if persons is None else _read_owners_in_line(persons)
     return step(Batch(features, _targets(answers, declared), owned))
 
 
@@ -420,7 +420,7 @@ def _open_arrays(
     if owners is not None and owners.size != rows:
         raise InvalidValue("persons", "another length than X", "one person for each row of X")
 
-    def read(_: Source) -> Iterator[Cells]:
+    def read(_: Source) -> Iterator[RowCells]:
         yield _read_cells(estimator, table), answers, owners
 
     return OpenedRows(rows, width, owners is not None, dict(vars(looks)), read)
@@ -558,7 +558,7 @@ def _targets(answers: NDArray[Any], declared: Declared) -> NDArray[Any]:
     return np.clip(2.0 * (numbers - lower) / (upper - lower) - 1.0, -1.0, 1.0)
 
 
-def _gather(parts: list[Cells]) -> Cells:
+def _gather(parts: list[RowCells]) -> RowCells:
     """Return all parts as one, and let go of each as soon as it was copied."""
     parts = [part for part in parts if len(part[0])] or parts[:1]
     if len(parts) == 1:
@@ -731,7 +731,7 @@ def grouped_owners(persons: NDArray[Any]) -> NDArray[np.int64]:
     return RawBatch({"persons": column}, column.size).texts("persons")[0]
 
 
-def _owned_in_line(persons: NDArray[np.int64]) -> OwnedRows:
+def _read_owners_in_line(persons: NDArray[np.int64]) -> OwnedRows:
     """Return whose rows they are, where those of each person stand side by side and all count."""
     first = np.diff(persons, prepend=-1) != 0
     owners = np.cumsum(first) - 1

@@ -241,7 +241,7 @@ def read_plan(certificate: Certificate) -> Any:
 
 
 def plan_problems(certificate: Certificate) -> list[str]:
-    """Say what does not follow from the plan of a certificate of DP-SGD; of others nothing.
+    """Return what contradicts the plan of a DP-SGD certificate; nothing for other learners.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def plan_problems(certificate: Certificate) -> list[str]:
 
 
 def learner_name(kind: str) -> str:
-    """Return what the command line calls a kind of estimator; its own name if nothing."""
+    """Return the name of a kind of estimator on the command line, or else of its class."""
     known = {**LEARNERS, "pate": ("PATEClassifier",)}
     return next((name for name, kinds in known.items() if kind in kinds), kind)
 
@@ -319,7 +319,7 @@ class OldFacts:
             )
         # How many rows were expected is in the plan of the model.
         given.pop("expected_rows", None)
-        same_facts(given, json.loads(json.dumps(known)))
+        require_same_facts(given, json.loads(json.dumps(known)))
         return order
 
 
@@ -344,7 +344,7 @@ def current_parameters(
         given = {name: found.pop(name) for name in DECLARATIONS if found.get(name) is not None}
         found["schema"] = known
         if inner is None and not given:
-            raise SchemaError("a saved model does not say what was declared to it")
+            raise SchemaError("a saved model lacks the facts that were declared")
         if "categories" in given and found.get("bins") is None:
             found["bins"] = BINS
     return found, OldFacts(given, by_code=inner is None, schema_hash=stated)
@@ -403,7 +403,7 @@ def conclude(model: Any, certificate: Certificate, charge: Charge | None) -> Non
 
 
 def feature_head(model: Any) -> dict[str, Any]:
-    """Return how many features a fitted model has and, where it was told, what they are called."""
+    """Return the number of features of a fitted model and, if it knows them, their names."""
     names = getattr(model, "feature_names_in_", None)
     return {
         "n_features": int(model.n_features_in_),
@@ -422,7 +422,7 @@ def set_features(model: Any, head: Mapping[str, Any]) -> None:
         model.feature_names_in_ = np.array(names, dtype=object)
 
 
-def same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
+def require_same_facts(found: Mapping[str, Any], certified: Mapping[str, Any]) -> None:
     """Raise unless a certificate says the same of each fact, as JSON values."""
     for name, value in found.items():
         if name not in certified or certified[name] != json.loads(json.dumps(value)):

@@ -63,7 +63,7 @@ def default_stop(candidates: int) -> Fraction:
 
 
 def run_mu(*, epsilon: float, delta: float, stop: object) -> float:
-    """Return the largest mu for which runs that are mu-GDP may be selected from at this cost.
+    """Return the largest mu such that selecting among mu-GDP runs costs at most this.
 
     >>> mu = run_mu(epsilon=1.0, delta=1e-6, stop="1/12")
     >>> GDP(mu).best_of(12).epsilon(delta=1e-6) <= 1.0

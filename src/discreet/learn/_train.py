@@ -121,7 +121,7 @@ class PlannedTraining:
     loss: Loss
 
     def possible_mistakes(self) -> tuple[str, ...]:
-        """Return what could be wrong with the file that no error will tell; no cell is read."""
+        """Return possible mistakes in the file that raise no error; no cell is read."""
         return tuple(map(str, possible_mistakes(self.file, self.schema)))
 
     def repaired_shares(

@@ -39,7 +39,7 @@ import numpy as np
 
 from discreet import _validate
 from discreet.errors import NotApplicable, SchemaError
-from discreet.learn._binning import Cells, declared_cells
+from discreet.learn._binning import ColumnCells, declared_cells
 from discreet.learn._declared import Declared
 from discreet.learn._estimator import PrivateClassifier, Track
 from discreet.learn._intake import Rows
@@ -125,10 +125,10 @@ class TreesPlan:
 # --- growing a tree -------------------------------------------------------------------------
 
 
-def unmixed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+def measure_purity(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return (n_1^2 + ... + n_m^2) / n in steps, rounded down; classes are the last axis.
 
-    >>> unmixed(np.array([[3, 1], [0, 0], [4, 0]])).tolist()
+    >>> measure_purity(np.array([[3, 1], [0, 0], [4, 0]])).tolist()
     [2560, 0, 4096]
     """
     squares = (counts * counts).sum(axis=-1)
@@ -138,7 +138,7 @@ def unmixed(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def question_scores(
-    cells: Sequence[Cells],
+    cells: Sequence[ColumnCells],
     codes: Sequence[NDArray[Any]],
     targets: NDArray[np.int64],
     nodes: NDArray[np.int64],
@@ -157,11 +157,11 @@ def question_scores(
         table = table.reshape(width, one.count, classes)
         every = table.sum(axis=1, keepdims=True)
         left = table if one.labels else np.cumsum(table, axis=1)[:, : one.ordered]
-        found.append(unmixed(left) + unmixed(every - left))
+        found.append(measure_purity(left) + measure_purity(every - left))
     return np.concatenate(found, axis=1)
 
 
-def goes_left(one: Cells, codes: NDArray[Any], cell: NDArray[Any] | int) -> NDArray[np.bool_]:
+def goes_left(one: ColumnCells, codes: NDArray[Any], cell: NDArray[Any] | int) -> NDArray[np.bool_]:
     """Return which rows a question sends to the left."""
     return np.asarray(codes == cell if one.labels else codes <= cell)
 
@@ -189,7 +189,9 @@ class Tree:
         """How many questions a row is asked."""
         return (len(self.counts) - 1).bit_length()
 
-    def leaves(self, cells: Sequence[Cells], codes: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    def leaves(
+        self, cells: Sequence[ColumnCells], codes: Sequence[NDArray[Any]]
+    ) -> NDArray[np.int64]:
         """Return the leaf of each row."""
         nodes = np.zeros(len(codes[0]), dtype=np.int64)
         for _ in range(self.depth):
@@ -222,7 +224,7 @@ class Tree:
 
 def grow(
     plan: TreesPlan,
-    cells: Sequence[Cells],
+    cells: Sequence[ColumnCells],
     codes: Sequence[NDArray[Any]],
     targets: NDArray[np.int64],
     *,
@@ -408,7 +410,7 @@ class _Trees(PrivateClassifier):
         found = dict.fromkeys((one.name for one in self._known_cells_), 0.0)
         for tree in self.trees_:
             counts = np.maximum(tree.node_counts(), 0)
-            pure = unmixed(counts) / _STEPS
+            pure = measure_purity(counts) / _STEPS
             for node, at in enumerate(tree.column):
                 gain = pure[2 * node + 1] + pure[2 * node + 2] - pure[node]
                 found[self._known_cells_[at].name] += max(float(gain), 0.0)

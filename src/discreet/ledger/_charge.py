@@ -121,7 +121,7 @@ class Charge:
         recorded there are no more attempts.
         """
         if self._entry.content.get("key") is None:
-            raise LedgerError("a charge without a key cannot be found again: it is no attempt")
+            raise LedgerError("attempt() needs a charge with a key, by which it is found again")
         if self._outcome != "open":
             raise self._already_charged()
         self._begin()

@@ -51,7 +51,7 @@ class Roll:
     count: int
     hash: str
 
-    def after(self, genesis: str) -> Roll:
+    def append(self, genesis: str) -> Roll:
         """The roll when one more dataset has been opened, whose first entry has this hash."""
         return Roll(self.count + 1, hash_text(f"{self.hash}:{genesis}"))
 

@@ -361,7 +361,7 @@ class Ledger:
             }
             start = Head(ledger, name, NO_HASH, -1, NO_HASH)
             entry = self._entry(start, "genesis", content, roll)
-            _rows.save_dataset(session, number, entry, roll.after(entry.hash))
+            _rows.save_dataset(session, number, entry, roll.append(entry.hash))
             _rows.save_budget(session, number, (DATASET, ""), budget, new=True)
 
     def create_budget(
@@ -488,7 +488,7 @@ class Ledger:
             found = _rows.read_dataset(session, dataset, lock=self._store.row_lock)
             known = self._by_key(session, found, request)
             if known is None:
-                budgets = self._charged(session, found, request, claim)
+                budgets = self._apply_charge(session, found, request, claim)
                 content = {
                     **fields,
                     # What sums read that cannot read a plan as it is; 0.1 charged it to all.
@@ -538,7 +538,7 @@ class Ledger:
             return
         try:
             with self._store.reading(durable=False) as session:
-                self._charged(session, _rows.read_dataset(session, dataset), request, claim)
+                self._apply_charge(session, _rows.read_dataset(session, dataset), request, claim)
         except BudgetExceeded:
             if request.key is None:
                 with self._store.reading():  # what was read is on the disk before it leaves
@@ -548,7 +548,7 @@ class Ledger:
             self._tried.clear()
         self._tried.add((dataset, request.loss))
 
-    def _charged(
+    def _apply_charge(
         self,
         session: Session,
         found: _rows.StoredDataset,

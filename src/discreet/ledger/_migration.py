@@ -63,13 +63,14 @@ def migrate_file(path: Path, *, timeout: float) -> Path:
     draft = path.with_name(f"{path.name}.migrating")
     before = os.lstat(old)
     with ExitStack() as opened:
-        connection = opened.enter_context(_alone(old, timeout))
+        connection = opened.enter_context(_lock_file(old, timeout))
         # Never opened here a second time: to close it again would drop the locks of SQLite.
         if not os.path.samestat(before, os.lstat(old)) or path.is_dir():
             raise LedgerBusy(f"{path} was migrated by another meanwhile; nothing was changed")
         neighbours = _find_neighbours(path)
         links = {
-            kind: opened.enter_context(_alone(file, timeout)) for kind, file in neighbours.items()
+            kind: opened.enter_context(_lock_file(file, timeout))
+            for kind, file in neighbours.items()
         }
         shutil.rmtree(draft, ignore_errors=True)  # what an attempt that was cut short left
         try:
@@ -119,7 +120,7 @@ def _refusal(path: Path, old: Path) -> LedgerError:
 
 
 @contextmanager
-def _alone(path: Path, timeout: float) -> Iterator[sqlite3.Connection]:
+def _lock_file(path: Path, timeout: float) -> Iterator[sqlite3.Connection]:
     """Yield a connection that has the whole file, in a transaction."""
     try:
         uri = f"{path.absolute().as_uri()}?mode=rw"

@@ -292,7 +292,7 @@ class Replay:
                 budget.raise_sums({})
             stated = "what was spent since is not known, and all budgets are closed"
         else:
-            raise SchemaError(f"restored in the way {how!r}")
+            raise SchemaError(f"unknown way of restoring: {how!r}")
         for label in self._filters:
             self._compare(entry, label, entry.content["spent"].get(label, {}))
         self.spent.update(entry.content["spent"])
@@ -640,7 +640,7 @@ def _check_rolls(replays: Mapping[int, Replay], roll: Roll) -> list[Fault]:
     """Every dataset that was ever opened is still there, as every entry since then says."""
     called = [EMPTY_ROLL]
     for _, replay in sorted(replays.items()):
-        called.append(called[-1].after(replay.genesis.hash if replay.genesis else NO_HASH))
+        called.append(called[-1].append(replay.genesis.hash if replay.genesis else NO_HASH))
     problems = []
     if roll != called[-1]:
         what = f"the ledger has opened {roll.count} datasets and holds {len(replays)}"

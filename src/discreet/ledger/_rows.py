@@ -219,7 +219,7 @@ def read_charges_before(
             (found.number, end, page),
         )
         for row in rows:
-            entry = _parsed(row, found)
+            entry = _parse_row(row, found)
             if entry.kind != "charge" or entry.seq >= end:
                 raise LedgerCorrupt(f"entry {entry.seq} of {found.name!r} was moved; run verify")
             end = entry.seq
@@ -269,10 +269,10 @@ def _one(session: Session, found: StoredDataset, column: str, value: object) -> 
         return None
     if len(rows) > 1:
         raise LedgerCorrupt(f"{len(rows)} entries of {found.name!r} have one {column}; run verify")
-    return _parsed(rows[0], found)
+    return _parse_row(rows[0], found)
 
 
-def _parsed(row: Sequence[Any], found: StoredDataset) -> Entry:
+def _parse_row(row: Sequence[Any], found: StoredDataset) -> Entry:
     text, hash_ = check_types(row, (str, str), f"an entry of {found.name!r}")
     try:
         entry = parse_entry(text)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 from discreet import _validate
-from discreet._files import write_file
+from discreet._files import lock_file, write_file
 from discreet._json import canonical, read_json
 from discreet.errors import BudgetExceeded, DataCorrupt, InvalidValue, MechanismHalted
 from discreet.local._plans import LocalPlan
@@ -78,7 +78,7 @@ class PersonLedger:
         if not isinstance(plan, LocalPlan):
             raise InvalidValue("plan", plan, "a plan of discreet.local")
         bits, name = choose_source(source), plan._format.plan_id.hex()
-        with self._alone():
+        with self._lock():
             answer: Any
             known = self._answers.get(name) if repeat or isinstance(plan, Rappor) else None
             if known is None:
@@ -123,19 +123,13 @@ class PersonLedger:
             write_file(self._file, canonical(self.to_json()), private=True)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Shut out other threads and processes, and read what they have written."""
         with self._guard:
             if self._file is None:
                 yield
                 return
-            with Path(f"{self._file}.lock").open("a") as handle:
-                try:
-                    import fcntl
-
-                    fcntl.flock(handle, fcntl.LOCK_EX)
-                except ImportError:  # pragma: no cover (Windows: one process at a time)
-                    pass
+            with lock_file(self._file):
                 self._load(self._file)
                 yield
 

@@ -273,7 +273,7 @@ class HeavyHitters:
         :raises NotApplicable: if no report was accepted; the round stays open
         """
         if self.round == self.rounds:
-            raise MechanismHalted("all rounds are closed: see found")
+            raise MechanismHalted("all rounds are closed; the result is in found")
         server = self.oracle.server()
         server.aggregate(reports)
         estimate = server.estimate()

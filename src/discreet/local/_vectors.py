@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from discreet.privacy import Loss
 
 _GRID = 1 << 20
+_ROOM = 22.0
 _CHANCES = 512
 
 
@@ -83,9 +84,11 @@ class _CapResponse(Randomizer):
         return steps.astype("<i4").view(np.uint8).reshape(people, -1)
 
     def valid(self, payloads: NDArray[np.uint8]) -> NDArray[np.bool_]:
-        # No normal number in double precision is beyond 39 deviations; the rest is along v.
+        # sqrt(d) U is at most 12 long along v, as uniform numbers have 52 bits, and longer than
+        # sqrt(d) + 9 across it with chance 1e-17. Whoever makes up a report gains by its length.
         steps = np.ascontiguousarray(payloads).view("<i4").astype(np.float64)
-        return np.asarray((np.abs(steps) <= 80.0 * _GRID / math.sqrt(self.cells)).all(axis=1))
+        longest = _GRID * (1.0 + _ROOM / math.sqrt(self.cells))
+        return np.asarray(np.linalg.norm(steps, axis=1) <= longest)
 
     def add(self, tally: NDArray[np.int64], payloads: NDArray[np.uint8]) -> None:
         tally += np.ascontiguousarray(payloads).view("<i4").sum(axis=0, dtype=np.int64)

@@ -148,7 +148,7 @@ def laplace_histogram(
         noisy,
         loss,
         _provenance("laplace_histogram", noise, bits, categories=[str(name) for name in names]),
-        _together(list(noisy.values()), noise),
+        _make_bars(list(noisy.values()), noise),
     )
 
 
@@ -318,7 +318,7 @@ def _share(having: int, lacking: int, *, otherwise: float) -> float:
     return first / (first + second) if first + second else otherwise
 
 
-def _together(noisy: list[int], noise: LaplaceNoise) -> Callable[[float], Interval]:
+def _make_bars(noisy: list[int], noise: LaplaceNoise) -> Callable[[float], Interval]:
     def bars(confidence: float) -> Interval:
         t = noise.quantile(each_of(len(noisy), 1.0 - confidence))
         centre = np.array(noisy)

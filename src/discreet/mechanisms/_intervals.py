@@ -142,7 +142,7 @@ def integers_bars(
 
     def bars(confidence: float) -> Interval:
         t = reach(each_of(noisy.size, 1.0 - confidence))
-        lower, upper = (_clipped(noisy.astype(object) + end) for end in (-t, t))
+        lower, upper = (_clip(noisy.astype(object) + end) for end in (-t, t))
         return Interval(lower, upper)
 
     return bars
@@ -154,7 +154,7 @@ def saturate(answers: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[np
     >>> int(saturate(np.array([2**63 - 1]), np.array([5]))[0]) == 2**63 - 1
     True
     """
-    return _clipped(_sum(answers, draws))
+    return _clip(_sum(answers, draws))
 
 
 def _sum(answers: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[Any]:
@@ -163,7 +163,7 @@ def _sum(answers: NDArray[np.int64], draws: NDArray[np.int64]) -> NDArray[Any]:
     return np.asarray(answers.astype(object) + draws.astype(object))
 
 
-def _clipped(values: NDArray[Any]) -> NDArray[np.int64]:
+def _clip(values: NDArray[Any]) -> NDArray[np.int64]:
     if values.dtype != object:
         return values.astype(np.int64, copy=False)
     ends = np.iinfo(np.int64)
@@ -187,7 +187,7 @@ def real_bars(
                 lower, round_outward((steps + t + Fraction(1, 2)) * granularity, math.inf)
             )
         return Interval(
-            _shifted(steps, -2 * t - 1, granularity), _shifted(steps, 2 * t + 1, granularity)
+            _shift(steps, -2 * t - 1, granularity), _shift(steps, 2 * t + 1, granularity)
         )
 
     return bars
@@ -223,7 +223,7 @@ def round_outward(exact: Fraction, direction: float) -> float:
     return math.nextafter(nearest, direction) if inside else nearest
 
 
-def _shifted(steps: NDArray[Any], halves: int, granularity: Fraction) -> NDArray[np.float64]:
+def _shift(steps: NDArray[Any], halves: int, granularity: Fraction) -> NDArray[np.float64]:
     """Return (steps + halves / 2) * granularity as doubles, moved round_outward."""
     direction = math.inf if halves > 0 else -math.inf
     if steps.dtype == np.int64 and abs(halves) < 1 << 61 and _fits(steps, 1 << 61):

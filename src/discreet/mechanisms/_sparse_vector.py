@@ -218,23 +218,23 @@ def step_budget(
         )  # fmt: skip
     advanced = StepBudget(step, "advanced")
     closed = advanced if name == "advanced" or (covered and step > basic.epsilon) else basic
-    return closed if name != "accounted" else _accounted(count, total, target, closed.epsilon)
+    return closed if name != "accounted" else _search_budget(count, total, target, closed.epsilon)
 
 
 @lru_cache(maxsize=64)
-def _accounted(runs: int, epsilon: Fraction, delta: Fraction, proved: Fraction) -> StepBudget:
+def _search_budget(runs: int, epsilon: Fraction, delta: Fraction, proved: Fraction) -> StepBudget:
     """Search upwards from a budget that is proved; what is returned has been confirmed."""
     below = math.nextafter(float(delta), 0.0)
 
-    def confirmed(step: Fraction) -> bool:
+    def confirms(step: Fraction) -> bool:
         return (runs * PureDP(step)).epsilon(delta=below) <= epsilon
 
     low, high = proved, 2 * proved
-    while confirmed(high):
+    while confirms(high):
         low, high = high, 2 * high
     while high > low * Fraction(1001, 1000):
         middle = decimal_down((low + high) / 2)
-        low, high = (middle, high) if confirmed(middle) else (low, middle)
+        low, high = (middle, high) if confirms(middle) else (low, middle)
     return StepBudget(low, "accounted")
 
 

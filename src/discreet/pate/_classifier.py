@@ -36,8 +36,8 @@ from discreet.learn import (
     PrivateClassifier,
     default_delta,
     feature_head,
+    require_same_facts,
     rows_to_judge,
-    same_facts,
     table_without_cells,
 )
 from discreet.pate._aggregator import VotingSession
@@ -515,7 +515,7 @@ class PATEClassifier(PrivateClassifier):
         return arrays
 
     def _compare_with(self, certificate: Certificate, old: OldFacts) -> None:
-        same_facts({"teachers": self.teachers}, certificate.plan)
+        require_same_facts({"teachers": self.teachers}, certificate.plan)
         super()._compare_with(certificate, old)
 
 

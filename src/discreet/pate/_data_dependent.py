@@ -65,7 +65,7 @@ from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.mechanisms import Charge
 from discreet.pate._aggregator import Aggregator
-from discreet.pate._surface import RESOLUTION, Cells
+from discreet.pate._surface import RESOLUTION, QueryCells
 from discreet.privacy import Loss, Relation, RenyiDP
 from discreet.randomness import Source, choose_source, discrete_gaussian
 
@@ -225,14 +225,14 @@ def convert_rdp(epsilons: Array, orders: Array, delta: float) -> Array:
     return np.asarray(np.maximum(room * (1.0 + 1e-12) + 1e-14, 0.0))
 
 
-def smooth_bound(values: Array, cells: Cells, *, beta: float, reach: tuple[int, int]) -> float:
+def smooth_bound(values: Array, cells: QueryCells, *, beta: float, reach: tuple[int, int]) -> float:
     """Return S for queries in ``cells`` of the table ``values``; private.
 
     ``reach`` says how far adjacent cells are, in rows and columns.
 
     >>> line = np.array([[0.0, 0.0, 0.0, 1.0, 1.0]])
     >>> one = np.array([1])
-    >>> cells = Cells(rows=0 * one, columns=0 * one, counts=one)
+    >>> cells = QueryCells(rows=0 * one, columns=0 * one, counts=one)
     >>> round(smooth_bound(line, cells, beta=0.5, reach=(0, 1)), 6)  # the jump is 2 moves away
     0.367879
     """

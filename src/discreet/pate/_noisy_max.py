@@ -427,9 +427,9 @@ class InteractiveGNMax(SelectiveGNMax):
         expected = np.stack([votes for _, votes in read])
         labels = self._labels(self._counts_for_threshold(table, expected), table, source)
         for label, (chances, _) in zip(labels, read, strict=True):
-            yield Outcome(label, True) if label is not None else self._own(chances)
+            yield Outcome(label, True) if label is not None else self._answer_by_student(chances)
 
-    def _own(self, chances: NDArray[np.float64]) -> Outcome:
+    def _answer_by_student(self, chances: NDArray[np.float64]) -> Outcome:
         """The student's own label where the teachers do not object."""
         own = int(np.argmax(chances))
         sure = self.confidence is not None and chances[own] > self.confidence

@@ -66,7 +66,7 @@ class Partition:
         return f"<Partition into {self.teachers} teachers by {self.unit}: private>"
 
     def __reduce__(self) -> Any:
-        raise NotApplicable("a partition of private records stays where it is")
+        raise NotApplicable("a partition of private records cannot be pickled")
 
     def members(self, teacher: int) -> NDArray[np.int64]:
         """The records of one teacher, in the order in which it is to see them. Private."""

@@ -251,7 +251,7 @@ def plan_votes(
         "relation": neighbours,
     }
     if isinstance(aggregator, Aggregator):
-        chosen = _plan_given(aggregator, common, target, point, limit)
+        chosen = _plan_with(aggregator, common, target, point, limit)
     elif aggregator == "auto":
         shape = common["classes"], common["teachers"], neighbours
         chosen = _choose(tuple(Aggregator.kinds()), *shape, target, point, limit, share)
@@ -374,7 +374,7 @@ def _worth(prospect: Prospect, classes: int) -> float:
     return prospect.labels * factor * factor
 
 
-def _plan_given(
+def _plan_with(
     aggregator: Aggregator, common: dict[str, Any], epsilon: float, delta: float, limit: int
 ) -> LabelPlan:
     same = (aggregator.classes, aggregator.teachers, aggregator.neighbours) == (

@@ -96,7 +96,7 @@ RESOLUTION = 8
 
 
 @final
-class Cells(NamedTuple):
+class QueryCells(NamedTuple):
     """The distinct cells of a table of queries, and how many queries are in each."""
 
     rows: Places
@@ -124,7 +124,7 @@ class Surface(ABC):
         return (1 if self.rows > 1 else 0, self.resolution + 1)
 
     @abstractmethod
-    def cells(self, votes: Any, predictions: Any) -> Cells:
+    def cells(self, votes: Any, predictions: Any) -> QueryCells:
         """Read a table of votes; private."""
 
     @abstractmethod
@@ -174,14 +174,14 @@ class _LabelSurface(Surface):
     def columns(self) -> int:
         return (self._highest - self._lowest) * self.resolution + 1
 
-    def cells(self, votes: Any, predictions: Any) -> Cells:
+    def cells(self, votes: Any, predictions: Any) -> QueryCells:
         if predictions is not None:
             raise InvalidValue("predictions", "given", "None: this aggregator does not look")
         columns = self.columns_of(
             read_histograms(votes, classes=self.classes, teachers=self.teachers)
         )
         found, counts = np.unique(columns, return_counts=True)
-        return Cells(np.zeros_like(found), found, counts)
+        return QueryCells(np.zeros_like(found), found, counts)
 
     def columns_of(self, table: Places) -> Places:
         """The column of every histogram."""
@@ -305,19 +305,19 @@ class SelectiveSurface(Surface):
     def independent(self) -> Loss:
         return self._test + self._answer
 
-    def cells(self, votes: Any, predictions: Any) -> Cells:
+    def cells(self, votes: Any, predictions: Any) -> QueryCells:
         table = read_histograms(votes, classes=self.classes, teachers=self.teachers)
         largest = table.max(axis=1)
         if self._predictions:
-            largest = (table - self._read_expected(predictions, len(table))).max(axis=1)
+            largest = (table - self._read_predictions(predictions, len(table))).max(axis=1)
         elif predictions is not None:
             raise InvalidValue("predictions", "given", "None: this aggregator does not look")
         rows = np.clip(largest - self._lowest, 0, self.rows - 1)
         places = rows * self.columns + self._label.columns_of(table)
         found, counts = np.unique(places, return_counts=True)
-        return Cells(found // self.columns, found % self.columns, counts)
+        return QueryCells(found // self.columns, found % self.columns, counts)
 
-    def _read_expected(self, predictions: Any, queries: int) -> Places:
+    def _read_predictions(self, predictions: Any, queries: int) -> Places:
         if predictions is None or len(predictions) != queries:
             raise InvalidValue("predictions", "withheld", f"{queries} rows, one for each query")
         shape = {"classes": self.classes, "teachers": self.teachers}

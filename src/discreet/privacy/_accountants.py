@@ -82,8 +82,8 @@ def epsilon_bounds(loss: Loss, *, delta: float, tolerance: float | None = None) 
     found = _certified_epsilon(loss, target, tolerance)
     if found.note != NO_TIGHT_PAIR or target == 0.0:
         return found
-    least = _attained(loss)
-    return found if least is None else _raised(found, epsilon_bracket(least, target).lower)
+    least = _find_attained(loss)
+    return found if least is None else _raise_lower(found, epsilon_bracket(least, target).lower)
 
 
 def _certified_epsilon(loss: Loss, delta: float, tolerance: float | None = None) -> Bounds:
@@ -105,11 +105,11 @@ def delta_bounds(loss: Loss, *, epsilon: float) -> Bounds:
     found = delta_bracket(loss, at)
     if found.note != NO_TIGHT_PAIR:
         return found
-    least = _attained(loss)
-    return found if least is None else _raised(found, delta_bracket(least, at).lower)
+    least = _find_attained(loss)
+    return found if least is None else _raise_lower(found, delta_bracket(least, at).lower)
 
 
-def _attained(loss: Loss) -> Loss | None:
+def _find_attained(loss: Loss) -> Loss | None:
     """Return a loss whose pair two data sets have where that of ``loss`` is not tight, or None.
 
     Let every other record be -1 and the changed one be 1 or -1. A subset of fixed size sums to
@@ -129,7 +129,7 @@ def _attained(loss: Loss) -> Loss | None:
     return compose(parts)
 
 
-def _raised(found: Bounds, lower: float) -> Bounds:
+def _raise_lower(found: Bounds, lower: float) -> Bounds:
     """The bracket with a better lower end; the upper one says the same as before."""
     if lower <= found.lower:
         return found
@@ -275,13 +275,13 @@ def _exact(value: Fraction | float) -> Fraction:
 _SLACK_SHARES = (0.1, 0.5, 0.9)
 
 
-def _advanced(loss: Loss, delta: float) -> float:
+def _compose_advanced(loss: Loss, delta: float) -> float:
     if delta == 0.0:
         raise NotApplicable("advanced composition needs delta > 0: it pays for its gain with delta")
-    return min(_advanced_with(slack, claims) for slack, claims in _shared(loss, delta))
+    return min(_compose_with_slack(slack, claims) for slack, claims in _share_delta(loss, delta))
 
 
-def _advanced_with(slack: float, claims: list[tuple[Fraction | float, float, int]]) -> float:
+def _compose_with_slack(slack: float, claims: list[tuple[Fraction | float, float, int]]) -> float:
     if slack == 0.0 or any(not math.isfinite(value) for value, _, _ in claims):
         return math.inf
     square = math.fsum(n * float(value) ** 2 for value, _, n in claims)
@@ -293,7 +293,7 @@ def _expm1(value: float) -> float:
     return math.expm1(value) if value < 700.0 else math.inf
 
 
-def _shared(
+def _share_delta(
     loss: Loss, delta: float
 ) -> list[tuple[float, list[tuple[Fraction | float, float, int]]]]:
     """Several ways to share delta; all of it for the theorem where the steps need none."""
@@ -305,7 +305,7 @@ def _shared(
 def _optimal(loss: Loss, delta: float) -> float:
     if sum(n for _, n in parts_of(loss)) == 1:
         return _naive(loss, delta)
-    return min(_optimal_with(loss, delta, claims) for _, claims in _shared(loss, delta))
+    return min(_optimal_with(loss, delta, claims) for _, claims in _share_delta(loss, delta))
 
 
 def _optimal_with(
@@ -351,7 +351,7 @@ def _best(loss: Loss, delta: float) -> float:
 
 _READERS: dict[str, Callable[[Loss, float], float]] = {
     "naive": _naive,
-    "advanced": _advanced,
+    "advanced": _compose_advanced,
     "optimal": _optimal,
     "zcdp": _renyi.zcdp_epsilon,
     "moments": _renyi.moments_epsilon,

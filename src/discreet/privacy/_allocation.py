@@ -352,7 +352,7 @@ def _add_far(mass: Array, mean: Array, one: _Law, other: _Law, reach: int, strid
     size = max(len(one.mass), apart + len(other.mass))
     near, cell = reach + 1, math.expm1(one.step / stride)
     for large, small, up, down in ((one, other, 0, apart), (other, one, apart, 0)):
-        a, b = _aligned(large.mass, up, size)[near:], _aligned(small.mass, down, size)
+        a, b = _align(large.mass, up, size)[near:], _align(small.mass, down, size)
         spot = stride * np.arange(near, size)
         pairs = a * np.cumsum(b)[: size - near]
         if large.mean is None or small.mean is None:
@@ -362,18 +362,18 @@ def _add_far(mass: Array, mean: Array, one: _Law, other: _Law, reach: int, strid
             mass[spot] += pairs - share
             mass[spot + 1] += share
             continue
-        x, y = _aligned(large.mean, up, size)[near:], _aligned(small.mean, down, size)
+        x, y = _align(large.mean, up, size)[near:], _align(small.mean, down, size)
         mass[spot] += pairs
         mean[spot] += x * np.cumsum(b)[: size - near] + a * np.cumsum(y)[: size - near]
 
 
-def _aligned(values: Array, start: int, size: int) -> Array:
+def _align(values: Array, start: int, size: int) -> Array:
     wide = np.zeros(size)
     wide[start : start + len(values)] = values
     return wide
 
 
-def _trimmed(law: _Law, terms: int, tail: float) -> _Law:
+def _trim(law: _Law, terms: int, tail: float) -> _Law:
     """Return the law without its far ends, each of about ``tail``."""
     nodes = law.nodes
     moments = law.mass * nodes if law.mean is None else law.mean
@@ -416,23 +416,23 @@ def _sum_law(
     total, done = (block, 1) if terms & 1 else (None, 0)
     largest = len(block.mass)
 
-    def joined(one: _Law, other: _Law, count: int) -> _Law:
+    def join(one: _Law, other: _Law, count: int) -> _Law:
         nonlocal largest
         found = _add(one, other, other.step > 1.5 * math.sqrt(square / count))
         largest = max(largest, len(found.mass))
-        return _trimmed(found, count, share)
+        return _trim(found, count, share)
 
     while done < terms:
         size *= 2
-        block = joined(block, block, size)
+        block = join(block, block, size)
         if terms & size:
             done += size
-            total = block if total is None else joined(_refined(total, block.step), block, done)
+            total = block if total is None else join(_refine(total, block.step), block, done)
     assert total is not None
     return total, 16.0 * _UNIT * (largest + 4.0 / total.step) * 2.0 * (levels + 1)
 
 
-def _refined(law: _Law, step: float) -> _Law:
+def _refine(law: _Law, step: float) -> _Law:
     """Return the same law on a grid 1, 2, 4, ... times as fine, of which its nodes are nodes."""
     stride = round(law.step / step)
     size = stride * (len(law.mass) - 1) + 1
@@ -466,10 +466,10 @@ def _law_pair(mu: float, batches: int, steps: int, fineness: int, tail: float) -
     below_q = low.mass[low.mass > 0]
     below_p = (missed * below_q + low.mean[low.mass > 0]) / batches  # type: ignore[index]
     below = Cells.points(below_p, below_q, np.log(below_p / below_q))
-    return Pair(_padded(above, wrong, rounding), (_padded(below, wrong, rounding + wrong),))
+    return Pair(_pad(above, wrong, rounding), (_pad(below, wrong, rounding + wrong),))
 
 
-def _padded(cells: Cells, wrong: float, rounding: float) -> Cells:
+def _pad(cells: Cells, wrong: float, rounding: float) -> Cells:
     """Return cells whose masses and losses may be wrong by so much."""
     with_unit = Side(cells.with_unit.only, slack=wrong)
     without = Side(cells.without.only, slack=wrong)

@@ -227,7 +227,7 @@ def epsilon_bounds(terms: Terms, delta: float, tolerance: float | None) -> Bound
         found.append(bounds)
         tilt = fresh if tilt is None else tilt
     worst = _worst(found)
-    return _explained(worst, promise(worst.upper, tolerance), terms)
+    return _explain(worst, promise(worst.upper, tolerance), terms)
 
 
 def _epsilon_one_way(
@@ -393,7 +393,7 @@ def delta_bounds(terms: Terms, epsilon: float) -> Bounds:
         below = max((bounds.lower for bounds in found), default=-1.0)
         found.append(_delta_one_way(terms, epsilon, way, below=below, rounds=MOST_ROUNDS))
     worst = _worst(found)
-    return _explained(worst, max(0.02 * worst.upper, 1e-15), terms)
+    return _explain(worst, max(0.02 * worst.upper, 1e-15), terms)
 
 
 def delta_upper(terms: Terms, epsilon: float) -> float:
@@ -642,7 +642,7 @@ def _worst(found: Sequence[Bounds]) -> Bounds:
     return replace(wide, lower=max(bounds.lower for bounds in found))
 
 
-def _explained(worst: Bounds, promised: float, terms: Terms) -> Bounds:
+def _explain(worst: Bounds, promised: float, terms: Terms) -> Bounds:
     """Say why the bracket of a pair of unknown order is wide, or that it is not."""
     if not terms.two_orders or worst.note == NO_TIGHT_PAIR:
         return worst

@@ -514,7 +514,7 @@ class _Search:
                     raise self._unreachable(safest)
             if self.best is not None and self._narrow():
                 return self.best
-            parameter = _within(sign * self._propose(trail), limits)
+            parameter = _exp_within(sign * self._propose(trail), limits)
         if self.best is None:
             raise DiscreetError(f"no parameter that meets epsilon = {self.target:g} was found")
         return self.best
@@ -533,7 +533,7 @@ class _Search:
             if not math.isfinite(here.y):
                 return here.x - math.copysign(math.log(4.0) * len(trail), here.y)
             x = here.x - max(-4.0, min(4.0, here.y / slope))
-            return _beyond(x, self.safe, self.risky) if self.whole else x
+            return _step_beyond(x, self.safe, self.risky) if self.whole else x
         low, high = self.safe, self.risky
         self.gaps.append(high.x - low.x)
         # A secant that does not halve the bracket in two readings is followed by a bisection.
@@ -544,7 +544,7 @@ class _Search:
         if slow or not low.x < x < high.x:
             self.gaps.clear()
             x = 0.5 * (low.x + high.x)
-        return _beyond(x, low, high, last=here) if self.whole else x
+        return _step_beyond(x, low, high, last=here) if self.whole else x
 
     def _slope(self, trail: list[_Point]) -> float:
         if len(trail) >= 2:
@@ -556,7 +556,7 @@ class _Search:
         return self.slope
 
 
-def _beyond(
+def _step_beyond(
     x: float, low: _Point | None, high: _Point | None, *, last: _Point | None = None
 ) -> float:
     """A new whole number, on the far side of the presumed root as seen from the last point."""
@@ -569,7 +569,7 @@ def _beyond(
     return math.log(max(count, 1))
 
 
-def _within(log_parameter: float, limits: tuple[float, float]) -> float:
+def _exp_within(log_parameter: float, limits: tuple[float, float]) -> float:
     """exp of the proposal, or exactly the limit that it passes."""
     low, high = limits
     if log_parameter <= math.log(low):

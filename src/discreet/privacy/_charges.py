@@ -150,7 +150,7 @@ def pure_epsilon(good: Reading) -> Fraction:
 
 def rho(good: Reading) -> Fraction:
     """The sum of the zCDP parameters (Bun and Steinke 2016)."""
-    return _summed(good, _rho_of)
+    return _sum_parts(good, _rho_of)
 
 
 @lru_cache(maxsize=1024)
@@ -202,7 +202,7 @@ def _rho_at(log_above: float, epsilon: float, delta: float) -> float:
 
 def mu_squared(good: Reading) -> Fraction:
     """The sum of the squared Gaussian-DP parameters (Dong, Roth, Su 2022)."""
-    return _summed(good, _mu_squared_of)
+    return _sum_parts(good, _mu_squared_of)
 
 
 @lru_cache(maxsize=1024)
@@ -231,7 +231,7 @@ def gdp_budget(epsilon: float, delta: float) -> Fraction:
 
 def renyi(good: Reading, *, order: float) -> Fraction:
     """The sum of the Renyi divergences at one order (Mironov 2017)."""
-    return _summed(good, lambda part: float(part.rdp([order])[0]))
+    return _sum_parts(good, lambda part: float(part.rdp([order])[0]))
 
 
 def rdp_budget(epsilon: float, delta: float, *, order: float) -> Fraction:
@@ -257,7 +257,7 @@ def _round_down(value: Fraction) -> float:
     return near if Fraction(near) <= value else math.nextafter(near, 0.0)
 
 
-def _summed(good: Reading, of: Callable[[Loss], float]) -> Fraction:
+def _sum_parts(good: Reading, of: Callable[[Loss], float]) -> Fraction:
     total = Fraction(0)
     for part, count in good.parts:
         try:

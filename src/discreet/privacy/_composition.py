@@ -51,7 +51,7 @@ class Composition(Loss):
     parts: tuple[tuple[Loss, int], ...]
 
     def check(self) -> None:
-        counts = _merged(self.parts)
+        counts = _merge(self.parts)
         if sum(counts.values()) == 1:
             raise InvalidValue("parts", self.parts, "several releases; one loss stands for itself")
         self._set(parts=tuple(sorted(counts.items(), key=lambda item: _order(item[0]))))
@@ -142,7 +142,7 @@ def compose(parts: Iterable[tuple[Loss, int]]) -> Loss:
     RelationMismatch
         If the losses speak of different relations.
     """
-    counts = _merged(parts)
+    counts = _merge(parts)
     if sum(counts.values()) == 1:
         return next(iter(counts))
     return Composition(tuple(counts.items()))
@@ -153,7 +153,7 @@ def parts_of(loss: Loss) -> tuple[tuple[Loss, int], ...]:
     return loss.parts if isinstance(loss, Composition) else ((loss, 1),)
 
 
-def _merged(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
+def _merge(parts: Iterable[tuple[Loss, int]]) -> dict[Loss, int]:
     """Return each distinct loss of one relation, with its count."""
     counts: dict[Loss, int] = {}
     expected = "pairs of a loss and how often it happens"

@@ -84,7 +84,7 @@ class Strategy:
     @classmethod
     def optimised(cls, bands: int, *, steps: int) -> Strategy:
         """Return bands of norm 1 with nearly the least mean squared error of prefix sums."""
-        return _optimised(bands, steps)
+        return _optimise(bands, steps)
 
     @property
     def bands(self) -> int:
@@ -162,7 +162,7 @@ def check_shape(steps: int, separation: int | None, participations: int | None) 
 
 
 @lru_cache(maxsize=64)
-def _optimised(bands: int, steps: int) -> Strategy:
+def _optimise(bands: int, steps: int) -> Strategy:
     return Strategy(tuple(theorems.least_error_coefficients(bands, steps=steps).tolist()))
 
 

@@ -109,7 +109,7 @@ class RunningSum:
             needs = f"{self.name}: needs {show(cost)}, has {show(self.budget - self.spent)} left"
             of = f" of {show(self.budget)}"
             return Step(replace(self, open=False), needs + of, over_budget=True)
-        return Step(replace(self, spent=bounded(self.spent + cost)), reading=reading)
+        return Step(replace(self, spent=shorten_sum(self.spent + cost)), reading=reading)
 
 
 class Step(NamedTuple):
@@ -299,7 +299,7 @@ class Filter(_Budget):
     def admits(self, loss: Loss, *, delta: object = None) -> bool:
         """Say whether :meth:`charge` with the same arguments would go through; nothing is spent."""
         try:
-            self._after(loss, _claim_of(loss, delta))
+            self._step_after(loss, _claim_of(loss, delta))
         except BudgetExceeded:
             return False
         return True
@@ -333,11 +333,11 @@ class Filter(_Budget):
                 right = _charges.plan_claim(loss, claim.claimed_delta).claimed_epsilon
                 if claim.claimed_epsilon < right * (1 - _AGREE):
                     raise InvalidValue("claim", claim, f"at least epsilon {show(right)}")
-            self._lanes, self._delta_spent = self._after(loss, known)
+            self._lanes, self._delta_spent = self._step_after(loss, known)
             self._auto = False
             self._charges += 1
 
-    def _after(self, loss: Loss, claim: ApproxDP | None) -> tuple[list[RunningSum], Fraction]:
+    def _step_after(self, loss: Loss, claim: ApproxDP | None) -> tuple[list[RunningSum], Fraction]:
         readings = _charges.readings(loss, claim, relation=self._relation)
         lanes = self._lanes
         if self._auto and claim is not None and _charges.all_gaussian(loss):
@@ -359,7 +359,7 @@ class Filter(_Budget):
                 raise BudgetExceeded(f"{loss!r} does not fit: {reasons}")
             raise NotApplicable(f"no lane of this filter can read {loss!r}: {reasons}")
         taken = [good for good in affordable if any(step.reading is good for step in steps)]
-        total = bounded(self._delta_spent + sum(good.delta for good in taken))
+        total = shorten_sum(self._delta_spent + sum(good.delta for good in taken))
         return [step.lane for step in steps], total
 
     def costs(self, loss: Loss) -> dict[str, Fraction]:
@@ -388,8 +388,8 @@ class Filter(_Budget):
             How many charges these were.
         """
         with _CHARGING:
-            self._lanes = [_raised(lane, amounts.get(lane.name)) for lane in self._lanes]
-            self._delta_spent = bounded(self._delta_spent + delta)
+            self._lanes = [_add_to_lane(lane, amounts.get(lane.name)) for lane in self._lanes]
+            self._delta_spent = shorten_sum(self._delta_spent + delta)
             if self._delta_spent > self._reserved:
                 self._delta_spent = self._reserved
                 self._lanes = [replace(lane, open=False) for lane in self._lanes]
@@ -449,13 +449,13 @@ class Filter(_Budget):
         return filter_
 
 
-def _raised(lane: RunningSum, amount: Fraction | None) -> RunningSum:
+def _add_to_lane(lane: RunningSum, amount: Fraction | None) -> RunningSum:
     if not lane.open:
         return lane
     full = lane.budget is not None and amount is not None and lane.spent + amount > lane.budget
     if amount is None or full:
         return replace(lane, open=False)
-    return replace(lane, spent=bounded(lane.spent + amount))
+    return replace(lane, spent=shorten_sum(lane.spent + amount))
 
 
 @final
@@ -554,7 +554,7 @@ class Odometer(_Budget):
                 reasons = "; ".join(step.reason for step in steps)
                 raise NotApplicable(f"this odometer cannot read {loss!r}: {reasons}")
             self._lanes = [step.lane for step in steps]
-            self._delta_spent = bounded(self._delta_spent + good.delta)
+            self._delta_spent = shorten_sum(self._delta_spent + good.delta)
             self._charges += 1
 
     def epsilon(self) -> float:
@@ -673,7 +673,7 @@ def round_down(value: Fraction) -> float:
     return math.nextafter(float(value), 0.0)
 
 
-def bounded(total: Fraction) -> Fraction:
+def shorten_sum(total: Fraction) -> Fraction:
     """The sum itself, or a little more where its exact form would grow without end."""
     if total.denominator.bit_length() <= _DENOMINATOR_BITS:
         return total

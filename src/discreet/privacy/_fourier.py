@@ -61,7 +61,7 @@ class Part:
         return int(self.counts.sum())
 
 
-def _tilted(measure: Measure, tau: float) -> tuple[Array, Array, Array]:
+def _tilt(measure: Measure, tau: float) -> tuple[Array, Array, Array]:
     """The masses tilted by exp(tau loss) and scaled, their sum in each row, and its logarithm."""
     # In place: many distinct steps are large arrays, and memory is what they wait for.
     weight = tau * measure.loss
@@ -78,22 +78,22 @@ def _tilted(measure: Measure, tau: float) -> tuple[Array, Array, Array]:
 
 def log_mgf(parts: Sequence[Part], tau: float) -> float:
     """K(tau): the log of E_P exp(tau L) over the finite losses."""
-    return sum(float(part.counts @ _tilted(part.measure, tau)[2]) for part in parts)
+    return sum(float(part.counts @ _tilt(part.measure, tau)[2]) for part in parts)
 
 
 def tilted_moments(parts: Sequence[Part], tau: float) -> tuple[float, float, float]:
     """K(tau) with the mean and the variance of L tilted by exp(tau L)."""
-    return _centred(parts, tau)[1]
+    return _centre(parts, tau)[1]
 
 
-def _centred(
+def _centre(
     parts: Sequence[Part], tau: float
 ) -> tuple[list[tuple[Part, Array, Array]], tuple[float, float, float]]:
     """Each part with its tilted weights and its losses around the tilted mean; the moments."""
     total = mean = variance = 0.0
     centred = []
     for part in parts:
-        weight, norm, log_norm = _tilted(part.measure, tau)
+        weight, norm, log_norm = _tilt(part.measure, tau)
         weight /= norm
         product = weight * part.measure.loss
         first = np.add.reduce(product, axis=1)
@@ -259,7 +259,7 @@ class Inversion:
         self.least_infinite = infinite_mass(parts, is_upper=False)
         self.most_infinite = infinite_mass(parts, is_upper=True)
         self._last_phase: tuple[float, Array] = (math.nan, np.empty(0))
-        self._centred_parts, known = _centred(parts, tau)
+        self._centred_parts, known = _centre(parts, tau)
         self.log_mgf, self.mean, variance = known
         self.deviation = math.sqrt(variance + blur**2)
         self.mass_pad = mass_pad(parts, tau)

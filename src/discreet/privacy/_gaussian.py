@@ -306,13 +306,13 @@ class GaussianMixture(Atom):
             weights=tuple(w for _, w in known),
         )
 
-    def _scaled(self) -> tuple[np.ndarray, np.ndarray]:
+    def _scale(self) -> tuple[np.ndarray, np.ndarray]:
         return np.array(self.weights), np.array(self.shifts) / self.noise_multiplier
 
     def pair(self, resolution: Resolution) -> Pair:
         from discreet.privacy import _normal_mixtures as mixtures
 
-        weights, shifts = self._scaled()
+        weights, shifts = self._scale()
         only = len(shifts) == 1
         return Pair.exact(mixtures.group_cells(weights, shifts, resolution), reflected=only)
 
@@ -320,7 +320,7 @@ class GaussianMixture(Atom):
         """Return Minkowski's bound, at most that of the largest shift, in both directions."""
         from discreet.privacy import _normal_mixtures as mixtures
 
-        weights, shifts = self._scaled()
+        weights, shifts = self._scale()
         largest: Array = orders * (float(shifts[-1]) ** 2 / 2.0)
         away = np.minimum(mixtures.minkowski(orders, shifts**2, np.log(weights)), largest)
         stays = -math.log(weights[0]) if shifts[0] == 0.0 else math.inf

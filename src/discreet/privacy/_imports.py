@@ -124,7 +124,7 @@ def _read(event: object, relation: Relation, depth: int) -> Loss | None:
     try:
         inner = getattr(event, "event", None)
         if inner is not None:
-            return _around(event, relation, _read(inner, relation, depth + 1))
+            return _read_wrapped(event, relation, _read(inner, relation, depth + 1))
         if type(event).__name__ != "ComposedDpEvent":
             return _atom(event, relation)
         events = list(event.events)  # type: ignore[attr-defined] # it has them by its name
@@ -137,7 +137,7 @@ def _read(event: object, relation: Relation, depth: int) -> Loss | None:
     return compose(parts) if parts else None
 
 
-def _around(event: Any, relation: Relation, inner: Loss | None) -> Loss | None:
+def _read_wrapped(event: Any, relation: Relation, inner: Loss | None) -> Loss | None:
     """Return the loss of an event that has another one inside."""
     name = type(event).__name__
     if inner is None:
@@ -150,7 +150,7 @@ def _around(event: Any, relation: Relation, inner: Loss | None) -> Loss | None:
         rate = _validate.real("sampling_probability", probability, at_least=0, at_most=1)
         return inner.poisson(rate=rate) if rate else None
     if name == "SampledWithoutReplacementDpEvent":
-        _only(relation, "sampling without replacement", Relation.REPLACE)
+        _require_relation(relation, "sampling without replacement", Relation.REPLACE)
         sizes = {"sample": event.sample_size, "population": event.source_dataset_size}
         return inner.sample_without_replacement(**sizes) if event.sample_size else None
     if name == "RepeatAndSelectDpEvent":
@@ -174,7 +174,7 @@ def _unknown(event: object) -> NotApplicable:
     return NotApplicable(f"no finite loss here stands for the event {name}; nothing is assumed")
 
 
-def _only(relation: Relation, name: str, *allowed: Relation) -> Relation:
+def _require_relation(relation: Relation, name: str, *allowed: Relation) -> Relation:
     if relation not in allowed:
         known = " or ".join(repr(one.value) for one in allowed)
         raise RelationMismatch(f"{name} is read under {known} only, not {relation.value!r}")
@@ -182,18 +182,20 @@ def _only(relation: Relation, name: str, *allowed: Relation) -> Relation:
 
 
 def _laplace(event: Any, relation: Relation) -> Loss:
-    kind = _only(relation, "Laplace noise", Relation.ADD_REMOVE, Relation.ZERO_OUT)
+    kind = _require_relation(relation, "Laplace noise", Relation.ADD_REMOVE, Relation.ZERO_OUT)
     return Laplace(event.noise_multiplier, relation=kind)
 
 
 def _discrete_laplace(event: Any, relation: Relation) -> Loss:
-    kind = _only(relation, "discrete Laplace noise", Relation.ADD_REMOVE, Relation.ZERO_OUT)
+    kind = _require_relation(
+        relation, "discrete Laplace noise", Relation.ADD_REMOVE, Relation.ZERO_OUT
+    )
     parameter = _validate.real("noise_parameter", event.noise_parameter, above=0)
     return DiscreteLaplace(1.0 / parameter * (1.0 - 2**-52), event.sensitivity, kind)
 
 
-def _capped(event: Any, relation: Relation) -> Loss:
-    kind = _only(relation, "a truncated Poisson sample", Relation.ADD_REMOVE)
+def _read_capped(event: Any, relation: Relation) -> Loss:
+    kind = _require_relation(relation, "a truncated Poisson sample", Relation.ADD_REMOVE)
     return Gaussian(event.noise_multiplier, kind).poisson(
         rate=event.sampling_probability,
         at_most=event.truncated_batch_size,
@@ -201,7 +203,7 @@ def _capped(event: Any, relation: Relation) -> Loss:
     )
 
 
-def _concentrated(event: Any, relation: Relation) -> Loss:
+def _read_concentrated(event: Any, relation: Relation) -> Loss:
     shift = _validate.real("xi", event.xi, at_least=0)
     if shift == 0.0:
         return ZCDP(event.rho, relation)
@@ -210,7 +212,7 @@ def _concentrated(event: Any, relation: Relation) -> Loss:
 
 
 def _response(event: Any, relation: Relation) -> Loss | None:
-    _only(relation, "randomized response", Relation.REPLACE)
+    _require_relation(relation, "randomized response", Relation.REPLACE)
     noise = _validate.real("noise_parameter", event.noise_parameter, above=0, at_most=1)
     buckets = _validate.integer("num_buckets", event.num_buckets, at_least=1)
     if noise == 1.0 or buckets == 1:
@@ -220,7 +222,7 @@ def _response(event: Any, relation: Relation) -> Loss | None:
 
 
 def _tree(event: Any, relation: Relation) -> Loss:
-    kind = _only(relation, "tree aggregation", Relation.ZERO_OUT)
+    kind = _require_relation(relation, "tree aggregation", Relation.ZERO_OUT)
     counts = event.step_counts
     steps = [counts] if isinstance(counts, int) else list(counts)
     longest = max(_validate.integer("step_counts", one, at_least=1) for one in steps)
@@ -238,7 +240,7 @@ _ATOMS: dict[str, Callable[[Any, Relation], Loss | None]] = {
         event.standard_deviation, event.sensitivities, event.sampling_probs, relation
     ),
     "RandomizedResponseDpEvent": _response,
-    "ZCDpEvent": _concentrated,
-    "TruncatedSubsampledGaussianDpEvent": _capped,
+    "ZCDpEvent": _read_concentrated,
+    "TruncatedSubsampledGaussianDpEvent": _read_capped,
     "SingleEpochTreeAggregationDpEvent": _tree,
 }

@@ -149,17 +149,20 @@ class IndividualFilter:
         elif rate == 1.0:
             charges = 0.5 * self._order * mu * mu * _UPWARD
         else:
-            known = {float(size): self._sampled(float(size), rate) for size in np.unique(_up(mu))}
-            charges = np.array([known[size] for size in _up(mu).tolist()])
+            known = {
+                float(size): self._divergence_at(float(size), rate)
+                for size in np.unique(_round_up(mu))
+            }
+            charges = np.array([known[size] for size in _round_up(mu).tolist()])
         # A contribution that underflows is not free.
         return np.where(mu > 0.0, np.maximum(charges, 1e-300), 0.0)
 
-    def _sampled(self, mu: float, rate: float) -> float:
+    def _divergence_at(self, mu: float, rate: float) -> float:
         assert self._order is not None
         return _sampled_divergence(self._order, mu, rate)
 
 
-def _up(mu: Array) -> Array:
+def _round_up(mu: Array) -> Array:
     """Round up to a power of 2^(1/8); 0 and infinity stay."""
     with np.errstate(divide="ignore"):
         level = np.ceil(_LEVELS * np.log2(mu) - 1e-9)

@@ -55,7 +55,7 @@ class Resolution:
     ``tau`` is the tilt at which the answer is decided and ``focus`` the epsilon of interest,
     ``tail`` the mass that may be moved to loss +infinity, ``negligible`` a delta that does not
     matter. Cells are made for the pair as it is, or with ``swapped`` for (Q, P); any cells are
-    valid, these are good. ``turned`` asks :func:`orient` for the other order of a pair that may
+    valid, these are good. ``turn`` asks :func:`orient` for the other order of a pair that may
     stand in either one; atoms need not look at it.
     """
 
@@ -117,7 +117,7 @@ class Side:
     high_tail: Array | float = 0.0
     slack: Array | float = 1e-15
 
-    def turned(self) -> Side:
+    def turn(self) -> Side:
         """Return the same where high losses have become low ones."""
         return replace(self, low_tail=self.high_tail, high_tail=self.low_tail)
 
@@ -217,7 +217,7 @@ class Cells:
             hull=False,
         )
 
-    def joined(self, other: Cells, weight: float, error: float) -> Cells:
+    def unite(self, other: Cells, weight: float, error: float) -> Cells:
         """Return the union of two pairs, the other one with ``weight`` known up to ``error``.
 
         Which of the two it is, is seen and does not depend on the unit. What lies beyond the cells
@@ -276,8 +276,8 @@ class Cells:
             average=low if exact else -self.average,
             low=low,
             high=low if exact else -self.low,
-            with_unit=self.without.turned(),
-            without=self.with_unit.turned(),
+            with_unit=self.without.turn(),
+            without=self.with_unit.turn(),
         )
         # High losses lie on the left now.
         return turned._in_order(slice(None, None, -1)) if self.touching else turned
@@ -300,14 +300,14 @@ class Cells:
             slack=pick(self.slack),
         )
 
-    def _sorted(self) -> Cells:
+    def _sort(self) -> Cells:
         if self.touching:
             return self
         return self._in_order(np.argsort(self.low[0], kind="stable"))
 
     def lower(self) -> Measure:
         """Return the measure whose hockey-stick divergences are at most those of the pair."""
-        cells = self._sorted()
+        cells = self._sort()
         loss = cells.average - (cells.slack + self.error)
         mass = cells.p * (1.0 - (cells.with_unit.slack + self.error))
         return Measure(loss - ROUNDING * np.abs(loss), mass, self.with_unit.only)
@@ -318,7 +318,7 @@ class Cells:
         infinite = side.only + side.high_tail
         if self.hull:
             return Measure(self.high, self.p, infinite, self.mass_error)
-        cells = self._sorted()
+        cells = self._sort()
         p = cells.p * (1.0 + (cells.with_unit.slack + self.error))
         slack = cells.slack + self.error
         if cells.high is cells.low:
@@ -377,7 +377,7 @@ def orient(pair: Pair, *, swapped: bool, turned: bool = False) -> tuple[Measure 
     """Return the measures below and above a pair, seen in one direction.
 
     This is the one place where a direction is taken: ``swapped`` is the direction of the whole
-    plan, a unit added instead of removed, and ``turned`` the other order of a pair that may stand
+    plan, a unit added instead of removed, and ``turn`` the other order of a pair that may stand
     in either one.
     """
     above = pair.above.reversed() if swapped else pair.above
@@ -502,7 +502,7 @@ def profile(measure: Measure, epsilons: Array) -> Array:
     return np.array([single_delta(measure, epsilon, is_upper=True) for epsilon in epsilons])
 
 
-def mirrored(measure: Measure) -> Measure:
+def mirror(measure: Measure) -> Measure:
     """Return a symmetric measure whose profile for eps >= 0 is at least that of ``measure``.
 
     For eps < 0 it follows from H(x) = 1 - x + x H(1 / x): every positive loss l of mass p

@@ -26,7 +26,7 @@ from discreet.privacy._loss import (
     largest_loss,
     wrap,
 )
-from discreet.privacy._pair import Pair, Resolution, mirrored, orient
+from discreet.privacy._pair import Pair, Resolution, mirror, orient
 from discreet.privacy._renyi import Array, curve
 
 _SMALLEST_RATE = 1e-12
@@ -149,7 +149,7 @@ class PoissonSampled(_Sampled):
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         claim = self.base.claim() if self.records == 1 else None
-        return None if claim is None else _amplified(claim, as_written(self.rate))
+        return None if claim is None else _amplify(claim, as_written(self.rate))
 
     def exact_group(self, size: int, relation: Relation) -> Loss | None:
         if relation is not Relation.REPLACE and isinstance(self.base, Gaussian):
@@ -271,7 +271,7 @@ class CappedPoisson(_Sampled):
         if full == 0.0:
             return Pair(plain)
         crowded = mixtures.shifted_cells(2.0 * mu, resolution, rate=min(used, 1.0 - 1e-12))
-        return Pair(plain.joined(crowded, full, _BINOMIAL_ERROR))
+        return Pair(plain.unite(crowded, full, _BINOMIAL_ERROR))
 
     @property
     def tight(self) -> bool:
@@ -370,7 +370,7 @@ class SampledWithoutReplacement(_Sampled):
     def pair(self, resolution: Resolution) -> Pair:
         seen = replace(resolution, swapped=False)
         one_sided = orient(self.base.unoriented().sampled_pair(seen, self.rate), swapped=False)[1]
-        return Pair.of_hull(mirrored(one_sided))
+        return Pair.of_hull(mirror(one_sided))
 
     def renyi(self, orders: Array) -> Array:
         """Return the better of the amplified curve and no amplification."""
@@ -380,7 +380,7 @@ class SampledWithoutReplacement(_Sampled):
 
     def claim(self) -> tuple[Fraction, Fraction] | None:
         claim = self.base.claim()
-        return None if claim is None else _amplified(claim, Fraction(self.sample, self.population))
+        return None if claim is None else _amplify(claim, Fraction(self.sample, self.population))
 
     def touched_mass(self) -> float:
         return round_up(Fraction(self.sample, self.population))
@@ -407,7 +407,7 @@ def _order_infinity(base: Loss, rate: float) -> float:
     return amplified_epsilon(largest_loss(base), rate) * (1 + 2**-50)
 
 
-def _amplified(claim: tuple[Fraction, Fraction], rate: Fraction) -> tuple[Fraction, Fraction]:
+def _amplify(claim: tuple[Fraction, Fraction], rate: Fraction) -> tuple[Fraction, Fraction]:
     """Return (log(1 + rate (e^eps - 1)), rate delta); never above the claim itself."""
     from discreet.privacy.theorems._sampling import amplified_epsilon
 

@@ -121,7 +121,7 @@ class BestOf(Loss):
 
     def check(self) -> None:
         check_loss("base", self.base)
-        mean = _validate.real("mean", self.mean, above=1, at_most=1e12)
+        mean = _validate.real("mean", self.mean, at_least=1, at_most=1e12)
         shape = self.shape
         if shape != "poisson":
             shape = _validate.real("shape", shape, above=-1, at_most=1e3)
@@ -167,33 +167,39 @@ class BestOf(Loss):
 @lru_cache(maxsize=64)
 def _second_run(base: Loss, mean: float, shape: float) -> float:
     """Return the least (1 - 1/b) e(b) + log(1 / gamma) / b of the orders that are tried."""
-    log_gamma = -math.log(stopping_parameter(mean, shape))
+    log_gamma = log_stopping(mean, shape)
     tried = curve(base, _TRIED_ORDERS)
     second = (1.0 - 1.0 / _TRIED_ORDERS) * tried + log_gamma / _TRIED_ORDERS
     return min(float(np.min(second)), log_gamma, largest_loss(base))
 
 
-def stopping_parameter(mean: float, shape: float) -> float:
-    """Return gamma of the truncated negative binomial law with this mean, rounded down.
+def log_stopping(mean: float, shape: float) -> float:
+    """Return log(1 / gamma) of the truncated negative binomial law with this mean, rounded up.
 
     The mean is 1 / gamma for shape 1, (1/gamma - 1) / log(1/gamma) for shape 0 and otherwise
-    eta (1 - gamma) / (gamma (1 - gamma^eta)); it falls as gamma grows.
+    eta (1 - gamma) / (gamma (1 - gamma^eta)); it grows with log(1 / gamma). Near shape -1 gamma
+    may be far below the smallest float.
     """
 
-    def mean_of(gamma: float) -> float:
-        log = -math.log(gamma)
-        if abs(shape * log) < 1e-9:
-            return (1.0 / gamma - 1.0) / log
-        return shape * (1.0 - gamma) / (gamma * -math.expm1(-shape * log))
+    def log_share(log: float) -> float:
+        return math.log(-math.expm1(-log))
 
-    low, high = 1e-300, 1.0 - 1e-12
+    def log_mean(log: float) -> float:
+        size = abs(shape)
+        rest = math.log(log) if size < 1e-30 else log_share(size * log) - math.log(size)
+        return min(1.0, 1.0 + shape) * log + log_share(log) - rest
+
+    low, high = 0.0, 1e-12
+    above = math.log(mean) + 1e-12  # what the logarithms may lose
+    while log_mean(high) <= above:
+        high *= 2.0
     for _ in range(200):
-        middle = math.sqrt(low * high)
-        if mean_of(middle) >= mean:
+        middle = 0.5 * (low + high)
+        if log_mean(middle) <= above:
             low = middle
         else:
             high = middle
-    return low * (1.0 - 1e-12)
+    return high
 
 
 def _bounded_range_divergence(orders: Array, epsilon: float) -> Array:

@@ -141,7 +141,7 @@ class Inversion:
     def locate(self, number: LazyUniform) -> int:
         """Return the cell of a partly revealed number, revealing more of it if need be."""
         while True:
-            lower, upper = self._at(number.bits)
+            lower, upper = self._refine(number.bits)
             cell = bisect_right(upper, number.prefix) - 1
             if cell + 1 < len(lower) and number.prefix + 1 <= lower[cell + 1]:
                 return cell
@@ -170,7 +170,7 @@ class Inversion:
             return source.words32(count)
         return np.array([source.bits(self.width) for _ in range(count)], dtype=np.uint32)
 
-    def _at(self, bits: int) -> tuple[list[int], list[int]]:
+    def _refine(self, bits: int) -> tuple[list[int], list[int]]:
         if bits == self.width:
             return self.lower, self.upper
         if bits not in self._refined:

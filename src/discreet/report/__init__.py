@@ -33,7 +33,7 @@ from discreet.report._attack_pages import (
 from discreet.report._certificate_page import certificate_page
 from discreet.report._checks import Check
 from discreet.report._command_charts import (
-    Comparison,
+    AccountantComparison,
     compare_accountants,
     draw_comparison,
     draw_explanation,
@@ -76,9 +76,9 @@ from discreet.report._verification import read_document, verify_certificate
 
 __all__ = [
     "COLOURS",
+    "AccountantComparison",
     "Attacked",
     "Check",
-    "Comparison",
     "FractionComparison",
     "InternalFacts",
     "NoiseComparison",

@@ -236,7 +236,10 @@ def _guarantee(page: Page, document: Mapping[str, Any]) -> None:
     rows = [
         ("unit of privacy", promise["unit"]),
         ("neighbouring data sets", f"one {promise['unit']} {_CHANGES[promise['relation']]}"),
-        ("epsilon, at most", "none" if promise["epsilon"] is None else _up(promise["epsilon"])),
+        (
+            "epsilon, at most",
+            "none" if promise["epsilon"] is None else _up(promise["epsilon"]),
+        ),
         ("epsilon of the mechanism, at least", "not known" if lower is None else _down(lower)),
         ("delta", format_probability(promise["delta"])),
         ("loss", promise["description"]),

@@ -74,7 +74,7 @@ _ARROWS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AccountantComparison:
     """Epsilon by accountant and number of steps, for one Poisson-sampled Gaussian.
 
     ``epsilons`` holds one value for each entry of ``steps``, infinite where no finite epsilon
@@ -97,7 +97,7 @@ def compare_accountants(
     max_steps: int,
     points: int = 20,
     track: Callable[[list[int]], Iterable[int]] | None = None,
-) -> Comparison:
+) -> AccountantComparison:
     """Ask every accountant about DP-SGD, for more and more steps.
 
     Parameters
@@ -111,7 +111,7 @@ def compare_accountants(
 
     Returns
     -------
-    Comparison
+    AccountantComparison
         Epsilons, and why some accountants do not apply.
 
     Raises
@@ -133,7 +133,7 @@ def compare_accountants(
             reasons[name] = refusals[-1]
         if len(refusals) < len(column):
             epsilons[name] = [math.inf if isinstance(value, str) else value for value in column]
-    return Comparison(noise_multiplier, rate, delta, grid, epsilons, reasons)
+    return AccountantComparison(noise_multiplier, rate, delta, grid, epsilons, reasons)
 
 
 def spaced_steps(last: int, points: int) -> list[int]:
@@ -147,7 +147,7 @@ def spaced_steps(last: int, points: int) -> list[int]:
 
 
 @in_house_style
-def draw_comparison(comparison: Comparison, place: str | Path | None = None) -> Figure:
+def draw_comparison(comparison: AccountantComparison, place: str | Path | None = None) -> Figure:
     """Draw the comparison on logarithmic axes and write it to ``place``.
 
     Parameters

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from discreet._confidence import rows_meant
 from discreet._rounding import at_most
 from discreet.report._charts import Bar, bars
 from discreet.report._page import Page
@@ -71,7 +72,8 @@ def write_fidelity_page(
     page.heading("Columns")
     page.text(
         "Measured: the noisy histograms, with intervals of 95 % for their noise. Model: the shares "
-        "that synthetic rows follow."
+        "that synthetic rows follow. Shares, intervals and bounds of this page are "
+        f"{rows_meant(model.schema.rows_per_person)}."
     )
     for name in model.columns[:_MOST_PICTURES]:
         one = model.marginal(name)

@@ -148,7 +148,7 @@ def draw_description(found: Description, place: str | Path | None = None) -> Fig
     left = len(found.columns) - len(listed)
     more = f"; {left} more columns are not shown" if left else ""
     cost = f"epsilon {at_most(found.epsilon, digits=3)}, delta {at_most(found.delta, digits=3)}"
-    figure.suptitle(f"noisy counts of rows, bars of 95 %: {cost}{more}", fontsize=10)
+    figure.suptitle(f"noisy counts {found.about}\nbars of 95 %: {cost}{more}", fontsize=10)
     return finish_figure(figure, place)
 
 

@@ -214,7 +214,7 @@ def _epsilon(document: Mapping[str, Any]) -> Iterator[str]:
     """What a learner claims, and what the fields that repeat one another say."""
     loss = from_json(document["loss"])
     right = loss.epsilon(delta=document["delta"])
-    yield from _below(document["epsilon"], right, "epsilon")
+    yield from _refuse_below(document["epsilon"], right, "epsilon")
     if document["relation"] != loss.relation.value:
         yield "the relation is not that of the loss"
     if document["plan"].get("unit", document["unit"]) != document["unit"]:
@@ -233,7 +233,9 @@ def _losses(document: Mapping[str, Any]) -> Iterator[str]:
             yield f"the answer to {one['question']!r} is counted for the wrong data"
         if together:
             parts.append(loss)
-        yield from _below(one["epsilon"], loss.epsilon(delta=one["delta"]), "an answer's epsilon")
+        yield from _refuse_below(
+            one["epsilon"], loss.epsilon(delta=one["delta"]), "an answer's epsilon"
+        )
     whole: Loss = parts[0] if len(parts) == 1 else compose((part, 1) for part in parts)
     if whole != from_json(document["guarantee"]["loss"]):
         yield "the loss of the guarantee is not that of the model and its answers"
@@ -248,14 +250,14 @@ def _guarantee(document: Mapping[str, Any], *, old: bool) -> Iterator[str]:
     right = _right_guarantee(from_json(said["loss"]), said["delta"])
     if said["delta"] != document["delta"]:
         yield "delta is not that of the release"
-    yield from _below(said["epsilon"], right["epsilon"], "epsilon")
+    yield from _refuse_below(said["epsilon"], right["epsilon"], "epsilon")
     lower, epsilon = said["epsilon_lower"], said["epsilon"]
     if lower is not None and epsilon is not None and lower > epsilon:
         yield "epsilon_lower is above epsilon"
     if lower is not None and lower > (right["epsilon_lower"] or 0.0) * (1.0 + _VERSIONS_AGREE):
         yield f"epsilon_lower is stated as {lower:g} and is {right['epsilon_lower']}"
     here = document["written_by"] == _HERE and not old
-    if here and not _alike({**said, "unit": None}, {**json.loads(json.dumps(right)), "unit": None}):
+    if here and not _agree({**said, "unit": None}, {**json.loads(json.dumps(right)), "unit": None}):
         yield "the numbers are not those that this version writes"
     for name in ("relation", "description"):
         if said[name] != right[name]:
@@ -263,11 +265,11 @@ def _guarantee(document: Mapping[str, Any], *, old: bool) -> Iterator[str]:
     if set(said["accountants"]) != set(right["accountants"]):
         yield "the accountants are not all there"
     for name, value in right["accountants"].items():
-        yield from _below(said["accountants"].get(name), value, f"the accountant {name}")
+        yield from _refuse_below(said["accountants"].get(name), value, f"the accountant {name}")
     for one, theirs in zip(right["groups"], said["groups"], strict=True):
         if one["size"] != theirs["size"]:
             yield "the sizes of groups are not those that are usual"
-        yield from _below(theirs["epsilon"], one["epsilon"], f"groups of {one['size']}")
+        yield from _refuse_below(theirs["epsilon"], one["epsilon"], f"groups of {one['size']}")
 
 
 @lru_cache(maxsize=16)
@@ -280,7 +282,7 @@ def _right_meaning(loss: Loss) -> dict[str, Any]:
     return meaning_of(loss)
 
 
-def _below(said: object, right: object, what: str) -> Iterator[str]:
+def _refuse_below(said: object, right: object, what: str) -> Iterator[str]:
     """Refuse a bound that is lower than what it should be; ``None`` is no bound at all."""
     if said is None or isinstance(said, str):
         return
@@ -294,7 +296,7 @@ def _meaning(document: Mapping[str, Any], *, old: bool) -> Iterator[str]:
     said = document["meaning"]
     right = _right_meaning(from_json(document["guarantee"]["loss"]))
     # 0.1 may have counted a form that it should not have written as more than it costs.
-    if not (_alike(said, right) or (old and _allows_more(said, right))):
+    if not (_agree(said, right) or (old and _allows_more(said, right))):
         yield "beliefs or rates are not those of the loss"
 
 
@@ -316,19 +318,19 @@ def _allows_more(said: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
             for one, ours in zip(said["rates"], right["rates"], strict=True)
         )
         and said["advantage"] * room >= right["advantage"]
-        and _alike(said["best_accuracy"], 0.5 * (1.0 + said["advantage"]))
+        and _agree(said["best_accuracy"], 0.5 * (1.0 + said["advantage"]))
     )
 
 
-def _alike(said: object, right: object) -> bool:
+def _agree(said: object, right: object) -> bool:
     if isinstance(said, bool) or isinstance(right, bool):
         return said is right
     if isinstance(said, int | float) and isinstance(right, int | float):
         return abs(said - right) <= _VERSIONS_AGREE * max(abs(said), abs(right), 1e-9)
     if isinstance(said, dict) and isinstance(right, dict):
-        return set(said) == set(right) and all(_alike(said[key], right[key]) for key in said)
+        return set(said) == set(right) and all(_agree(said[key], right[key]) for key in said)
     if isinstance(said, list) and isinstance(right, list):
-        return len(said) == len(right) and all(map(_alike, said, right))
+        return len(said) == len(right) and all(map(_agree, said, right))
     return said == right
 
 

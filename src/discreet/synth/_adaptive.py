@@ -73,6 +73,7 @@ class MST(TreeMethod):
             relation=relation,
             rows_per_person=schema.rows_per_person or 1,
         )
+        budget.gaussian.check_tables()
         return min(2, columns), budget, ""
 
     def table_noise(self, plan: SynthesisPlan) -> float:
@@ -102,7 +103,7 @@ class MST(TreeMethod):
         budget = plan.budget
         assert isinstance(budget, SpanningBudget)
         sizes, count = begun.sizes, len(begun.groups)
-        parts = [project(one, begun.total) for one in begun.joined]
+        parts = [project(one, begun.total) for one in begun.join]
         pairs = [
             one
             for one in list_candidates(count, 2)
@@ -206,6 +207,10 @@ class AIM(TreeMethod):
             relation=relation,
             rows_per_person=schema.rows_per_person or 1,
         )
+        if columns > 1:
+            # Half of the least noise that rho pays for is the least that a round may ask for.
+            least = budget.gaussian.stddev_of_mu(math.sqrt(2.0 * _TABLE_PART * budget.rho))
+            budget.rho_of_table(least / 2.0)
         return order, budget, why
 
     def to_json(self) -> dict[str, Any]:
@@ -378,7 +383,7 @@ class _Rounds:
         """Return the tables that fit the present size of the model, with the graph after each."""
         most = self.plan.method.max_cells
         for limit in (int(most * self.used / self.budget.rho), most):
-            found = {one: self.graph.joined(one, most_cells=limit) for one in exact}
+            found = {one: self.graph.join(one, most_cells=limit) for one in exact}
             fitting = {one: graph for one, graph in found.items() if graph is not None}
             if fitting:
                 return fitting

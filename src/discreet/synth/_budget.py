@@ -113,6 +113,7 @@ class GaussianBudget:
             if max(budget.column_stddev, budget.score_stddev) * STEPS >= _LARGEST_STDDEV:
                 raise InvalidValue("epsilon", epsilon, "a value with less noise than 2**40 rows")
             if budget.loss.epsilon(delta=point) <= target:
+                budget.check_tables()
                 return budget
             mu *= 1.0 - 2.0 ** (attempt - _FINEST)
         raise NotApplicable(
@@ -155,33 +156,41 @@ class GaussianBudget:
     @property
     def _mu_of_columns(self) -> float:
         shift = _shift(self.columns, self.relation, self.rows_per_person)
-        changed = _changed(self.relation, self.rows_per_person) * self.columns
-        return _certified(self.column_stddev, shift, changed)
+        changed = _count_changed(self.relation, self.rows_per_person) * self.columns
+        return _certify(self.column_stddev, shift, changed)
 
     @property
     def _mu_of_scores(self) -> float:
         if self.scores == 0:
             return 0.0
         shift = _score_shift(self.scores, self.relation, self.rows_per_person)
-        return _certified(self.score_stddev, shift, self.scores)
+        return _certify(self.score_stddev, shift, self.scores)
 
     def mu_of_table(self, stddev: float) -> float:
         """Return what one table with this noise costs."""
         shift = _shift(1, self.relation, self.rows_per_person)
-        return _certified(stddev, shift, _changed(self.relation, self.rows_per_person))
+        return _certify(stddev, shift, _count_changed(self.relation, self.rows_per_person))
 
     def stddev_of_mu(self, mu: float) -> float:
         """Return the noise of one table that costs at most mu."""
         return replace(self, table_mu=mu).table_stddevs([1.0])[0]
 
+    def check_tables(self) -> None:
+        """Raise InvalidValue, while nothing is charged, if too little noise is left for a table.
+
+        One table that gets everything has the least noise of all that can be chosen.
+        """
+        if self.table_mu:
+            self.table_stddevs([1.0])
+
     def table_stddevs(self, shares: Sequence[float]) -> list[float]:
         """Return the noise of the chosen tables, whose shares of the rest add up to 1."""
         shift = _shift(1, self.relation, self.rows_per_person)
-        changed = _changed(self.relation, self.rows_per_person)
+        changed = _count_changed(self.relation, self.rows_per_person)
         scale = 1.0
         for attempt in range(_ATTEMPTS):
             found = [scale * shift / (self.table_mu * math.sqrt(share)) for share in shares]
-            if math.fsum(_certified(one, shift, changed) ** 2 for one in found) * _UP <= (
+            if math.fsum(_certify(one, shift, changed) ** 2 for one in found) * _UP <= (
                 self.table_mu**2
             ):
                 return found
@@ -193,24 +202,24 @@ class GaussianBudget:
     ) -> list[NDArray[np.float64]]:
         """Return the histograms of all columns with their noise, in rows."""
         exact = np.concatenate([one.ravel() for one in counts])
-        changed = _changed(self.relation, self.rows_per_person) * self.columns
+        changed = _count_changed(self.relation, self.rows_per_person) * self.columns
         shift = _shift(self.columns, self.relation, self.rows_per_person)
-        noisy = _released(exact * STEPS, self.column_stddev, shift, changed, self.relation, source)
+        noisy = _release(exact * STEPS, self.column_stddev, shift, changed, self.relation, source)
         ends = np.cumsum([one.size for one in counts])[:-1]
         return list(np.split(noisy, ends))
 
     def add_to_scores(self, scores: NDArray[np.int64], source: Source) -> NDArray[np.float64]:
         """Return the distances, given in steps, with their noise, in rows."""
         shift = _score_shift(self.scores, self.relation, self.rows_per_person)
-        return _released(scores, self.score_stddev, shift, self.scores, self.relation, source)
+        return _release(scores, self.score_stddev, shift, self.scores, self.relation, source)
 
     def add_to_table(
         self, counts: NDArray[np.int64], stddev: float, source: Source
     ) -> NDArray[np.float64]:
         """Return a table with noise of a standard deviation of :meth:`table_stddevs`."""
         shift = _shift(1, self.relation, self.rows_per_person)
-        changed = _changed(self.relation, self.rows_per_person)
-        noisy = _released(counts.ravel() * STEPS, stddev, shift, changed, self.relation, source)
+        changed = _count_changed(self.relation, self.rows_per_person)
+        noisy = _release(counts.ravel() * STEPS, stddev, shift, changed, self.relation, source)
         return noisy.reshape(counts.shape)
 
     def to_json(self) -> dict[str, Any]:
@@ -238,7 +247,7 @@ class GaussianBudget:
         )
 
 
-def _changed(relation: Relation, rows: int) -> int:
+def _count_changed(relation: Relation, rows: int) -> int:
     """Return how many cells of one table a neighbour changes, at most."""
     return rows * (2 if relation is Relation.REPLACE else 1)
 
@@ -254,7 +263,7 @@ def _score_shift(scores: int, relation: Relation, rows: int) -> float:
     return rows * apart * math.sqrt(scores) * _UP
 
 
-def _certified(stddev: float, shift: float, changed: int) -> float:
+def _certify(stddev: float, shift: float, changed: int) -> float:
     mu = discrete_gaussian_mu(stddev * STEPS, shift * STEPS, coordinates=changed)
     if mu is None:
         shown = f"noise of {stddev:.2g} rows"
@@ -264,7 +273,7 @@ def _certified(stddev: float, shift: float, changed: int) -> float:
     return mu
 
 
-def _released(
+def _release(
     exact: NDArray[np.int64],
     stddev: float,
     shift: float,

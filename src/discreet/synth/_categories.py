@@ -70,9 +70,7 @@ class OpenCategories:
     @property
     def step(self) -> StableCategories:
         """The noise and the threshold of each column."""
-        return StableCategories.planned(
-            epsilon=self.epsilon, delta=self.delta, relation=self.relation
-        )
+        return StableCategories.plan(epsilon=self.epsilon, delta=self.delta, relation=self.relation)
 
     @property
     def loss(self) -> Loss:
@@ -80,12 +78,12 @@ class OpenCategories:
         return len(self.columns) * self.step.loss
 
     def learn(self, table: Table, schema: Schema, source: Source) -> Schema:
-        """Return the schema with the categories that came out, be they none."""
+        """Return the schema with the released categories; there may be none."""
         found = {}
         cap = None if schema.person is None else 1
         for name in self.columns:
             counts: dict[str, int] = {}
-            kinds = _reserved(table.schema.columns[name])
+            kinds = _find_reserved(table.schema.columns[name])
             asked = Aggregation(keys=(table.columns[name].term,), cap=cap)
             for (text,), (count, *_) in table.aggregate(asked).items():
                 category = category_text(str(text).encode())
@@ -114,6 +112,6 @@ class OpenCategories:
         )
 
 
-def _reserved(column: Any) -> set[str]:
+def _find_reserved(column: Any) -> set[str]:
     """Return the public labels of a column as it is read, which need not be found."""
     return {one for one in (column.other, column.missing) if one is not None}

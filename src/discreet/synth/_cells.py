@@ -206,11 +206,11 @@ def schema_to_read(schema: Schema, missing: Sequence[str]) -> Schema:
             found[name] = replace(column, missing=_MISSING)
         else:
             assert isinstance(column, Bounded)
-            found[name] = _widened(name, column)
+            found[name] = _widen(name, column)
     return replace(schema, target=None).with_columns(found)
 
 
-def _widened(name: str, column: Bounded) -> Column:
+def _widen(name: str, column: Bounded) -> Column:
     """Return a column of numbers with room for one that means missing."""
     if isinstance(column, Real):
         low, high = column.bounds

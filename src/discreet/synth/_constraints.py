@@ -125,7 +125,7 @@ class Constraints:
             expected = "constraints that leave some rows possible"
             raise InvalidValue("forbid and ordered", "all of them", expected)
 
-    def alone(self, at: int) -> set[int]:
+    def find_lone_cells(self, at: int) -> set[int]:
         """Return the fine cells of a column that keep a group of their own."""
         return {
             cell[pair.index(at)] for pair, held in self.pairs.items() if at in pair for cell in held
@@ -217,12 +217,12 @@ class Constraints:
         if not self.orders:
             return
         for _ in range(_ATTEMPTS):
-            wrong = np.flatnonzero(self._broken(stored))
+            wrong = np.flatnonzero(self._find_broken(stored))
             if not wrong.size:
                 return
             for at in self._columns:
                 stored[at][wrong] = draw(at, wrong)
-        wrong = np.flatnonzero(self._broken(stored))
+        wrong = np.flatnonzero(self._find_broken(stored))
         for at in self._columns:
             held, step = intervals[at], float(self.cells[at].step)
             assert held is not None
@@ -247,7 +247,7 @@ class Constraints:
         there = held != self.cells[at].missing
         return np.where(there, held * float(self.cells[at].step), missing)
 
-    def _broken(self, stored: Mapping[int, NDArray[np.int64]]) -> NDArray[np.bool_]:
+    def _find_broken(self, stored: Mapping[int, NDArray[np.int64]]) -> NDArray[np.bool_]:
         every = slice(None)
         wrong = np.zeros(stored[self.orders[0][0]].size, dtype=bool)
         for small, large in self.orders:

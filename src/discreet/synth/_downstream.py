@@ -81,7 +81,7 @@ def judge_classifier(
     tested = read_table(held_out, schema).columns
     if epsilon is None and not len(tested[target]):
         raise InvalidValue("held_out", "no rows", "at least one row")
-    guess = _trained(model, target, insecure_seed)
+    guess = _train(model, target, insecure_seed)
     if epsilon is None:
         return proportion(_count_right(guess, tested, target), len(tested[target]))
     loss = laplace_count(0, epsilon=epsilon, source=bits).loss  # the same for every count
@@ -96,7 +96,7 @@ def judge_classifier(
     )
 
 
-def _trained(model: SyntheticModel, target: str, seed: int | None) -> Any:
+def _train(model: SyntheticModel, target: str, seed: int | None) -> Any:
     """Return what guesses the target of rows that were read by the schema; it is public."""
     from sklearn.ensemble import HistGradientBoostingClassifier  # type: ignore[import-untyped]
 

@@ -164,7 +164,7 @@ def fit_tree(
     )
     pull = strength * variance / total
     ends = np.cumsum([one.size for one in values])[:-1]
-    carriers = [_carrier(places, at, tree.sizes) for at in range(len(places))]
+    carriers = [_find_carrier(places, at, tree.sizes) for at in range(len(places))]
     first = np.zeros(targets.size)
     if start:
         parts = [
@@ -231,7 +231,7 @@ def _place(tree: JunctionTree, columns: Columns) -> tuple[int, Columns, tuple[in
     return at, order, shape, [columns.index(column) for column in order]
 
 
-def _carrier(
+def _find_carrier(
     places: Sequence[Any], at: int, sizes: Sequence[int]
 ) -> tuple[int, tuple[int, ...]] | None:
     """Return the next larger table at the same node that holds a table, and the shape for it."""

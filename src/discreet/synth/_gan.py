@@ -207,7 +207,7 @@ class Gan:
             raise InvalidValue("schema", type(schema).__name__, "a Schema: domains are public")
         schema.require_complete()
         if schema.person is not None or schema.unpaid_loss() is not None:
-            raise NotApplicable("a generator needs one row a person and a schema without a debt")
+            raise NotApplicable("a generator needs one row a person and a schema that is paid for")
         if schema.expected_rows is None:
             raise InvalidValue("expected_rows", None, "the planned number of rows in the schema")
         point = default_delta(schema.expected_rows) if delta is None else delta
@@ -387,7 +387,7 @@ def _train(
     given, size = plan.form.given, rows.shape[1]
     made = size - given
     with torch.random.fork_rng(devices=[]):
-        # Starting weights, fakes and labels of fakes depend on no record.
+        # Starting weights depend on no record.
         torch.manual_seed(int(bits.derive("weights").words64(1)[0] >> np.uint64(1)))
         critic, judge = (network(size, plan.hidden, plan.hidden, 1) for _ in range(2))
         generator, mean = (
@@ -395,16 +395,7 @@ def _train(
         )
         mean.load_state_dict(generator.state_dict())
 
-        normals = NormalStream(source=bits.derive("fakes"))
-
-        def fakes(count: int) -> Any:
-            kinds = torch.eye(given)[torch.arange(count) % max(1, given)] if given else None
-            noise = torch.from_numpy(normals.array((count, plan.latent), dtype=np.float32))
-            found = generator(noise if kinds is None else torch.cat([noise, kinds], 1))
-            if plan.form.heads:
-                cells = found.split(plan.form.heads, dim=1)
-                found = torch.cat([act.gumbel_softmax(one, _SOFT, hard=True) for one in cells], 1)
-            return found if kinds is None else torch.cat([found, kinds], 1)
+        fakes = _Fakes(plan, bits.derive("fakes"))
 
         def optimizer(parameters: Any, rate: float) -> Any:
             return torch.optim.Adam(parameters, lr=rate, betas=_BETAS)
@@ -423,7 +414,7 @@ def _train(
         try:
             for records, weights in private.batches(data):
                 with torch.no_grad():
-                    other = fakes(len(records))
+                    other = fakes.draw(generator, len(records))
                 said = critic(torch.stack([records, other], 1))[..., 0]
                 losses = act.softplus(-said[:, 0]) + act.softplus(said[:, 1])
                 private.backward(losses * weights)
@@ -433,7 +424,7 @@ def _train(
                 if taken % plan.ratio:
                     continue
                 judge.load_state_dict(critic.state_dict())
-                loss: Any = act.softplus(-judge(fakes(_FAKES))).mean()
+                loss: Any = act.softplus(-judge(fakes.draw(generator, _FAKES))).mean()
                 learn.zero_grad()
                 loss.backward()
                 learn.step()
@@ -447,6 +438,41 @@ def _train(
     found = [one.detach().numpy().astype(np.float64) for one in mean.parameters()]
     arrays = [np.nan_to_num(one, posinf=_LARGEST_WEIGHT, neginf=-_LARGEST_WEIGHT) for one in found]
     return tuple(zip(arrays[::2], arrays[1::2], strict=True))
+
+
+@final
+class _Fakes:
+    """Fakes that are drawn one by one, from the source alone.
+
+    What a fake is must not follow from its place in a batch: one record less moves those after it
+    to other places, and would change the clipped gradients of them all.
+    """
+
+    def __init__(self, plan: GanPlan, bits: Source) -> None:
+        self._plan = plan
+        self._bits = bits
+        self._normals = NormalStream(source=bits.derive("normals"))
+
+    def draw(self, generator: Any, count: int) -> Any:
+        """Return what a generator makes of fresh random numbers, with the drawn classes."""
+        import torch
+        from torch.nn import functional as act
+
+        given, latent = self._plan.form.given, self._plan.latent
+        noise = torch.from_numpy(self._normals.array((count, latent), dtype=np.float32))
+        if given:
+            drawn = (_uniforms((count,), self._bits) * given).astype(np.int64)
+            kinds = torch.eye(given)[torch.from_numpy(np.minimum(drawn, given - 1))]
+            return torch.cat([generator(torch.cat([noise, kinds], 1)), kinds], 1)
+        made = generator(noise)
+        gumbel = -np.log(-np.log(_uniforms(tuple(made.shape), self._bits)))
+        noisy = (made + torch.from_numpy(gumbel).to(made.dtype)) / _SOFT
+        cells = []
+        for one in noisy.split(self._plan.form.heads, dim=1):
+            soft = one.softmax(dim=1)
+            hard = act.one_hot(one.argmax(dim=1), one.shape[1])
+            cells.append(hard - soft.detach() + soft)  # forward one cell, backward all of them
+        return torch.cat(cells, 1)
 
 
 @final
@@ -503,7 +529,7 @@ class GanModel(Released):
     def grid(self, each: int = 10, *, seed: int | None = None) -> NDArray[np.float64]:
         """Return one picture of samples to look at: a row for each class."""
         if not isinstance(self.plan.form, PictureForm):
-            raise NotApplicable("a grid is one of pictures")
+            raise NotApplicable("only models of pictures have a grid")
         return sheet(self, self.plan.form.classes, each, seed)
 
     def _contents(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -527,5 +553,5 @@ class GanModel(Released):
 
 def _uniforms(shape: tuple[int, ...], bits: Source) -> NDArray[np.float64]:
     """Return numbers between 0 and 1, never one of them."""
-    words = bits.words64(math.prod(shape)) >> np.uint64(11)
-    return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
+    words = bits.words64(math.prod(shape)) >> np.uint64(12)
+    return np.asarray((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)

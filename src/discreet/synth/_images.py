@@ -79,7 +79,7 @@ class ImagePlan:
     def loss(self) -> GDP:
         """What the whole synthesis reveals about one picture: one Gaussian."""
         parts = [
-            _certified(self._stddev(at), shift, changed) * math.sqrt(times)
+            _certify(self._stddev(at), shift, changed) * math.sqrt(times)
             for at, (shift, changed, times) in enumerate(self._shifts())
         ]
         return GDP(math.hypot(*parts) * (1.0 + 2.0**-40))
@@ -281,7 +281,7 @@ def _are_labels(names: Sequence[Any]) -> bool:
     )
 
 
-def _certified(stddev: float, shift: float, changed: int) -> float:
+def _certify(stddev: float, shift: float, changed: int) -> float:
     mu = discrete_gaussian_mu(stddev, shift, coordinates=changed)
     if mu is None:
         expected = "a smaller epsilon, with noise of more than one step"
@@ -305,7 +305,7 @@ class _Run:
         kind = kind[kind >= 0]
         whole, around, inside, near = (UNIT * one for one in _LENGTHS)
         sums, counts = self._sums(0, _clip(codes, whole), np.zeros_like(kind), 1, whole)
-        mean = _limited(sums[0] / counts[0])
+        mean = _limit(sums[0] / counts[0])
         second = self._second(1, [_clip(codes - mean, around)])[0]
         _, turned = np.linalg.eigh(second)
         turn = np.rint(turned[:, ::-1][:, :few] * _TURN)
@@ -320,7 +320,7 @@ class _Run:
             nearest = _assign(parts, kind, centres, clusters)
             sums, counts = self._sums(3, parts, nearest, count * clusters, inside)
             centres = self._shrunk(sums / counts[:, None], counts, means)
-        centres = _limited(centres)
+        centres = _limit(centres)
         nearest = _assign(parts, kind, centres, clusters)
         rest = _clip(parts - centres[nearest], near)
         moments = self._second(4, [rest[kind == one] for one in range(count)])
@@ -402,7 +402,7 @@ def _clip(codes: NDArray[np.float64], length: float) -> NDArray[np.float64]:
     return np.asarray(np.where(fits[:, None], short, np.trunc(short * (1.0 - 2.0**-20))))
 
 
-def _limited(noisy: NDArray[np.float64]) -> NDArray[np.float64]:
+def _limit(noisy: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return integers so small that all that is computed with them, record by record, is exact."""
     return np.rint(np.clip(noisy, -_FARTHEST, _FARTHEST))
 
@@ -414,7 +414,7 @@ def _assign(
     clusters: int,
 ) -> NDArray[np.int64]:
     """Return the nearest centre of the own class, by distances in whole steps."""
-    own = _limited(centres).reshape(-1, clusters, parts.shape[1])
+    own = _limit(centres).reshape(-1, clusters, parts.shape[1])
     found = np.empty(len(parts), dtype=np.int64)
     for one in range(len(own)):
         rows = np.flatnonzero(kind == one)

@@ -17,6 +17,7 @@ multinomial regression with one weight for each cell of these tables, fitted to 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -113,7 +114,7 @@ class LinkedTables:
             one.require_complete()
             stored_columns(one)
             if one.learned is not None:
-                raise NotApplicable("a schema that was learned has a cost that is not counted here")
+                raise NotApplicable("linked tables do not count what it cost to learn a schema")
         if persons.rows_per_person != 1:
             raise InvalidValue("persons", persons.rows_per_person, "one row for each person")
         if delta is None:
@@ -142,6 +143,7 @@ class LinkedTables:
                 Relation.ADD_REMOVE,
                 most,
             )
+            budget.check_tables()
             plan = LinkedPlan(self, persons, visits, epsilon, delta, counted, first, budget)
             if plan.loss.epsilon(delta=delta) <= epsilon:
                 return plan
@@ -432,7 +434,8 @@ def join_tables(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the table of persons with their number of visits, and that of visits with persons.
 
-    What a person adds to either depends on the rows with the key of that person alone.
+    What a person adds to either depends on the rows with the key of that person alone. So does
+    the name by which a person's visits are put in line: a digest of the key, not a place.
     """
     keys, columns = _read(persons, plan.persons)
     place: dict[bytes, int] = {}
@@ -449,7 +452,8 @@ def join_tables(
     counts = np.bincount(owner, minlength=len(place))
     joined = {f"p{at}": values[owner] for at, values in enumerate(known.values())}
     joined |= {f"v{at}": values[there] for at, values in enumerate(others.values())}
-    return {**known, plan.counted: counts}, {**joined, "key": owner}
+    names = np.array([hashlib.sha256(key).hexdigest() for key in place], dtype=object)
+    return {**known, plan.counted: counts}, {**joined, "key": names[owner]}
 
 
 def _read(source: Any, schema: Schema) -> tuple[list[bytes], dict[str, NDArray[Any]]]:

@@ -368,7 +368,7 @@ def _choose(plan: SynthesisPlan, table: Table, begun: Beginning, bits: Source) -
         held = [one for one in pairs if any(set(one) <= set(two) for two in cliques)]
         share = [1.0 / len(held)] * len(held) if held else []
         return Choice(cliques, tuple(held), tuple(share))
-    parts = [project(one, total) for one in begun.joined]
+    parts = [project(one, total) for one in begun.join]
     candidates = list_candidates(count, plan.order)
     fitting = [one for one in candidates if count_cells(sizes, one) <= most]
     exact = dict.fromkeys(candidates, 0)

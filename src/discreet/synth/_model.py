@@ -46,7 +46,8 @@ class Marginal:
     their mean weighted by inverse variances and ``stddev`` the noise of each of its cells;
     otherwise both are None, because nothing but the model speaks of the columns. ``bound`` is an
     upper bound, right with probability 95 %, of the L1 distance between ``counts`` and the true
-    table, by theorem 3 of AIM (McKenna and others 2022).
+    table, by theorem 3 of AIM (McKenna and others 2022). Where a schema names persons, the true
+    table is that of the rows kept: at most ``rows_per_person`` of each.
     """
 
     columns: tuple[str, ...]
@@ -123,9 +124,9 @@ class SyntheticModel(Released):
         if given is not None and not isinstance(given, Mapping):
             raise InvalidValue("given", given, "names of columns with their values")
         asked = {
-            self._position(name): self._asked(name, one) for name, one in (given or {}).items()
+            self._position(name): self._read_asked(name, one) for name, one in (given or {}).items()
         }
-        conditionals, shares, intervals = self._given(asked)
+        conditionals, shares, intervals = self._condition_on(asked)
         codes = sample_rows(self.tree, conditionals, rows, bits)
         held = [replace(one, share=shares.get(at, one.share)) for at, one in enumerate(self.groups)]
 
@@ -140,14 +141,14 @@ class SyntheticModel(Released):
             found[self.schema.person] = pa.array(np.arange(rows, dtype=np.int64))
         return pa.table(found)
 
-    def _asked(self, name: str, value: Any) -> NDArray[np.int64]:
+    def _read_asked(self, name: str, value: Any) -> NDArray[np.int64]:
         """Return the stored integers of the values that a column is to have."""
         cells = self.plan.cells[self._position(name)]
         values = value if isinstance(value, list | tuple | set | frozenset) else [value]
         found = {stored_value(f"given[{name!r}]", cells, self.schema, one) for one in values}
         return np.array(sorted(found), dtype=np.int64)
 
-    def _given(
+    def _condition_on(
         self, given: Mapping[int, NDArray[np.int64]]
     ) -> tuple[
         Sequence[NDArray[np.float64]], dict[int, NDArray[np.float64]], list[Interval | None]
@@ -308,7 +309,7 @@ class SyntheticModel(Released):
             tree=tree,
             conditionals=tuple(arrays[f"node_{at}"] for at in range(len(tree.nodes))),
             measured=tuple(
-                _read_measured(one, arrays[f"table_{at}"])
+                _read_measurement(one, arrays[f"table_{at}"])
                 for at, one in enumerate(head["measured"])
             ),
         )
@@ -339,7 +340,7 @@ class SyntheticModel(Released):
             raise SchemaError(f"the plan of a synthesis cannot be read: {error}") from None
 
 
-def _read_measured(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
+def _read_measurement(one: Mapping[str, Any], values: NDArray[Any]) -> Measurement:
     columns: Columns = tuple(int(at) for at in one["columns"])
     return Measurement(columns, values, np.full(values.shape, float(one["variance"])))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
+from discreet._rounding import at_most
 from discreet.certificate import Certificate
 from discreet.data import Schema
 from discreet.engines import Table, open_table
@@ -140,6 +141,7 @@ class SynthesisPlan:
         lines = [
             f"{len(self.schema.columns)} columns; {self.loss!r} for one {unit}",
             f"epsilon {self.epsilon:g} at delta {self.delta:g}",
+            *self._explain_schema(),
             f"histograms: a noise of {self.gaussian.column_stddev:.1f} rows in each cell",
         ]
         if self.open is not None:
@@ -154,6 +156,13 @@ class SynthesisPlan:
         if self.schema.expected_rows is not None and self.open is None:
             lines += self._explain_tables(self.schema.expected_rows)
         return lines
+
+    def _explain_schema(self) -> list[str]:
+        """Return what the run costs with the learning of the schema, if that was not charged."""
+        if self.schema.unpaid_loss() is None:
+            return []
+        whole = at_most(self.whole_loss().epsilon(delta=self.delta), digits=6)
+        return [f"with the learning of the schema, which was not charged: epsilon {whole}"]
 
     def _explain_tables(self, rows: int) -> list[str]:
         """Return the error that the noise alone makes in each histogram, and in pairs of columns.
@@ -292,7 +301,7 @@ class Beginning:
         return [held.size for held in self.groups]
 
     @property
-    def joined(self) -> list[NDArray[np.float64]]:
+    def join(self) -> list[NDArray[np.float64]]:
         """The histograms by groups."""
         return [
             held.join(histogram)
@@ -375,7 +384,7 @@ def _begin(plan: SynthesisPlan, table: Table, bits: Source) -> Beginning:
             budget.column_stddev,
             total,
             most=plan.method.groups,
-            alone=rules.alone(at),
+            alone=rules.find_lone_cells(at),
         )
         for at, (one, histogram) in enumerate(zip(cells, noisy, strict=True))
     ]

@@ -118,12 +118,12 @@ def choose_tables(
         seen.add(cliques)
         value, tables, shares = _allocate(sizes, cliques, distances, weights, unit_stddev)
         if best is None or value > best[0]:
-            best = (value, Choice(_needed_cliques(sizes, tables, must) or cliques, tables, shares))
+            best = (value, Choice(_reduce_cliques(sizes, tables, must) or cliques, tables, shares))
     assert best is not None
     return best[1]
 
 
-def _needed_cliques(
+def _reduce_cliques(
     sizes: Sequence[int], tables: Sequence[Columns], must: Sequence[Columns]
 ) -> tuple[Columns, ...]:
     """Return smaller cliques that hold the measured tables, or none if these are not chordal."""

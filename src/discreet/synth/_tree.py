@@ -79,7 +79,7 @@ class DecomposableGraph:
                 return
             left = later
 
-    def joined(self, columns: Columns, *, most_cells: int) -> DecomposableGraph | None:
+    def join(self, columns: Columns, *, most_cells: int) -> DecomposableGraph | None:
         """Return a graph in which some columns stand together, or None if that does not fit."""
         grown = DecomposableGraph(self._sizes)
         grown._near = list(self._near)
@@ -148,7 +148,7 @@ class JunctionTree:
         found = [tuple(sorted(set(one))) for one in cliques]
         held = {column for one in found for column in one}
         found += [(column,) for column in range(len(self.sizes)) if column not in held]
-        self.nodes = self._rooted(found)
+        self.nodes = self._root(found)
         self.children: list[list[int]] = [[] for _ in self.nodes]
         for at, node in enumerate(self.nodes[1:], 1):
             self.children[node.parent].append(at)
@@ -156,7 +156,7 @@ class JunctionTree:
         for at in range(len(self.nodes) - 1, 0, -1):
             self.below[self.nodes[at].parent] |= self.below[at]
 
-    def _rooted(self, cliques: list[Columns]) -> list[Node]:
+    def _root(self, cliques: list[Columns]) -> list[Node]:
         """Join each clique to the one with the largest separator, beginning at the largest."""
         left = sorted(cliques, key=lambda one: (-count_cells(self.sizes, one), one))
         nodes: list[Node] = []

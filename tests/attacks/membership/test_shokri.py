@@ -44,9 +44,9 @@ def test_views_by_hand() -> None:
     p = np.log(np.array([[0.2, 0.7, 0.1]]))
     label = np.array([0])
     view = import_module("discreet.attacks._shokri")._View
-    np.testing.assert_allclose(view("vector", 2).of(p, label), p)
-    np.testing.assert_allclose(view("sorted", 2).of(p, label), np.log([[0.7, 0.2]]))
-    both = view("sorted and true class", 2).of(p, label)
+    np.testing.assert_allclose(view("vector", 2).show(p, label), p)
+    np.testing.assert_allclose(view("sorted", 2).show(p, label), np.log([[0.7, 0.2]]))
+    both = view("sorted and true class", 2).show(p, label)
     np.testing.assert_allclose(both, [[np.log(0.7), np.log(0.2), np.log(0.25)]])
 
 

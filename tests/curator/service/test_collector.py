@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
 import signal
@@ -9,8 +10,10 @@ import sqlite3
 import subprocess
 import sys
 import warnings
+from collections.abc import MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,7 +108,40 @@ def test_one_token_cannot_flood(collector: Collector) -> None:
     with TestClient(create_collector(collector, rate=0.001, burst=2)) as client:
         codes = [post(client, token, report(), number).status_code for number in (1, 2, 3)]
         assert codes == [201, 201, 429]
+        assert int(post(client, token, report(), 3).headers["retry-after"]) >= 1
         assert post(client, collector.admit(), report()).status_code == 201  # others go on
+
+
+def test_a_body_that_never_ends_is_given_up_and_others_go_on(collector: Collector) -> None:
+    """Somebody who sends a byte now and then holds a connection, and no more than that."""
+    token, body = collector.admit(), report()
+    application = create_collector(collector, body_seconds=0.2)
+
+    async def drip(path: str, goes: bool) -> int:
+        headers = [(b"authorization", f"Bearer {token}".encode()), (b"report-number", b"1")]
+        scope = {
+            "type": "http", "http_version": "1.1", "method": "POST", "path": path,
+            "query_string": b"", "headers": headers, "client": ("203.0.113.9", 1),
+        }  # fmt: skip
+        statuses = []
+
+        async def receive() -> dict[str, object]:
+            await asyncio.sleep(0.05)
+            if goes:
+                return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": b"", "more_body": True}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            statuses.append(message.get("status"))
+
+        await application(scope, receive, send)
+        return int(statuses[0])
+
+    for path in ("/v1/reports", "/v1/batches"):
+        for goes in (False, True):
+            assert asyncio.run(asyncio.wait_for(drip(path, goes), 20)) == 408
+    with TestClient(application) as client:
+        assert post(client, token, body).status_code == 201
 
 
 def test_made_up_tokens_have_no_rate_of_their_own(collector: Collector) -> None:
@@ -197,9 +233,20 @@ def test_a_disk_that_is_full_loses_nothing(
     monkeypatch.setattr(collector, "_base", Full(whole))
     with pytest.raises(sqlite3.OperationalError, match="full"):
         collector.take_each([(token, 1, body) for token in tokens])
+    monkeypatch.setattr(collector, "_base", Full(whole))
+    with TestClient(create_collector(collector)) as client:
+        listed = [[token, 1, base64.b64encode(body).decode()] for token in tokens]
+        answer = batch(client, listed)
+    assert (answer.status_code, "nothing was counted" in answer.text) == (503, True)
     monkeypatch.setattr(collector, "_base", whole)
     assert collector.summary()["reports"] == 0  # neither on the disk nor counted
     assert collector.take_each([(token, 1, body) for token in tokens]) == ["counted"] * 2
+
+
+def test_only_the_owner_reads_what_was_sent(collector: Collector, tmp_path: Path) -> None:
+    collector.take(collector.admit(), 1, report())
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "drinks").iterdir()}
+    assert {modes[name] for name in modes if name.startswith("reports")} == {0o600}
 
 
 def sent_in_all(collector: Collector) -> int:

@@ -118,12 +118,12 @@ def training(rank):
             "model": flat(model).tolist(),
             "steps": private.steps_taken,
             "rounds": rounds,
-            "agreed": member.agreed(model),
+            "agreed": member.agrees(model),
             "clip norms": list(private.clip_norms),
         }
         private.detach()
         model[0].weight.data[0, 0] += rank
-        found[name]["agreed after a change"] = member.agreed(model)
+        found[name]["agreed after a change"] = member.agrees(model)
     return found
 
 

@@ -313,7 +313,7 @@ class TwoOutputs(nn.Module):
 def watching(model):
     """A watch of the losses of a batch that was just handed out."""
     watch = LossWatch(model)
-    watch.opened(batch_of(3))
+    watch.open(batch_of(3))
     return watch
 
 
@@ -332,14 +332,14 @@ def test_the_watch_judges_one_batch_and_differentiates_nothing_inside_the_model(
     watch.backward(
         functional.cross_entropy(out["scores"], targets[:1], reduction="none"), batch_of(1)
     )
-    assert watch.closing(batch_of(1)), "one example says nothing"
+    assert watch.close(batch_of(1)), "one example says nothing"
     out = model(x)
     losses = functional.cross_entropy(out["scores"], targets, reduction="none")
     watch.backward(losses + out["hidden"].square().sum(1), batch_of(3))
     with pytest.raises(NotApplicable, match="other examples"):
         watch.backward(losses * out["hidden"].sum(), batch_of(3))
-    assert not watch.closing(batch_of(3))
-    watch.removed()
+    assert not watch.close(batch_of(3))
+    watch.remove()
     assert reached == []
     assert len(model._forward_hooks) == 0
     losses.sum().backward()
@@ -364,14 +364,14 @@ def test_the_watch_gives_up_where_calls_are_chained_and_is_inert_in_a_copy():
     x = torch.ones(3, 6)
     assert copied(x).requires_grad
     watch.backward(model(model(x)).sum(1), batch_of(3))
-    assert not watch.closing(batch_of(3))
-    watch.removed()
+    assert not watch.close(batch_of(3))
+    watch.remove()
     watch = watching(model)
     model(x)
-    watch.opened(batch_of(3))
+    watch.open(batch_of(3))
     watch.backward(model(x).sum(1), batch_of(3))
-    assert not watch.closing(batch_of(3))
-    watch.removed()
+    assert not watch.close(batch_of(3))
+    watch.remove()
 
 
 @pytest.mark.parametrize("width", [8, 16, 24, 7])
@@ -384,7 +384,7 @@ def test_features_are_not_taken_for_examples(width):
     watch.backward(output.square().mean(), batch_of(8))
     with pytest.raises(NotApplicable, match="other examples"):
         watch.backward((output @ output.t()).mean(), batch_of(8))
-    watch.removed()
+    watch.remove()
 
 
 @pytest.mark.parametrize(
@@ -491,7 +491,7 @@ def test_a_model_keeps_the_object_that_it_returned():
     assert output is not kept[0]
     assert output.name == "output"
     assert output.scores.grad_fn.next_functions[0][0] is kept[0].scores.grad_fn
-    watch.removed()
+    watch.remove()
 
 
 @pytest.mark.parametrize("isolation", ["vouched", "check"])

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 from discreet.errors import InvalidValue
 from discreet.learn.dpsgd import TensorSpec, Trainer
-from discreet.learn.dpsgd._step import are_classes, blanked
+from discreet.learn.dpsgd._step import are_classes, blank_rows
 from discreet.ledger import Ledger
 from discreet.randomness import source
 from learn.dpsgd.made_up_runs import CLASSES, FEATURES, Silence, data, each, network, plan, wrap
@@ -158,7 +158,7 @@ def test_sequences_first():
     changed[2, 3] = 11  # the fourth example
     targets = data(8).tensors[1]
     batch = [changed, targets]
-    found = blanked(
+    found = blank_rows(
         lambda model, parts: each(model(parts[0]), parts[1]), Last(), batch, rows=8, axis=1
     )
     assert found is not None

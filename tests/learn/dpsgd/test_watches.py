@@ -104,7 +104,7 @@ def test_each_watch_finds_the_mistake_that_it_is_for(watch, present):
     if not present:
         for one in [one for one in private._watches if isinstance(one, watch)]:
             private._watches.remove(one)
-            one.removed()
+            one.remove()
     refusals = (PlanViolation, InvalidValue, NotApplicable)
     if present:
         with pytest.raises(refusals, match=words):
@@ -143,20 +143,20 @@ class FewRows(Watch):
         self.least = least
         self.calls = []
 
-    def opened(self, batch: OpenBatch):
-        self.calls.append(("opened", batch.step))
+    def open(self, batch: OpenBatch):
+        self.calls.append(("open", batch.step))
 
     def backward(self, loss, batch):
         self.calls.append(("backward", loss.ndim))
 
-    def closing(self, batch):
-        self.calls.append(("closing", batch.form))
+    def close(self, batch):
+        self.calls.append(("close", batch.form))
         if batch.rows < self.least:
             raise PlanViolation("a batch is too small")
         return batch.step < 1
 
-    def removed(self):
-        self.calls.append(("removed", None))
+    def remove(self):
+        self.calls.append(("remove", None))
 
 
 def private_with(watch, **options):
@@ -177,13 +177,13 @@ def test_a_watch_of_ones_own_hears_of_every_batch_until_it_has_seen_enough():
         optimizer.step()
     private.detach()
     assert watch.calls == [
-        ("opened", 0),
+        ("open", 0),
         ("backward", 0),
-        ("closing", "total"),
-        ("opened", 1),
+        ("close", "total"),
+        ("open", 1),
         ("backward", 1),
-        ("closing", "each"),
-        ("removed", None),
+        ("close", "each"),
+        ("remove", None),
     ]
 
 
@@ -213,7 +213,7 @@ def test_trainers_take_watches_and_others_are_refused():
         isolation="vouched",
         watches=[watch],
     ).fit(TensorDataset(features, targets))
-    assert watch.calls[0] == ("opened", 0)
+    assert watch.calls[0] == ("open", 0)
     model = network()
     with pytest.raises(InvalidValue, match="watches"):
         dpsgd.make_private(
@@ -336,13 +336,13 @@ def test_without_a_look_at_the_flags_such_a_step_is_taken(monkeypatch):
         def __contains__(self, flags):
             return True
 
-    opened = watches.LayoutWatch.opened
+    opened = watches.LayoutWatch.open
 
     def forgetful(watch, batch):
         watch._flags = Known()
         opened(watch, batch)
 
-    monkeypatch.setattr(watches.LayoutWatch, "opened", forgetful)
+    monkeypatch.setattr(watches.LayoutWatch, "open", forgetful)
     assert not change_flags(monkeypatch)
 
 

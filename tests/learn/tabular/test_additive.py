@@ -302,6 +302,8 @@ def test_a_shape_can_be_edited_and_the_fitted_model_stays(tmp_path):
     assert flat.explain(x[:3])[:, 1].tolist() == [[0.0]] * 3
     np.testing.assert_array_equal(flat.explain(x[:3])[:, 0], model.explain(x[:3])[:, 0])
     assert model.shapes_["1"] is shape
+    twice = flat.with_shape("0", np.ones(len(model.shapes_["0"].values)))
+    assert twice.explain(x[:1]).tolist() == [[[1.0], [0.0]]]
     assert flat.certificate_ == model.certificate_
     with pytest.raises(NotApplicable, match="edited"):
         flat.save(tmp_path / "model.npz")

@@ -130,8 +130,10 @@ def test_rows_of_a_person_in_two_batches_are_noticed(monkeypatch: pytest.MonkeyP
     """The planted fault: each row a batch of its own, so that persons are clipped row by row."""
     learner = LEARNERS["additive of persons"]
     right = arrays_of(learner, bounded(learner, "arrow"))
-    whole = intake._owned_in_line
-    monkeypatch.setattr(intake, "_owned_in_line", lambda persons: whole(np.arange(persons.size)))
+    whole = intake._read_owners_in_line
+    monkeypatch.setattr(
+        intake, "_read_owners_in_line", lambda persons: whole(np.arange(persons.size))
+    )
     wrong = arrays_of(learner, bounded(learner, "arrow"))
     assert not np.array_equal(right["cell_values"], wrong["cell_values"])
 

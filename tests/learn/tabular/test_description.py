@@ -79,6 +79,23 @@ def test_a_person_moves_them_by_all_rows_that_count(monkeypatch):
     assert moved == pytest.approx(before["sensitivity"])
 
 
+def test_where_rows_are_dropped_the_figures_say_of_which_rows_they_speak():
+    """Persons of 90 years have nine rows each: the mean is 82 of all rows, and 50 of those kept."""
+    who = [*range(500), *np.repeat(np.arange(500, 1000), 9).tolist()]
+    data = {"age": [10] * 500 + [90] * 4500, "who": who}
+    schema = Schema({"age": Integer(0, 99)}, person="who", rows_per_person=1, expected_rows=1000)
+    found = describe(data, schema, epsilon=2.0, insecure_seed=1)
+    low, high = found.columns["age"].mean()[1:]
+    assert low < 50 < high < 82
+    assert found.about == found.to_json()["about"]
+    assert found.about.startswith("of the rows kept: at most 1 of each person's rows")
+    assert f"all figures are {found.about}" in found.lines()
+    alone = Schema({"age": Integer(0, 99)}, expected_rows=1000)
+    whole = describe({"age": data["age"]}, alone, epsilon=2.0)
+    assert whole.about == "of all rows"
+    assert not [line for line in whole.lines() if "kept" in line]
+
+
 def test_the_loss_is_that_of_the_noise(monkeypatch):
     seen = exact_counts(monkeypatch, table(10))
     found = describe(table(10), SCHEMA, epsilon=1.0, delta=1e-6)

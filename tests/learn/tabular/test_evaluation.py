@@ -151,6 +151,8 @@ def test_the_charge_comes_first_and_persons_pay_for_their_rows(tmp_path):
         with pytest.raises(InvalidValue, match="by"):
             evaluate(model, table, epsilon=0.1, by="age", ledger=book, dataset="d")
         assert len(book.history("d")) == 1
+    assert found.about == found.to_json()["about"]
+    assert "of the rows kept: at most 2 of each person's rows" in found.lines()[0]
     # 100 persons with two rows each count; the noise of 256 cells together is of deviation 60.
     assert abs(found.table().sum() - 200) < 400
 

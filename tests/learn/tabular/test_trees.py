@@ -32,19 +32,19 @@ def test_one_row_changes_a_score_by_at_most_one_and_comes_close():
     """Every node of up to six rows of three classes, and every class that may come."""
     changes = []
     for counts in itertools.product(range(7), repeat=3):
-        before = int(trees.unmixed(np.array(counts)))
+        before = int(trees.measure_purity(np.array(counts)))
         assert before == math.floor(gini(counts) * STEPS)
         for k in range(3):
             more = list(counts)
             more[k] += 1
-            changes.append(int(trees.unmixed(np.array(more))) - before)
+            changes.append(int(trees.measure_purity(np.array(more))) - before)
     assert max(changes) == STEPS
     assert -STEPS < min(changes) < -0.7 * STEPS
 
 
 def test_scores_of_large_nodes_do_not_overflow():
     counts = np.array([[2_000_000_000, 1], [1, 2_000_000_000]])
-    assert trees.unmixed(counts).tolist() == [
+    assert trees.measure_purity(counts).tolist() == [
         math.floor(gini(row.tolist()) * STEPS) for row in counts
     ]
 

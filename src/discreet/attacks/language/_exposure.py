@@ -238,7 +238,7 @@ def canary_exposure(
             p_values[at] = (1 + int((drawn <= own + _tie(own)).sum())) / (count + 1)
             bits[at] = -math.log2(p_values[at])
             if method == "distribution":
-                bits[at] = min(_skewed(drawn, own), spaces[at])
+                bits[at] = min(_skew_normal_exposure(drawn, own), spaces[at])
         most = math.log2(count + 1) if method == "sampled" else float(spaces.min())
     return Exposures(
         method,
@@ -338,7 +338,7 @@ def _exact_by_list(model: LanguageModel, canary: Canary) -> float:
     return max(1, likely) / canary.space
 
 
-def _skewed(losses: NDArray[np.float64], own: float) -> float:
+def _skew_normal_exposure(losses: NDArray[np.float64], own: float) -> float:
     """The bits by a skew normal distribution of losses with their first three moments."""
     mean, spread = float(losses.mean()), float(losses.std())
     if spread <= _tie(mean):

@@ -325,7 +325,7 @@ class RecitalResult(Result):
     @property
     def finding(self) -> Finding:
         """A passage has no chance to compare it with: see :func:`extraction` for that."""
-        raise NotApplicable("a recital is to be read: extraction counts beside held-out twins")
+        raise NotApplicable("a recital has no chance level to compare with: extraction() has one")
 
     def __str__(self) -> str:
         return (

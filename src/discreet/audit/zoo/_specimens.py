@@ -84,7 +84,7 @@ class Specimen:
         false_alarm_rate: float = 1e-3,
         insecure_seed: int | None = None,
     ) -> MechanismAudit:
-        """MechanismAudit the claim on the two inputs; a seed makes the audit reproducible."""
+        """Audit the claim on the two inputs; a seed makes the audit reproducible."""
         bits = make_source(insecure_seed=insecure_seed)
 
         def in_bulk(data: Any, count: int) -> Any:

@@ -184,10 +184,10 @@ def create_app(settings: Settings, *, scratch: Scratch | None = None) -> FastAPI
         await runner.run(operations.check_ledger)
         return HealthBody(status="ok", version=__version__)
 
-    app.add_exception_handler(Unanswered, _unanswered)
-    app.add_exception_handler(RequestValidationError, _not_valid)
-    app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(Exception, _failed)
+    app.add_exception_handler(Unanswered, _send_problem)
+    app.add_exception_handler(RequestValidationError, _send_first_fault)
+    app.add_exception_handler(HTTPException, _send_refusal)
+    app.add_exception_handler(Exception, _send_failure)
     app.add_middleware(
         Gate,
         settings=settings,
@@ -272,12 +272,12 @@ def _respond(problem: Problem, headers: Any = None) -> JSONResponse:
     return JSONResponse(problem.as_json(), status_code=problem.status, headers=headers)
 
 
-async def _unanswered(_: Request, error: Exception) -> JSONResponse:
+async def _send_problem(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Unanswered)
     return _respond(error.problem)
 
 
-async def _not_valid(_: Request, error: Exception) -> JSONResponse:
+async def _send_first_fault(_: Request, error: Exception) -> JSONResponse:
     """The first thing that is wrong, in words, without repeating what was sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
@@ -286,12 +286,12 @@ async def _not_valid(_: Request, error: Exception) -> JSONResponse:
     return _respond(Problem(422, "invalid", message, place or None))
 
 
-async def _failed(_: Request, __: Exception) -> JSONResponse:
+async def _send_failure(_: Request, __: Exception) -> JSONResponse:
     """Whatever happened, one text."""
     return _respond(FAILED)
 
 
-async def _not_found(_: Request, error: Exception) -> JSONResponse:
+async def _send_refusal(_: Request, error: Exception) -> JSONResponse:
     """What the router itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:  # a body that is no JSON at all, or nested too deeply

@@ -13,6 +13,7 @@ randomized reports.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import json
@@ -22,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -75,7 +77,9 @@ class Collector:
             raise InvalidValue("plan", plan, f"the plan of {file}")
         self.oracle = read_plan(self.document)
         self._guard = threading.Lock()
-        self._base = sqlite3.connect(self._place / "reports.sqlite", check_same_thread=False)
+        base = self._place / "reports.sqlite"
+        create_file(base, b"", private=True)  # the journals beside it are as private
+        self._base = sqlite3.connect(base, check_same_thread=False)
         try:
             self._base.execute("PRAGMA journal_mode=WAL")
             self._base.execute("PRAGMA synchronous=FULL")
@@ -158,9 +162,9 @@ class Collector:
         :param token: any text
         """
         with self._guard:
-            return self._allowed(token) > 0
+            return self._count_allowed(token) > 0
 
-    def _allowed(self, token: str) -> int:
+    def _count_allowed(self, token: str) -> int:
         """Return how many reports a token allows: none if there is no such token."""
         secret = parse(token)
         if secret is None:
@@ -171,7 +175,7 @@ class Collector:
 
     def _check(self, token: str, number: int, body: bytes) -> str | None:
         """Say why a report is not to be counted, or nothing."""
-        allowed = self._allowed(token)
+        allowed = self._count_allowed(token)
         if not allowed:
             return "no such token"
         if not 1 <= number <= allowed:
@@ -235,7 +239,12 @@ class Collector:
 
 
 def create_collector(
-    collector: Collector, *, rate: float = 1.0, burst: int = 10, most_bytes: int | None = None
+    collector: Collector,
+    *,
+    rate: float = 1.0,
+    burst: int = 10,
+    most_bytes: int | None = None,
+    body_seconds: float = 10.0,
 ) -> Starlette:
     """Return the application of a collector.
 
@@ -243,9 +252,12 @@ def create_collector(
     :param rate: how many requests a second a token, or an address, may make in the long run
     :param burst: how many at once
     :param most_bytes: the largest report that is read; by default the length of a report
+    :param body_seconds: how long a request may take to arrive
     """
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
+    from starlette.exceptions import HTTPException
+    from starlette.requests import ClientDisconnect
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
@@ -262,18 +274,23 @@ def create_collector(
         pause = limiter.wait_for(key)
         if pause <= 0.0:
             return None
-        return answer(429, {"refused": "too many requests"}, **{"retry-after": f"{pause:.0f}"})
+        return answer(429, {"refused": "too many requests"}, **{"retry-after": f"{ceil(pause)}"})
 
     def address(request: Request) -> str:
         return "" if request.client is None else request.client.host
 
     async def read_body(request: Request, most: int) -> bytes | None:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > most:
-                return None
-        return body
+        body = bytearray()
+        try:
+            # A connection whose body never ends would be one of few for ever.
+            async with asyncio.timeout(body_seconds):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        return None
+        except (TimeoutError, ClientDisconnect):
+            raise HTTPException(408, headers={"connection": "close"}) from None
+        return bytes(body)
 
     async def post_report(request: Request) -> JSONResponse:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -300,8 +317,8 @@ def create_collector(
         if refused is not None:
             return refused
         body = await read_body(request, _MOST_IN_A_BATCH * (2 * most + 200))
-        reports = None if body is None else _read_batch(body)
-        if reports is None or len(reports) > _MOST_IN_A_BATCH:
+        reports = None if body is None else await run_in_threadpool(_read_batch, body)
+        if reports is None:
             return answer(413, {"refused": f"a batch has at most {_MOST_IN_A_BATCH} reports"})
         if not reports:
             return answer(400, {"refused": _UNREADABLE})
@@ -315,10 +332,13 @@ def create_collector(
         make = what.get(request.url.path.rpartition("/")[2], collector.certificate)
         return answer(200, await run_in_threadpool(make))
 
+    def not_written(_: Request, __: Exception) -> JSONResponse:
+        return answer(503, {"refused": "the reports cannot be stored or read; nothing was counted"})
+
     shown = [Route(f"/v1/{name}", show) for name in ("plan", "estimate", "certificate")]
     taken = {"reports": post_report, "batches": post_batch}
     posts = [Route(f"/v1/{name}", take, methods=["POST"]) for name, take in taken.items()]
-    return Starlette(routes=[*posts, *shown])
+    return Starlette(routes=[*posts, *shown], exception_handlers={sqlite3.Error: not_written})
 
 
 def _read_batch(body: bytes) -> list[tuple[str, int, bytes]] | None:

@@ -176,7 +176,7 @@ class Gate:
             await self._inner(scope, receive, leaving)
             return
         try:
-            scope[HOLDER] = await self._admitted(scope)
+            scope[HOLDER] = await self._admit(scope)
             scope[BODY] = body = await self._body(scope, receive)
             if _TIMED.fullmatch(scope["path"]) is not None:
                 # A long question is planned before it is charged, and that takes time as well.
@@ -189,28 +189,28 @@ class Gate:
             return
         self._under_way += 1
         try:
-            await self._answered(scope, _replay(body, receive), leaving)
+            await self._answer(scope, _replay(body, receive), leaving)
         finally:
             self._under_way -= 1
 
-    async def _admitted(self, scope: MutableMapping[str, Any]) -> Holder:
+    async def _admit(self, scope: MutableMapping[str, Any]) -> Holder:
         given = _header(scope, b"authorization")
         scheme, _, text = given.partition(" ")
         if not given or scheme.lower() != "bearer":
-            raise self._unauthorized(scope, NO_TOKEN)
+            raise self._refuse_stranger(scope, NO_TOKEN)
         try:
             holder = await self._authenticate(text.strip())
         except (LedgerError, Unanswered) as error:  # the registry cannot be read just now
             problem = error.problem if isinstance(error, Unanswered) else problem_of(error)
             raise _Refused(problem, (b"retry-after", b"1")) from None
         if holder is None:
-            raise self._unauthorized(scope, UNKNOWN_TOKEN)
+            raise self._refuse_stranger(scope, UNKNOWN_TOKEN)
         pause = self._rates.wait_for(holder.token)
         if pause:
             raise _too_fast(pause)
         return holder
 
-    def _unauthorized(self, scope: MutableMapping[str, Any], problem: Problem) -> _Refused:
+    def _refuse_stranger(self, scope: MutableMapping[str, Any], problem: Problem) -> _Refused:
         # Only those without a valid token meet this limit, so others cannot be locked out.
         client = scope.get("client") or ("unknown", 0)
         pause = self._refusals.wait_for(str(client[0]))
@@ -241,9 +241,7 @@ class Gate:
         except TimeoutError:
             raise _Refused(TOO_SLOW, (b"connection", b"close")) from None
 
-    async def _answered(
-        self, scope: MutableMapping[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         arrived = time.monotonic()
         held: list[Message] = []
 

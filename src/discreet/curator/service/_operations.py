@@ -31,7 +31,7 @@ from discreet.ledger import BudgetView, HistoryRow, Ledger
 from discreet.privacy import Filter, Relation
 
 
-def curated(entry: Registered, *, threads: int = 2, keep: str | None = None) -> CuratedDataset:
+def make_curated(entry: Registered, *, threads: int = 2, keep: str | None = None) -> CuratedDataset:
     """Return a registered dataset as the curator takes it; ``keep`` is for files only."""
     schema = Schema.from_toml(entry.schema)
     return CuratedDataset(
@@ -64,7 +64,7 @@ class OpenDatasets(Mapping[str, CuratedDataset]):
         except LedgerMissing:
             raise KeyError(name) from None
         with self._guard:
-            fresh = curated(entry, threads=self._threads, keep=self._keep)
+            fresh = make_curated(entry, threads=self._threads, keep=self._keep)
             made = self._made.setdefault(name, fresh)
         made.prepare()
         return made
@@ -113,7 +113,7 @@ def open_dataset(
         Filter(epsilon=epsilon, delta=delta)
     entry = Registered(name, schema.to_toml(), source, table, engine)
     registry.check_free(name, source=source, table=table)
-    opened = curated(entry, keep=keep)
+    opened = make_curated(entry, keep=keep)
     opened.prepare()
     if epsilon is None:
         view = ledger.show(name)
@@ -292,7 +292,7 @@ class Operations:
             asked,
             analyst=holder.analyst,
             project=holder.project,
-            idempotency_key=None if key is None else _own_key(holder.analyst, key),
+            idempotency_key=None if key is None else _derive_key(holder.analyst, key),
         )
         return as_seen_by(holder.analyst, answer.to_json())
 
@@ -379,7 +379,7 @@ class Operations:
         whole = [receipt for receipt in receipts if receipt["schema"] != REFERENCE]
         lost = [
             {"dataset": dataset, "entry": seq, "what": "the chain does not hold this entry"}
-            for dataset, seq in self._lost(receipts)
+            for dataset, seq in self._find_lost(receipts)
         ]
         if not self._verifying.acquire(blocking=False):
             raise LedgerBusy("the ledger is being verified")
@@ -398,7 +398,7 @@ class Operations:
             "problems": problems + lost,
         }
 
-    def _lost(self, receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    def _find_lost(self, receipts: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
         """References to entries that are not on the chain."""
         lost = []
         for reference in receipts:
@@ -443,7 +443,7 @@ def as_seen_by(analyst: str, answer: Mapping[str, Any]) -> dict[str, Any]:
     return {**answer, "receipt": reference}
 
 
-def _own_key(analyst: str, key: str) -> str:
+def _derive_key(analyst: str, key: str) -> str:
     """Analysts choose keys for themselves: two of them never meet in one."""
     text = f"{len(analyst)}:{analyst}:{key}"
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

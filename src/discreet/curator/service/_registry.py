@@ -180,7 +180,7 @@ class Registry:
         """Return all datasets, in the order of their names."""
         with self._store.reading() as session:
             found = session.rows(f"SELECT {_DATASET} FROM served_datasets ORDER BY name")
-        return [_registered(row) for row in found]
+        return [_read_row(row) for row in found]
 
     def dataset(self, name: str) -> Registered:
         """Return one dataset, or ``LedgerMissing``."""
@@ -188,7 +188,7 @@ class Registry:
             found = session.rows(f"SELECT {_DATASET} FROM served_datasets WHERE name = ?", (name,))
         if not found:
             raise LedgerMissing(f"there is no dataset {name!r} here")
-        return _registered(found[0])
+        return _read_row(found[0])
 
     # --- analysts ----------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ _DATASET = "name, schema, source, part, engine, created"
 _TOKEN = "id, role, analyst, project, datasets, note, created, expires, revoked"
 
 
-def _registered(row: Sequence[Any]) -> Registered:
+def _read_row(row: Sequence[Any]) -> Registered:
     name, schema, source, table, engine, created = row
     return Registered(name, schema, source, table or None, engine, created)
 

@@ -24,7 +24,7 @@ from discreet.errors import InvalidValue
 from discreet.learn.dpsgd._padding import MOST, Pair, padded_pair
 from discreet.learn.dpsgd._people import People
 from discreet.learn.dpsgd._plan import TURNS, Phase, Plan
-from discreet.learn.dpsgd._tensors import exchanged
+from discreet.learn.dpsgd._tensors import exchange_tensors
 from discreet.privacy import Relation
 from discreet.randomness import Source, binomial, permutation, uniform_integers
 from discreet.randomness import source as any_source
@@ -77,7 +77,7 @@ class Loading:
         """
         if self.workers == 0:
             for chunk, indices in self._cut(steps):
-                yield chunk, self._fetched(chunk, indices)
+                yield chunk, self._fetch(chunk, indices)
             return
         waiting: deque[Chunk] = deque()
 
@@ -121,11 +121,18 @@ class Loading:
                 return found
         return padded_pair(self._examples(list(places)), collate)
 
+    def examples_at(self, places: Sequence[int]) -> Any:
+        """The examples, or records of the persons, at these places."""
+        if isinstance(self.dataset, People):
+            records = replace(self, dataset=self.dataset.dataset)
+            return records.examples_at(self.dataset.choose(places))
+        return self._examples(list(places))
+
     def _examples(self, places: list[int]) -> Any:
         fetch = getattr(self.dataset, "__getitems__", None)
         return fetch(places) if fetch is not None else [self.dataset[place] for place in places]
 
-    def _fetched(self, chunk: Chunk, indices: NDArray[np.int64]) -> Any:
+    def _fetch(self, chunk: Chunk, indices: NDArray[np.int64]) -> Any:
         data = self._rows(indices.repeat(self.augmentations) if self.augmentations > 1 else indices)
         return _blank(data) if chunk.empty else data
 
@@ -185,7 +192,7 @@ def template_of_table(dataset: object, collate: Collate | None) -> list[Tensor] 
 
 def _blank(data: Any) -> Any:
     """The same structure with zeros in place of all values."""
-    return exchanged(data, torch.zeros_like)
+    return exchange_tensors(data, torch.zeros_like)
 
 
 _LARGE = 4096  # from here on, marking a table of all records is faster than sorting

@@ -10,7 +10,7 @@ from discreet import __version__
 from discreet.certificate import Certificate
 from discreet.errors import SchemaError
 from discreet.learn.dpsgd._clipping import Quantile
-from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
+from discreet.learn.dpsgd._plan import Plan, compute_epsilon, loss_of_all
 
 LEARNER = "DP-SGD"
 # "check": no batch was drawn yet, so nothing was probed and nothing trained.
@@ -111,7 +111,7 @@ def problems(certificate: Certificate) -> list[str]:
     if loss_of_all([*earlier, plan]) != certificate.loss:
         found.append("the loss is not that of the plan, or not that of all plans together")
     here = certificate.versions.get("discreet") == __version__
-    if here and certificate.epsilon > certified(certificate.loss, plan.delta) * (1 + 1e-6):
+    if here and certificate.epsilon > compute_epsilon(certificate.loss, plan.delta) * (1 + 1e-6):
         found.append("epsilon is above what this version certifies for the loss")
     if (certificate.delta, certificate.unit) != (plan.delta, plan.unit):
         found.append("delta or unit are not those of the plan")

@@ -149,7 +149,7 @@ def load_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         raise SchemaError(f"the state is of another model: {error}") from None
 
 
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Names with a prefix; :func:`without_prefix` takes it off again."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 

@@ -17,7 +17,9 @@ from typing import Any
 Context = AbstractContextManager[Any]
 Pair = tuple[Context, Context]
 
-_AROUND: ContextVar[dict[str, Callable[[], Pair]] | None] = ContextVar("around", default=None)
+_AROUND: ContextVar[dict[str, Callable[[], Pair]] | None] = ContextVar(
+    "watch_checkpoints", default=None
+)
 
 
 def checkpoint_contexts() -> Pair:
@@ -31,11 +33,11 @@ def checkpoint_contexts() -> Pair:
     clipped; what is saved is the memory of all that is between them.
     """
     pairs = [make() for make in (_AROUND.get() or {}).values()]
-    return _all([first for first, _ in pairs]), _all([second for _, second in pairs])
+    return _enter_all([first for first, _ in pairs]), _enter_all([second for _, second in pairs])
 
 
 @contextmanager
-def around(who: str, contexts: Callable[[], Pair]) -> Iterator[None]:
+def watch_checkpoints(who: str, contexts: Callable[[], Pair]) -> Iterator[None]:
     """Inside, ``contexts()`` gives what is around the passes of a checkpointed part."""
     token = _AROUND.set({**(_AROUND.get() or {}), who: contexts})
     try:
@@ -45,7 +47,7 @@ def around(who: str, contexts: Callable[[], Pair]) -> Iterator[None]:
 
 
 @contextmanager
-def _all(contexts: Sequence[Context]) -> Iterator[None]:
+def _enter_all(contexts: Sequence[Context]) -> Iterator[None]:
     with ExitStack() as stack:
         for one in contexts:
             stack.enter_context(one)

@@ -75,7 +75,7 @@ class Flat(Clipping):
     kind: ClassVar[str] = "flat"
 
     def weights(self, squared_norms: Tensor, *, clip_norm: float, factor: float = 1.0) -> Tensor:
-        return _at_most(squared_norms, clip_norm, factor)
+        return _clip_weights(squared_norms, clip_norm, factor)
 
 
 @final
@@ -93,7 +93,7 @@ class PerLayer(Clipping):
         return layers_of(names)
 
     def weights(self, squared_norms: Tensor, *, clip_norm: float, factor: float = 1.0) -> Tensor:
-        return _at_most(squared_norms, clip_norm / math.sqrt(squared_norms.shape[0]), factor)
+        return _clip_weights(squared_norms, clip_norm / math.sqrt(squared_norms.shape[0]), factor)
 
 
 @final
@@ -151,7 +151,7 @@ class Quantile(Clipping):
         return exact * (1.0 - 1e-15)
 
     def weights(self, squared_norms: Tensor, *, clip_norm: float, factor: float = 1.0) -> Tensor:
-        return _at_most(squared_norms, clip_norm, factor)
+        return _clip_weights(squared_norms, clip_norm, factor)
 
     def centred_count(self, squared_norms: Tensor, *, clip_norm: float) -> Tensor:
         """The sum of b - 1/2; a norm that is not finite counts as too long."""
@@ -219,7 +219,7 @@ def layers_of(names: Sequence[str]) -> list[list[str]]:
     return list(layers.values())
 
 
-def _at_most(squared_norms: Tensor, bound: float, factor: float) -> Tensor:
+def _clip_weights(squared_norms: Tensor, bound: float, factor: float) -> Tensor:
     """``factor`` times min(1, bound / norm)."""
     bound *= factor * (1.0 - ROUNDING_MARGIN)
     weights = squared_norms.rsqrt().mul_(bound)

@@ -28,7 +28,7 @@ from discreet.errors import InvalidValue, PlanViolation
 from discreet.learn.dpsgd import _step as violations
 from discreet.learn.dpsgd._mixing import UNSEEN, Place, Rows
 from discreet.learn.dpsgd._step import OpenBatch, Watch
-from discreet.learn.dpsgd._tensors import exchanged, leaves_of, tensors
+from discreet.learn.dpsgd._tensors import exchange_tensors, leaves_of, tensors
 from discreet.learn.dpsgd.engine._recorder import BLANK, CONTENT_OF_FIRST, leaves_behind
 
 _READS = {
@@ -231,7 +231,7 @@ class Lineage(Watch):
         keep: Callable[[str], None] | None = None,
     ) -> None:
         self._trained = set(map(id, trained))
-        self._public = [one for given in (model, *public) for one in _held(given)]
+        self._public = [one for given in (model, *public) for one in _find_tensors(given)]
         self._known = {id(one) for one in self._public}
         self._made: dict[int, ref[Tensor]] = {}
         self._mode = _LoopMode(on_backward, self._note_made)
@@ -268,7 +268,7 @@ class Lineage(Watch):
         self._made = {}
         return self.mark(data)
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Begin to see what torch is asked to do."""
         self._mode.start()
 
@@ -281,12 +281,12 @@ class Lineage(Watch):
             if not hasattr(leaf, "of_engine") and id(leaf) not in self._trained:
                 raise PlanViolation(violations.OUTSIDE)
 
-    def closing(self, batch: OpenBatch) -> bool:
+    def close(self, batch: OpenBatch) -> bool:
         """Let go of the batch."""
         self._end_batch()
         return True
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Let go of the batch, and see nothing more."""
         self._end_batch()
         self._mode.stop()
@@ -312,7 +312,7 @@ class Lineage(Watch):
 
         if type(data) is list and all(type(one) is Tensor for one in data):
             return [marked(one) for one in data]
-        return exchanged(data, marked)
+        return exchange_tensors(data, marked)
 
     def _end_batch(self) -> None:
         self.is_open = False
@@ -338,7 +338,7 @@ class Lineage(Watch):
                 if one._base is not None and any(
                     one is each for each in _flat((args, kwargs.values()))
                 ):
-                    self._rows.written(one, one._base)
+                    self._rows.place_written(one, one._base)
 
     def follow_writing(self, func: Any, args: tuple[Any, ...], *, is_new: bool) -> None:
         """Note where a call that returned nothing left the examples of what it wrote to."""
@@ -355,14 +355,16 @@ class Lineage(Watch):
         place = self._rows.of(losses)
         is_total = losses.ndim == 0 and place.kind == "total"
         if self._rows.rows > 1 and not is_total and place != Place():
-            raise PlanViolation(violations.mixed("the losses come from", place.mixed_by))
+            raise PlanViolation(violations.describe_mixing("the losses come from", place.mixed_by))
 
     def _require_inputs_apart(self, marked: list[FromBatch]) -> None:
         for one in marked:
             place = self._rows.of(one)
             apart = place.axis in self._axes or place.kind == "whole"
             if self._rows.rows > 1 and not apart:
-                raise PlanViolation(violations.mixed("the model was given", place.mixed_by))
+                raise PlanViolation(
+                    violations.describe_mixing("the model was given", place.mixed_by)
+                )
 
     def note_reading(self) -> None:
         """A number was read off something that comes of a batch."""
@@ -446,7 +448,7 @@ class Lineage(Watch):
         self._require_inputs_apart(marked)
         if len(args) == 1 and not kwargs and args[0] is marked[0]:
             return (plain(args[0]),), kwargs
-        unmarked: tuple[Any, Any] = exchanged((args, kwargs), plain)
+        unmarked: tuple[Any, Any] = exchange_tensors((args, kwargs), plain)
         return unmarked
 
     def claim(self, output: Any) -> None:
@@ -512,7 +514,7 @@ class _LoadGuard:
         return _LoadGuard, (bool,)
 
 
-def _held(given: Any) -> Iterator[Tensor]:
+def _find_tensors(given: Any) -> Iterator[Tensor]:
     if isinstance(given, nn.Module):
         yield from given.parameters()
         yield from given.buffers()

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd._step import OpenBatch, Watch
-from discreet.learn.dpsgd._tensors import Reading, close, exchanged, size_of, tensors
+from discreet.learn.dpsgd._tensors import Reading, close, exchange_tensors, size_of, tensors
 from discreet.learn.dpsgd.engine._recorder import leaves_behind
 
 _TRANSPARENT = ("Neg", "Squeeze", "View", "UnsafeView", "Clone", "ToCopy", "Reshape", "Alias")
@@ -187,7 +187,7 @@ class LossWatch(Watch):
         self._chained = self._judged = False
         self._forget()
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Begin to keep outputs."""
         self._forget()
         if self._handle is None:
@@ -197,9 +197,9 @@ class LossWatch(Watch):
     def see(self, args: Any, kwargs: Any, output: Any) -> Any:
         """Keep what a call of the model returned; return it as new nodes."""
         self._chained |= any(one.requires_grad for one in tensors((args, kwargs)))
-        return exchanged(output, self._noted)
+        return exchange_tensors(output, self._note)
 
-    def _noted(self, one: Tensor) -> Tensor:
+    def _note(self, one: Tensor) -> Tensor:
         if not one.requires_grad:
             return one
         node = one.view_as(one)
@@ -229,13 +229,13 @@ class LossWatch(Watch):
                 require_losses_apart(loss, self._outputs, examples_first=self._examples_first)
         self._judged = True
 
-    def closing(self, batch: OpenBatch) -> bool:
+    def close(self, batch: OpenBatch) -> bool:
         """Whether other losses are to be judged."""
         enough = self._judged
         self._forget()
         return not enough
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Take the hook off the model."""
         self._forget()
         if self._handle is not None:
@@ -285,13 +285,13 @@ def _narrow(
     for place, gradient in enumerate(gradients):
         if not possible[place]:
             continue
-        kept = [reading for reading in possible[place] if _only(gradient, reading, row, rows)]
+        kept = [reading for reading in possible[place] if _reads_only(gradient, reading, row, rows)]
         if not kept:
             raise NotApplicable(_MESSAGE)
         possible[place] = kept
 
 
-def _only(gradient: Tensor, reading: Reading, row: int, rows: int) -> bool:
+def _reads_only(gradient: Tensor, reading: Reading, row: int, rows: int) -> bool:
     # An infinite factor makes NaN of the zeros of the others; that says nothing about the code.
     rest = gradient.detach().to_dense().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
     reading.part(rest, row, rows).zero_()
@@ -328,7 +328,7 @@ def _walk(node: Any, rows: int, *, root: bool = False) -> Iterator[str]:
         )
     name = _name(node)
     if getattr(node, "_saved_reduction", 0) in _REDUCTIONS:
-        yield _reduced(node, name, rows)
+        yield _judge_reduction(node, name, rows)
     elif name in ("Mean", "Sum"):
         _check_count(math.prod(node._saved_self_sym_sizes), rows)
         _check_unmasked(node)
@@ -339,13 +339,13 @@ def _walk(node: Any, rows: int, *, root: bool = False) -> Iterator[str]:
     elif name in _TRANSPARENT or (name == "Div" and _is_divided_by_one(node)):
         yield from _walk(node.next_functions[0][0], rows, root=root)
     elif name == "Div":
-        yield _divided(node, rows)
+        yield _judge_division(node, rows)
     elif name == "Mul":
         if root:
             raise InvalidValue(
                 "loss", "a scaled loss", "no loss scaling (GradScaler, accumulation): " + _ADVICE
             )
-        yield from _walk(_multiplied(node), rows)
+        yield from _walk(_find_factor(node), rows)
     else:
         raise InvalidValue(
             "loss",
@@ -396,7 +396,7 @@ def _check_unmasked(node: Any) -> None:
             return
 
 
-def _reduced(node: Any, name: str, rows: int) -> str:
+def _judge_reduction(node: Any, name: str, rows: int) -> str:
     reduction = _REDUCTIONS[node._saved_reduction]
     judged = node._saved_target if name in ("NllLoss", "NllLoss2D") else None
     if judged is None:
@@ -422,7 +422,7 @@ def _reduced(node: Any, name: str, rows: int) -> str:
     return reduction
 
 
-def _multiplied(node: Any) -> Any:
+def _find_factor(node: Any) -> Any:
     """The one factor of a product that has a graph, if the other is a plain number."""
     children = [child for child, _ in node.next_functions if child is not None]
     factor = getattr(node, "_saved_other", None)
@@ -449,7 +449,7 @@ def _is_divided_by_one(node: Any) -> bool:
     return _is_number(node._saved_other) and float(node._saved_other or 0) == 1.0
 
 
-def _divided(node: Any, rows: int) -> str:
+def _judge_division(node: Any, rows: int) -> str:
     children = [child for child, _ in node.next_functions]
     saved = node._saved_other
     constant = children[1:] in ([], [None]) and children[0] is not None

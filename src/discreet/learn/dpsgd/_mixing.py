@@ -25,6 +25,7 @@ from discreet.learn.dpsgd.engine._layout import (
     RESHAPING,
     ROW_LOSSES,
     SEQUENCES,
+    is_of_two,
     kept_axis,
     leaves_axis,
     looks_across,
@@ -70,7 +71,6 @@ _SUMS = {
     if hasattr(home, name)
 }
 _SET_GRADIENT: Any = getattr(Tensor.grad, "__set__")  # noqa: B009
-_OF_TWO = {getattr(home, name) for name in ("max", "min") for home in (Tensor, torch)}
 
 
 @final
@@ -162,7 +162,7 @@ class Rows(Folds):
         if places[0].only is not None and len({place.only for place in places}) == 1:
             return places[0]
         if all(place.only is not None for place in places):
-            return self._joined(func, args, kwargs, places, one)
+            return self._place_joined(func, args, kwargs, places, one)
         if all(place.kind == "whole" for place in places):
             return _WHOLE if func in KEEPING else Place(LOST, mixed_by=name_of(func))
         if all(place.kind == "total" for place in places):
@@ -171,7 +171,7 @@ class Rows(Folds):
                 return places[0]
             return Place(LOST, mixed_by=places[0].mixed_by)
         if all(place.kind == "time" for place in places):
-            return self._merged(func, args, kwargs, data, one)
+            return self._place_merged(func, args, kwargs, data, one)
         for place in places:
             if place.mixed_by and place.kind != "whole":
                 return Place(LOST, mixed_by=place.mixed_by)
@@ -218,14 +218,14 @@ class Rows(Folds):
             return Place(LOST, mixed_by=name_of(func), kind="time")
         return Place(LOST, mixed_by=name_of(func))
 
-    def _merged(
+    def _place_merged(
         self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], data: list[Any], one: Any
     ) -> Place:
         """Where the examples are in what was made of tensors of (time times examples, ...)."""
         alike = len({each.shape[0] for each in data}) == 1
         losing = func in ELEMENTWISE_LOSSES or func in ROW_LOSSES
         if func in ROW_LOSSES:
-            alike &= not _marked([*args[ROW_LOSSES[func] :], kwargs.get("weight")])
+            alike &= not _find_marked([*args[ROW_LOSSES[func] :], kwargs.get("weight")])
         elif len(data) > 1:
             alike &= len({each.ndim for each in data}) == 1
         if not one.ndim:
@@ -255,7 +255,9 @@ class Rows(Folds):
             if func is torch.nn.functional.cosine_similarity:
                 dim = args[2] if len(args) > 2 else kwargs.get("dim", 1)
                 across |= dim % data[0].ndim == 0 or len({each.ndim for each in data}) > 1
-            return not any(axes) and len(sizes) == 1 and deep and not across and not _marked(rest)
+            return (
+                not any(axes) and len(sizes) == 1 and deep and not across and not _find_marked(rest)
+            )
         if func in ELEMENTWISE_LOSSES:
             return len({axis - each.ndim for axis, each in zip(axes, data, strict=True)}) == 1
         return len(data) == 1
@@ -266,14 +268,12 @@ class Rows(Folds):
         axes = [self.axis(each) for each in data]
         if min(axes) < 0:
             return LOST
-        if func in _OF_TWO and isinstance(
-            args[1] if len(args) > 1 else kwargs.get("other"), Tensor
-        ):
+        if is_of_two(func, args, kwargs):
             return kept_axis(one, list(zip(data, axes, strict=True)))
         if func in PRODUCTS and kwargs:
             return LOST
         if func is Tensor.__getitem__:
-            return self._indexed(args, data, axes)
+            return self._place_indexed(args, data, axes)
         if func in MOVES and not self._moves_alone(func, args, kwargs, data):
             return LOST
         if func in KEEPING or func in BY_ROW:
@@ -308,16 +308,16 @@ class Rows(Folds):
         # Looked up in a table that all share.
         return func in (torch.index_select, Tensor.index_select) and args[1:2] == (0,)
 
-    def _indexed(self, args: Sequence[Any], data: list[Any], axes: list[int]) -> int:
+    def _place_indexed(self, args: Sequence[Any], data: list[Any], axes: list[int]) -> int:
         first, index = args[0], args[1]
-        going_by = list(_marked([index]))
+        going_by = list(_find_marked([index]))
         if not going_by:
             return MOVES[Tensor.__getitem__](args, {}, axes[0])
         if len(data) == 1 and index is data[0]:  # looked up in a table that all share
             return LOST if index.dtype in (torch.bool, torch.uint8) else axes[0]
         if not isinstance(index, tuple) or not all(isinstance(one, Tensor) for one in index):
             return LOST
-        if _marked([index[0]]) or len(first) != self.rows:
+        if _find_marked([index[0]]) or len(first) != self.rows:
             return LOST
         if any(first is one for one in data) and self.axis(first):
             return LOST
@@ -372,7 +372,7 @@ class Rows(Folds):
                     return taken[0] if len(taken) == 1 else None
         return None
 
-    def _joined(
+    def _place_joined(
         self,
         func: Any,
         args: Sequence[Any],
@@ -396,7 +396,7 @@ class Rows(Folds):
         if isinstance(args[0], Tensor) and is_new and hasattr(args[0], "place"):
             long = args[0].ndim > 0 and args[0].shape[0] == self.rows
             args[0].place = _IN_PLACE if long or self.rows < 2 else UNSEEN
-            self.written(args[0], args[0]._base)
+            self.place_written(args[0], args[0]._base)
         if self.rows < 2:
             return
         name = name_of(func)
@@ -405,7 +405,7 @@ class Rows(Folds):
             if hasattr(target, "place") and self._writes_apart(target, index, value):
                 return
         elif name.endswith("__set__"):
-            if func == _SET_GRADIENT or not _marked(args[1:]):
+            if func == _SET_GRADIENT or not _find_marked(args[1:]):
                 return
         elif not name.endswith("_") or name.endswith("__"):
             return
@@ -418,16 +418,16 @@ class Rows(Folds):
         """Whether each example wrote into its own row, or all got the same."""
         axis = self.axis(target)
         if axis < 0:
-            return self.of(target).only is not None and not _marked([index, value])
-        going_by = list(_marked([index]))
-        if not _marked([value]):
+            return self.of(target).only is not None and not _find_marked([index, value])
+        going_by = list(_find_marked([index]))
+        if not _find_marked([value]):
             if not going_by:
                 return True
             if index is going_by[0]:
                 mask = index.dtype == torch.bool and index.ndim <= target.ndim
                 return mask and axis == 0 == self.axis(index) and len(index) == len(target)
             tensors = isinstance(index, tuple) and all(isinstance(one, Tensor) for one in index)
-            if not tensors or axis or _marked([index[0]]) or len(target) != self.rows:
+            if not tensors or axis or _find_marked([index[0]]) or len(target) != self.rows:
                 return False
             return self._beside(index, going_by, target) >= 0
         if going_by or not isinstance(value, Tensor) or self.axis(value) < 0:
@@ -437,7 +437,7 @@ class Rows(Folds):
         after = MOVES[Tensor.__getitem__]((target, index), {}, axis)
         return after >= 0 and after - target[index].ndim == self.axis(value) - value.ndim
 
-    def written(self, target: Any, base: Any) -> None:
+    def place_written(self, target: Any, base: Any) -> None:
         """Place a tensor into which rows of the batch were written, and what it is a view of."""
         if base is None or getattr(base, "place", None) is not UNSEEN:
             return
@@ -480,5 +480,5 @@ def _flat(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from _flat((value.start, value.stop, value.step))
 
 
-def _marked(values: Iterable[Any]) -> list[Any]:
+def _find_marked(values: Iterable[Any]) -> list[Any]:
     return [one for one in _flat(values) if hasattr(one, "place")]

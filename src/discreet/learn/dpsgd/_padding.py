@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset, default_collate
 from discreet.errors import NotApplicable, PlanViolation
 from discreet.learn.dpsgd._lineage import plain
 from discreet.learn.dpsgd._step import OpenBatch, Watch
-from discreet.learn.dpsgd._tensors import close, exchanged, leaves_of, readings, size_of
+from discreet.learn.dpsgd._tensors import close, exchange_tensors, leaves_of, readings, size_of
 from discreet.learn.dpsgd.isolation._subject import Shaken, shaken_copies, still
 
 # Of the first batch so many examples are looked at.
@@ -52,6 +52,11 @@ _FELT = (
     "padding_idx is not enough: noise moves that row too), or let collate pad every batch to one "
     "length that was chosen before looking at the data"
 )
+_CUT = (
+    "collate cuts the examples of a batch to the shortest of them, so one short record changes the "
+    "gradients of all others and clipping bounds nothing. Cut all to one length that was chosen "
+    "before looking at the data"
+)
 _UNKNOWN = (
     "collate pads each batch to its longest example, and whether that changes anything for the "
     "others could not be tried out: {}. Let collate pad every batch to one length that was chosen "
@@ -80,6 +85,8 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
         except _ERRORS:
             return None  # examples of different lengths cannot be in one batch
         _require_steady(alone[least], collate([items[least]]))
+        if _is_cut(alone[most], both):
+            raise PlanViolation(_CUT)
         return alone[least], both
     item, length = items[0], _length(items[0])
     if length < 2:
@@ -87,7 +94,7 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
     halves = [length >> times for times in range(1, length.bit_length())]
     for other in [*halves, *(length << times for times in range(1, _DOUBLED))]:
         try:
-            changed = _resized(item, length, other)
+            changed = _resize(item, length, other)
             first = collate([changed])
             if shapes_of(first) == shapes_of(alone[0]):
                 continue
@@ -97,6 +104,14 @@ def padded_pair(items: Sequence[Any], collate: Callable[[list[Any]], Any] | None
         except _ERRORS:
             return None
     return None
+
+
+def _is_cut(alone: Any, both: Any) -> bool:
+    """Whether the rows of an example became shorter beside a shorter one."""
+    pairs = zip(shapes_of(alone), shapes_of(both), strict=False)
+    return any(
+        less < size for one, other in pairs for size, less in zip(one[1:], other[1:], strict=False)
+    )
 
 
 def _require_steady(batch: Any, again: Any) -> None:
@@ -116,7 +131,7 @@ def require_padding_ignored(
     for double in (True, False):
         try:
             for copied in shaken_copies(model, double=double):
-                if _feels(copied, pair, run):
+                if _feels_padding(copied, pair, run):
                     raise PlanViolation(_FELT)
             break
         except NotApplicable:
@@ -132,7 +147,7 @@ def require_padding_ignored(
             raise PlanViolation(_FELT)
 
 
-def _feels(copied: Shaken, pair: Pair, run: Callable[[nn.Module, Any], Any]) -> bool:
+def _feels_padding(copied: Shaken, pair: Pair, run: Callable[[nn.Module, Any], Any]) -> bool:
     """Whether a copy of the model gives the example of a pair other results in both batches."""
     with still(), torch.no_grad():
         one, both = (leaves_of(run(copied.model, copied.cast(batch))) for batch in pair)
@@ -165,7 +180,7 @@ def _feels_when_stretched(
             close(a, b, scale=size_of(a), tolerance=copied.tolerance / 10.0)
             for a, b in zip(*seen, strict=True)
         )
-        return steady and _feels(copied, pair, run)
+        return steady and _feels_padding(copied, pair, run)
     except (*_ERRORS, NotApplicable):
         return False
 
@@ -211,7 +226,7 @@ class PaddingWatch(Watch):
         self._is_settled = False
         self._handle: Any = None
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Have it tried out whether padding is felt, if batches are padded."""
         if self._is_settled or batch.chunk.empty or batch.loading is None:
             return
@@ -228,7 +243,7 @@ class PaddingWatch(Watch):
         hook = _PaddingHook(self)
         self._handle = self._model.register_forward_pre_hook(hook, with_kwargs=True)
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Try it out at another batch, unless it is settled."""
         if self._handle is not None:
             self._handle.remove()
@@ -255,7 +270,7 @@ class PaddingWatch(Watch):
             given, named = self._arguments(batch, args, kwargs)
             return copied(*given, **named)
 
-        self.removed()
+        self.remove()
         require_padding_ignored(self._model, self._pair, run)
         self._is_settled = True
 
@@ -278,7 +293,7 @@ class PaddingWatch(Watch):
             for name, part in self._parts.items():
                 if part is value and name in there:
                     return there[name]
-            return exchanged(value, moved)
+            return exchange_tensors(value, moved)
 
         return [taken(one) for one in args], {name: taken(one) for name, one in kwargs.items()}
 
@@ -323,7 +338,7 @@ def _length(item: Any) -> int:
     return next((length for length in lengths if length > 1), 0)
 
 
-def _resized(value: Any, length: int, other: int) -> Any:
+def _resize(value: Any, length: int, other: int) -> Any:
     """An example with its sequences of this length, and numbers that tell it, made ``other`` long.
 
     Shorter ones are cut, longer ones repeat their first entry.
@@ -338,9 +353,9 @@ def _resized(value: Any, length: int, other: int) -> Any:
             return np.concatenate([value[:other], *[value[:1]] * more])
         return value[:other] + value[:1] * more
     if isinstance(value, dict):
-        return {key: _resized(one, length, other) for key, one in value.items()}
+        return {key: _resize(one, length, other) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        parts = [_resized(one, length, other) for one in value]
+        parts = [_resize(one, length, other) for one in value]
         if hasattr(value, "_fields"):
             return type(value)(*parts)
         return type(value)(parts)

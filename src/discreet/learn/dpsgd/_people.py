@@ -70,7 +70,7 @@ class People(Dataset[Any]):
         source = any_source() if self._source is None else self._source
         persons, counts = np.unique(np.asarray(places, dtype=np.int64), return_counts=True)
         waiting = {
-            person: iter(_some(self._records[person], count, source))
+            person: iter(_draw_some(self._records[person], count, source))
             for person, count in zip(persons.tolist(), counts.tolist(), strict=True)
         }
         return [next(waiting[int(place)]) for place in places]
@@ -98,7 +98,7 @@ class CappedRecords(Dataset[Any]):
         self.at_most = _validate.integer("at_most", at_most, at_least=1)
         drawn = any_source() if source is None else source
         kept = [
-            np.asarray(_some(records, min(len(records), self.at_most), drawn))
+            np.asarray(_draw_some(records, min(len(records), self.at_most), drawn))
             for records in _records_by_owner(dataset, owners)
         ]
         self._places = np.sort(np.concatenate(kept))
@@ -139,7 +139,7 @@ def require_owners(plan: Plan, dataset: object) -> None:
         )
 
 
-def _some(records: NDArray[np.int64], count: int, source: Source) -> list[int]:
+def _draw_some(records: NDArray[np.int64], count: int, source: Source) -> list[int]:
     """Return ``count`` of these records in random order, each as often as any other, up to one."""
     whole, rest = divmod(count, len(records))
     order = permutation(len(records), source=source)[:rest]

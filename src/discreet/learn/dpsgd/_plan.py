@@ -79,7 +79,7 @@ _MOST_BANDS = 128
 
 
 @lru_cache(maxsize=256)
-def certified(loss: Loss, delta: float) -> float:
+def compute_epsilon(loss: Loss, delta: float) -> float:
     """The accountant's epsilon; remembered, because plan, display and certificate all ask."""
     return loss.epsilon(delta=delta)
 
@@ -190,7 +190,7 @@ class Plan:
         kind = _validate.one_of("sampler", sampler, SAMPLERS)
         stretches = _phases_of(count, kind, expected_batch_size, steps, epochs, phases)
         if isinstance(noise, str):
-            noise = _chosen(noise, kind, stretches, count, (epsilon, delta, relation))
+            noise = _choose_bands(noise, kind, stretches, count, (epsilon, delta, relation))
         self._fill(
             examples=count,
             phases=stretches,
@@ -210,7 +210,7 @@ class Plan:
             version=None,
         )
         if epsilon is not None:
-            object.__setattr__(self, "noise_multiplier", self._calibrated(epsilon))
+            object.__setattr__(self, "noise_multiplier", self._calibrate(epsilon))
 
     def _fill(self, **values: Any) -> None:
         """Check every field and set it; the fields must not contradict one another."""
@@ -338,7 +338,7 @@ class Plan:
 
     def epsilon(self) -> float:
         """The certified epsilon of the whole plan at its delta: an upper bound."""
-        return certified(self.loss, self.delta)
+        return compute_epsilon(self.loss, self.delta)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -377,7 +377,7 @@ class Plan:
             epochs.append((atom.allocate(batches=batches, steps=planned), 1))
         return compose((epoch, count) for epoch, count in epochs if count)
 
-    def _calibrated(self, epsilon: float) -> float:
+    def _calibrate(self, epsilon: float) -> float:
         only = self.phases[0]
         plain = len(self.phases) == 1 and only.noise_factor == 1.0 and not self._is_adaptive()
         alone = self.at_most is None and self.records_per_unit == 1
@@ -547,7 +547,7 @@ def _check_cap(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _chosen(
+def _choose_bands(
     noise: str,
     sampler: str,
     phases: Sequence[Phase],

@@ -42,12 +42,13 @@ from discreet.learn.dpsgd._batches import Chunk, Collate, Loading, draws, length
 from discreet.learn.dpsgd._certificate import certify_run
 from discreet.learn.dpsgd._checkpoint import digest_of, released_tensors
 from discreet.learn.dpsgd._clipping import ClipPath
+from discreet.learn.dpsgd._collating import CollateWatch
 from discreet.learn.dpsgd._lineage import FromBatch, Lineage, OutputMark, guard_loading, plain
 from discreet.learn.dpsgd._losses import LossWatch
 from discreet.learn.dpsgd._noise import NoiseBank, NoiseSource
 from discreet.learn.dpsgd._padding import PaddingWatch
 from discreet.learn.dpsgd._people import require_owners
-from discreet.learn.dpsgd._plan import Plan, certified, loss_of_all
+from discreet.learn.dpsgd._plan import Plan, compute_epsilon, loss_of_all
 from discreet.learn.dpsgd._run_frame import continue_from, state_of
 from discreet.learn.dpsgd._setup import Setup
 from discreet.learn.dpsgd._step import (
@@ -60,14 +61,14 @@ from discreet.learn.dpsgd._step import (
     State,
     Step,
     Watch,
-    blanked,
+    blank_rows,
     is_inside_step_of,
     losses_of,
     outputs_of,
     refuse_closure,
     wrong_loss_shape,
 )
-from discreet.learn.dpsgd._tensors import exchanged
+from discreet.learn.dpsgd._tensors import exchange_tensors
 from discreet.learn.dpsgd._trial import SecondLook, inputs_like, probe
 from discreet.learn.dpsgd._watches import (
     ForwardWatch,
@@ -272,7 +273,7 @@ class Private:
 
         If the model was under earlier plans, it is that of all of them together.
         """
-        return certified(
+        return compute_epsilon(
             loss_of_all([*self.earlier_plans, self._setup.plan]), self._setup.plan.delta
         )
 
@@ -286,7 +287,9 @@ class Private:
         loss = self._setup.plan.loss_of(self._step.number)
         if loss is not None:
             losses.append(loss)
-        return certified(reduce(operator.add, losses), self._setup.plan.delta) if losses else 0.0
+        return (
+            compute_epsilon(reduce(operator.add, losses), self._setup.plan.delta) if losses else 0.0
+        )
 
     def certificate(
         self, *, charge: Charge | None = None, receipt: dict[str, Any] | None = None
@@ -374,7 +377,7 @@ class Private:
         steps = draws(setup.plan, population=length, start=start, source=source, groups=groups)
         return steps if setup.team is None else map(setup.team.share, steps)
 
-    def _counted(self, steps: Iterator[Any]) -> Iterator[Any]:
+    def _reserve_steps(self, steps: Iterator[Any]) -> Iterator[Any]:
         """Have every step on record before its batch is drawn."""
         for step in range(self._step.number, self._setup.plan.steps):
             if self._setup.run is not None:
@@ -389,7 +392,7 @@ class Private:
         self._check_may_read()
         self._step.thread = threading.get_ident()
         try:
-            chunks = loading.chunks(self._counted(self._draws(loading.dataset)))
+            chunks = loading.chunks(self._reserve_steps(self._draws(loading.dataset)))
             while (item := self._read(chunks)) is not None:
                 yield self._hand_out(*item, loading)
                 self._check_alive()
@@ -441,6 +444,7 @@ class Private:
                 in_order = axis != 1 and not contains_sequence_first(model)
                 first += [
                     LossWatch(model, examples_first=in_order),
+                    CollateWatch(),
                     PaddingWatch(model, setup.losses_of),
                 ]
             if not vouched and record.probed is not None:
@@ -487,7 +491,7 @@ class Private:
             ]
         engine.expect(batch.chunk.units, rows_per_unit=self._setup.plan.augmentations)
         for watch in self._watches:
-            watch.opened(batch)
+            watch.open(batch)
 
     def _leave(self) -> None:
         """Leave the loop: nothing of an unfinished step is kept, and it counts as taken."""
@@ -495,7 +499,7 @@ class Private:
             self._drop_gradients()
             self._record.written.abandon()
         for watch in self._watches:
-            watch.removed()
+            watch.remove()
         if self._gradients is not None:
             self._gradients.forget()
 
@@ -532,9 +536,9 @@ class Private:
             for buffer, value in batch.buffers:
                 buffer.copy_(value)
         # Without marks: what is tried out here must not count as brought in from outside.
-        unmarked = exchanged(data, plain)
+        unmarked = exchange_tensors(data, plain)
         axis = self._setup.batch_axis or 0
-        found = blanked(compute, model, unmarked, rows=batch.rows, axis=axis)
+        found = blank_rows(compute, model, unmarked, rows=batch.rows, axis=axis)
         self._open(batch)
         if found is None:
             raise failure  # out here, where it has no other error behind it
@@ -630,9 +634,9 @@ class Private:
         self._record.lineage.pause()
         norms = gradients.squared_norms(scale=batch.scale)
         step.batch = None
-        for watch in [one for one in self._watches if not one.closing(batch)]:
+        for watch in [one for one in self._watches if not one.close(batch)]:
             self._watches.remove(watch)
-            watch.removed()
+            watch.remove()
         if step.sum is None:
             self._begin_step()
         assert step.sum is not None

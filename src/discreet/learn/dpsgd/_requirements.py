@@ -165,14 +165,14 @@ def read_plans(document: object) -> dict[str, Plan]:
         raise SchemaError(f"the mark of earlier plans on this model is damaged: {error}") from None
 
 
-def written(plans: Mapping[str, Plan]) -> dict[str, Any]:
+def write_plans(plans: Mapping[str, Plan]) -> dict[str, Any]:
     """What :func:`read_plans` reads."""
     return {run: plan.to_json() for run, plan in plans.items()}
 
 
 def mark(model: nn.Module, optimizer: Optimizer | None, plans: Mapping[str, Plan]) -> str:
     """Have the model and its optimizer say which plans they were under, and no others."""
-    text = json.dumps(written(plans), sort_keys=True)
+    text = json.dumps(write_plans(plans), sort_keys=True)
     for module in model.modules():
         module.__dict__.pop(_ATTRIBUTE, None)
         own = module.parameters(recurse=False)

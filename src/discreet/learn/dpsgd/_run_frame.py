@@ -20,9 +20,9 @@ from discreet.learn._declared import check_unit
 from discreet.learn.dpsgd import _requirements as earlier
 from discreet.learn.dpsgd._batches import first_step_after
 from discreet.learn.dpsgd._checkpoint import (
+    add_prefix,
     load_model,
     pack_optimizer,
-    prefixed,
     tensors_of,
     unpack_optimizer,
     without_prefix,
@@ -49,8 +49,8 @@ def class_of(optimizer: Optimizer) -> str:
 def state_of(private: Private) -> State:
     """All that a run needs to go on, as tensors and plain values."""
     tensors, plain = pack_optimizer(private.optimizer)
-    tensors = prefixed("optimizer", tensors)
-    tensors.update(prefixed("model", tensors_of(private.model)))
+    tensors = add_prefix("optimizer", tensors)
+    tensors.update(add_prefix("model", tensors_of(private.model)))
     return tensors, {
         "steps_taken": private.steps_taken,
         "clip_norms": list(private.clip_norms),
@@ -58,7 +58,7 @@ def state_of(private: Private) -> State:
         "optimizer_class": class_of(private.optimizer),
         "scheduler": None,
         "average": None,
-        "earlier_plans": earlier.written(private._record.earlier),
+        "earlier_plans": earlier.write_plans(private._record.earlier),
         "notes": private.notes,
         "run": private._facts(),
         "looked_at": list(private._record.looked_at),

@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 
 from discreet._validate import withheld
 from discreet.errors import DiscreetError, InvalidValue, PlanViolation
-from discreet.learn.dpsgd._tensors import exchanged
+from discreet.learn.dpsgd._tensors import exchange_tensors
 
 if TYPE_CHECKING:
     from discreet.learn.dpsgd._batches import Chunk, Loading
@@ -97,20 +97,20 @@ class Watch:
     ``make_private(..., watches=[...])``.
     """
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Look at a batch that is about to be handed out."""
 
     def backward(self, loss: Tensor, batch: OpenBatch) -> None:
         """Look at a loss, or at the losses one by one, before their gradients arrive."""
 
-    def closing(self, batch: OpenBatch) -> bool:
-        """Look back when the passes are over and nothing is clipped; ``False``: seen enough."""
+    def close(self, batch: OpenBatch) -> bool:
+        """Look at the batch after its passes, before clipping; return ``False`` to look no more."""
         return True
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Take hooks off: the batch was given up, the plan has ended, or this has seen enough.
 
-        After a batch that was given up, :meth:`opened` may be called again.
+        After a batch that was given up, :meth:`open` may be called again.
         """
 
 
@@ -259,7 +259,7 @@ UNSEEN_BACKWARD = (
 )
 
 
-def mixed(what: str, operation: str) -> str:
+def describe_mixing(what: str, operation: str) -> str:
     """Words about a tensor in which examples were mixed, by which call of torch."""
     return (
         f"{what} a tensor in which the examples of the batch may be mixed, by "
@@ -373,7 +373,7 @@ def _no_class(outputs: Any) -> InvalidValue:
     return withheld("targets", f"classes {classes}")
 
 
-def blanked(
+def blank_rows(
     compute: Compute, model: nn.Module, batch: Any, *, rows: int, axis: int
 ) -> tuple[Any, Tensor] | None:
     """The batch with zeros in the rows on which ``compute(model, row)`` raises, and those rows.
@@ -397,12 +397,14 @@ def blanked(
             return False
         return True
 
-    found = [row for row in range(rows) if not runs(_rows_changed(batch, rows, axis, _only(row)))]
+    found = [
+        row for row in range(rows) if not runs(_change_rows(batch, rows, axis, _pick_row(row)))
+    ]
     if not found:
         return None
     places = torch.tensor(found)
     blank = lambda one, at: one.index_fill(at, places.to(one.device), 0)  # noqa: E731
-    zeros = _rows_changed(batch, rows, axis, blank)
+    zeros = _change_rows(batch, rows, axis, blank)
     if not runs(zeros):
         return None
     mask = torch.zeros(rows, dtype=torch.bool)
@@ -410,15 +412,15 @@ def blanked(
     return zeros, mask
 
 
-def _only(row: int) -> Callable[[Tensor, int], Tensor]:
+def _pick_row(row: int) -> Callable[[Tensor, int], Tensor]:
     return lambda one, at: one.narrow(at, row, 1)
 
 
-def _rows_changed(batch: Any, rows: int, axis: int, change: Callable[[Tensor, int], Tensor]) -> Any:
+def _change_rows(batch: Any, rows: int, axis: int, change: Callable[[Tensor, int], Tensor]) -> Any:
     def changed(one: Tensor) -> Tensor:
         for at in (axis, 0):
             if at < one.ndim and one.shape[at] == rows:
                 return change(one, at)
         return one
 
-    return exchanged(batch, changed)
+    return exchange_tensors(batch, changed)

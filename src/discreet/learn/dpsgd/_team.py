@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable, PlanViolation
 from discreet.learn.dpsgd._plan import Plan
 from discreet.learn.dpsgd._requirements import require_bare
-from discreet.learn.dpsgd._watches import announced
+from discreet.learn.dpsgd._watches import announce_writes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -142,7 +142,7 @@ class Team:
         if any(not torch.equal(mine, other) for other in theirs):
             raise InvalidValue(argument, text, "the same on every member of the process group")
 
-    def agreed(self, model: nn.Module) -> bool:
+    def agrees(self, model: nn.Module) -> bool:
         """Whether all members hold the same parameters, bit for bit."""
         digest = hashlib.sha256()
         for parameter in model.parameters():
@@ -222,7 +222,7 @@ class Members:
         return self._team is None or self._team.leads
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def fail_together(self) -> Iterator[None]:
         """Either all members get through the body, or all of them raise."""
         if self._team is None:
             yield
@@ -242,7 +242,7 @@ class Members:
         if self._team is None:
             return make()
         made: T | None = None
-        with self.together():
+        with self.fail_together():
             if self.leads:
                 made = make()
         text = self._team.from_leader(json.dumps(made).encode())
@@ -256,7 +256,7 @@ class Members:
         notes = self.broadcast_from_leader(lambda: None if state is None else state[1])
         if notes is None:
             return None
-        packed = b"" if state is None else to_bytes(_apart(state[0]))
+        packed = b"" if state is None else to_bytes(_copy_tensors(state[0]))
         return from_bytes(self._team.from_leader(packed)), notes
 
     def agree(self, facts: Mapping[str, object]) -> None:
@@ -299,12 +299,12 @@ class Members:
         """
         if self._team is None:
             return
-        if not self._team.agreed(model):
+        if not self._team.agrees(model):
             _log.warning("the members' models differ, by rounding; all get the leader's")
-        with announced(list(model.parameters())):
+        with announce_writes(list(model.parameters())):
             self._team.synchronise(model)
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies: safetensors refuses tensors that share memory."""
     return {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}

@@ -109,38 +109,40 @@ def _items(value: object) -> list[Any]:
     return list(vars(value).values()) if hasattr(value, "__dict__") else []
 
 
-def exchanged(value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0) -> Any:
+def exchange_tensors(
+    value: Any, change: Callable[[torch.Tensor], torch.Tensor], depth: int = 0
+) -> Any:
     """The same structure with every tensor replaced by ``change(tensor)``.
 
     Containers are made anew. Dataclasses and other objects that hold tensors as attributes are
     copied, so that whoever else holds them keeps them as they were. What cannot be opened or
     copied comes back as it is.
 
-    >>> exchanged({"scores": torch.ones(2)}, lambda one: one + 1)
+    >>> exchange_tensors({"scores": torch.ones(2)}, lambda one: one + 1)
     {'scores': tensor([2., 2.])}
     """
 
     def opened(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             return change(leaf)
-        return leaf if depth >= _DEPTH else _object_exchanged(leaf, change, depth + 1)
+        return leaf if depth >= _DEPTH else _exchange_in_object(leaf, change, depth + 1)
 
     return pytree.tree_map(opened, value)
 
 
 def leaves_of(value: Any) -> list[torch.Tensor]:
-    """The tensors in a structure, without numbers, in the order of :func:`exchanged`."""
+    """The tensors in a structure, without numbers, in the order of :func:`exchange_tensors`."""
     found: list[torch.Tensor] = []
 
     def noted(one: torch.Tensor) -> torch.Tensor:
         found.append(one)
         return one
 
-    exchanged(value, noted)
+    exchange_tensors(value, noted)
     return found
 
 
-def _object_exchanged(value: Any, change: Callable[..., torch.Tensor], depth: int) -> Any:
+def _exchange_in_object(value: Any, change: Callable[..., torch.Tensor], depth: int) -> Any:
     if isinstance(value, str | bytes | type | torch.nn.Module) or callable(value):
         return value
     found = False
@@ -153,11 +155,11 @@ def _object_exchanged(value: Any, change: Callable[..., torch.Tensor], depth: in
     items: Any = value.items() if isinstance(value, dict) else ()
     if isinstance(value, list | deque):
         items = enumerate(value)
-    new_items = [(key, exchanged(one, noted, depth)) for key, one in items]
+    new_items = [(key, exchange_tensors(one, noted, depth)) for key, one in items]
     names = [name for kind in type(value).__mro__ for name in kind.__dict__.get("__slots__", ())]
     held = {name: getattr(value, name) for name in names if hasattr(value, name)}
     held |= getattr(value, "__dict__", {})
-    new_held = [(name, exchanged(one, noted, depth)) for name, one in held.items()]
+    new_held = [(name, exchange_tensors(one, noted, depth)) for name, one in held.items()]
     if not found:
         return value
     try:

@@ -23,7 +23,7 @@ from discreet.learn.dpsgd._checkpoint import (
     write_tensors,
 )
 from discreet.learn.dpsgd._requirements import mark
-from discreet.learn.dpsgd._watches import announced
+from discreet.learn.dpsgd._watches import announce_writes
 
 
 @final
@@ -63,7 +63,7 @@ class ParameterAverage:
     @torch.no_grad()
     def exchange(self) -> None:
         """Exchange parameters and averages; a second call restores them."""
-        with announced(self._parameters):
+        with announce_writes(self._parameters):
             for parameter, average in zip(self._parameters, self._averages, strict=True):
                 held = parameter.detach().clone()
                 parameter.copy_(average)

@@ -30,7 +30,8 @@ from discreet.learn.dpsgd._batches import (
     template_of,
     template_of_table,
 )
-from discreet.learn.dpsgd._checkpoint import prefixed, without_prefix
+from discreet.learn.dpsgd._checkpoint import add_prefix, without_prefix
+from discreet.learn.dpsgd._collating import require_rows_apart
 from discreet.learn.dpsgd._making import wrap
 from discreet.learn.dpsgd._padding import MOST, padded_pair, require_padding_ignored
 from discreet.learn.dpsgd._people import require_owners
@@ -51,7 +52,7 @@ from discreet.learn.dpsgd._run_frame import (
 )
 from discreet.learn.dpsgd._step import Watch, losses_of
 from discreet.learn.dpsgd._team import Members
-from discreet.learn.dpsgd._tensors import exchanged
+from discreet.learn.dpsgd._tensors import exchange_tensors
 from discreet.learn.dpsgd._trained import ParameterAverage, Trained, save
 from discreet.learn.dpsgd._trial import probe
 from discreet.learn.dpsgd.isolation._subject import describe
@@ -187,8 +188,8 @@ class Trainer:
         """
         plan, steps = self.plan, self.plan.steps
         members = Members(self._team)
-        with members.together():
-            save_every, look_every = self._checked(
+        with members.fail_together():
+            save_every, look_every = self._check_options(
                 dataset,
                 validation=validation,
                 names=(ledger, dataset_name),
@@ -205,7 +206,7 @@ class Trainer:
                 _log.warning("%s", warning)
         with ExitStack() as stack:
             run = None
-            with members.together():
+            with members.fail_together():
                 if checkpoint is not None and members.leads:
                     run = RunDirectory(checkpoint, plan)
                     stack.callback(run.close)
@@ -214,11 +215,11 @@ class Trainer:
             if source is not None and attempt is not None:
                 source = source.derive("attempt", attempt)
             members.begin(self.model)
-            with members.together():
+            with members.fail_together():
                 shapes = self._shapes(dataset, validation, collate)
                 if ledger is not None:
                     self._require_known(shapes, validation)
-                private = self._wrapped(shapes, source, run)
+                private = self._wrap(shapes, source, run)
                 stack.callback(private.detach)
                 self._try_out(shapes, validation, collate)
             self._restore(run, private, members)
@@ -244,7 +245,7 @@ class Trainer:
                     )
                 self.model.train()
                 losses: Tensor | None = None
-                for batch in map(self._moved, batches):
+                for batch in map(self._move, batches):
                     if self._loss is not None and not show_private_loss:
                         private.step(self._loss, *batch)
                     else:
@@ -256,7 +257,7 @@ class Trainer:
                         continue
                     taken = private.steps_taken
                     if validation is not None and (taken % look_every == 0 or taken == steps):
-                        figures = self._validated(validation, collate)
+                        figures = self._validate(validation, collate)
                         history.append({"step": taken, **figures})
                         display.public(figures)
                     if display.is_on:
@@ -275,7 +276,7 @@ class Trainer:
             own = (dict(certificate.randomness), dict(certificate.run))
             randomness, said = members.broadcast_from_leader(lambda: list(own))
             certificate = replace(certificate, randomness=randomness, run=said)
-            with members.together():
+            with members.fail_together():
                 if run is not None:
                     save(run.unpublished, self.model, certificate)
                 payment.state(certificate)
@@ -289,7 +290,7 @@ class Trainer:
         self.model.eval()
         return Trained(self.model, certificate, tuple(history))
 
-    def _checked(
+    def _check_options(
         self,
         dataset: Any,
         *,
@@ -348,7 +349,7 @@ class Trainer:
             }
         )
 
-    def _wrapped(
+    def _wrap(
         self, shapes: list[Tensor] | None, source: Source | None, run: RunDirectory | None
     ) -> Private:
         """The model under its plan, probed if the shapes are known."""
@@ -366,7 +367,7 @@ class Trainer:
             public=self._public,
             writes=writes or frozenset(),
             probed=None if writes is None else self._inputs_in(shapes),
-            inputs_of=None if self._loss is None else _all_but_targets,
+            inputs_of=None if self._loss is None else _drop_targets,
             losses_of=self._losses,
             run=run,
             watches=self._watches,
@@ -377,7 +378,7 @@ class Trainer:
         assert self._loss is not None
         return losses_of(self._loss, model(*inputs), targets)
 
-    def _moved(self, batch: Any) -> Any:
+    def _move(self, batch: Any) -> Any:
         """The batch where the model is, in the types that were declared for it."""
         if self._types is not None and isinstance(batch, list | tuple):
             # Not of single examples: one of another type may have changed that of all.
@@ -388,7 +389,7 @@ class Trainer:
         device = next(self.model.parameters()).device
         if device.type == "cpu":
             return batch
-        return exchanged(batch, lambda tensor: tensor.to(device))
+        return exchange_tensors(batch, lambda tensor: tensor.to(device))
 
     def _after_step(self) -> Iterator[Callable[[], object]]:
         if self.scheduler is not None:
@@ -415,7 +416,7 @@ class Trainer:
                 declared = [has.to(says.dtype) for says, has in pairs]
             known = [*declared, *given[len(declared) :]]
             if len(known) == len(declared) and self._targets is None:
-                known += self._sought(known)
+                known += self._make_targets(known)
             self._is_whole = len(known) > len(declared) or self._targets is not None
         if known is not None and (self._is_whole or self._loss is not None):
             self._types = [part.dtype for part in known]
@@ -430,7 +431,7 @@ class Trainer:
             return None
         return [torch.empty(1, *spec.shape, dtype=spec.dtype, device="meta") for spec in specs]
 
-    def _sought(self, inputs: list[Tensor]) -> list[Tensor]:
+    def _make_targets(self, inputs: list[Tensor]) -> list[Tensor]:
         """The targets of a loss over classes: one for each output, as torch has it."""
         if type(self._loss) not in (nn.CrossEntropyLoss, nn.NLLLoss):
             return []
@@ -458,7 +459,7 @@ class Trainer:
         """What a call gives for made-up examples: zeros, as in a step that draws nobody."""
         batch = [torch.zeros(2, *part.shape[1:], dtype=part.dtype) for part in shapes]
         try:
-            return call(self._moved(batch))
+            return call(self._move(batch))
         except DiscreetError:
             raise
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -478,13 +479,14 @@ class Trainer:
             if validation is not None:
                 count = min(2, length_of(validation))
                 batch = next(iter(_loader(validation, count, collate)))
-                self._check_losses(self._losses(self.model, self._moved(batch)), count)
+                self._check_losses(self._losses(self.model, self._move(batch)), count)
                 if collate is not None and self._isolation != "vouched":
                     examples = [validation[at] for at in range(min(MOST, length_of(validation)))]
+                    require_rows_apart(examples, collate)
                     pair = padded_pair(examples, collate)
                     if pair is not None:
                         require_padding_ignored(self.model, pair, self._losses)
-                self._validated(validation, collate)  # all of it: what is public costs nothing
+                self._validate(validation, collate)  # all of it: what is public costs nothing
             if shapes is not None and self._is_whole:
                 self._check_losses(
                     self._run_on_zeros(lambda batch: self._losses(self.model, batch), shapes), 2
@@ -522,7 +524,7 @@ class Trainer:
         assert parts is not None
         return parts[0] if self._loss is None else tuple(parts[:-1])
 
-    def _validated(self, validation: Any, collate: Collate | None) -> dict[str, float]:
+    def _validate(self, validation: Any, collate: Collate | None) -> dict[str, float]:
         """Mean loss and, for classifiers, accuracy on public data."""
         loader = _loader(validation, 512, collate)
         if self._average is not None:
@@ -531,7 +533,7 @@ class Trainer:
         total, right, judged, count = 0.0, 0, 0, 0
         try:
             with torch.no_grad():
-                for batch in map(self._moved, loader):
+                for batch in map(self._move, loader):
                     if self._loss is None:
                         losses = self._losses(self.model, batch)
                     else:
@@ -558,14 +560,14 @@ class Trainer:
         tensors, notes = state_of(private)
         notes["scheduler"] = None if self.scheduler is None else self.scheduler.state_dict()
         if self._average is not None:
-            tensors.update(prefixed("average", self._average.tensors()))
+            tensors.update(add_prefix("average", self._average.tensors()))
             notes["average"] = self._average.updates
         return tensors, notes
 
     def _restore(self, run: RunDirectory | None, private: Private, members: Members) -> None:
         """Continue from the last state, or keep the first one: what cannot be kept shows now."""
         found = None
-        with members.together():
+        with members.fail_together():
             if run is not None:
                 found = run.load_state()
                 if found is None:
@@ -578,7 +580,7 @@ class Trainer:
         def facts(notes: Mapping[str, Any], lost: int) -> dict[str, int]:
             return {} if run is None else run.facts_after(notes, lost)  # the leader's count
 
-        with members.together():
+        with members.fail_together():
             self._continue(private, found, reserved, facts)
 
     def _continue(self, private: Private, found: State, reserved: int, facts: FactsAfter) -> None:
@@ -636,7 +638,7 @@ def _loader(dataset: Any, rows: int, collate: Collate | None) -> DataLoader[Any]
     return DataLoader(dataset, batch_size=rows, collate_fn=collate)
 
 
-def _all_but_targets(parts: list[Tensor]) -> tuple[Tensor, ...]:
+def _drop_targets(parts: list[Tensor]) -> tuple[Tensor, ...]:
     return tuple(parts[:-1])
 
 

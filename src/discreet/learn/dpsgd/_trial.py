@@ -112,14 +112,14 @@ def _try_out(
 def _quiet() -> Iterator[None]:
     """Hold back the engine's notes: it will make them again where it trains."""
 
-    def held_back(_: logging.LogRecord) -> bool:
+    def hold_back(_: logging.LogRecord) -> bool:
         return False
 
-    _log.addFilter(held_back)
+    _log.addFilter(hold_back)
     try:
         yield
     finally:
-        _log.removeFilter(held_back)
+        _log.removeFilter(hold_back)
 
 
 def _sizes(subject: Subject, sizes: Sequence[int]) -> dict[int, int]:
@@ -188,9 +188,9 @@ class _Trial:
         ]
         self._norms: dict[str, list[float]] = {name: [] for name in named}
         self._largest = 0.0
-        self._singles = [self._alone(row) for row in range(size)]
+        self._singles = [self._run_alone(row) for row in range(size)]
 
-    def _alone(self, row: int) -> _Single:
+    def _run_alone(self, row: int) -> _Single:
         batch: Batch = take(self._subject.description, self._batch, [row])
         try:
             outputs = self._subject.run(batch).outputs
@@ -314,7 +314,7 @@ class _Trial:
             if bool((given >= right - self._tolerance * scale).all()):
                 continue
             heard = bool((given > self._tolerance * scale).any())
-            raise self._wrong(group) if heard else self._unheard(group)
+            raise self._wrong(group) if heard else self._refuse_unheard(group)
 
     def _compare_sums(self, expected: _Expected, sums: dict[str, Tensor]) -> None:
         for name, right in expected.sums.items():
@@ -322,30 +322,31 @@ class _Trial:
             given = sums[name].double()
             if not close(given, right, scale=scale, tolerance=self._tolerance):
                 heard = size_of(given) > self._tolerance * scale
-                raise self._wrong([name]) if heard else self._unheard([name])
+                raise self._wrong([name]) if heard else self._refuse_unheard([name])
 
     @property
     def _tolerance(self) -> float:
         return 1e-6 if self._subject.double else 1e-2
 
-    def _named(self, group: Sequence[str]) -> str:
+    def _name_group(self, group: Sequence[str]) -> str:
         named = group[0] if len(group) == 1 else f"one of {', '.join(group)}"
         owner = group[0].rpartition(".")[0] if len(group) == 1 else ""
         return named + (f" (in {owner}, a {self._kind(owner)})" if owner else "")
 
-    def _unheard(self, group: Sequence[str]) -> NotApplicable:
+    def _refuse_unheard(self, group: Sequence[str]) -> NotApplicable:
         return NotApplicable(
-            f"{self._named(group)}: in a made-up batch of {self._size} examples, no gradient of it "
-            "was heard, though it has one: something changes what it computed, or uses it, where "
-            "that cannot be seen (in place through .data, in an operation of its own)"
+            f"{self._name_group(group)}: in a made-up batch of {self._size} examples, no gradient "
+            "of it was heard, though it has one: something changes what it computed, or uses it, "
+            "where that cannot be seen (in place through .data, in an operation of its own)"
         )
 
     def _wrong(self, group: Sequence[str]) -> NotApplicable:
         return NotApplicable(
-            f"{self._named(group)}: in a made-up batch of {self._size} examples, its gradients are "
-            "given to the wrong examples, because the model folds, stacks or reorders its examples "
-            "before this parameter is used; keep the examples along the first axis, each in its "
-            "place (reshape to (examples, ...) first, not (time, examples, ...))"
+            f"{self._name_group(group)}: in a made-up batch of {self._size} examples, its "
+            "gradients are given to the wrong examples, because the model folds, stacks or "
+            "reorders its examples before this parameter is used; keep the examples along the "
+            "first axis, each in its place (reshape to (examples, ...) first, not (time, "
+            "examples, ...))"
         )
 
     def _kind(self, owner: str) -> str:
@@ -409,7 +410,9 @@ def inputs_like(
         }
         shapes = template_of(list(named.values()))
         if named and shapes is not None:
-            return {name: _described(name, one) for name, one in zip(named, shapes, strict=True)}
+            return {
+                name: _describe_tensor(name, one) for name, one in zip(named, shapes, strict=True)
+            }
     parts = template_of(data)
     if parts is None:
         raise InvalidValue(
@@ -427,7 +430,7 @@ def inputs_like(
     return tuple(parts[: max(needed, 1)])
 
 
-def _described(name: str, shape: Tensor) -> TensorSpec:
+def _describe_tensor(name: str, shape: Tensor) -> TensorSpec:
     spec = TensorSpec.like(shape)
     is_flag = "mask" in name and not spec.dtype.is_floating_point and spec.dtype != torch.bool
     return replace(spec, values=2) if is_flag else spec

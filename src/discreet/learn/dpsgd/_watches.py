@@ -83,7 +83,7 @@ class MembershipWatch(Watch):
         if not alike or not all(map(is_, chain(*groups), chain(*self._groups))):
             raise PlanViolation("the optimizer's parameters were changed after it was wrapped")
 
-    def closing(self, batch: OpenBatch) -> bool:
+    def close(self, batch: OpenBatch) -> bool:
         """Raise if the optimizer would move other parameters."""
         self.require_same_groups()
         return True
@@ -100,7 +100,7 @@ class MembershipWatch(Watch):
         if list(map(_is_trained, self._parameters)) != self._trained:
             raise PlanViolation(
                 "a parameter of the model was frozen or unfrozen after the model was put under "
-                "the plan, which knows the others as those to be trained; detach() first"
+                "the plan, which trains a fixed list of parameters; detach() first"
             )
 
 
@@ -131,7 +131,7 @@ class ForwardWatch(Watch):
         self._membership = membership
         self.handle = model.register_forward_pre_hook(_ForwardHook(self), with_kwargs=True)
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Have hooks of others come before this one: they see what is marked."""
         self._hooks.move_to_end(self.handle.id)
 
@@ -283,7 +283,7 @@ class StateWatch(Watch):
         """Whether a batch is being looked at."""
         return self._before is not None
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Note what the model holds."""
         if not self._handles:
             self._handles = [
@@ -292,7 +292,7 @@ class StateWatch(Watch):
             ]
         self._before = self._prints()
 
-    def closing(self, batch: OpenBatch) -> bool:
+    def close(self, batch: OpenBatch) -> bool:
         """Raise if the passes wrote into the model."""
         before, self._before = self._before or {}, None
         parameters = {name for name, _ in self._model.named_parameters()}
@@ -312,7 +312,7 @@ class StateWatch(Watch):
             )
         return not (batch.last and batch.rows > 1)
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Look no more."""
         self._before = None
         for handle in self._handles:
@@ -430,13 +430,13 @@ class LayoutWatch(Watch):
         self._is_drawn = False
         self.looked_at = looked_at
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """Draw whether this step is to be looked at."""
         self._is_drawn = draw_look()
         if not self._calls and batch.step not in self.looked_at:
             self.looked_at.append(batch.step)  # the trial was just made
 
-    def closing(self, batch: OpenBatch) -> bool:
+    def close(self, batch: OpenBatch) -> bool:
         """Look at the model if this step was drawn, or differs from those before."""
         flags, calls = bytes(one.training for one in self._modules), self._calls_of()
         is_new = flags not in self._flags or (bool(self._calls) and calls not in self._calls)
@@ -533,7 +533,7 @@ class WriteWatch(Watch):
             self._note()
             self._seal = now  # it is noted once
 
-    def opened(self, batch: OpenBatch) -> None:
+    def open(self, batch: OpenBatch) -> None:
         """See to it that hooks of others do not come after this one."""
         self._gradients = []
         before: Any = self._optimizer._optimizer_step_pre_hooks
@@ -577,7 +577,7 @@ class WriteWatch(Watch):
         self._after_optimizer()
         self._gradients = []
 
-    def removed(self) -> None:
+    def remove(self) -> None:
         """Look no more at gradients; what was left by the last step stays known."""
         self._gradients = []
 
@@ -612,7 +612,7 @@ def _is(one: object, other: object) -> bool:
 
 
 @contextmanager
-def announced(parameters: Sequence[Tensor]) -> Iterator[None]:
+def announce_writes(parameters: Sequence[Tensor]) -> Iterator[None]:
     """Write into parameters what is a function of released ones only, as an average is."""
     watches = [one for one in _WATCHES if one.shares(parameters)]
     for watch in watches:

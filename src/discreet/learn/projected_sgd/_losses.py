@@ -156,7 +156,7 @@ class Squared(LinearLoss):
         return np.asarray(0.5 * (scores - targets) ** 2)
 
     def slope_bound(self, *, score_bound: float, target_bound: float) -> float:
-        return _bounded(score_bound + target_bound)
+        return _require_finite(score_bound + target_bound)
 
 
 @final
@@ -178,10 +178,10 @@ class SquaredHinge(LinearLoss):
         return np.asarray(0.5 * np.maximum(0.0, 1.0 - targets * scores) ** 2)
 
     def slope_bound(self, *, score_bound: float, target_bound: float) -> float:
-        return _bounded(target_bound * (1.0 + target_bound * score_bound))
+        return _require_finite(target_bound * (1.0 + target_bound * score_bound))
 
 
-def _bounded(slope: float) -> float:
+def _require_finite(slope: float) -> float:
     if not math.isfinite(slope):
         raise InvalidValue(
             "projection",

@@ -228,10 +228,10 @@ class GivenProjection(Projection):
     @classmethod
     def without_function(cls, *, name: str, radius: float) -> GivenProjection:
         """Return what is left of a projection on the disk: it can be shown, and not used."""
-        return cls(_not_saved, radius, name)
+        return cls(_refuse_unsaved, radius, name)
 
 
-def _not_saved(_: NDArray[np.float64]) -> NDArray[np.float64]:
+def _refuse_unsaved(_: NDArray[np.float64]) -> NDArray[np.float64]:
     raise InvalidValue(
         "projection",
         "a function that was not saved with the model",

@@ -73,7 +73,7 @@ def group_approx(epsilon: float, delta: float, *, k: int) -> Guarantee:
     epsilon = _validate.real("epsilon", epsilon, at_least=0)
     delta = _validate.real("delta", delta, at_least=0, at_most=1)
     k = _validate.integer("k", k, at_least=1)
-    return Guarantee(k * epsilon, _scaled(delta, math.log(k) + (k - 1) * epsilon))
+    return Guarantee(k * epsilon, _scale(delta, math.log(k) + (k - 1) * epsilon))
 
 
 def group_approx_tight(epsilon: float, delta: float, *, k: int) -> Guarantee:
@@ -102,7 +102,7 @@ def group_approx_tight(epsilon: float, delta: float, *, k: int) -> Guarantee:
     if epsilon == 0.0:
         return Guarantee(0.0, min(1.0, k * delta))
     shrink = math.log(math.expm1(-k * epsilon) / math.expm1(-epsilon))
-    return Guarantee(k * epsilon, _scaled(delta, (k - 1) * epsilon + shrink))
+    return Guarantee(k * epsilon, _scale(delta, (k - 1) * epsilon + shrink))
 
 
 def group_gaussian(mu: float, *, k: int) -> float:
@@ -413,7 +413,7 @@ def sgd_sigma(epsilon: float, delta: float, *, n: int, lipschitz: float) -> floa
     return sigma
 
 
-def _scaled(delta: float, log_factor: float) -> float:
+def _scale(delta: float, log_factor: float) -> float:
     """Return min(1, delta * e^log_factor) without overflow."""
     if delta == 0.0:
         return 0.0

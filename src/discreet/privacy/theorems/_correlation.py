@@ -71,7 +71,7 @@ def toeplitz_sensitivity(
     NotApplicable
         If no case above covers the strategy.
     """
-    c, n, b, k = _checked(coefficients, steps, separation, participations)
+    c, n, b, k = _check(coefficients, steps, separation, participations)
     if k == 1 or len(c) <= b:
         parts = block_norms(c, steps=n, separation=b, participations=k)
         return math.sqrt(math.fsum(count * norm * norm for norm, count in parts)) * _PAD
@@ -115,7 +115,7 @@ def block_norms(
     list of (float, int)
         That of whole columns, and that of a last one that is cut.
     """
-    c, n, b, k = _checked(coefficients, steps, separation, participations)
+    c, n, b, k = _check(coefficients, steps, separation, participations)
     if k > 1 and len(c) > b:
         raise NotApplicable(f"{len(c)} coefficients reach further than {b} steps")
     whole = min(k, (n - len(c)) // b + 1)
@@ -144,7 +144,7 @@ def inverse_toeplitz(coefficients: Sequence[float] | Array, *, steps: int) -> Ar
     -------
     array
     """
-    c, n, _, _ = _checked(coefficients, steps, 1, 1)
+    c, n, _, _ = _check(coefficients, steps, 1, 1)
     start = np.zeros(n)
     start[0] = 1.0
     return _solve(c, start)
@@ -171,7 +171,7 @@ def majorant(inverse: Sequence[float] | Array, *, steps: int) -> Array:
     -------
     array
     """
-    b, n, _, _ = _checked(inverse, steps, 1, 1)
+    b, n, _, _ = _check(inverse, steps, 1, 1)
     c = inverse_toeplitz(b, steps=n)
     largest = float(np.max(np.abs(c)))
     residual = 2.0 * (len(b) + 1) * _UNIT * float(np.abs(b).sum()) * largest
@@ -201,7 +201,7 @@ def prefix_errors(coefficients: Sequence[float] | Array, *, steps: int) -> Array
     array
         Times noise and sensitivity: the error of each prefix sum.
     """
-    c, n, _, _ = _checked(coefficients, steps, 1, 1)
+    c, n, _, _ = _check(coefficients, steps, 1, 1)
     b = _solve(c, np.ones(n))
     return np.asarray(np.sqrt(np.cumsum(b * b)))
 
@@ -317,7 +317,7 @@ def _solve(c: Array, right: Array) -> Array:
     return x
 
 
-def _checked(
+def _check(
     coefficients: Sequence[float] | Array, steps: int, separation: int, participations: int
 ) -> tuple[Array, int, int, int]:
     n = _validate.integer("steps", steps, at_least=1, at_most=_MOST_STEPS)

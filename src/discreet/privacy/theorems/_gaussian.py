@@ -205,7 +205,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * math.sqrt(-2.0 * math.log(delta)) + 0.5 * mu * mu
     while not holds(high):
         high *= 1.0 + 2.0**-20
-    low, high = _narrowed(holds, _newton_epsilon(mu, target, high), high)
+    low, high = _narrow(holds, _newton_epsilon(mu, target, high), high)
     return least_satisfying(holds, low=low, high=high)
 
 
@@ -224,7 +224,7 @@ def _newton_epsilon(mu: float, target: float, start: float) -> float:
     return point
 
 
-def _narrowed(holds: Callable[[float], bool], guess: float, high: float) -> tuple[float, float]:
+def _narrow(holds: Callable[[float], bool], guess: float, high: float) -> tuple[float, float]:
     """Return a small bracket around a good guess, or all of it around a bad one."""
     below, above = guess * (1.0 - 1e-12), guess * (1.0 + 1e-12)
     if not below < above < high or not holds(above):
@@ -385,12 +385,12 @@ def discrete_gaussian_mu(stddev: float, shift: float, *, coordinates: int) -> fl
     found = [
         mu
         for smoothing in _SMOOTHINGS
-        if (mu := _absorbed(stddev, shift, coordinates, smoothing)) is not None
+        if (mu := _absorb(stddev, shift, coordinates, smoothing)) is not None
     ]
     return min(found, default=None)
 
 
-def _absorbed(stddev: float, shift: float, coordinates: int, smoothing: float) -> float | None:
+def _absorb(stddev: float, shift: float, coordinates: int, smoothing: float) -> float | None:
     ratio = smoothing / stddev
     if ratio >= 1.0:
         return None

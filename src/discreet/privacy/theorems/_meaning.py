@@ -472,15 +472,15 @@ def _show(value: float) -> str:
 
 def _at_most(value: float) -> str:
     """Four digits that are not below the value, for sentences that say "at most"."""
-    return _rounded(value, ROUND_CEILING)
+    return _round(value, ROUND_CEILING)
 
 
 def _at_least(value: float) -> str:
     """Four digits that are not above the value."""
-    return _rounded(value, ROUND_FLOOR)
+    return _round(value, ROUND_FLOOR)
 
 
-def _rounded(value: float, rounding: str) -> str:
+def _round(value: float, rounding: str) -> str:
     # A float that prints as four digits or fewer is meant to be those digits.
     exact = Decimal(repr(value))
     return _show(float(Context(prec=4, rounding=rounding).plus(exact)))

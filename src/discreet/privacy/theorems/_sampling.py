@@ -109,11 +109,11 @@ def amplification_with_replacement(
     population = _validate.integer("population", population, at_least=1)
     chance = 1.0 / population
     if population == 1:
-        return Guarantee(epsilon, _checked_delta(group_delta, draws))
+        return Guarantee(epsilon, _check_delta(group_delta, draws))
     rate = -math.expm1(draws * math.log1p(-chance))
     total = 0.0
     for k in range(1, draws + 1):
-        total += _binomial_pmf(k, draws, chance) * _checked_delta(group_delta, k)
+        total += _binomial_pmf(k, draws, chance) * _check_delta(group_delta, k)
         beyond = float(bdtrc(k, draws, chance))
         if beyond <= 1e-17 * total or beyond < 1e-307:
             total += beyond
@@ -372,5 +372,5 @@ def _binomial_pmf(k: int, n: int, p: float) -> float:
     return math.exp(log_pmf + 2.0**-50 * (3.0 * math.lgamma(n + 1) + n - k * math.log(p)))
 
 
-def _checked_delta(group_delta: Callable[[int], float], k: int) -> float:
+def _check_delta(group_delta: Callable[[int], float], k: int) -> float:
     return _validate.real(f"group_delta({k})", group_delta(k), at_least=0, at_most=1)

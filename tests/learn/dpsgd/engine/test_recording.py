@@ -420,7 +420,7 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
     check(shared, data, tolerance=1e-9)
 
     def sum_of_norms(parts: Any) -> Any:
-        whole = contributions.merged(parts)
+        whole = contributions.merge(parts)
 
         class Wrong:
             def squared_norms(self) -> Tensor:
@@ -432,11 +432,11 @@ def test_the_judges_reject_wrong_engines(monkeypatch: pytest.MonkeyPatch) -> Non
         return Wrong()
 
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module, "merged", sum_of_norms)
+        patch.setattr(recorder_module, "merge", sum_of_norms)
         with pytest.raises(AssertionError):
             check(shared, data)
     with monkeypatch.context() as patch:
-        patch.setattr(recorder_module, "merged", lambda parts: parts[0])
+        patch.setattr(recorder_module, "merge", lambda parts: parts[0])
         with pytest.raises(AssertionError):
             check(shared, data)
     general = nn.Sequential(small(), nn.Identity())  # no plain stack

@@ -181,7 +181,7 @@ class GradientCanaries:
         loss: PerExample,
     ) -> None:
         require_scorable(plan)
-        coins = checked_coins(included)
+        coins = check_coins(included)
         self.plan = plan
         self.model = MarkedModel(model, canaries=coins.size)
         marks = np.arange(1, coins.size + 1)
@@ -189,7 +189,7 @@ class GradientCanaries:
             marks = np.where(coins, marks, -marks)
         else:
             marks = marks[coins]
-        self.dataset = marked(dataset, torch.from_numpy(marks))
+        self.dataset = add_marks(dataset, torch.from_numpy(marks))
         self._loss = loss
         self._scale = 1e3 * max(1.0, plan.clip_norm)
         self._seen: list[NDArray[np.float64]] = []
@@ -285,16 +285,16 @@ def train_with_input_canaries(
     spaced steps, the last step among them. One look needs the final model only (black box);
     several need the models of the run, which the plan paid for too.
     """
-    coins = checked_coins(included)
+    coins = check_coins(included)
     if plan.relation is Relation.REPLACE:
-        raise NotApplicable("input canaries come and go: their plan is one under add_remove")
-    if len(checked(canaries, "canaries")) != coins.size:
+        raise NotApplicable("input canaries are added or left out: plan under add_remove")
+    if len(check_dataset(canaries, "canaries")) != coins.size:
         raise InvalidValue("canaries", len(canaries), f"{coins.size} examples, one for each coin")
     often = _validate.integer("looks", looks, at_least=1, at_most=plan.steps)
     data = TensorDataset(
         *(
             torch.cat([ours, theirs[torch.from_numpy(coins)].to(ours.dtype)])
-            for ours, theirs in zip(checked(dataset).tensors, canaries.tensors, strict=True)
+            for ours, theirs in zip(check_dataset(dataset).tensors, canaries.tensors, strict=True)
         )
     )
     at = {plan.steps - i * plan.steps // often for i in range(often)}
@@ -357,22 +357,22 @@ def losses_of(model: nn.Module, data: TensorDataset, loss: PerExample) -> NDArra
     return np.concatenate(parts)
 
 
-def marked(dataset: TensorDataset, marks: Tensor) -> TensorDataset:
+def add_marks(dataset: TensorDataset, marks: Tensor) -> TensorDataset:
     """The data with a column of marks, and a blank row for every mark after them."""
-    ours = checked(dataset).tensors
+    ours = check_dataset(dataset).tensors
     blanks = [tensor.new_zeros(len(marks), *tensor.shape[1:]) for tensor in ours]
     ids = torch.cat([torch.zeros(len(dataset), dtype=torch.int64), marks.to(torch.int64)])
     return TensorDataset(*(torch.cat(pair) for pair in zip(ours, blanks, strict=True)), ids)
 
 
-def checked(dataset: object, argument: str = "dataset") -> TensorDataset:
+def check_dataset(dataset: object, argument: str = "dataset") -> TensorDataset:
     """A TensorDataset of inputs and targets, or an error."""
     if not isinstance(dataset, TensorDataset) or len(dataset.tensors) < 2:
         raise InvalidValue(argument, dataset, "a TensorDataset of inputs and, last, targets")
     return dataset
 
 
-def checked_coins(included: object) -> NDArray[np.bool_]:
+def check_coins(included: object) -> NDArray[np.bool_]:
     """Who is included, as booleans in one axis."""
     coins = np.array(included)
     if coins.dtype != np.bool_ or coins.ndim != 1 or coins.size == 0:

@@ -24,7 +24,10 @@ from discreet.learn.dpsgd.engine._layout import (
     SEQUENCES,
     UnknownOrder,
     flat,
+    is_of_two,
     kept_axis,
+    looked_up,
+    looks_across,
 )
 
 
@@ -44,7 +47,7 @@ class Folds:
         if self._elsewhere:
             self._elsewhere = {}
 
-    def copied(self) -> Folds:
+    def copy(self) -> Folds:
         """The same knowledge, to be added to."""
         other = Folds()
         other.rows = self.rows
@@ -130,15 +133,16 @@ class Folds:
                 if any(one is each for each in data)
             }
             return PRODUCTS[func](operands, places)
-        if func in KEEPING:
+        if any(looks_across(func, args, kwargs, each) for each in axes):
+            return LOST
+        if func in KEEPING or is_of_two(func, args, kwargs):
             if not any(axes) and all(each.ndim in (0, one.ndim) for each in data):
                 return 0
             return kept_axis(one, list(zip(data, axes, strict=True)))
         if func in RESHAPING:
             return self._reshaped(first.shape, axis, one.shape)
-        move = MOVES.get(func)
-        if move is not None:
-            return self._followed(move, args, kwargs, data, axes, one)
+        if func in MOVES:
+            return self._followed(func, args, kwargs, data, axes, one)
         if not by_rule:
             inner = axis < first.ndim - 1 or func in (F.embedding, F.one_hot)
             if func not in BY_ROW or len(data) > 1 or first is not args[0] or not inner:
@@ -147,7 +151,7 @@ class Folds:
 
     def _followed(
         self,
-        move: Any,
+        func: Any,
         args: Sequence[Any],
         kwargs: dict[str, Any],
         data: list[Tensor],
@@ -155,11 +159,10 @@ class Folds:
         result: Tensor,
     ) -> int:
         if not isinstance(args[0], list | tuple) and args[0] is not data[0]:
-            # Looked up in a table that all share: the rows are those of the index.
-            return axes[0] if len(data) == 1 else LOST
+            return looked_up(func, args, kwargs, axes[0]) if len(data) == 1 else LOST
         if isinstance(args[0], list | tuple) and len(set(axes)) > 1:
             return LOST
-        axis: int = move(args, kwargs, axes[0])
+        axis: int = MOVES[func](args, kwargs, axes[0])
         kept = axis < 0 or result.shape[axis] == data[0].shape[axes[0]]
         return axis if kept else REORDERED  # gathered with fewer places, some rows are gone
 
@@ -209,10 +212,10 @@ class Axes:
         self._inputs = []
         self.folds.open(rows)
 
-    def copied(self) -> Axes:
+    def copy(self) -> Axes:
         """The same knowledge, to be added to."""
         other = copy.copy(self)
-        other.folds, other._inputs = self.folds.copied(), [*self._inputs]
+        other.folds, other._inputs = self.folds.copy(), [*self._inputs]
         return other
 
     def of_input(self, data: Tensor, at: int) -> int:

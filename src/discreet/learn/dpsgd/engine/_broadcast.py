@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from discreet.learn.dpsgd.engine._forms import own_leaf
+from discreet.learn.dpsgd.engine._forms import make_leaf
 from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
 
 
@@ -32,14 +32,14 @@ def copies(recorder: Recorder, tensor: Tensor, data: Tensor, func: Any) -> Tenso
     at = axis + depth - data.ndim
     if base.lookup_ids is not None and at == 0 and value.shape[0] == rows == data.shape[0]:
         # Rows of a table looked up for every example: each acts on its own example only.
-        row_copies = own_leaf(value)
+        row_copies = make_leaf(value)
         base.row_copies.append(row_copies)
         return row_copies
     if axis < 0 or value.shape[at] != 1:
         raise NoRule(func, source.root_names())
     sizes = [-1] * depth
     sizes[at] = rows
-    leaf = own_leaf(value.expand(sizes))
+    leaf = make_leaf(value.expand(sizes))
     base.leaves.append((leaf, at))
     terms = data.shape[axis] // rows if rows else 1
     if terms == 1:

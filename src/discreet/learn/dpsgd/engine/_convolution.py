@@ -23,7 +23,7 @@ from discreet.learn.dpsgd.engine._forms import (
     Versions,
     bounded_norms,
     cheapest_form,
-    erased,
+    erase_rows,
     lengths,
     patch_spread,
     pieces,
@@ -191,11 +191,11 @@ class Convolved:
         return self._kernel(self.form(slice(None)) if self._formed is None else self._formed)
 
     def without(self, removed: Tensor) -> Convolved:
-        norms = None if self._norms is None else erased(self._norms, removed)
+        norms = None if self._norms is None else erase_rows(self._norms, removed)
         if self._formed is not None:
-            formed = erased(self._formed, removed)
+            formed = erase_rows(self._formed, removed)
             return Convolved(self.maps, self.images, self.geometry, self.shape, norms, formed)
-        maps, images = erased(self.maps, removed), erased(self.images, removed)
+        maps, images = erase_rows(self.maps, removed), erase_rows(self.images, removed)
         return Convolved(maps, images, self.geometry, self.shape, norms)
 
 

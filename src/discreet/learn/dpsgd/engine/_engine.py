@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 
 from discreet import _validate
 from discreet.errors import DiscreetError, InvalidValue, NotApplicable
-from discreet.learn.dpsgd._checkpointing import around
+from discreet.learn.dpsgd._checkpointing import watch_checkpoints
 from discreet.learn.dpsgd.engine import (
     _broadcast,
     _convolution,
@@ -37,7 +37,7 @@ from discreet.learn.dpsgd.engine import (
 from discreet.learn.dpsgd.engine._axes import Axes
 from discreet.learn.dpsgd.engine._forms import (
     Contribution,
-    own_leaf,
+    make_leaf,
     require_unchanged,
     total_squared_norms,
     wide_kind,
@@ -306,7 +306,7 @@ class GradientEngine:
         parts = self._contributions()
         if not units:
             return
-        removed = self._removed(weights)
+        removed = self._mask_removed(weights)
         for part in parts:
             require_unchanged(part)
         with torch.no_grad():
@@ -323,7 +323,7 @@ class GradientEngine:
                         row = row.to(total.dtype)
                     part.add_to(total, row, self._scale)
 
-    def _removed(self, weights: Tensor) -> Tensor | None:
+    def _mask_removed(self, weights: Tensor) -> Tensor | None:
         """Mask the examples that weight 0 alone would not remove: 0 times infinity is not 0.
 
         As long as no norm is infinite or NaN, all gradients are finite.
@@ -439,7 +439,7 @@ class BlackBoxes:
             return own(*args, **kwargs)
         self._recorder.admit_inputs(args, kwargs)
         self._recorder.is_half |= is_under_autocast()
-        with self._recorder, around("record", self._recorder.checkpointed):
+        with self._recorder, watch_checkpoints("record", self._recorder.checkpointed):
             return self._forward(module, own, *args, **kwargs)
 
     def _forward(
@@ -447,9 +447,9 @@ class BlackBoxes:
     ) -> Any:
         if self._inside or not self._model.training or not torch.is_grad_enabled():
             return own(*args, **kwargs)
-        return self._recorded(module, own, args, kwargs)
+        return self._record(module, own, args, kwargs)
 
-    def _recorded(self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _record(self, module: nn.Module, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         if id(module) not in self._opaque:
             try:
                 result = own(*args, **kwargs)
@@ -464,7 +464,7 @@ class BlackBoxes:
                 self._inner |= set(map(id, inner))
                 self._watched += inner
                 self._route(inner)
-                return self._recorded(module, own, args, kwargs)
+                return self._record(module, own, args, kwargs)
             self._refuse_inner(module, args, kwargs, reason)
             self._opaque.add(id(module))
             _log.warning(
@@ -477,7 +477,7 @@ class BlackBoxes:
             self._refuse_inner(module, args, kwargs, "its inputs changed")
         self._inside = True
         try:
-            with torch._C.DisableTorchFunction(), around("record", _refuse_checkpoint):
+            with torch._C.DisableTorchFunction(), watch_checkpoints("record", _refuse_checkpoint):
                 result, axis = self._run_per_example(module, own, args, kwargs)
                 if id(module) in self._inner:
                     unseen = self._first_look(module, result)
@@ -531,7 +531,7 @@ class BlackBoxes:
         if rows == 0:
             empty = {name: copy.new_empty(copy.shape[1:]) for name, copy in copies.items()}
             for value in empty.values():
-                own_leaf(value)
+                make_leaf(value)
             return torch.func.functional_call(bare, empty, args, kwargs), 0
         flat, spec = pytree.tree_flatten((args, kwargs))
         each = {at: found for at, value in enumerate(flat) if (found := self._rows_each(value))}
@@ -558,7 +558,7 @@ class BlackBoxes:
             result = torch.func.functional_call(bare, parameters, inputs, named)
             return pytree.tree_map_only(Tensor, lambda value: value.squeeze(out_axis), result)
 
-        return self._each_by_itself(module, single, copies, varying, in_dims, out_axis), out_axis
+        return self._run_one_by_one(module, single, copies, varying, in_dims, out_axis), out_axis
 
     def _run_folded(
         self,
@@ -584,15 +584,15 @@ class BlackBoxes:
             inputs, named = pytree.tree_unflatten(values, spec)
             return torch.func.functional_call(bare, parameters, inputs, named)
 
-        def joined(value: Tensor) -> Tensor:
+        def join(value: Tensor) -> Tensor:
             if value.ndim < 2 or value.shape[1] != count:
                 raise UnknownOrder("an output", value.shape)
             whole = value.flatten(0, 1)
             self._recorder.axes.folds.place_together(whole)
             return whole
 
-        found = self._each_by_itself(module, single, copies, varying, (0,) * len(varying), 0)
-        return pytree.tree_map_only(Tensor, joined, found)
+        found = self._run_one_by_one(module, single, copies, varying, (0,) * len(varying), 0)
+        return pytree.tree_map_only(Tensor, join, found)
 
     def _rows_each(self, value: object) -> int:
         """How many rows of an input belong to each example, if several that lie together; or 0."""
@@ -601,7 +601,7 @@ class BlackBoxes:
             return 0
         return value.shape[0] // axes.rows
 
-    def _each_by_itself(
+    def _run_one_by_one(
         self,
         module: nn.Module,
         single: Callable[..., Any],
@@ -645,10 +645,10 @@ class BlackBoxes:
         for name, parameter in module.named_parameters():
             source = self._recorder.source_of(parameter)
             if source is not None:
-                copy = own_leaf(parameter.detach().expand(rows, *parameter.shape))
+                copy = make_leaf(parameter.detach().expand(rows, *parameter.shape))
                 self._recorder.on_gradient(copy, _keep)
                 source.leaves.append((copy, 0))
-                source.used("torch.func")
+                source.add_use("torch.func")
                 copies[f"module.{name}"] = copy
         return copies
 

@@ -4,7 +4,7 @@ A gradient that is never formed costs nothing: :class:`Outer` keeps the two fact
 ``sum_t left_t right_t^T``, :class:`Lookup` the rows that an embedding touched, and
 :class:`PerExample` the gradients themselves. Each knows the squared norm of every
 example's gradient and the weighted sum over examples (book-keeping: Bu, Wang, Zha and
-Karypis 2022). :func:`merged` adds the uses of a shared parameter *before* the norm is
+Karypis 2022). :func:`merge` adds the uses of a shared parameter *before* the norm is
 taken: the norm of the sum, not the sum of the norms. A :class:`Source` collects them.
 
 Norms are for clipping, so they are upper bounds in floating point, and no example can drown others
@@ -109,20 +109,22 @@ def allowance(like: Tensor) -> float:
     return (1.0 + input_roundoff(like)) ** 4
 
 
-def lost(width: int, like: Tensor) -> float:
+def bound_underflow(width: int, like: Tensor) -> float:
     """How much smaller a computed sum of ``width`` squares may be because squares underflow."""
     return width * torch.finfo(like.dtype).tiny
 
 
 def floor(width: int, like: Tensor) -> float:
     """The same, large enough to still count after multiplication by a roundoff."""
-    return lost(width, like) / unit_roundoff(like)
+    return bound_underflow(width, like) / unit_roundoff(like)
 
 
 def outer_squared_norms(left: Tensor, right: Tensor) -> Tensor:
     """``|left_i|^2 |right_i|^2`` for matrices (examples, p) and (examples, d)."""
-    square = lengths(left).square_().add_(lost(left.shape[1], left)).mul_(allowance(left))
-    return square.mul_(lengths(right).square_().add_(lost(right.shape[1], right)))
+    square = (
+        lengths(left).square_().add_(bound_underflow(left.shape[1], left)).mul_(allowance(left))
+    )
+    return square.mul_(lengths(right).square_().add_(bound_underflow(right.shape[1], right)))
 
 
 def spread(left: Tensor, right: Tensor) -> Tensor:
@@ -278,7 +280,7 @@ def pieces(examples: int, size: int, *, most: int = IN_CACHE) -> list[slice]:
     return [slice(start, start + step) for start in range(0, examples, step)]
 
 
-def erased(rows: Tensor, removed: Tensor) -> Tensor:
+def erase_rows(rows: Tensor, removed: Tensor) -> Tensor:
     return rows.masked_fill(removed.view(-1, *(1,) * (rows.ndim - 1)), 0)
 
 
@@ -308,7 +310,7 @@ class PerExample:
         return self.values
 
     def without(self, removed: Tensor) -> PerExample:
-        return PerExample(erased(self.values, removed))
+        return PerExample(erase_rows(self.values, removed))
 
 
 def cheapest_form(examples: int, terms: int, left: int, right: int) -> str:
@@ -425,7 +427,7 @@ class Outer:
         return Outer(left, right, self.shape, norms)
 
     def without(self, removed: Tensor) -> Outer:
-        return Outer(erased(self.left, removed), erased(self.right, removed), self.shape)
+        return Outer(erase_rows(self.left, removed), erase_rows(self.right, removed), self.shape)
 
     def transposed(self, shape: torch.Size) -> Outer:
         """Return the contribution to the transposed matrix."""
@@ -493,7 +495,7 @@ class Lookup:
         return table.view(self.examples, *self.shape)
 
     def without(self, removed: Tensor) -> Lookup:
-        values = erased(self.values, removed[self.owner])
+        values = erase_rows(self.values, removed[self.owner])
         return Lookup(self.owner, self.ids, values, examples=self.examples, shape=self.shape)
 
 
@@ -517,7 +519,7 @@ def squared_lengths(norms: Sequence[Tensor]) -> Tensor:
     return torch.stack(list(norms)).square_().sum(0)
 
 
-def merged(parts: Sequence[Contribution]) -> Contribution:
+def merge(parts: Sequence[Contribution]) -> Contribution:
     """Return the sum of several contributions to one parameter, still as cheap as possible.
 
     It may be a copy, which nobody could tell from what the backward pass left if that changed.
@@ -542,7 +544,7 @@ def merged(parts: Sequence[Contribution]) -> Contribution:
             shape=lookups[0].shape,
         )
     if outers and lookups and len(outers) + len(lookups) == len(parts):
-        outer, lookup = merged(outers), merged(lookups)
+        outer, lookup = merge(outers), merge(lookups)
         if isinstance(outer, Outer) and isinstance(lookup, Lookup):
             return Tied(outer, lookup)
     total = parts[0].per_example().clone()
@@ -638,7 +640,7 @@ class Source:
         self.uses = 0
         self.rules: set[str] = set()
 
-    def used(self, rule: str) -> Site:
+    def add_use(self, rule: str) -> Site:
         """Count and name one more use."""
         self.uses += 1
         if rule not in self.rules:
@@ -687,7 +689,7 @@ class Source:
         self.row_copies.clear()
         if not self.contributions or not self.parents:
             return
-        whole = merged(self.contributions)
+        whole = merge(self.contributions)
         self.contributions = []
         if self.transposes is not None and isinstance(whole, Outer):
             target = self.transposes
@@ -711,7 +713,7 @@ class Source:
                 parent.contributions.append(PerExample(values))
 
 
-def own_leaf(tensor: Tensor) -> Tensor:
+def make_leaf(tensor: Tensor) -> Tensor:
     """Have a tensor collect gradients, as one of the engine's own leaves of the graph."""
     tensor.of_engine = True  # type: ignore[attr-defined]
     return tensor.requires_grad_()

@@ -354,6 +354,31 @@ def kept_axis(result: Tensor, places: Sequence[tuple[Tensor, int]]) -> int:
     return axis if 0 <= axis < result.ndim else LOST
 
 
+_EXTREMES = _table("max", "min")
+_LOOKUPS = _table("gather", "take_along_dim")
+_SELECTS = _table("index_select")
+
+
+def is_of_two(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a call takes the larger or smaller of two tensors, element by element."""
+    return func in _EXTREMES and isinstance(
+        args[1] if len(args) > 1 else kwargs.get("other"), Tensor
+    )
+
+
+def looked_up(func: Any, args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> int:
+    """The axis of the examples in what an index of theirs took from a table that all share."""
+    if func in _LOOKUPS:
+        return axis
+    if func in _SELECTS:
+        return axis if (args[1] if len(args) > 1 else kwargs.get("dim")) == 0 else LOST
+    if func is not torch.Tensor.__getitem__:
+        return LOST
+    index = args[1]
+    plain = isinstance(index, Tensor) and index.dtype not in (torch.bool, torch.uint8)
+    return axis if plain else LOST
+
+
 def _after_attention(_: Sequence[Any]) -> list[int]:
     return [1, 0]
 
@@ -378,8 +403,7 @@ BY_ROW |= {F.linear, F.unfold, F.conv1d, F.conv2d, F.conv3d, F.grid_sample, F.af
 FOLLOWED = frozenset({*RESHAPING, *MOVES, *KEEPING, *SEQUENCES, *PRODUCTS})
 
 
-# What follows is for calls outside of a model, where no probe tells whether a call that leaves the
-# examples in their places makes one of them depend on the others.
+# Calls that leave the examples in their places, unless they compute along the axis of the examples.
 _AXIS_NAMED = {
     **dict.fromkeys({*_table("softmax", "log_softmax"), F.softmax, F.log_softmax}, (1, None)),
     F.glu: (1, -1),
@@ -391,19 +415,28 @@ _IMAGES |= {torch.max_pool1d: 1}
 _BATCHED = {F.conv1d: 3, F.conv2d: 4, F.conv3d: 5, F.unfold: 4, F.pixel_shuffle: 4}
 _BATCHED |= {F.pixel_unshuffle: 4, F.interpolate: 3, F.grid_sample: 4, F.affine_grid: 3}
 _BATCHED |= {F.group_norm: 2, F.instance_norm: 3, F.local_response_norm: 3, F.batch_norm: 2}
+_LOOKING = frozenset({*_AXIS_NAMED, *_IMAGES, *_BATCHED, F.layer_norm, F.rms_norm})
+_LOOKING |= {F.scaled_dot_product_attention}
 
 
 def looks_across(func: Any, args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> bool:
     """Whether a call that keeps places computes along the axis of the examples, or may."""
-    depth: int = args[0].ndim if isinstance(args[0], Tensor) else 0
+    if func not in _LOOKING:
+        return False
+    first = args[0] if args else kwargs.get("input", kwargs.get("query"))
+    depth: int = first.ndim if isinstance(first, Tensor) else 0
+    if not depth:
+        return True
     if func in _AXIS_NAMED:
         at, default = _AXIS_NAMED[func]
         dim = args[at] if len(args) > at else kwargs.get("dim", default)
+        if dim is None:  # as torch chooses it
+            dim = 0 if depth in (1, 3) else 1
         return not isinstance(dim, int) or dim % depth == axis
     if func in (F.layer_norm, F.rms_norm):
         shape = args[1] if len(args) > 1 else kwargs["normalized_shape"]
         return axis + len(shape) >= depth
-    if func is F.batch_norm and (len(args) < 6 or args[5] or any(kwargs.values())):
+    if func is F.batch_norm and (args[5] if len(args) > 5 else kwargs.get("training", False)):
         return True
     if func in _BATCHED:
         return axis != 0 or depth < _BATCHED[func]

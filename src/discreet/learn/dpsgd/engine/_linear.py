@@ -14,7 +14,7 @@ from discreet.learn.dpsgd.engine._forms import (
     Outer,
     PerExample,
     Source,
-    own_leaf,
+    make_leaf,
     wide,
 )
 from discreet.learn.dpsgd.engine._recorder import NoRule, Recorder, Rule
@@ -41,10 +41,10 @@ class Kept:
             raise InvalidValue(
                 "loss", str(self._site), "one backward pass through each forward pass"
             )
-        return wide(unchanged(tensor, self._version, self._site))
+        return wide(require_unchanged_input(tensor, self._version, self._site))
 
 
-def unchanged(tensor: Tensor, version: int, site: object) -> Tensor:
+def require_unchanged_input(tensor: Tensor, version: int, site: object) -> Tensor:
     """Return an activation kept from the forward pass, or raise if it was overwritten since."""
     if tensor._version != version:
         raise InvalidValue(
@@ -86,7 +86,7 @@ def _linear(
     site: object = None
     for source in (by_bias, by_weight):
         if source is not None:
-            site = source.used("linear")
+            site = source.add_use("linear")
     axis = recorder.axes.find(input, leading=input.ndim - 1, site=site)
     # One product over all positions, whatever the number of axes.
     rows = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
@@ -97,7 +97,7 @@ def _linear(
         else:
             # A graph of torch's own is made faster than one of ours; it gets as far as a copy
             # of the bias.
-            result = func(rows, weight.detach(), own_leaf(bias.detach()))
+            result = func(rows, weight.detach(), make_leaf(bias.detach()))
             recorder.on_gradient(result, receive)
     else:
         result = func(

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from discreet.errors import InvalidValue, PlanViolation
-from discreet.learn.dpsgd._checkpointing import around
+from discreet.learn.dpsgd._checkpointing import watch_checkpoints
 from discreet.learn.dpsgd._tensors import tensors
 from discreet.learn.dpsgd.engine._axes import Axes
 from discreet.learn.dpsgd.engine._forms import (
@@ -28,12 +28,14 @@ from discreet.learn.dpsgd.engine._forms import (
     PerExample,
     Site,
     Source,
-    merged,
-    own_leaf,
+    make_leaf,
+    merge,
     wide,
 )
 from discreet.learn.dpsgd.engine._layout import (
     KEEPING,
+    LOST,
+    MOVES,
     REORDERED,
     SEQUENCES,
     flat,
@@ -117,8 +119,8 @@ class Recorder(TorchFunctionMode):
         self.watching = False
         self.follows = True
         self.is_half = False
-        self.in_checkpoint = False
-        self._anchor = own_leaf(torch.zeros(()))
+        self.in_checkpoint = self.in_second_pass = False
+        self._anchor = make_leaf(torch.zeros(()))
 
     def open(self, units: int, repeats: int) -> None:
         """Expect ``units * repeats`` rows; nothing of an earlier pass is left."""
@@ -127,7 +129,7 @@ class Recorder(TorchFunctionMode):
         self.axes.open(units * repeats)
         self.sources = self._own.copy()
         self.watching = self.follows = True
-        self.is_half = self.in_checkpoint = False
+        self.is_half = self.in_checkpoint = self.in_second_pass = False
 
     def close(self) -> None:
         """Let go of everything recorded."""
@@ -171,7 +173,7 @@ class Recorder(TorchFunctionMode):
                 return func(*args, **kwargs)
             self._count(func, args, 0)
             result = FASTER.get(func, func)(*args, **kwargs)
-            return self._made(func, args, kwargs, result)
+            return self._note_data(func, args, kwargs, result)
         self._count(func, args, next((id(one) for one in args if id(one) in self._own), 0))
         rule = self.rules.get(func)
         if rule is not None and (data or rule in self.always):
@@ -197,45 +199,58 @@ class Recorder(TorchFunctionMode):
         rank = first.ndim if isinstance(first, Tensor) else -1
         self.calls = hash((self.calls, func, rank, parameter))
 
-    def _made(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+    def _note_data(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> Any:
         """Note what a call made of data without parameters."""
         if func in BLANK or (func in CONTENT_OF_FIRST and not self.is_data(args[0])):
             return result
         if func is Tensor.__iter__:
             result = list(result)
         folds = self.axes.folds
+        first = args[0] if args else None
+        before = folds.axis(first) if isinstance(first, Tensor) and self._is_known(first) else None
         if isinstance(result, Tensor | list | tuple):
             self.admit(result)
             if self.follows:
                 folds.follow(func, args, kwargs, self.data_in(args, kwargs), result)
         elif func is Tensor.__setitem__:
-            if not self._is_known(args[0]):
-                self._written(args)
-            elif self.follows and isinstance(args[2], Tensor) and self.is_data(args[2]):
-                target, axis = args[0], folds.axis(args[0])
-                if not leaves_axis(args[1], axis, target.ndim) or not self._covers(target):
-                    self._reorder(target)
-        if isinstance(result, Tensor) and args and (result is args[0] or "out" in kwargs):
-            self._wrote_in_place(result, self.data_in(args, kwargs))
+            self._note_write(*args)
+        elif func == _SET_DATA:
+            self.admit(args[0])
+            self._reorder(args[0])
+        if isinstance(result, Tensor) and (result is first or "out" in kwargs):
+            self._wrote_in_place(result, self.data_in(args, kwargs), before)
         return iter(result) if func is Tensor.__iter__ else result
 
-    def _written(self, args: tuple[Any, ...]) -> None:
-        """Take a constant into which data was written for data, with the axis that it got."""
-        target, index, value = args
-        self.admit(target)
-        self._admit_base(target)
-        axes = self.axes
-        place = index[0] if isinstance(index, tuple) and index else index
-        whole = leaves_axis(index, 0, target.ndim)
-        row_copies = isinstance(value, Tensor) and value.ndim and value.shape[0] == axes.rows
-        if not row_copies or not self.is_data(value) or axes.folds.axis(value):
+    def _note_write(self, target: Tensor, index: Any, value: Any) -> None:
+        """Note where the examples of a tensor are after ``target[index] = value``.
+
+        A constant becomes data by this.
+        """
+        known = self._is_known(target)
+        moves = isinstance(value, Tensor) and self.is_data(value)
+        if not known:
+            self.admit(target)
+            self._admit_base(target)
+        elif not moves or not self.follows:
+            return
+        at = [self.axes.folds.axis(target)] if known else range(target.ndim)
+        fitting = [axis for axis in at if moves and self._fits(target, index, value, axis)]
+        if len(fitting) != 1 or (known and not self._covers(target)):
             self._reorder(target)
-        elif whole and target.shape[0] == axes.rows:
-            axes.folds.place(target, 0)
-        elif isinstance(place, int) and target.ndim > 1 and target.shape[1] == axes.rows:
-            axes.folds.place(target, 1)
-        else:
-            self._reorder(target)
+        elif not known:
+            self.axes.folds.place(target, fitting[0])
+
+    def _fits(self, target: Tensor, index: Any, value: Tensor, axis: int) -> bool:
+        """Whether the examples of a value went, in order, to the places along an axis."""
+        rows, place = self.axes.rows, self.axes.folds.axis(value)
+        if min(axis, place) < 0 or not target.ndim or target.shape[axis] != rows:
+            return False
+        if place >= value.ndim or not leaves_axis(index, axis, target.ndim):
+            return False
+        after = MOVES[Tensor.__getitem__]((target, index), {}, axis)
+        return value.shape[place] == rows and after - target[index].ndim == place - value.ndim
 
     def _admit_base(self, view: Tensor) -> None:
         base = view._base
@@ -244,12 +259,16 @@ class Recorder(TorchFunctionMode):
             if not self._covers(view):
                 self.axes.folds.place(base, REORDERED)
 
-    def _wrote_in_place(self, target: Tensor, others: list[Tensor]) -> None:
-        """Note what a call wrote into a tensor: a part of another one may be any of its rows."""
-        if target._base is None:
-            return
+    def _wrote_in_place(self, target: Tensor, others: list[Tensor], before: int | None) -> None:
+        """Note what a call wrote into a tensor, for all that share its memory.
+
+        A part of another tensor may be any of its rows.
+        """
         self._admit_base(target)
-        if self.follows and any(one is not target for one in others) and not self._covers(target):
+        if not self.follows or not any(one is not target for one in others):
+            return
+        after = self.axes.folds.axis(target)
+        if after < 0 or before not in (None, after) or not self._covers(target):
             self._reorder(target)
 
     def _covers(self, view: Tensor) -> bool:
@@ -303,7 +322,8 @@ class Recorder(TorchFunctionMode):
     def is_data(self, value: Tensor) -> bool:
         """Whether a tensor that is no source comes from the inputs of the model.
 
-        What has a graph behind it was computed from data, unseen (by an autograd.Function).
+        What has a graph behind it was computed from data, unseen (by a scripted function, or inside
+        ``torch.vmap``), so where its examples are is not known.
         """
         if self._is_known(value):
             return True
@@ -311,6 +331,8 @@ class Recorder(TorchFunctionMode):
             return False
         if value.grad_fn is None:
             self.leak(["a tensor that requires gradients"])
+        # A second pass leaves no trace, and may begin with what another one has made.
+        self.admit(value, axis=0 if self.axes.rows < 2 or self.in_second_pass else LOST)
         return True
 
     def data_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -340,11 +362,11 @@ class Recorder(TorchFunctionMode):
         """Compute something from parameters and constants, and track it like a parameter."""
         result = func(*args, **kwargs)
         if isinstance(result, tuple | list) and any(isinstance(part, Tensor) for part in result):
-            parts = [self._derived(func, part, args, kwargs) for part in result]
+            parts = [self._note_derived(func, part, args, kwargs) for part in result]
             return parts if isinstance(result, list) else tuple(parts)
-        return self._derived(func, result, args, kwargs)
+        return self._note_derived(func, result, args, kwargs)
 
-    def _derived(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
+    def _note_derived(self, func: Any, result: Any, args: tuple[Any, ...], kwargs: Any) -> Any:
         if not isinstance(result, Tensor):
             return result
         if self.source_of(result) is not None:
@@ -363,7 +385,7 @@ class Recorder(TorchFunctionMode):
         if only is not None and func in REPEATS:
             base = only.repeats or only
             repeats = base if is_broadcast(result, base.tensor) else None
-        tensor = own_leaf(result.detach())
+        tensor = make_leaf(result.detach())
         source = Source(
             tensor, origin=result, parents=parents, transposes=transposes, repeats=repeats
         )
@@ -390,7 +412,7 @@ class Recorder(TorchFunctionMode):
 
     def site(self, rule: str, source: Source) -> Site:
         """Name one use of a source, the same in every forward pass."""
-        return source.used(rule)
+        return source.add_use(rule)
 
     def record(
         self, call: Callable[[], Tensor], data: Tensor | None, receive: Callable[[Tensor], None]
@@ -402,20 +424,20 @@ class Recorder(TorchFunctionMode):
 
     def on_gradient(self, result: Tensor, receive: Callable[[Tensor], None]) -> Tensor:
         """Have ``receive`` called with the gradient of a result, within this recording only."""
-        result.register_hook(self._within(receive))  # type: ignore[no-untyped-call]
+        result.register_hook(self._guard_receiver(receive))  # type: ignore[no-untyped-call]
         self.is_half |= result.dtype.itemsize < 4
         return result
 
-    def _within(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def _guard_receiver(self, receive: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
         generation = self.generation
 
-        def checked(gradient: Tensor) -> None:
+        def receive_checked(gradient: Tensor) -> None:
             self.require_current(generation)
             # What is made of a gradient stays in the record: no mode needs to see it.
             with torch._C.DisableTorchFunction():
                 receive(wide(gradient))
 
-        return checked
+        return receive_checked
 
     def require_current(self, generation: int, *, in_second_pass: bool = False) -> None:
         """Raise if a gradient comes from a forward pass of another recording, or in two forms.
@@ -436,7 +458,7 @@ class Recorder(TorchFunctionMode):
         self, call: Callable[[], Tensor], receive: Callable[[Tensor], None]
     ) -> Tensor:
         """Do the same for a call on inputs without gradient; it runs without autograd."""
-        result: Tensor = _FirstLayer.apply(self._anchor, call, self._within(receive))  # type: ignore[no-untyped-call]
+        result: Tensor = _FirstLayer.apply(self._anchor, call, self._guard_receiver(receive))  # type: ignore[no-untyped-call]
         self.is_half |= result.dtype.itemsize < 4
         return result
 
@@ -487,23 +509,29 @@ class Recorder(TorchFunctionMode):
     @contextmanager
     def _second_pass(self, generation: int) -> Iterator[None]:
         self.require_current(generation, in_second_pass=True)
-        with self._in_checkpoint(), self._unchanged(), around("record", self.checkpointed), self:
+        with (
+            self._in_checkpoint(),
+            self._restore_after(),
+            watch_checkpoints("record", self.checkpointed),
+            self,
+        ):
             yield
 
     @contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _restore_after(self) -> Iterator[None]:
         """Afterwards the record is as it was: what ran inside had run before."""
         sources = [*self.parameters, *self.derived]
         held = [(one, one.uses, len(one.leaves), len(one.row_copies)) for one in sources]
         known, data, calls = self.sources, self._data, self.calls
-        derived, axes = len(self.derived), self.axes
-        self.sources, self._data, self.axes = known.copy(), data.copy(), axes.copied()
+        derived, axes, second = len(self.derived), self.axes, self.in_second_pass
+        self.in_second_pass = True
+        self.sources, self._data, self.axes = known.copy(), data.copy(), axes.copy()
         try:
             yield
         finally:
             self.sources, self._data, self.calls = known, data, calls
             del self.derived[derived:]
-            self.axes = axes
+            self.axes, self.in_second_pass = axes, second
             for source, uses, leaves, copies in held:
                 source.uses = uses
                 del source.leaves[leaves:]
@@ -526,7 +554,7 @@ class Recorder(TorchFunctionMode):
                 source.hand_to_parents(self.units)
             for source in self.parameters:
                 if len(source.contributions) > 1:
-                    source.contributions = [merged(source.contributions)]
+                    source.contributions = [merge(source.contributions)]
 
 
 def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[Tensor]:
@@ -548,6 +576,7 @@ def leaves_behind(value: object, *, until: Collection[Any] = ()) -> Iterator[Ten
 
 
 REPEATS = {torch.Tensor.expand, torch.Tensor.repeat, torch.Tensor.expand_as, torch.broadcast_to}
+_SET_DATA: Any = getattr(Tensor.data, "__set__")  # noqa: B009
 # What these make has nothing of the tensors that they are called on but a type and a device...
 BLANK = {Tensor.new_empty, Tensor.new_full, Tensor.new_ones, Tensor.new_zeros}
 # ...and these have that of the others only.

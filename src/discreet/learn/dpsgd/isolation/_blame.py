@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from discreet.learn.dpsgd._tensors import Reading, close, readings, size_of, tensors
-from discreet.learn.dpsgd.isolation._subject import Batch, Subject, same
+from discreet.learn.dpsgd.isolation._subject import Batch, Subject, agree
 
 # The n-th call of a module, and whether its input or its output.
 _Place = tuple[str, int, str]
@@ -124,7 +124,7 @@ def _watch(model: nn.Module, visitor: _Tape | _Editor) -> None:
         module.register_forward_hook(leaves)
 
 
-def _recorded(subject: Subject, batch: Batch, model: nn.Module | None = None) -> _Tape:
+def _record(subject: Subject, batch: Batch, model: nn.Module | None = None) -> _Tape:
     tape = _Tape()
     model = subject.fresh() if model is None else model
     _watch(model, tape)
@@ -136,8 +136,8 @@ def mixers(
     subject: Subject, pairing: Pairing, *, small: Batch, sizes: tuple[int, int]
 ) -> list[str]:
     """Names of the modules in whose own code the shared example feels the others."""
-    tape = _recorded(subject, pairing.first)
-    shapes = _recorded(subject, small)
+    tape = _record(subject, pairing.first)
+    shapes = _record(subject, small)
     editor = _Editor(tape, shapes, sizes, pairing)
     model = subject.fresh()
     _watch(model, editor)
@@ -146,13 +146,13 @@ def mixers(
     return editor.blamed
 
 
-def carriers(subject: Subject, histories: tuple[Batch, Batch], batch: Batch) -> list[str]:
+def find_carriers(subject: Subject, histories: tuple[Batch, Batch], batch: Batch) -> list[str]:
     """The first module that answers one batch differently after different earlier batches."""
     tapes = []
     for earlier in histories:
         model = subject.fresh()
         subject.run(earlier, model=model)
-        tapes.append(_recorded(subject, batch, model))
+        tapes.append(_record(subject, batch, model))
     one, other = (tape.places for tape in tapes)
     for place, outputs in one.items():
         name, number, door = place
@@ -160,8 +160,8 @@ def carriers(subject: Subject, histories: tuple[Batch, Batch], batch: Batch) -> 
         if (
             door == "output"
             and place in other
-            and not same(outputs, other[place], subject.fine)
-            and same(one[entrance], other[entrance], subject.fine)
+            and not agree(outputs, other[place], subject.fine)
+            and agree(one[entrance], other[entrance], subject.fine)
         ):
             return [name]
     return [""]

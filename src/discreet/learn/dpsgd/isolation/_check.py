@@ -19,18 +19,18 @@ from torch import nn
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd._tensors import Reading, close, readings, size_of
-from discreet.learn.dpsgd.isolation._blame import Pairing, carriers, mixers
+from discreet.learn.dpsgd.isolation._blame import Pairing, find_carriers, mixers
 from discreet.learn.dpsgd.isolation._subject import (
     Batch,
-    Outcome,
+    RunOutcome,
     Subject,
     TensorSpec,
+    agree,
     copy_for_probing,
     describe,
     draw,
     floats,
     join,
-    same,
     state_of,
     take,
 )
@@ -177,7 +177,7 @@ def check_isolation(
         _validate.one_of("reduction", reduction, ("mean", "sum", "none"))
     subject = copy_for_probing(model, loss=loss, description=describe(inputs, targets))
     probe = _Probe(subject, reduction)
-    probe.all()
+    probe.run()
     return probe.report()
 
 
@@ -201,12 +201,12 @@ class _Probe:
         self.base = self.subject.run(self.one)
         self.candidates: list[list[Reading]] = []
 
-    def all(self) -> None:
+    def run(self) -> None:
         """Run every probe that still makes sense after the ones before."""
         self._parameters_stay()
         if self.culprits or not self._repeatable() or not self._readable():
             return
-        self._others()
+        self._vary_others()
         if not self.culprits:
             self._order()
             self._sizes()
@@ -254,7 +254,7 @@ class _Probe:
     def _repeatable(self) -> bool:
         self.tried.append("repetition")
         again = self.subject.run(self.one)
-        if same(self.base.per_example, again.per_example, self.subject.fine):
+        if agree(self.base.per_example, again.per_example, self.subject.fine):
             return True
         self._accuse([""], "unrepeatable", "two runs of one batch")
         return False
@@ -277,13 +277,13 @@ class _Probe:
                 shapes = f"{tuple(one.shape)} for {_ROWS} examples, {tuple(other.shape)} for 3"
                 self._accuse([""], "unreadable", shapes)
         moved = self.subject.run(self.two).per_example
-        if same(values, moved, self.subject.fine):
+        if agree(values, moved, self.subject.fine):
             self._accuse([""], "blind", "two different batches")
         return not self.culprits
 
     # --- comparisons of one example in two batches
 
-    def _agrees(self, pairing: Pairing, first: Outcome, second: Outcome) -> bool:
+    def _agrees(self, pairing: Pairing, first: RunOutcome, second: RunOutcome) -> bool:
         kept = []
         for one, other, candidates in zip(
             first.per_example, second.per_example, self.candidates, strict=True
@@ -321,7 +321,7 @@ class _Probe:
         self._accuse(names or ["loss" if self.subject.loss else ""], kind, evidence)
         return False
 
-    def _others(self) -> None:
+    def _vary_others(self) -> None:
         description = self.subject.description
         copies = [self._take(self.one, [row] * _ROWS) for row in range(_ROWS)]
         variants = {
@@ -350,18 +350,18 @@ class _Probe:
         self.tried.append("order")
         order = [3, 0, 4, 1, 2]
         shuffled = self._take(self.one, order)
-        self._elsewhere(shuffled, order, "order", f"the order {order}")
+        self._vary_places(shuffled, order, "order", f"the order {order}")
 
     def _sizes(self) -> None:
         self.tried.append("batch size")
         for rows in ([0, 1, 2], [4], [3, 1], [2, 0, 4, 3]):
             evidence = f"{len(rows)} of {_ROWS} examples"
             try:
-                self._elsewhere(self._take(self.one, rows), rows, "batch size", evidence)
+                self._vary_places(self._take(self.one, rows), rows, "batch size", evidence)
             except (ValueError, RuntimeError, IndexError) as error:
                 self._accuse([""], "batch size", f"{evidence}: {error}")
 
-    def _elsewhere(self, batch: Batch, rows: list[int], kind: str, evidence: str) -> None:
+    def _vary_places(self, batch: Batch, rows: list[int], kind: str, evidence: str) -> None:
         for place, row in enumerate(rows):
             pairing = Pairing(self.one, row, batch, place, (_ROWS, len(rows)), self.subject.coarse)
             if not self._compare(pairing, kind, evidence):
@@ -381,9 +381,9 @@ class _Probe:
                     part = candidates[0].part(one, at, rows).reshape(-1).double()
                     weights = torch.arange(1, part.numel() + 1, dtype=torch.float64).cos()
                     total = total + factor * (weights * part).sum()
-        return self._differentiated(total)
+        return self._differentiate(total)
 
-    def _differentiated(self, total: torch.Tensor) -> list[torch.Tensor]:
+    def _differentiate(self, total: torch.Tensor) -> list[torch.Tensor]:
         parameters = list(self.subject.trainable().values())
         if not total.requires_grad:
             return [torch.zeros_like(one) for one in parameters]
@@ -440,8 +440,8 @@ class _Probe:
             single = sum(
                 (self._loss(self._take(batch, [row])) for row in range(rows)), torch.zeros(())
             )
-            whole_gradient = self._differentiated(whole)
-            single_gradient = self._differentiated(single)
+            whole_gradient = self._differentiate(whole)
+            single_gradient = self._differentiate(single)
             scale = max([size_of(single), *map(size_of, single_gradient)])
             possible = [
                 name
@@ -483,15 +483,15 @@ class _Probe:
             after.append((state, self.subject.run(self.later, model=model).per_example))
         (one, answer), (other, different_answer) = after
         for (module, key), values in one.items():
-            if not same(values, other.get((module, key), []), self.subject.fine):
+            if not agree(values, other.get((module, key), []), self.subject.fine):
                 self._accuse([module], "state", f"{key} after different batches")
         self.tried.append("buffers after other sizes")
         self._counted_rows()
         accused = {name for name, kind in self.culprits if kind == "state"}
         self.writes = [name for name in self.writes if name.rpartition(".")[0] not in accused]
         self.tried.append("earlier batches")
-        if not same(answer, different_answer, self.subject.fine):
-            names = carriers(self.subject, (self.one, self.two), self.later)
+        if not agree(answer, different_answer, self.subject.fine):
+            names = find_carriers(self.subject, (self.one, self.two), self.later)
             self._accuse(names, "carried", "one batch after different earlier batches")
 
     def _counted_rows(self) -> None:
@@ -503,7 +503,7 @@ class _Probe:
             after.append(dict(model.named_buffers()))
         for name, buffer in after[0].items():
             other = after[1].get(name)
-            if other is None or not same([buffer], [other], self.subject.coarse):
+            if other is None or not agree([buffer], [other], self.subject.coarse):
                 module, _, key = name.rpartition(".")
                 sizes = f"{_ROWS} or {_FEWER} examples"
                 self._accuse([module], "state", f"{key} after batches of {sizes}")

@@ -19,8 +19,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from discreet import _validate
 from discreet.errors import InvalidValue, NotApplicable
-from discreet.learn.dpsgd._checkpointing import around
-from discreet.learn.dpsgd._tensors import close, exchanged, size_of, tensors
+from discreet.learn.dpsgd._checkpointing import watch_checkpoints
+from discreet.learn.dpsgd._tensors import close, exchange_tensors, size_of, tensors
 
 # One batch: the positional and the keyword arguments of the model, then the targets.
 Batch = tuple[tuple[torch.Tensor, ...], dict[str, torch.Tensor], tuple[torch.Tensor, ...]]
@@ -88,7 +88,7 @@ class Description:
         """All specs in a fixed order."""
         return [*self.positional, *self.named.values(), *self.targets]
 
-    def rebuilt(self, items: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
+    def rebuild(self, items: list[Any]) -> tuple[tuple[Any, ...], dict[str, Any], tuple[Any, ...]]:
         """Put one item for each spec, in the order of :meth:`specs`, into its place."""
         first, last = len(self.positional), len(self.positional) + len(self.named)
         named = dict(zip(self.named, items[first:last], strict=True))
@@ -98,7 +98,7 @@ class Description:
         """The same description with another range for one integer tensor."""
         specs: list[Any] = list(self.specs())
         specs[index] = replace(specs[index], values=values)
-        return Description(*self.rebuilt(specs))
+        return Description(*self.rebuild(specs))
 
 
 def describe(inputs: object, targets: object) -> Description:
@@ -132,7 +132,7 @@ def draw(description: Description, *, rows: int, seed: int, double: bool) -> Bat
     """Invent a batch of ``rows`` examples; equal seeds give equal batches."""
     generator = torch.Generator().manual_seed(seed)
     tensors = [_draw_one(spec, rows, generator, double) for spec in description.specs()]
-    return description.rebuilt(tensors)
+    return description.rebuild(tensors)
 
 
 def _draw_one(
@@ -151,9 +151,9 @@ def _draw_one(
 
 def take(description: Description, batch: Batch, rows: list[int]) -> Batch:
     """The batch that consists of the named rows, in that order."""
-    return _each(description, lambda spec, one: one.index_select(spec.batch_dim, _index(rows)))(
-        batch
-    )
+    return _change_each(
+        description, lambda spec, one: one.index_select(spec.batch_dim, _index(rows))
+    )(batch)
 
 
 def join(description: Description, keep: Batch, row: int, others: Batch) -> Batch:
@@ -164,25 +164,29 @@ def join(description: Description, keep: Batch, row: int, others: Batch) -> Batc
         result.select(spec.batch_dim, row).copy_(one.select(spec.batch_dim, row))
         return result
 
-    return _each(description, joined)(keep, others)
+    return _change_each(description, joined)(keep, others)
 
 
 def floats(description: Description, batch: Batch, change: Callable[[torch.Tensor], Any]) -> Batch:
     """The batch with ``change`` applied to its floating-point tensors."""
-    return _each(description, lambda _, one: change(one) if one.is_floating_point() else one)(batch)
+    return _change_each(
+        description, lambda _, one: change(one) if one.is_floating_point() else one
+    )(batch)
 
 
 def _index(rows: list[int]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.int64)
 
 
-def _each(description: Description, change: Callable[..., torch.Tensor]) -> Callable[..., Batch]:
-    def applied(*batches: Batch) -> Batch:
+def _change_each(
+    description: Description, change: Callable[..., torch.Tensor]
+) -> Callable[..., Batch]:
+    def apply(*batches: Batch) -> Batch:
         columns = [[*one[0], *one[1].values(), *one[2]] for one in batches]
         tensors = [change(*row) for row in zip(description.specs(), *columns, strict=True)]
-        return description.rebuilt(tensors)
+        return description.rebuild(tensors)
 
-    return applied
+    return apply
 
 
 _SEED = 20_240_229
@@ -196,7 +200,7 @@ Loss = Callable[..., Any]
 
 @final
 @dataclass
-class Outcome:
+class RunOutcome:
     """What one run gave: the model's tensors, and the loss' if there is one."""
 
     outputs: list[torch.Tensor]
@@ -230,7 +234,7 @@ class Subject:
         if self.double:
             return None
         exact = copy.deepcopy(self.prototype).double()
-        subject = Subject(exact, _copied(self.loss, True), self.description, double=True)
+        subject = Subject(exact, _copy_loss(self.loss, True), self.description, double=True)
         try:
             return _with_ranges(subject)
         except _REFUSALS:
@@ -242,7 +246,7 @@ class Subject:
         *,
         model: nn.Module | None = None,
         graph: bool = True,
-    ) -> Outcome:
+    ) -> RunOutcome:
         """Run one batch, on a fresh copy unless ``model`` is given, with the fixed seed.
 
         Random draws are replaced by constants: equal seeds give equal dropout masks only to
@@ -250,13 +254,13 @@ class Subject:
         draws depends on its values. A dependence that vanishes with the draws is none.
         """
         model = self.fresh() if model is None else model
-        positional, named, targets = _cloned(batch)
+        positional, named, targets = _clone(batch)
         with still(), torch.set_grad_enabled(graph):
             output = model(*positional, **named)
             loss = None if self.loss is None else self.loss(output, *targets)
         if loss is not None and not isinstance(loss, torch.Tensor):
             raise InvalidValue("loss", self.loss, f"a function that returns a tensor, got {loss!r}")
-        return Outcome(list(tensors(output)), loss)
+        return RunOutcome(list(tensors(output)), loss)
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """The parameters that training would move."""
@@ -286,7 +290,7 @@ def still() -> Iterator[None]:
     """Inside, torch draws constants, and its generators are as they were afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(_SEED)
-        with _StillRandomness(), around("draws", _still_again):  # type: ignore[no-untyped-call]
+        with _StillRandomness(), watch_checkpoints("draws", _still_again):  # type: ignore[no-untyped-call]
             yield
 
 
@@ -304,10 +308,10 @@ class Shaken(NamedTuple):
         """A batch in the precision of the copy."""
         kind = next(self.model.parameters()).dtype
 
-        def moved(one: torch.Tensor) -> torch.Tensor:
+        def move(one: torch.Tensor) -> torch.Tensor:
             return one.to("cpu", kind) if one.is_floating_point() else one.cpu()
 
-        return exchanged(batch, moved)
+        return exchange_tensors(batch, move)
 
 
 def shaken_copies(model: nn.Module, *, double: bool, copies: int = 3) -> Iterator[Shaken]:
@@ -341,7 +345,7 @@ def copy_for_probing(
     is_large = sum(one.numel() for one in model.parameters()) > LARGEST_DOUBLE
     for double in (False,) if is_large else (True, False):
         changed = copy.deepcopy(prototype).double() if double else prototype
-        subject = Subject(changed, _copied(loss, double), description, double)
+        subject = Subject(changed, _copy_loss(loss, double), description, double)
         try:
             return _with_ranges(subject)
         except _REFUSALS as error:
@@ -351,7 +355,7 @@ def copy_for_probing(
     ) from failures[-1]
 
 
-def _copied(loss: Loss | None, double: bool) -> Loss | None:
+def _copy_loss(loss: Loss | None, double: bool) -> Loss | None:
     if not isinstance(loss, nn.Module):
         return loss
     copied = copy.deepcopy(loss).to("cpu")
@@ -398,7 +402,7 @@ def _flat(batch: Batch) -> list[torch.Tensor]:
     return [*batch[0], *batch[1].values(), *batch[2]]
 
 
-def _cloned(batch: Batch) -> Batch:
+def _clone(batch: Batch) -> Batch:
     # Modules may write into their input; the next run needs the batch as it was.
     return (
         tuple(one.clone() for one in batch[0]),
@@ -419,7 +423,7 @@ def state_of(model: nn.Module) -> dict[tuple[str, str], list[torch.Tensor]]:
     return found
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float) -> bool:
+def agree(one: list[torch.Tensor], other: list[torch.Tensor], tolerance: float) -> bool:
     """Whether two lists of tensors agree."""
     return len(one) == len(other) and all(
         close(a, b, scale=size_of(a), tolerance=tolerance) for a, b in zip(one, other, strict=True)

@@ -13,7 +13,7 @@ from typing import Any
 import click
 import pytest
 
-from discreet.cli._app import is_quiet, wants_progress
+from discreet.cli._app import is_quiet, shows_progress
 from discreet.ledger import Ledger
 
 ROWS = "age,ill\n" + "".join(f"{at % 90},{('no', 'yes')[at % 2]}\n" for at in range(200))
@@ -98,11 +98,11 @@ def test_quiet_says_nothing_where_the_result_is_a_file(study: Path, run: Any) ->
 
 def test_quiet_turns_progress_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert wants_progress()
+    assert shows_progress()
     with click.Context(click.Command("any")) as context:
         context.meta["quiet"] = True
         assert is_quiet()
-        assert not wants_progress()
+        assert not shows_progress()
 
 
 @pytest.mark.parametrize("colours", [True, False])

@@ -488,14 +488,14 @@ def is_quiet() -> bool:
     return context is not None and bool(context.meta.get("quiet"))
 
 
-def wants_progress() -> bool:
+def shows_progress() -> bool:
     """Say whether stderr is a terminal that wants to see progress."""
     return sys.stderr.isatty() and not is_quiet()
 
 
 def show_count(items: Iterable[T], description: str) -> Iterator[T]:
     """Go through items whose number is not known, under a count that only a terminal shows."""
-    if not wants_progress():
+    if not shows_progress():
         yield from items
         return
     from rich.progress import track
@@ -505,7 +505,7 @@ def show_count(items: Iterable[T], description: str) -> Iterator[T]:
 
 def show_progress(items: Sequence[T], description: str) -> Iterator[T]:
     """Go through ``items`` under a progress bar, which only a terminal on stderr shows."""
-    if not wants_progress():
+    if not shows_progress():
         yield from items
         return
     from rich.progress import track

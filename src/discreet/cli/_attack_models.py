@@ -16,7 +16,7 @@ from discreet.cli._app import (
     print_lines,
     print_marked,
     print_table,
-    wants_progress,
+    shows_progress,
 )
 from discreet.cli._options import (
     Count,
@@ -239,7 +239,7 @@ def _attack_members(
             if value is not None:
                 shown = ", ".join(value) if isinstance(value, tuple) else value
                 raise InvalidValue(name, shown, "nothing for a model that predicts a number")
-        given = {name: records.pair for name, records in asked.read_all(files).items()}
+        given: dict[str, Any] = {n: records.pair for n, records in asked.read_all(files).items()}
         own = {name: settings[name] for name in ("overlap", "shadows", "seed")}
         return [number_membership(asked.model, **given, train=maker, **own)]
     sets = asked.read_all(files if public is None else {**files, "public": public})
@@ -251,7 +251,7 @@ def _attack_members(
         answers_only=asked.answers_only,
         train=maker,
         output=asked.output,
-        progress=wants_progress(),
+        progress=shows_progress(),
         **settings,
     )
 

@@ -11,7 +11,7 @@ import click
 
 from discreet._files import new_directory
 from discreet._rounding import at_most
-from discreet.cli._app import Command, print_json, print_lines, printable, wants_progress
+from discreet.cli._app import Command, print_json, print_lines, printable, shows_progress
 from discreet.cli._options import ChargedLedger, Count, Real, output_file, training_options
 from discreet.errors import InvalidValue
 
@@ -125,7 +125,7 @@ def synthesize(
 def _run(
     plan: SynthesisPlan, file: str, book: Any, dataset: str | None, seed: int | None
 ) -> SyntheticModel:
-    shown = wants_progress()
+    shown = shows_progress()
 
     def watch(step: str, at: int, most: int) -> None:
         if shown and (at == 0 or at % 50 == 0):

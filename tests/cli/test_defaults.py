@@ -117,3 +117,17 @@ def test_no_color_is_obeyed(colours: bool) -> None:
         subprocess.run(command, stdout=terminal, env=environment, check=True)
     with os.fdopen(leader, "rb") as screen:
         assert (b"\x1b[31m" in os.read(screen.fileno(), 100)) is colours
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("discreet cert", "certificate"), ("discreet ledger cr", "create"), ("discreet ", "train")],
+)
+def test_the_shell_completes_commands(typed: str, found: str, study: Path) -> None:
+    Path("discreet.toml").write_text("nothing that can be read")
+    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(typed.count(" "))}
+    environment = {**os.environ, **asked, "_DISCREET_COMPLETE": "bash_complete"}
+    code = "from discreet.cli import main; main()"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert f"plain,{found}" in done.stdout.splitlines()

@@ -456,4 +456,4 @@ def test_the_command_line_stays_small() -> None:
     lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in paths}
     later = {name for name in lines if name.startswith(LATER)}
     assert all(lines[name] <= 300 for name in later)
-    assert sum(lines[name] for name in set(lines) - later) <= 5200
+    assert sum(lines[name] for name in set(lines) - later) <= 5300

@@ -240,10 +240,9 @@ def _print_checks(path: str, checks: list[Check], *, as_json: bool) -> None:
 
 @certificate.command(short_help="Draw the page of a certificate.")
 @path_argument
-@click.option(
-    "--output", "-o", metavar="FILE", required=True, help="Where to write the page (.html)."
-)
-def page(path: str, output: str, as_json: bool) -> None:
+@click.option("--output", "-o", metavar="FILE", help="Where to write the page (.html).")
+@click.option("--pdf", metavar="FILE", help="Print it to a PDF file; needs Chromium.")
+def page(path: str, output: str | None, pdf: str | None, as_json: bool) -> None:
     """Draw the page of a public certificate from its JSON document.
 
     Example:
@@ -254,10 +253,16 @@ def page(path: str, output: str, as_json: bool) -> None:
     document = read_document(path)
     if "title" not in document or document.get("part") == "internal":
         raise InvalidValue("path", path, "a certificate that was published")
-    with output_file(output, ".html") as draft:
-        assert draft is not None
-        certificate_page(document, find_signature(path)).write(draft)
-    print_answer({"page": output}, f"page: {format_value(output)}", as_json=as_json)
+    if output is None and pdf is None:
+        raise InvalidValue("output", None, "a file for the page, or --pdf with one")
+    drawn = certificate_page(document, find_signature(path))
+    with output_file(output, ".html") as draft, output_file(pdf, ".pdf", argument="pdf") as sheet:
+        if draft is not None:
+            drawn.write(draft)
+        if sheet is not None:
+            drawn.write_pdf(sheet)
+    written = [f"page: {format_value(one)}" for one in (output, pdf) if one is not None]
+    print_answer({"page": output, "pdf": pdf}, *written, as_json=as_json)
 
 
 @certificate.command(short_help="Make a key that signs.")

@@ -100,6 +100,16 @@ def checklist_text(certificate: Certificate) -> str:
     -------
     str
         One row for each question.
+
+    Examples
+    --------
+    >>> from discreet.certificate import Certificate
+    >>> from discreet.privacy import PureDP
+    >>> text = checklist_text(
+    ...     Certificate.of(PureDP(0.5), delta=0, learner="a count", unit="person")
+    ... )
+    >>> "epsilon" in text
+    True
     """
     lines = ["| layer | question | answer | answered |", "|---|---|---|---|"]
     for one in checklist(certificate):

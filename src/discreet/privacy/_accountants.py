@@ -150,6 +150,13 @@ def every_accountant(loss: Loss, *, delta: float) -> dict[str, float | str]:
     -------
     dict
         Each accountant's epsilon, or the reason why it does not apply.
+
+    Examples
+    --------
+    >>> from discreet.privacy import Gaussian
+    >>> answers = every_accountant(100 * Gaussian(20.0), delta=1e-5)
+    >>> answers["pld"] <= answers["rdp"]
+    True
     """
     answers: dict[str, float | str] = {}
     for name in ACCOUNTANTS:

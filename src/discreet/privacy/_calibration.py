@@ -85,6 +85,13 @@ def calibrate(
     ------
     InvalidValue
         If no parameter meets the target.
+
+    Examples
+    --------
+    >>> from discreet.privacy import Laplace
+    >>> scale = calibrate(Laplace, epsilon=0.5, delta=0, bracket=(0.1, 100.0))
+    >>> 1.99 < scale < 2.01
+    True
     """
     if not callable(make_loss):
         raise InvalidValue("make_loss", make_loss, "a function from a parameter to a loss")
@@ -292,6 +299,12 @@ def largest_rate(
     ------
     InvalidValue
         If no parameter meets the target.
+
+    Examples
+    --------
+    >>> rate = largest_rate(epsilon=1, delta=1e-5, noise_multiplier=1.0, steps=1000)
+    >>> (1000 * Gaussian(1.0).poisson(rate=rate)).epsilon(delta=1e-5) <= 1
+    True
     """
     _validate.real("delta", delta, above=0, below=1)
     count = _validate.integer("steps", steps, at_least=1, at_most=MOST)

@@ -77,6 +77,13 @@ def plan_claim(loss: Loss, delta: object) -> ApproxDP:
     ------
     NotApplicable
         If the plan has no finite epsilon at this delta.
+
+    Examples
+    --------
+    >>> from discreet.privacy import Gaussian
+    >>> claim = plan_claim(100 * Gaussian(20.0), "1e-5")
+    >>> claim.epsilon(delta=1e-5) >= (100 * Gaussian(20.0)).epsilon(delta=1e-5)
+    True
     """
     return _claim_at(loss, _validate.fraction("delta", delta, above=0, below=1))
 

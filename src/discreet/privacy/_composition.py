@@ -141,6 +141,12 @@ def compose(parts: Iterable[tuple[Loss, int]]) -> Loss:
     ------
     RelationMismatch
         If the losses speak of different relations.
+
+    Examples
+    --------
+    >>> from discreet.privacy import Gaussian, PureDP
+    >>> compose([(PureDP(0.5), 1), (Gaussian(4.0), 10)]) == PureDP(0.5) + 10 * Gaussian(4.0)
+    True
     """
     counts = _merge(parts)
     if sum(counts.values()) == 1:

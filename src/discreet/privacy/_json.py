@@ -64,6 +64,12 @@ def to_json(loss: Loss) -> dict[str, Any]:
     -------
     dict
         Schema, version and loss; :func:`from_json` reads it.
+
+    Examples
+    --------
+    >>> from discreet.privacy import PureDP
+    >>> sorted(to_json(PureDP(0.5)))
+    ['loss', 'schema', 'version']
     """
     return {"schema": SCHEMA, "version": VERSION, "loss": _write(loss)}
 
@@ -85,6 +91,12 @@ def from_json(document: Mapping[str, Any] | str) -> Loss:
     ------
     SchemaError
         If anything is missing, unknown, or refused by the constructor of the loss.
+
+    Examples
+    --------
+    >>> from discreet.privacy import PureDP
+    >>> from_json(to_json(2 * PureDP(0.5))) == 2 * PureDP(0.5)
+    True
     """
     return _read(_body(document), "loss", 0, None)
 
@@ -310,6 +322,11 @@ def _old_poisson(values: dict[str, Any], old: list[str]) -> Loss:
 
     Sampling never raises a hockey-stick divergence, which is convex: a group of records that is
     always there bounds any sample of it.
+
+    Examples
+    --------
+    >>> read_fraction("3/4", "the share")
+    Fraction(3, 4)
     """
     base: Loss = values["base"]
     rate, records = values["rate"], values["records"]

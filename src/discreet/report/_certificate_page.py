@@ -85,6 +85,14 @@ def certificate_page(document: Mapping[str, Any], signed: SignedCertificate | No
     ------
     SchemaError
         If the document does not follow the schema.
+
+    Examples
+    --------
+    >>> from discreet.certificate import Certificate
+    >>> from discreet.privacy import PureDP
+    >>> made = Certificate.of(PureDP(0.5), delta=0, learner="a count", unit="person")
+    >>> certificate_page(made.publish(title="visits").to_json()).internal
+    False
     """
     inside, document = document, as_version_2(document)
     require_valid(document)

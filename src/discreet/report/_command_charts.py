@@ -118,6 +118,12 @@ def compare_accountants(
     ------
     InvalidValue
         If noise, rate or delta are out of range.
+
+    Examples
+    --------
+    >>> found = compare_accountants(4.0, 0.01, delta=1e-5, max_steps=10, points=2)
+    >>> found.steps, found.epsilons["pld"][-1] <= found.epsilons["rdp"][-1]
+    ([1, 10], True)
     """
     from discreet.privacy import Gaussian, every_accountant
 
@@ -246,6 +252,13 @@ def draw_explanation(explanation: Explanation, place: str | Path | None = None) 
     -------
     Figure
         One of matplotlib, which you may change and save again.
+
+    Examples
+    --------
+    >>> from discreet.privacy.theorems import explain
+    >>> figure = draw_explanation(explain(1.0, 1e-5, prior=0.5))
+    >>> len(figure.axes)
+    2
     """
     figure = new_figure(9.6, 4.9)
     figure.suptitle(

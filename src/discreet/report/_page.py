@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from html import escape, unescape
 from pathlib import Path
@@ -17,7 +21,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from discreet import __version__
 from discreet._files import write_file
-from discreet.errors import InvalidValue
+from discreet.errors import InvalidValue, NotApplicable
 from discreet.report._drawing import inline_svg
 
 if TYPE_CHECKING:
@@ -34,6 +38,7 @@ PUBLIC_RECORDS = (
     "this page would be internal."
 )
 
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; "
     "form-action 'none'"
@@ -263,6 +268,34 @@ class Page:
     def write(self, path: str | Path) -> Path:
         """Write the file; it is complete under its name or not there."""
         return write_file(path, self.html())
+
+    def write_pdf(self, path: str | Path) -> Path:
+        """Print the page to a PDF file by Chromium, which has to be installed.
+
+        Raises
+        ------
+        NotApplicable
+            If there is no Chromium, or it fails.
+
+        """
+        program = next(filter(None, map(shutil.which, _BROWSERS)), None)
+        if program is None:
+            raise NotApplicable(
+                "a PDF is printed by Chromium, which is not installed: write the page and print it"
+            )
+        with tempfile.TemporaryDirectory() as name:
+            page, printed = self.write(Path(name, "page.html")), Path(name, "page.pdf")
+            options = ["--headless=new", "--disable-gpu", "--no-pdf-header-footer"]
+            # Chromium refuses its sandbox to root; the page is our own, and loads and runs nothing.
+            options += ["--no-sandbox"] if os.geteuid() == 0 else []
+            places = [f"--user-data-dir={name}/profile", f"--print-to-pdf={printed}", page.as_uri()]
+            command = [program, *options, *places]
+            try:
+                subprocess.run(command, capture_output=True, check=True, timeout=120)
+                content = printed.read_bytes()
+            except (subprocess.SubprocessError, FileNotFoundError):
+                raise NotApplicable(f"{Path(program).name} could not print the page") from None
+            return write_file(path, content)
 
 
 def embedded_texts(page: str, name: str = EMBEDDED) -> list[str]:

@@ -130,7 +130,7 @@ def look(world: World, folder: Path) -> tuple[int, list[str]]:
     return len(chain), found + faults(world.answers, chain, world.next_question)
 
 
-def rounds(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
+def rounds(folder: Path, *, count: int, seed: int, longest: float = 0.8) -> dict[str, Any]:
     chance = random.Random(seed)
     names = [f"analyst{place}" for place in range(CLIENTS)]
     made = make_study(folder, rows=ROWS, analysts=names, epsilon=10_000, each=5_000)
@@ -139,7 +139,7 @@ def rounds(folder: Path, *, count: int, seed: int) -> dict[str, Any]:
     for _ in range(count):
         # Each question belongs to one analyst for ever: here all clients are the first of them.
         tokens = [made[names[0]]] * CLIENTS
-        one_round(world, folder, tokens, chance.uniform(0.02, 0.8))
+        one_round(world, folder, tokens, chance.uniform(0.02, longest))
         charged, found = look(world, folder)
         done += 1
         if found:

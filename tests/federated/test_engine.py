@@ -151,6 +151,22 @@ def test_nobody_is_asked_before_the_charge(tmp_path):
             engine().run(plan, ledger=ledger, dataset="rows")
 
 
+@pytest.mark.parametrize("label", [7, -1])
+@pytest.mark.parametrize("trust", [{}, {"trust": "nobody", "dimension": 8, "local_epsilon": 2.0}])
+def test_a_label_that_the_loss_does_not_know_stops_no_round(label, trust):
+    """It raised after the charge, and only where the client took part: the error told of it."""
+    odd, loss = data(), nn.CrossEntropyLoss(reduction="none")
+    odd.targets[2, 0] = label
+    run = InProcessEngine(odd, nn.Linear(3, 2), loss)
+    assert bool(flat(run.run(make(**trust), insecure_seed=1).model).isfinite().all())
+    fine = InProcessEngine(data(), nn.Linear(3, 2), loss)
+    who = np.arange(40)
+    start = torch.zeros(8)
+    expected = fine._replies(start, who)
+    expected[2] = 0.0
+    assert torch.allclose(run._replies(start, who), expected, atol=1e-6)
+
+
 def test_models_with_private_outputs_are_refused():
     loss = nn.CrossEntropyLoss(reduction="none")
     with pytest.raises(InvalidValue, match="buffers"):

@@ -251,6 +251,27 @@ def test_silos_reply_with_neither_bits_nor_weights(change):
         SiloPlan(make().silos, 2, 1, top)
 
 
+def test_examples_of_another_type_are_refused_before_any_charge(tmp_path):
+    """They raised in the first silo's training, after all silos had paid."""
+    with Ledger.create(tmp_path / "ledger") as book:
+        for name in SIZES:
+            book.create_dataset(name, epsilon=99, delta="1e-2", unit=make().unit)
+        wide = {
+            name: TensorDataset(one.tensors[0].double(), one.tensors[1])
+            for name, one in datasets().items()
+        }
+        with pytest.raises(InvalidValue, match="inputs"):
+            run_silos(
+                make(),
+                wide,
+                nn.Linear(3, 2),
+                loss=nn.CrossEntropyLoss(reduction="none"),
+                optimizer=lambda some: torch.optim.SGD(some, lr=0.1),
+                ledgers={name: (book, name) for name in SIZES},
+            )
+        assert not any(book.history(name) for name in SIZES)
+
+
 def test_what_a_model_cost_before_is_not_left_out():
     """Certificates of DP-SGD add it; those of federated runs said nothing of it."""
     plan = Plan(

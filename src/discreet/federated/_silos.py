@@ -321,7 +321,8 @@ def run_silos(
     Raises
     ------
     InvalidValue
-        If plan, data and ledgers are not of the same silos; nothing was charged.
+        If plan, data and ledgers are not of the same silos, or the model and the loss do not
+        take the examples; nothing was charged.
     ResumeRefused
         If the directory is of another run, or of one that is complete.
     PlanViolation
@@ -344,6 +345,13 @@ def run_silos(
     require_no_plan(model)
     for book, name in books.values():
         check_unit(book, name, plan.unit)
+
+    def trainer(own: nn.Module, silo: str, bits: Any = None) -> Trainer:
+        settings = {"optimizer": optimizer, "loss": loss, "inputs": inputs, "source": bits}
+        return Trainer(own, plan.silos[silo], **settings)
+
+    for silo in books:  # before the first charge
+        trainer(_fresh(model), silo).rehearse(datasets[silo])
     bits = choose_source(source)
     provenance: Mapping[str, str] = bits.provenance
     with ExitStack() as stack:
@@ -372,10 +380,8 @@ def run_silos(
             changes = {}
             for silo, data in datasets.items():
                 own = _fresh(model)
-                trained = Trainer(
-                    own, plan.silos[silo], optimizer=optimizer, loss=loss, inputs=inputs,
-                    source=bits.derive("silo", silo, number),
-                ).fit(data, progress=False)  # fmt: skip
+                made = trainer(own, silo, bits.derive("silo", silo, number))
+                trained = made.fit(data, progress=False)
                 provenance = trained.certificate.randomness
                 changes[silo] = np.concatenate(
                     [

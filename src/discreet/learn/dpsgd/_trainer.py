@@ -290,6 +290,31 @@ class Trainer:
         self.model.eval()
         return Trained(self.model, certificate, tuple(history))
 
+    def rehearse(
+        self, dataset: Any, *, validation: Any = None, collate: Collate | None = None
+    ) -> None:
+        """Try out, on public or made-up examples, what :meth:`fit` with a ledger would before it.
+
+        Nothing is charged, and no example of ``dataset`` is read.
+
+        Parameters
+        ----------
+        dataset, validation, collate
+            As for :meth:`fit`.
+
+        Raises
+        ------
+        InvalidValue
+            If model, loss and examples do not fit, or what an example looks like is not known.
+        """
+        shapes = self._shapes(dataset, validation, collate)
+        self._require_known(shapes, validation)
+        private = self._wrap(shapes, None, None)
+        try:
+            self._try_out(shapes, validation, collate)
+        finally:
+            private.detach()
+
     def _check_options(
         self,
         dataset: Any,

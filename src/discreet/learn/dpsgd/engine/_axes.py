@@ -14,6 +14,7 @@ from torch import Tensor
 from discreet.errors import InvalidValue, NotApplicable
 from discreet.learn.dpsgd.engine._layout import (
     BY_ROW,
+    CARRYING,
     FOLLOWED,
     KEEPING,
     LOST,
@@ -133,7 +134,7 @@ class Folds:
                 if any(one is each for each in data)
             }
             return PRODUCTS[func](operands, places)
-        if any(looks_across(func, args, kwargs, each) for each in axes):
+        if func in CARRYING and any(looks_across(func, args, kwargs, each) for each in axes):
             return LOST
         if func in KEEPING or is_of_two(func, args, kwargs):
             if not any(axes) and all(each.ndim in (0, one.ndim) for each in data):

@@ -417,6 +417,11 @@ _BATCHED |= {F.pixel_unshuffle: 4, F.interpolate: 3, F.grid_sample: 4, F.affine_
 _BATCHED |= {F.group_norm: 2, F.instance_norm: 3, F.local_response_norm: 3, F.batch_norm: 2}
 _LOOKING = frozenset({*_AXIS_NAMED, *_IMAGES, *_BATCHED, F.layer_norm, F.rms_norm})
 _LOOKING |= {F.scaled_dot_product_attention, torch.where}
+# Of these, what can carry rows to other places. All others mix the examples, whatever their values,
+# which is for the isolation check to refuse by name.
+CARRYING = frozenset({F.conv1d, F.conv2d, F.conv3d, F.unfold, F.pixel_shuffle, F.pixel_unshuffle})
+CARRYING |= {F.interpolate, F.grid_sample, F.affine_grid}
+CARRYING |= {F.scaled_dot_product_attention, torch.where}
 
 
 def looks_across(func: Any, args: Sequence[Any], kwargs: dict[str, Any], axis: int) -> bool:
